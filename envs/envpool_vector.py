@@ -1,0 +1,133 @@
+"""EnvPool's environments under the contract of every suite: an ended episode leaves no trace."""
+
+import contextlib
+import io
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from envs.numpy_vector import final_observations
+
+OpenPool = Callable[[list[int]], Any]
+ToImages = Callable[[Any], np.ndarray]
+
+# EnvPool keeps seeds as signed 32-bit integers.
+SEED_RANGE = 2**31
+
+
+def open_pool(task_id: str, seeds: list[int], **options: Any) -> Any:
+    """Return EnvPool's Gymnasium environment with one environment for every seed.
+
+    Args:
+        task_id: EnvPool's own name of the task, such as `MazeMemory-v0`.
+        seeds: One seed per environment, each in [0, 2^31).
+        options: Passed on to EnvPool.
+    """
+    envpool = _import_envpool()
+    return envpool.make_gymnasium(task_id, num_envs=len(seeds), seed=seeds, **options)
+
+
+def pool_tasks() -> list[str]:
+    """Return the names of all tasks EnvPool knows, or none where EnvPool cannot be imported."""
+    try:
+        return list(_import_envpool().list_all_envs())
+    except ImportError:
+        return []
+
+
+def _import_envpool() -> ModuleType:
+    # A package that EnvPool needs prints a notice about itself when it is imported.
+    with contextlib.redirect_stderr(io.StringIO()):
+        import envpool
+    return envpool
+
+
+class EnvPoolVectorEnv(VectorEnv):
+    """An EnvPool in SAME_STEP autoreset mode, its observations turned into images.
+
+    EnvPool itself resets an ended environment on the step *after* the last one and ignores that
+    step's action. Here the ended environments are reset right after the step that ended them, so
+    every transition belongs to an episode. Each environment has its own random stream in EnvPool,
+    and the early reset opens the same episode that the late one would have.
+
+    Args:
+        open_pool: Opens a pool with one environment for each of the seeds it is given.
+        n_envs: Number of environments.
+        seed: Environment i is seeded with seed + i, until `reset` is given another.
+        to_images: Turns a pool's observations into uint8 images [N, C, H, W]. May be an identity.
+        image_shape: (C, H, W).
+    """
+
+    def __init__(
+        self,
+        open_pool: OpenPool,
+        n_envs: int,
+        seed: int,
+        to_images: ToImages,
+        image_shape: tuple[int, int, int],
+    ) -> None:
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.num_envs = n_envs
+        self._open_pool = open_pool
+        self._to_images = to_images
+        self._pool = open_pool(_seeds(seed, n_envs))
+        self.single_observation_space = gymnasium.spaces.Box(0, 255, image_shape, np.uint8)
+        self.observation_space = batch_space(self.single_observation_space, n_envs)
+        self.single_action_space = gymnasium.spaces.Discrete(int(self._pool.action_space.n))
+        self.action_space = batch_space(self.single_action_space, n_envs)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin a new episode everywhere; a seed restarts every random stream.
+
+        EnvPool takes seeds only when it is opened, so a seed opens a new pool.
+
+        Returns:
+            First observations [N, C, H, W], and an empty info.
+        """
+        if seed is not None:
+            self._pool = self._open_pool(_seeds(seed, self.num_envs))
+        observations, _ = self._pool.reset()
+        return self._to_images(observations), {}
+
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Take one step everywhere and open the next episode where one ended.
+
+        Args:
+            actions: One action per environment.  [N]
+
+        Returns:
+            Observations [N, C, H, W], rewards [N], terminated [N], truncated [N], and an info
+            with `final_obs` and `_final_obs` where an episode ended.
+        """
+        observations, rewards, terminated, truncated, _ = self._pool.step(np.asarray(actions))
+        images = self._to_images(observations)
+        ended = terminated | truncated
+        if not ended.any():
+            return images, rewards, terminated, truncated, {}
+        images, info = self._open_next_episodes(images, ended)
+        return images, rewards, terminated, truncated, info
+
+    def _open_next_episodes(
+        self, images: np.ndarray, ended: np.ndarray
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Reset the ended environments; return the images shown now and the info of the ended."""
+        rows = np.flatnonzero(ended)
+        observations, pool_info = self._pool.reset(rows.astype(np.int32))
+        shown = images.copy()
+        # A partial reset may answer in any order.
+        shown[pool_info["env_id"]] = self._to_images(observations)
+        return shown, {"final_obs": final_observations(images, rows), "_final_obs": ended}
+
+
+def _seeds(seed: int, n_envs: int) -> list[int]:
+    """Return one seed per environment, seed + i, within EnvPool's range."""
+    return [(int(seed) + i) % SEED_RANGE for i in range(n_envs)]

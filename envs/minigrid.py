@@ -1,0 +1,128 @@
+"""MiniGrid: the agent's partial view as an image, drawn from a table of tiles.
+
+The images are those of MiniGrid's own `RGBImgPartialObsWrapper(env, tile_size=8)`, pixel by pixel.
+EnvPool plays the same rules much faster but shows symbols only, so both paths show symbols and are
+drawn here: a tile's pixels depend on nothing but its (object, colour, state) and on the agent.
+"""
+
+import functools
+import logging
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from envs import EnvironmentSettings
+from envs.envpool_vector import EnvPoolVectorEnv, open_pool, pool_tasks
+
+VIEW = 7
+TILE = 8
+IMAGE_SHAPE = (3, VIEW * TILE, VIEW * TILE)
+AGENT_CELL = (VIEW // 2, VIEW - 1)
+AGENT_FACES_UP = 3
+
+# Kinds of objects, colours and door states in MiniGrid's symbols.
+SYMBOLS = (11, 6, 3)
+
+log = logging.getLogger(__name__)
+
+
+def names() -> list[str]:
+    """Return the names of all MiniGrid environments."""
+    import minigrid  # noqa: F401  (registers its environments with Gymnasium)
+
+    return sorted(name for name in gymnasium.registry if name.startswith("MiniGrid-"))
+
+
+def make(config: EnvironmentSettings, seed: int) -> VectorEnv:
+    """Return MiniGrid environments by EnvPool, or by Gymnasium where EnvPool lacks the task."""
+    if config.env in pool_tasks():
+        return make_by_envpool(config.env, config.n_envs, seed)
+    log.warning("%s: not offered by an installed envpool; using slower environments", config.env)
+    return make_by_gymnasium(config.env, config.n_envs, seed)
+
+
+def make_by_envpool(env_id: str, n_envs: int, seed: int) -> VectorEnv:
+    """Return EnvPool's environments.
+
+    They follow MiniGrid's rules but draw layouts from other random numbers, and a success on the
+    last step allowed counts as truncated only.
+    """
+    open_task = functools.partial(_open_task, env_id)
+    return EnvPoolVectorEnv(open_task, n_envs, seed, _draw_observations, IMAGE_SHAPE)
+
+
+def make_by_gymnasium(env_id: str, n_envs: int, seed: int) -> VectorEnv:
+    """Return MiniGrid's own environments, stepped one after the other."""
+    make_one = functools.partial(_make_drawn, env_id)
+    env = SyncVectorEnv([make_one] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    # A reset without a seed continues from here.
+    env.reset(seed=seed)
+    return env
+
+
+def draw(symbols: np.ndarray) -> np.ndarray:
+    """Draw partial views.
+
+    Args:
+        symbols: (object, colour, state) of every cell, column before row.  [N, 7, 7, 3] uint8
+
+    Returns:
+        Images.  [N, 3, 56, 56] uint8
+    """
+    tiles = tile_table()
+    kinds, colours, states = SYMBOLS
+    numbers = symbols @ np.array([colours * states, states, 1])
+    numbers[:, *AGENT_CELL] += kinds * colours * states
+    lines = tiles.take(numbers, axis=0)  # [N, column, row, 3, line]
+    lines = np.ascontiguousarray(lines.transpose(0, 3, 2, 4, 1))  # [N, 3, row, line, column]
+    return lines.view(np.uint8).reshape(-1, *IMAGE_SHAPE)
+
+
+@functools.cache
+def tile_table() -> np.ndarray:
+    """Draw every tile once, by MiniGrid's own code; first all without, then all with the agent.
+
+    Unseen tiles are dark, all others highlighted, as MiniGrid draws them. The eight pixels of a
+    line are packed into one number, which is quicker to copy than eight.
+
+    Returns:
+        Lines of tiles, channel first.  [2 * kinds * colours * states, 3, 8] uint64
+    """
+    from minigrid.core.constants import IDX_TO_COLOR, OBJECT_TO_IDX
+    from minigrid.core.grid import Grid
+    from minigrid.core.world_object import WorldObj
+
+    tiles = np.empty((2, *SYMBOLS, 3, TILE, TILE), np.uint8)
+    for with_agent, kind, colour, state in np.ndindex(2, *SYMBOLS):
+        thing = WorldObj.decode(kind, colour, state)
+        if thing:
+            # Decoding forgets the colour of goals.
+            thing.color = IDX_TO_COLOR[colour]
+        direction = AGENT_FACES_UP if with_agent else None
+        seen = kind != OBJECT_TO_IDX["unseen"]
+        tile = Grid.render_tile(thing, direction, highlight=seen, tile_size=TILE)
+        tiles[with_agent, kind, colour, state] = tile.transpose(2, 0, 1)
+    return tiles.reshape(-1, 3, TILE, TILE).view(np.uint64)[..., 0]
+
+
+def _open_task(env_id: str, seeds: list[int]) -> gymnasium.Env:
+    """Open an EnvPool of one thread."""
+    # A step is so short that more threads would cost more than they save.
+    return open_pool(env_id, seeds, num_threads=1)
+
+
+def _draw_observations(observations: dict[str, np.ndarray]) -> np.ndarray:
+    """Draw the symbols of a batch of EnvPool's observations."""
+    return draw(observations["image"])
+
+
+def _make_drawn(env_id: str) -> gymnasium.Env:
+    """Return one of MiniGrid's environments showing images."""
+    import minigrid  # noqa: F401  (registers its environments with Gymnasium)
+
+    env = gymnasium.make(env_id, disable_env_checker=True)
+    space = gymnasium.spaces.Box(0, 255, IMAGE_SHAPE, np.uint8)
+    return gymnasium.wrappers.TransformObservation(
+        env, lambda observation: draw(observation["image"][None])[0], space
+    )

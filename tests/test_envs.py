@@ -1,0 +1,228 @@
+"""What every suite promises. Another suite joins the contract as one more line of CASES."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+import envs
+from envs import Suite, check_env_name, make_vector_env, minigrid, procgen, random_maze
+from envs.envpool_vector import pool_tasks
+from envs.wrappers import RewardNormalization
+from utils.errors import UserError
+
+DYNAMIC_OBSTACLES = "MiniGrid-Dynamic-Obstacles-5x5-v0"
+
+
+class Case(NamedTuple):
+    """A suite's environments: how to make n_envs of them from a seed, and how they end."""
+
+    make: Callable[[int, int], VectorEnv]
+    idle_action: int
+    time_limit: int
+
+
+CASES = {
+    "minigrid_by_gymnasium": Case(
+        lambda n_envs, seed: minigrid.make_by_gymnasium(DYNAMIC_OBSTACLES, n_envs, seed), 0, 100
+    ),
+}
+if pool_tasks():
+    CASES["minigrid_by_envpool"] = Case(
+        lambda n_envs, seed: minigrid.make_by_envpool(DYNAMIC_OBSTACLES, n_envs, seed), 0, 100
+    )
+    CASES["procgen"] = Case(
+        lambda n_envs, seed: procgen.make(settings("miner", n_envs=n_envs), seed), 4, 1000
+    )
+CASES["random_maze"] = Case(
+    lambda n_envs, seed: random_maze.make(settings("RandomMaze-v0", n_envs=n_envs), seed), 0, 100
+)
+
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+
+
+def random_actions(env, n_steps, seed=0):
+    """Return actions for every step.  [T, N]"""
+    shape = (n_steps, env.num_envs)
+    return np.random.default_rng(seed).integers(0, env.single_action_space.n, shape)
+
+
+def stream(env, actions, seed=None):
+    """Return all observations of playing the actions.  [T+1, N, C, H, W]"""
+    observations = [env.reset(seed=seed)[0]]
+    observations += [env.step(step)[0] for step in actions]
+    return np.stack(observations)
+
+
+@every_case
+def test_images_are_channel_first_bytes_and_actions_are_discrete(case):
+    env = case.make(3, 0)
+    image, actions = env.single_observation_space, env.single_action_space
+    assert isinstance(image, gymnasium.spaces.Box)
+    assert (image.dtype, image.low.min(), image.high.max()) == (np.uint8, 0, 255)
+    assert len(image.shape) == 3
+    assert image.shape[0] == 3
+    assert isinstance(actions, gymnasium.spaces.Discrete)
+    assert env.observation_space.shape == (3, *image.shape)
+    assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+
+
+@every_case
+def test_a_step_returns_what_the_spaces_promise(case):
+    env = case.make(3, 0)
+    first, _ = env.reset(seed=0)
+    observations, rewards, terminated, truncated, _ = env.step(random_actions(env, 1)[0])
+    for images in (first, observations):
+        assert env.observation_space.contains(images)
+    assert rewards.shape == terminated.shape == truncated.shape == (3,)
+    assert rewards.dtype in (np.float32, np.float64)
+    assert terminated.dtype == truncated.dtype == bool
+
+
+@every_case
+def test_observations_already_returned_do_not_change(case):
+    env = case.make(2, 0)
+    observations = [env.reset()[0]]
+    copies = [observations[0].copy()]
+    for actions in random_actions(env, 10):
+        observations.append(env.step(actions)[0])
+        copies.append(observations[-1].copy())
+    np.testing.assert_array_equal(observations, copies)
+
+
+@every_case
+def test_the_same_seed_gives_the_same_stream_and_another_seed_another(case):
+    actions = random_actions(case.make(2, 0), 80)
+    once, again = (stream(case.make(2, 5), actions) for _ in range(2))
+    np.testing.assert_array_equal(once, again)
+    assert (stream(case.make(2, 900), actions) != once).any()
+
+
+@every_case
+def test_a_reset_with_a_seed_begins_the_stream_of_that_seed(case):
+    env = case.make(2, 0)
+    actions = random_actions(env, 40)
+    stream(env, actions)
+    once, again = (stream(env, actions, seed=5) for _ in range(2))
+    np.testing.assert_array_equal(once, again)
+
+
+@every_case
+def test_an_environment_depends_on_its_own_seed_and_not_on_its_neighbours(case):
+    together = case.make(3, 20)
+    actions = random_actions(together, 80)
+    streams = stream(together, actions, seed=20)
+    for i in range(3):
+        alone = stream(case.make(1, 0), actions[:, i : i + 1], seed=20 + i)
+        np.testing.assert_array_equal(alone[:, 0], streams[:, i])
+    assert (streams[:, 0] != streams[:, 1]).any()
+
+
+@every_case
+def test_every_step_counts_towards_an_episode(case):
+    env = case.make(2, 0)
+    env.reset(seed=0)
+    actions = np.full(2, case.idle_action)
+    ends = []
+    for t in range(1, 3 * case.time_limit + 1):
+        _, _, terminated, truncated, info = env.step(actions)
+        assert not terminated.any()
+        if truncated.any():
+            assert truncated.all()
+            assert info["_final_obs"].all()
+            ends.append(t)
+    assert ends == [case.time_limit, 2 * case.time_limit, 3 * case.time_limit]
+
+
+@every_case
+def test_the_last_observation_of_an_ended_episode_is_kept_beside_the_first_of_the_next(case):
+    env = case.make(4, 0)
+    env.reset(seed=0)
+    n_ends = 0
+    for actions in random_actions(env, 150):
+        _, _, terminated, truncated, info = env.step(actions)
+        ended = terminated | truncated
+        np.testing.assert_array_equal(info.get("_final_obs", np.zeros(4, bool)), ended)
+        for i in np.flatnonzero(ended):
+            assert env.single_observation_space.contains(info["final_obs"][i])
+            n_ends += 1
+    assert n_ends > 0
+
+
+def settings(env, normalize_reward=None, n_envs=3):
+    return SimpleNamespace(env=env, n_envs=n_envs, gamma=0.99, normalize_reward=normalize_reward)
+
+
+def test_a_name_leads_to_its_suite_and_statistics():
+    config = settings(DYNAMIC_OBSTACLES, normalize_reward=False)
+    env = make_vector_env(config, seed=4)
+    env.reset(seed=4)
+    returns, lengths = np.zeros(3), np.zeros(3, int)
+    n_ends = 0
+    for actions in random_actions(env, 150):
+        _, rewards, terminated, truncated, info = env.step(actions)
+        returns += rewards
+        lengths += 1
+        for i in np.flatnonzero(terminated | truncated):
+            assert info["_episode"][i]
+            assert (info["episode"]["r"][i], info["episode"]["l"][i]) == (returns[i], lengths[i])
+            returns[i] = lengths[i] = 0
+            n_ends += 1
+    assert n_ends > 0
+
+
+def test_rewards_are_normalised_as_the_suite_does_unless_the_settings_say(monkeypatch):
+    assert isinstance(make_vector_env(settings(DYNAMIC_OBSTACLES), 0), RewardNormalization)
+    raw = Suite("envs.minigrid", normalize_reward=False)
+    monkeypatch.setitem(envs.SUITES, "MiniGrid-", raw)
+    normalised = [
+        isinstance(make_vector_env(settings(DYNAMIC_OBSTACLES, choice), 0), RewardNormalization)
+        for choice in (None, False, True)
+    ]
+    assert normalised == [False, False, True]
+
+
+def test_only_the_random_maze_keeps_its_rewards():
+    raw = [name for name, suite in envs.SUITES.items() if not suite.normalize_reward]
+    assert raw == ["RandomMaze-v0"]
+
+
+def test_the_longest_beginning_of_a_name_decides(monkeypatch):
+    monkeypatch.setitem(envs.SUITES, "MiniGrid-KeyCorridor", Suite("nowhere.to.be.found"))
+    check_env_name(DYNAMIC_OBSTACLES)
+    with pytest.raises(UserError, match="nowhere"):
+        check_env_name("MiniGrid-KeyCorridorS3R1-v0")
+
+
+def test_a_misspelt_environment_is_answered_with_the_closest_name():
+    message = (
+        "env: unknown environment 'MiniGrid-KeyCoridorS3R1-v0'."
+        " Did you mean 'MiniGrid-KeyCorridorS3R1-v0'?"
+    )
+    with pytest.raises(UserError) as error:
+        check_env_name("MiniGrid-KeyCoridorS3R1-v0")
+    assert str(error.value) == message
+
+
+def test_a_name_of_no_suite_is_answered_with_the_suites():
+    with pytest.raises(UserError, match=r"'coinrun'.* MiniGrid-\*, MiniWorld-\*, RandomMaze-v0"):
+        make_vector_env(settings("coinrun"), 0)
+
+
+def test_a_missing_simulator_is_a_users_error(monkeypatch):
+    monkeypatch.setitem(envs.SUITES, "Atlantis-", Suite("atlantis"))
+    with pytest.raises(UserError, match="needs the package 'atlantis'"):
+        check_env_name("Atlantis-v0")
+
+
+def test_a_simulator_that_lacks_an_optional_part_is_a_users_error(monkeypatch):
+    def make(config, seed):
+        raise gymnasium.error.DependencyNotInstalled("imageio is missing, please install it")
+
+    monkeypatch.setattr(minigrid, "make", make)
+    with pytest.raises(UserError, match=f"'{DYNAMIC_OBSTACLES}': imageio is missing"):
+        make_vector_env(settings(DYNAMIC_OBSTACLES), 0)
