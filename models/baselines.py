@@ -1,0 +1,138 @@
+"""The baselines HELM is compared with: PPO without memory, with an LSTM, and chance."""
+
+from typing import ClassVar, cast
+
+import torch
+from gymnasium.spaces import Box, Discrete, Space
+from torch import Tensor, nn
+from torch.nn.utils import rnn
+
+from models.agent import Agent, Batch, Evaluation, Memory, Step, TensorMemory
+from models.networks import ActorCritic, SmallImpalaCNN, unit_images
+from utils.config import Config
+
+
+class CnnPpo(Agent):
+    """CNN-PPO: sees the current image, remembers nothing."""
+
+    def __init__(
+        self, config: Config, observation_space: Box, action_space: Discrete, n_features: int = 1024
+    ) -> None:
+        super().__init__()
+        self.encoder = SmallImpalaCNN(observation_space.shape, n_features)
+        self.heads = ActorCritic(n_features, int(action_space.n))
+
+    def initial_memory(self, n_envs: int) -> TensorMemory:
+        """Return a memory of width 0."""
+        return TensorMemory(torch.zeros(n_envs, 0, device=self.device))
+
+    @torch.no_grad()
+    def act(
+        self, observations: Tensor, memory: Memory, starts: Tensor, deterministic: bool = False
+    ) -> Step:
+        """Choose actions from the images alone."""
+        features = self.encoder(unit_images(observations))
+        return self.heads.step(features, features[:, :0], deterministic)
+
+    @torch.no_grad()
+    def peek_values(self, observations: Tensor, memory: Memory, starts: Tensor) -> Tensor:
+        """Return the values [N] of observations."""
+        return self.heads.values(self.encoder(unit_images(observations)))
+
+    def evaluate(self, batch: Batch) -> Evaluation:
+        """Run encoder and heads on a batch."""
+        return self.heads.evaluate(self.encoder(unit_images(batch.observations)), batch.actions)
+
+
+class ImpalaPpo(Agent):
+    """Impala-PPO: a smaller encoder followed by an LSTM that is trained along.
+
+    The memory and each step's context are (h, c), [N, 2, n_features]; the update runs every
+    sequence of a rollout from the state stored at its first step.
+    """
+
+    sequential: ClassVar[bool] = True
+
+    def __init__(
+        self, config: Config, observation_space: Box, action_space: Discrete, n_features: int = 256
+    ) -> None:
+        super().__init__()
+        self.encoder = SmallImpalaCNN(observation_space.shape, n_features, channels=(16, 32))
+        self.lstm = nn.LSTM(n_features, n_features)
+        self.heads = ActorCritic(n_features, int(action_space.n))
+
+    def initial_memory(self, n_envs: int) -> TensorMemory:
+        """Return zero states."""
+        return TensorMemory(torch.zeros(n_envs, 2, self.lstm.hidden_size, device=self.device))
+
+    @torch.no_grad()
+    def act(
+        self, observations: Tensor, memory: Memory, starts: Tensor, deterministic: bool = False
+    ) -> Step:
+        """Advance the LSTM by one step and choose actions from its output."""
+        memory = cast(TensorMemory, memory)
+        before = _without_ended(memory.state, starts)
+        after = self._advance(observations, before)
+        memory.state.copy_(after)
+        return self.heads.step(after[:, 0], before, deterministic)
+
+    @torch.no_grad()
+    def peek_values(self, observations: Tensor, memory: Memory, starts: Tensor) -> Tensor:
+        """Return the values [N] of observations, the memory staying as it is."""
+        state = _without_ended(cast(TensorMemory, memory).state, starts)
+        return self.heads.values(self._advance(observations, state)[:, 0])
+
+    def evaluate(self, batch: Batch) -> Evaluation:
+        """Run the LSTM over every sequence of the batch from its stored state."""
+        if batch.lengths is None:
+            raise ValueError("Impala-PPO learns from whole sequences, the batch has single steps")
+        features = self.encoder(unit_images(batch.observations))  # [B, F]
+        lengths = batch.lengths.tolist()
+        firsts = batch.lengths.cumsum(0) - batch.lengths
+        hidden, cell = batch.context[firsts].unbind(1)  # [S, F] each
+        packed = rnn.pack_sequence(list(features.split(lengths)), enforce_sorted=False)
+        output, _ = self.lstm(packed, (hidden[None].contiguous(), cell[None].contiguous()))
+        return self.heads.evaluate(torch.cat(rnn.unpack_sequence(output)), batch.actions)
+
+    def _advance(self, observations: Tensor, state: Tensor) -> Tensor:
+        """Return the state [N, 2, F] after one more observation."""
+        features = self.encoder(unit_images(observations))
+        hidden, cell = state.unbind(1)
+        _, (hidden, cell) = self.lstm(features[None], (hidden[None], cell[None]))
+        return torch.stack((hidden[0], cell[0]), dim=1)
+
+
+class RandomAgent(Agent):
+    """Every action with the same probability: the chance level of `eval.py --random`."""
+
+    def __init__(self, action_space: Space) -> None:
+        super().__init__()
+        n_actions = int(cast(Discrete, action_space).n)
+        self.logits = nn.Parameter(torch.zeros(n_actions), requires_grad=False)
+
+    def initial_memory(self, n_envs: int) -> TensorMemory:
+        """Return a memory of width 0."""
+        return TensorMemory(torch.zeros(n_envs, 0, device=self.device))
+
+    def act(
+        self, observations: Tensor, memory: Memory, starts: Tensor, deterministic: bool = False
+    ) -> Step:
+        """Draw uniform actions; there is no most probable one to prefer."""
+        n_envs = len(observations)
+        log_probs = self.logits.log_softmax(-1)
+        actions = torch.multinomial(log_probs.exp(), n_envs, replacement=True)
+        zeros = torch.zeros(n_envs, device=self.device)
+        return Step(actions, log_probs[actions], zeros, zeros[:, None][:, :0])
+
+    def peek_values(self, observations: Tensor, memory: Memory, starts: Tensor) -> Tensor:
+        """Return zeros [N]."""
+        return torch.zeros(len(observations), device=self.device)
+
+    def evaluate(self, batch: Batch) -> Evaluation:
+        """Refuse: chance learns nothing."""
+        raise NotImplementedError("the random agent is not trained")
+
+
+def _without_ended(state: Tensor, starts: Tensor) -> Tensor:
+    """Return the state [N, 2, F] with the rows of starting episodes at zero."""
+    return state.masked_fill(starts[:, None, None], 0.0)

@@ -1,0 +1,54 @@
+"""HELM's observation → language: a frozen Hopfield retrieval among token embeddings."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from models.language.embeddings import TokenEmbeddings
+from models.networks import Frozen
+
+
+def random_projection(n_out: int, n_in: int) -> Tensor:
+    """Return a matrix [n_out, n_in] with entries from N(0, 1/n_out)."""
+    return torch.randn(n_out, n_in) / math.sqrt(n_out)
+
+
+class FrozenHopfield(nn.Module):
+    """Map an image to a weighted mean of token embeddings (HELM, arXiv:2205.12258, section 3).
+
+        token = softmax(beta * cosine(P o, E)) E
+
+    o is the image's mean over colours, flattened; P a fixed random projection; E the embeddings as
+    the language model feeds them to its first layer. The paper writes a dot product; the published
+    code and its results use the cosine, and so does this.
+
+    Args:
+        projection: P.  [D, H*W]
+        embeddings: E, by the products with it.
+        beta: Inverse temperature; the larger, the nearer to a single token.
+    """
+
+    projection: Tensor
+
+    def __init__(self, projection: Tensor, embeddings: TokenEmbeddings, beta: float) -> None:
+        super().__init__()
+        self.register_buffer("projection", projection)
+        self._embeddings = Frozen(embeddings)
+        self.beta = beta
+
+    @property
+    def embeddings(self) -> TokenEmbeddings:
+        """E, a part of the language model."""
+        return self._embeddings.module
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images in [0, 1], [N, C, H, W], to tokens [N, 1, D]."""
+        weights = (self.beta * self.similarities(images)).softmax(-1)
+        return self.embeddings.average(weights)[:, None]
+
+    def similarities(self, images: Tensor) -> Tensor:
+        """Return the cosine of each projected image with every token.  [N, V]"""
+        state = images.mean(1).flatten(1) @ self.projection.T  # [N, D]
+        norms = state.norm(dim=-1, keepdim=True) * self.embeddings.norms
+        return self.embeddings.dot(state) / (norms + 1e-8)

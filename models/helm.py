@@ -1,0 +1,114 @@
+"""HELM: history compression via language models (Paischer et al. 2022, arXiv:2205.12258).
+
+Trained: the query encoder and the two heads.
+Frozen: the random projection, the token embeddings, the language model.
+
+1. An image becomes a token by a Hopfield retrieval among the language model's embeddings.
+2. The language model reads one token a step; its last hidden state is the summary of the episode.
+3. Actor and critic see that summary beside the query encoder's view of the present.
+4. The summary needs no gradient, so the rollout stores it and the update never runs the model.
+"""
+
+from typing import cast
+
+import torch
+from gymnasium.spaces import Box, Discrete
+from torch import Tensor, nn
+
+from models.agent import Agent, Batch, Evaluation, Memory, Step
+from models.frozen_hopfield import FrozenHopfield, random_projection
+from models.language import (
+    KeyValueMemory,
+    LanguageModel,
+    describe_language_model,
+    load_language_model,
+)
+from models.networks import ActorCritic, Frozen, SmallImpalaCNN, unit_images
+from utils.config import Config
+from utils.errors import UserError
+
+
+class LanguageMemoryAgent(Agent):
+    """What the HELM family shares: image → tokens → language model, beside a trained encoder.
+
+    Args:
+        observation_space: Images (C, H, W).
+        action_space: A discrete actions.
+        to_language: Frozen map from images in [0, 1], [N, C, H, W], to tokens [N, K, D].
+        language_model: The frozen memory.
+    """
+
+    def __init__(
+        self,
+        observation_space: Box,
+        action_space: Discrete,
+        to_language: nn.Module,
+        language_model: LanguageModel,
+    ) -> None:
+        super().__init__()
+        width = language_model.width
+        self.query_encoder = SmallImpalaCNN(observation_space.shape, width)
+        self.heads = ActorCritic(2 * width, int(action_space.n))
+        self.to_language = to_language.requires_grad_(False)
+        self._language_model = Frozen(language_model)
+
+    @property
+    def language_model(self) -> LanguageModel:
+        """The frozen memory, which a checkpoint names and does not contain."""
+        return self._language_model.module
+
+    def initial_memory(self, n_envs: int) -> Memory:
+        """Return the language model's empty memory."""
+        return self.language_model.initial_memory(n_envs)
+
+    @torch.no_grad()
+    def act(
+        self, observations: Tensor, memory: Memory, starts: Tensor, deterministic: bool = False
+    ) -> Step:
+        """Let the language model read the images, then choose actions."""
+        images = unit_images(observations)
+        hidden = self.language_model.step(
+            self.to_language(images), cast(KeyValueMemory, memory), starts
+        )
+        return self.heads.step(self._features(hidden, images), hidden, deterministic)
+
+    @torch.no_grad()
+    def peek_values(self, observations: Tensor, memory: Memory, starts: Tensor) -> Tensor:
+        """Return the values [N] of observations, the memory staying as it is."""
+        images = unit_images(observations)
+        hidden = self.language_model.step(
+            self.to_language(images), cast(KeyValueMemory, memory), starts, advance=False
+        )
+        return self.heads.values(self._features(hidden, images))
+
+    def evaluate(self, batch: Batch) -> Evaluation:
+        """Run encoder and heads on a batch; the stored hidden states stand for the memory."""
+        features = self._features(batch.context, unit_images(batch.observations))
+        return self.heads.evaluate(features, batch.actions)
+
+    def _features(self, hidden: Tensor, images: Tensor) -> Tensor:
+        """Join the memory's view and the present's.  [B, 2D]"""
+        return torch.cat((hidden, self.query_encoder(images)), dim=-1)
+
+
+class Helm(LanguageMemoryAgent):
+    """HELM with the settings of a run."""
+
+    def __init__(self, config: Config, observation_space: Box, action_space: Discrete) -> None:
+        language_model = load_language_model(
+            config.language_model, config.mem_len, config.n_layer, config.device
+        )
+        n_pixels = observation_space.shape[1] * observation_space.shape[2]
+        projection = random_projection(language_model.width, n_pixels)
+        to_language = FrozenHopfield(projection, language_model.embeddings, config.beta)
+        super().__init__(observation_space, action_space, to_language, language_model)
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        """Raise UserError if the language model has fewer layers than asked for."""
+        facts = describe_language_model(config.language_model)
+        if config.n_layer is not None and config.n_layer > facts.n_layer:
+            raise UserError(
+                f"n_layer: {config.n_layer} is more than the {facts.n_layer} layers of "
+                f"{config.language_model}. Choose 1 to {facts.n_layer}, or null for all"
+            )

@@ -1,0 +1,104 @@
+"""The trained parts every agent is made of: image encoder, actor, critic and how they start."""
+
+import math
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models.agent import Evaluation, Step
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+SMALL_SIDE = 9  # images up to this side get the smaller kernels
+
+
+class Frozen(Generic[AnyModule]):
+    """Holds a pretrained module so that its owner neither trains nor saves nor moves it."""
+
+    def __init__(self, module: AnyModule) -> None:
+        self.module = module.requires_grad_(False)
+
+
+def unit_images(images: Tensor) -> Tensor:
+    """Return uint8 images as floats in [0, 1], the images' space ending at 255."""
+    return images.float().div_(255)
+
+
+class SmallImpalaCNN(nn.Module):
+    """Two strided convolutions and a linear layer, each followed by a ReLU.
+
+    The encoder of the HELM paper (arXiv:2205.12258), a small relative of IMPALA's
+    (arXiv:1802.01561). Xavier-uniform weights with gain sqrt(2), zero biases.
+
+    Args:
+        image_shape: (C, H, W).
+        n_features: Width of the output.
+        channels: Of the two convolutions.
+    """
+
+    def __init__(
+        self, image_shape: tuple[int, ...], n_features: int, channels: tuple[int, int] = (64, 128)
+    ) -> None:
+        super().__init__()
+        small = max(image_shape[1:]) <= SMALL_SIDE
+        (kernel1, stride1), (kernel2, stride2) = ((4, 2), (2, 1)) if small else ((8, 4), (4, 2))
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(image_shape[0], channels[0], kernel1, stride1),
+            nn.ReLU(),
+            nn.Conv2d(channels[0], channels[1], kernel2, stride2),
+            nn.ReLU(),
+            nn.Flatten(),
+        )
+        with torch.no_grad():
+            n_flat = self.convolutions(torch.zeros(1, *image_shape)).shape[1]
+        self.linear = nn.Linear(n_flat, n_features)
+        for module in self.modules():
+            if isinstance(module, (nn.Conv2d, nn.Linear)):
+                nn.init.xavier_uniform_(module.weight, gain=math.sqrt(2))
+                module.bias = nn.Parameter(torch.zeros(len(module.weight)))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images in [0, 1], [B, C, H, W], to features [B, n_features]."""
+        return F.relu(self.linear(self.convolutions(images)))
+
+
+def perceptron(n_in: int, n_hidden: int, n_out: int) -> nn.Sequential:
+    """Return linear, LayerNorm without affine, ReLU, linear; orthogonal with gain sqrt(2)."""
+    first, last = nn.Linear(n_in, n_hidden), nn.Linear(n_hidden, n_out)
+    for layer in (first, last):
+        nn.init.orthogonal_(layer.weight, gain=math.sqrt(2))
+        layer.bias.data.zero_()
+    norm = nn.LayerNorm(n_hidden, elementwise_affine=False)
+    return nn.Sequential(first, norm, nn.ReLU(), last)
+
+
+class ActorCritic(nn.Module):
+    """The two heads on an agent's features: action logits and the value."""
+
+    def __init__(self, n_features: int, n_actions: int) -> None:
+        super().__init__()
+        self.actor = perceptron(n_features, 128, n_actions)
+        self.critic = perceptron(n_features, 512, 1)
+
+    def values(self, features: Tensor) -> Tensor:
+        """Map features [B, n_features] to values [B]."""
+        return self.critic(features).squeeze(-1)
+
+    def step(self, features: Tensor, context: Tensor, deterministic: bool = False) -> Step:
+        """Choose an action for every row of features [N, n_features]."""
+        all_log_probs = F.log_softmax(self.actor(features), dim=-1)  # [N, A]
+        if deterministic:
+            actions = all_log_probs.argmax(-1)
+        else:
+            actions = torch.multinomial(all_log_probs.exp(), 1).squeeze(-1)
+        log_probs = all_log_probs.gather(-1, actions[:, None]).squeeze(-1)
+        return Step(actions, log_probs, self.values(features), context)
+
+    def evaluate(self, features: Tensor, actions: Tensor) -> Evaluation:
+        """Return log-probabilities, values and entropy [B] of actions [B] taken before."""
+        all_log_probs = F.log_softmax(self.actor(features), dim=-1)  # [B, A]
+        log_probs = all_log_probs.gather(-1, actions[:, None]).squeeze(-1)
+        entropy = -(all_log_probs.exp() * all_log_probs).sum(-1)
+        return Evaluation(log_probs, self.values(features), entropy)

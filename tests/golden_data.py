@@ -1,0 +1,36 @@
+"""Numbers of the original implementation, under the names our modules give them."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+GOLDEN = Path(__file__).parent / "golden"
+OUR_NAMES = {
+    "block1.0.": "convolutions.0.",
+    "block2.0.": "convolutions.2.",
+    "fc.": "linear.",
+    "actor.actor.": "heads.actor.",
+    "critic.": "heads.critic.",
+}
+
+
+def load(name):
+    """Return every array of a golden file as a tensor."""
+    with np.load(GOLDEN / f"{name}.npz") as arrays:
+        return {key: torch.from_numpy(np.asarray(arrays[key])) for key in arrays.files}
+
+
+def under(arrays, prefix):
+    """Return the arrays whose names start with a prefix, without it."""
+    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+
+def parameters(arrays, prefix):
+    """Return the parameters under a prefix, renamed to ours."""
+    found = {}
+    for name, value in under(arrays, prefix).items():
+        for theirs, ours in OUR_NAMES.items():
+            name = name.replace(theirs, ours)
+        found[name] = value
+    return found

@@ -1,0 +1,75 @@
+import math
+
+import pytest
+import torch
+
+from models.baselines import CnnPpo, ImpalaPpo
+from models.helm import LanguageMemoryAgent
+from models.networks import ActorCritic, SmallImpalaCNN
+from tests import golden_data
+from tests.agents import golden_rollout, small_config, spaces
+from tests.counting import CountingEnv
+from trainers.ppo import PPOTrainer
+
+SETTINGS = (
+    *("gamma", "gae_lambda", "n_batches", "n_epochs", "clip_range", "clip_range_vf", "ent_coef"),
+    *("vf_coef", "learning_rate", "max_grad_norm", "adv_norm", "sequences_per_batch"),
+)
+
+
+class LanguageModelStub(torch.nn.Module):
+    """A language model that is never asked, because the rollout holds its hidden states."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.width = width
+
+
+def golden_config(arrays):
+    values = {name: arrays[f"config.{name}"].item() for name in SETTINGS}
+    if math.isnan(values["clip_range_vf"]):
+        values["clip_range_vf"] = None
+    n_steps, n_envs = arrays["actions"].shape
+    return small_config(n_envs=n_envs, n_rollout_steps=n_steps, **values)
+
+
+def golden_agent(name, config, arrays):
+    """Return an agent with the widths of the golden parameters and their values."""
+    before = golden_data.parameters(arrays, "before.")
+    observation_space, action_space = spaces(
+        arrays["observations"].shape[2:], before["heads.actor.3.bias"].shape[0]
+    )
+    encoder = "query_encoder" if name == "helm" else "encoder"
+    width, channels = (
+        len(before[f"{encoder}.linear.bias"]),
+        tuple(len(before[f"{encoder}.convolutions.{layer}.bias"]) for layer in (0, 2)),
+    )
+    if name == "helm":
+        agent = LanguageMemoryAgent(
+            observation_space, action_space, torch.nn.Identity(), LanguageModelStub(width)
+        )
+    else:
+        kind = ImpalaPpo if name == "lstm" else CnnPpo
+        agent = kind(config, observation_space, action_space, n_features=width)
+    small = SmallImpalaCNN(observation_space.shape, width, channels)
+    setattr(agent, encoder, small)
+    agent.heads = ActorCritic(before["heads.actor.0.weight"].shape[1], int(action_space.n))
+    agent.load_state_dict(before)
+    return agent
+
+
+@pytest.mark.parametrize("name", ["cnn", "cnn_clip_vf", "helm", "lstm"])
+def test_one_update_agrees_with_the_original(name):
+    arrays = golden_data.load(f"ppo_update_{name}")
+    config = golden_config(arrays)
+    agent = golden_agent(name, config, arrays)
+    trainer = PPOTrainer(config, agent, CountingEnv([5]))
+    context = arrays.get("hidden", torch.zeros(*arrays["actions"].shape, 0))
+
+    metrics = trainer.update(golden_rollout(arrays, context), arrays["permutations"])
+
+    after = golden_data.parameters(arrays, "after.")
+    for key, value in agent.state_dict().items():
+        torch.testing.assert_close(value, after[key], atol=2e-5, rtol=0, msg=lambda m, k=key: k + m)
+    for key, value in golden_data.under(arrays, "log.").items():
+        assert metrics[key] == pytest.approx(value.item(), rel=1e-4, abs=1e-5), key

@@ -1,0 +1,62 @@
+import torch
+
+from models.agent import Step
+from trainers.rollout import Rollout
+
+
+def numbered_rollout(n_steps=4, n_envs=3):
+    """Return a rollout whose actions and images carry the sample number n * T + t."""
+    images = torch.zeros(n_envs, 1, 2, 2, dtype=torch.uint8)
+    rollout = Rollout(n_steps, images, torch.zeros(n_envs, 1))
+    for t in range(n_steps):
+        numbers = torch.arange(n_envs) * n_steps + t
+        step = Step(numbers, torch.zeros(n_envs), torch.zeros(n_envs), numbers[:, None].float())
+        observations = numbers.byte()[:, None, None, None].expand(n_envs, 1, 2, 2)
+        rollout.store(t, observations, torch.zeros(n_envs, dtype=torch.bool), step)
+    return rollout
+
+
+def test_samples_are_numbered_environment_by_environment():
+    rollout = numbered_rollout()
+    (batch,) = rollout.minibatches(torch.arange(12), 12)
+    assert batch.actions.tolist() == list(range(12))
+    assert batch.observations[:, 0, 0, 0].tolist() == list(range(12))
+    assert batch.context[:, 0].tolist() == list(range(12))
+
+
+def test_a_permutation_is_cut_into_slices_and_a_remainder():
+    batches = list(numbered_rollout().minibatches(torch.arange(12).flip(0), 5))
+    assert [b.actions.tolist() for b in batches] == [[11, 10, 9, 8, 7], [6, 5, 4, 3, 2], [1, 0]]
+
+
+def test_sequences_are_cut_at_episode_starts_and_at_the_rollouts_ends():
+    rollout = numbered_rollout()
+    rollout.starts[2, 0] = True  # environment 0: 2 + 2 steps
+    rollout.starts[0, 1] = True  # an episode that opens with the rollout cuts nothing more
+    rollout.starts[3, 2] = True  # environment 2: 3 + 1 steps
+    firsts, lengths = rollout.sequences()
+    assert firsts.tolist() == [0, 2, 4, 8, 11]
+    assert lengths.tolist() == [2, 2, 4, 3, 1]
+
+
+def test_a_sequence_batch_holds_whole_sequences_one_after_another():
+    rollout = numbered_rollout()
+    rollout.starts[2, 0] = True
+    batches = list(rollout.sequence_minibatches(torch.tensor([3, 0, 1, 2]), 2))
+    assert [b.lengths.tolist() for b in batches] == [[4, 2], [2, 4]]
+    assert batches[0].actions.tolist() == [8, 9, 10, 11, 0, 1]
+    assert batches[1].actions.tolist() == [2, 3, 4, 5, 6, 7]
+
+
+def test_returns_are_advantages_plus_values():
+    rollout = numbered_rollout(n_steps=2, n_envs=1)
+    rollout.rewards[:] = 1.0
+    rollout.values[:] = 0.5
+    rollout.continues[:] = 1.0
+    rollout.estimate(torch.tensor([0.5]), gamma=1.0, gae_lambda=1.0)
+    assert rollout.advantages.flatten().tolist() == [2.0, 1.0]
+    assert rollout.returns.flatten().tolist() == [2.5, 1.5]
+
+
+def test_images_stay_bytes():
+    assert numbered_rollout().observations.dtype == torch.uint8

@@ -1,0 +1,104 @@
+"""What happened in T steps of N environments, and its minibatches by step or by sequence.
+
+Samples are numbered environment by environment: n * T + t.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from models.agent import Batch, Step
+from trainers.losses import generalized_advantages
+
+
+class Sequences(NamedTuple):
+    """The pieces of a rollout between episode starts and its own ends, environment by environment.
+
+    Attributes:
+        firsts: Sample with which each sequence opens.  [S] int64
+        lengths: Steps of each sequence, summing to T*N.  [S] int64
+    """
+
+    firsts: Tensor
+    lengths: Tensor
+
+
+class Rollout:
+    """Storage of a rollout; images stay uint8.
+
+    Args:
+        n_steps: T.
+        observations: An example of what is stored at each step.  [N, C, H, W] uint8
+        context: An example of `Step.context`.  [N, ...]
+    """
+
+    def __init__(self, n_steps: int, observations: Tensor, context: Tensor) -> None:
+        n_envs, device = len(observations), observations.device
+        self.n_steps, self.n_envs = n_steps, n_envs
+        self.observations = observations.new_empty((n_steps, *observations.shape))
+        self.context = context.new_empty((n_steps, *context.shape))
+        self.actions = torch.empty((n_steps, n_envs), dtype=torch.int64, device=device)
+        self.starts = torch.empty((n_steps, n_envs), dtype=torch.bool, device=device)
+        self.log_probs = torch.empty((n_steps, n_envs), device=device)
+        self.values = torch.empty((n_steps, n_envs), device=device)
+        self.rewards = torch.empty((n_steps, n_envs), device=device)
+        self.continues = torch.empty((n_steps, n_envs), device=device)
+        self.advantages = torch.empty((n_steps, n_envs), device=device)
+        self.returns = torch.empty((n_steps, n_envs), device=device)
+
+    @property
+    def n_samples(self) -> int:
+        """T*N."""
+        return self.n_steps * self.n_envs
+
+    def store(self, t: int, observations: Tensor, starts: Tensor, step: Step) -> None:
+        """Keep what was seen and done at step t."""
+        self.observations[t] = observations
+        self.starts[t] = starts
+        self.actions[t] = step.actions
+        self.log_probs[t] = step.log_probs
+        self.values[t] = step.values
+        self.context[t] = step.context
+
+    def estimate(self, bootstrap: Tensor, gamma: float, gae_lambda: float) -> None:
+        """Fill in advantages and returns, given the value [N] of what follows the last step."""
+        self.advantages = generalized_advantages(
+            self.rewards, self.values, bootstrap, self.continues, gamma, gae_lambda
+        )
+        self.returns = self.advantages + self.values
+
+    def minibatches(self, permutation: Tensor, size: int) -> Iterator[Batch]:
+        """Yield consecutive slices of a permutation [T*N]; a remainder forms one smaller batch."""
+        for samples in permutation.split(size):
+            yield self._batch(samples)
+
+    def sequences(self) -> Sequences:
+        """Return where the rollout is cut: at episode starts and at its own first steps."""
+        opens = self.starts.clone()
+        opens[0] = True
+        firsts = opens.T.flatten().nonzero().squeeze(-1)  # [N, T] read environment by environment
+        ends = torch.cat((firsts[1:], firsts.new_tensor([self.n_samples])))
+        return Sequences(firsts, ends - firsts)
+
+    def sequence_minibatches(self, permutation: Tensor, size: int) -> Iterator[Batch]:
+        """Yield batches of whole sequences, `size` consecutive entries of a permutation [S]."""
+        firsts, lengths = self.sequences()
+        for chosen in permutation.split(size):
+            pieces = zip(firsts[chosen].tolist(), lengths[chosen].tolist(), strict=True)
+            samples = torch.cat([torch.arange(first, first + n) for first, n in pieces])
+            yield self._batch(samples.to(firsts.device), lengths[chosen])
+
+    def _batch(self, samples: Tensor, lengths: Tensor | None = None) -> Batch:
+        n, t = samples // self.n_steps, samples % self.n_steps
+        return Batch(
+            observations=self.observations[t, n],
+            actions=self.actions[t, n],
+            log_probs=self.log_probs[t, n],
+            values=self.values[t, n],
+            advantages=self.advantages[t, n],
+            returns=self.returns[t, n],
+            context=self.context[t, n],
+            lengths=lengths,
+        )

@@ -1,0 +1,62 @@
+"""Schedules of a coefficient: functions of a run's progress from 0 to 1."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Schedule(NamedTuple):
+    """A named decay of one coefficient.
+
+    Attributes:
+        decay: A key of DECAYS.
+        start: Value before the decay.
+        end: Value after a linear decay.
+        start_fraction: Progress at which the decay starts (linear starts at once).
+        end_fraction: Progress at which a linear decay ends.
+        factor: Factor per update of the exponential decay.
+        n_updates: Updates of the whole run, for the exponential decay.
+    """
+
+    decay: str
+    start: float
+    end: float = 0.0
+    start_fraction: float = 0.0
+    end_fraction: float = 1.0
+    factor: float = 1.0
+    n_updates: float = 0.0
+
+    def value(self, progress: float) -> float:
+        """Return the coefficient after a share 0..1 of the run's environment steps."""
+        return DECAYS[self.decay](self, progress)
+
+
+def _constant(schedule: Schedule, progress: float) -> float:
+    return schedule.start
+
+
+def _linear(schedule: Schedule, progress: float) -> float:
+    return _between(schedule, progress / schedule.end_fraction if schedule.end_fraction else 1.0)
+
+
+def _linear_burn_in(schedule: Schedule, progress: float) -> float:
+    length = schedule.end_fraction - schedule.start_fraction
+    return _between(schedule, (progress - schedule.start_fraction) / length)
+
+
+def _exponential(schedule: Schedule, progress: float) -> float:
+    n_decayed = max(0.0, progress - schedule.start_fraction) * schedule.n_updates
+    return schedule.start * schedule.factor**n_decayed
+
+
+def _between(schedule: Schedule, share: float) -> float:
+    """Return the point between start and end, a share outside 0..1 standing for the nearer end."""
+    share = min(max(share, 0.0), 1.0)
+    return schedule.start + share * (schedule.end - schedule.start)
+
+
+DECAYS: dict[str, Callable[[Schedule, float], float]] = {
+    "none": _constant,
+    "linear": _linear,
+    "linear_burn_in": _linear_burn_in,
+    "exp": _exponential,
+}
