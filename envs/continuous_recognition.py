@@ -1,0 +1,145 @@
+"""ContinuousRecognition-v0: a stream of pictures; is this one new or was it shown before?
+
+Our own light version of Psychlab's continuous recognition task (Leibo et al. 2018,
+arXiv:1801.08116), for whoever cannot build DeepMind Lab. What is the same: there is no separate
+study phase; the first picture is new, every other is new with probability one half, else drawn
+uniformly from all pictures shown so far in the episode, so lags vary from 1 to the whole episode;
+a right answer is worth 1, a wrong one 0.
+
+What differs: one step is one picture and the action is the answer itself, so there is no screen to
+look around on, no fixation cross, no buttons, no feedback colours and no clock. An episode has 50
+pictures (Psychlab: up to 60, in 180 seconds). The pictures are drawn objects with a name such as
+"striped blue star", or the images of a folder (`config.stimuli`); Psychlab's are photographs.
+Scores of the two are not comparable.
+"""
+
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from envs import EnvironmentSettings
+from envs.drawn_objects import drawn_objects
+from envs.numpy_vector import NumpyVectorEnv
+from utils.errors import UserError
+
+NAME = "ContinuousRecognition-v0"
+SIDE = 80
+EPISODE_PICTURES = 50
+NEW, OLD = 0, 1
+IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+BLANK = 255
+
+
+class RecognitionSettings(EnvironmentSettings, Protocol):
+    """The settings read here."""
+
+    @property
+    def stimuli(self) -> str | None:
+        """Folder of images to show; None shows drawn objects."""
+
+
+def names() -> list[str]:
+    """Return the tasks of this suite."""
+    return [NAME]
+
+
+def make(config: RecognitionSettings, seed: int) -> "ContinuousRecognitionVectorEnv":
+    """Return `config.n_envs` streams of the pictures in `config.stimuli`, or of drawn ones."""
+    folder = config.stimuli
+    pictures = drawn_objects(SIDE)[1] if folder is None else read_pictures(Path(folder))
+    return ContinuousRecognitionVectorEnv(config.n_envs, seed, pictures)
+
+
+class ContinuousRecognitionVectorEnv(NumpyVectorEnv):
+    """Answer 0 for a new picture, 1 for one shown before in this episode; +1 where right.
+
+    The episode terminates with the answer to its last picture; after it there is a blank one.
+
+    Args:
+        n_envs: Number of environments.
+        seed: Environment i is seeded with seed + i.
+        pictures: What is shown, at least as many as an episode has.  [P, 3, H, W] uint8
+    """
+
+    def __init__(self, n_envs: int, seed: int, pictures: np.ndarray) -> None:
+        channels, height, width = pictures.shape[1:]
+        super().__init__(n_envs, seed, image_shape=(channels, height, width), n_actions=2)
+        self._n_pictures = len(pictures)
+        blank = np.full_like(pictures[:1], BLANK)
+        self._images = np.concatenate([pictures, blank])  # [P + 1, 3, H, W]
+        # One more entry than pictures: what is shown once the last one has been answered.
+        self._stream = np.full((n_envs, EPISODE_PICTURES + 1), self._n_pictures)
+        self._answers = np.zeros((n_envs, EPISODE_PICTURES), dtype=np.int64)
+        self._position = np.zeros(n_envs, dtype=np.int64)
+
+    def begin(self, row: int, generator: np.random.Generator) -> None:
+        """Draw the episode's pictures and which of them are old."""
+        shown, answers = draw_stream(self._n_pictures, generator)
+        self._stream[row, :-1] = shown
+        self._answers[row] = answers
+        self._position[row] = 0
+
+    def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Judge the answers and turn to the next picture."""
+        right = actions == self._answers[self._rows, self._position]
+        self._position += 1
+        terminated = self._position == EPISODE_PICTURES
+        return right.astype(np.float32), terminated, np.zeros_like(terminated)
+
+    def observe(self, rows: np.ndarray) -> np.ndarray:
+        """Return the current pictures.  [R, 3, H, W]"""
+        return self._images[self._stream[rows, self._position[rows]]]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return what an episode in progress consists of."""
+        return {
+            "stream": self._stream,
+            "answers": self._answers,
+            "position": self._position,
+        }
+
+
+def draw_stream(n_pictures: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pictures of one episode and the right answers.
+
+    Returns:
+        Picture numbers [EPISODE_PICTURES], and NEW or OLD for each [EPISODE_PICTURES].
+    """
+    novel = generator.permutation(n_pictures)[:EPISODE_PICTURES]
+    is_new = generator.random(EPISODE_PICTURES) < 0.5
+    is_new[0] = True
+    n_shown = np.cumsum(is_new)
+    again = (generator.random(EPISODE_PICTURES) * n_shown).astype(np.int64)
+    return novel[np.where(is_new, n_shown - 1, again)], np.where(is_new, NEW, OLD)
+
+
+def read_pictures(folder: Path) -> np.ndarray:
+    """Return the images of a folder, in the order of their names, fitted onto white squares.
+
+    Returns:
+        Pictures.  [P, 3, SIDE, SIDE] uint8
+
+    Raises:
+        UserError: There is no such folder, it has too few images, or one cannot be read.
+    """
+    if not folder.is_dir():
+        raise UserError(f"stimuli: {folder} is not a folder. Give a folder of images, or null")
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in IMAGE_ENDINGS)
+    if len(files) < EPISODE_PICTURES:
+        raise UserError(
+            f"stimuli: {folder} has {len(files)} images ({', '.join(IMAGE_ENDINGS)}), an episode "
+            f"needs {EPISODE_PICTURES}. Add more, or give null for drawn pictures"
+        )
+    return np.stack([_read_picture(file) for file in files])
+
+
+def _read_picture(file: Path) -> np.ndarray:
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(file) as image:
+            square = ImageOps.pad(image.convert("RGB"), (SIDE, SIDE), color="white")
+    except OSError as error:
+        raise UserError(f"stimuli: {file} cannot be read ({error}). Repair or remove it") from error
+    return np.asarray(square).transpose(2, 0, 1)

@@ -1,0 +1,128 @@
+"""MiniWorld: rooms and corridors seen in the first person, rendered by OpenGL."""
+
+import contextlib
+import functools
+import io
+import os
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from envs import EnvironmentSettings
+from envs.process_vector import one_process_each
+from utils.errors import UserError, suggestion
+
+# Written down because importing MiniWorld opens OpenGL.
+TASKS = (
+    "CollectHealth",
+    "FourRooms",
+    "Hallway",
+    "Maze",
+    "MazeS2",
+    "MazeS3",
+    "MazeS3Fast",
+    "OneRoom",
+    "OneRoomS6",
+    "OneRoomS6Fast",
+    "PickupObjects",
+    "PutNext",
+    "RoomObjects",
+    "Sidewalk",
+    "Sign",
+    "TMaze",
+    "TMazeLeft",
+    "TMazeRight",
+    "ThreeRooms",
+    "WallGap",
+    "YMaze",
+    "YMazeLeft",
+    "YMazeRight",
+)
+IMAGE_SHAPE = (3, 60, 80)
+PACKAGES = "libegl1 libgl1 libgl1-mesa-dri libglu1-mesa"
+
+
+def names() -> list[str]:
+    """Return the tasks of this suite."""
+    return [f"MiniWorld-{task}-v0" for task in TASKS]
+
+
+def make(config: EnvironmentSettings, seed: int) -> VectorEnv:
+    """Return `config.n_envs` environments, environment i seeded with seed + i.
+
+    Each has a process of its own, of about 160 MB.
+
+    Raises:
+        UserError: The task does not exist, or OpenGL is missing.
+        ModuleNotFoundError: MiniWorld is not installed.
+    """
+    if config.env not in names():
+        hint = suggestion(config.env, names()) or f" Allowed: {', '.join(names())}"
+        raise UserError(f"env: unknown environment '{config.env}'.{hint}")
+    _import_miniworld()
+    one = functools.partial(MiniWorldImages, config.env)
+    return one_process_each([functools.partial(one, seed + i) for i in range(config.n_envs)])
+
+
+class MiniWorldImages(gymnasium.Wrapper):
+    """One MiniWorld environment that shows channel-first images only.  [3, 60, 80]
+
+    Args:
+        name: Full name of the task.
+        seed: Seeds the first episode unless `reset` is given a seed.
+    """
+
+    def __init__(self, name: str, seed: int) -> None:
+        _import_miniworld()
+        # MiniWorld prints what its frame buffers are capable of.
+        with contextlib.redirect_stdout(io.StringIO()):
+            super().__init__(gymnasium.make(name, disable_env_checker=True))
+        self.observation_space = gymnasium.spaces.Box(0, 255, IMAGE_SHAPE, np.uint8)
+        self._first_seed: int | None = seed
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin an episode."""
+        seed = self._first_seed if seed is None else seed
+        self._first_seed = None
+        observation, info = self.env.reset(seed=seed, options=options)
+        return _image(observation), info
+
+    def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
+        """Take one step."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return _image(observation), reward, terminated, truncated, info
+
+
+def _image(observation: Any) -> np.ndarray:
+    """Return the image [3, H, W]; Sign's observation is a dictionary that holds it."""
+    image = observation["obs"] if isinstance(observation, dict) else observation
+    return np.ascontiguousarray(image.transpose(2, 0, 1))
+
+
+def _import_miniworld() -> ModuleType:
+    """Import MiniWorld, without a display where there is none.
+
+    Raises:
+        UserError: OpenGL is missing.
+    """
+    import pyglet
+
+    if "DISPLAY" not in os.environ:
+        pyglet.options["headless"] = True
+        # Mesa's software renderer would start a thread per core in every process.
+        os.environ.setdefault("LP_NUM_THREADS", "0")
+    try:
+        import miniworld
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:
+        # Pyglet has no common base for "no library", "no display" and "no suitable context".
+        raise UserError(
+            f"MiniWorld: OpenGL is not usable ({error}). Run: apt-get install {PACKAGES}"
+        ) from error
+    return miniworld

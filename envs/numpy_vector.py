@@ -1,0 +1,120 @@
+"""The frame of our own environments: N of them in NumPy arrays, resumable to the bit."""
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+
+def final_observations(images: np.ndarray, rows: Iterable[int]) -> np.ndarray:
+    """Return Gymnasium's `final_obs`: the given rows' images, None elsewhere.  [N] of objects."""
+    final = np.full(len(images), None, dtype=object)
+    for row in rows:
+        final[row] = images[row].copy()
+    return final
+
+
+class NumpyVectorEnv(VectorEnv):
+    """N environments stepped together, in SAME_STEP autoreset mode.
+
+    A subclass says how an episode begins in one environment, how all of them advance, and what
+    they show. Environment i draws from a generator of its own, seeded with seed + i, so that its
+    stream does not depend on its neighbours.
+
+    Args:
+        n_envs: Number of environments.
+        seed: Seeds the environments until `reset` is given another.
+        image_shape: (C, H, W).
+        n_actions: Number of discrete actions.
+    """
+
+    def __init__(
+        self, n_envs: int, seed: int, image_shape: tuple[int, int, int], n_actions: int
+    ) -> None:
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.num_envs = n_envs
+        self.single_observation_space = gymnasium.spaces.Box(0, 255, image_shape, np.uint8)
+        self.observation_space = batch_space(self.single_observation_space, n_envs)
+        self.single_action_space = gymnasium.spaces.Discrete(n_actions)
+        self.action_space = batch_space(self.single_action_space, n_envs)
+        self._rows = np.arange(n_envs)
+        self._generators = self._seeded(seed)
+
+    @abstractmethod
+    def begin(self, row: int, generator: np.random.Generator) -> None:
+        """Begin a new episode in environment `row`, drawing only from its generator."""
+
+    @abstractmethod
+    def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Take one step everywhere: actions [N] -> rewards [N], terminated [N], truncated [N]."""
+
+    @abstractmethod
+    def observe(self, rows: np.ndarray) -> np.ndarray:
+        """Return fresh images of the given environments: rows [R] -> [R, C, H, W]."""
+
+    @abstractmethod
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return by name the arrays [N, ...] that together are the episodes in progress."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin a new episode everywhere; a seed restarts every random stream.
+
+        Returns:
+            First observations [N, C, H, W], and an empty info.
+        """
+        if seed is not None:
+            self._generators = self._seeded(seed)
+        for row, generator in enumerate(self._generators):
+            self.begin(row, generator)
+        return self.observe(self._rows), {}
+
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Take one step everywhere and begin the next episode where one ended.
+
+        Args:
+            actions: One action per environment.  [N]
+
+        Returns:
+            Observations [N, C, H, W], rewards [N], terminated [N], truncated [N], and an info
+            with `final_obs` and `_final_obs` where an episode ended.
+        """
+        rewards, terminated, truncated = self.advance(np.asarray(actions))
+        images = self.observe(self._rows)
+        ended = terminated | truncated
+        if not ended.any():
+            return images, rewards, terminated, truncated, {}
+        rows = np.flatnonzero(ended)
+        info = {"final_obs": final_observations(images, rows), "_final_obs": ended}
+        for row in rows.tolist():
+            self.begin(row, self._generators[row])
+        images[rows] = self.observe(rows)
+        return images, rewards, terminated, truncated, info
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the episodes in progress and the random streams, as tensors and plain types."""
+        return {
+            "arrays": {name: torch.from_numpy(a.copy()) for name, a in self.arrays().items()},
+            "generators": [generator.bit_generator.state for generator in self._generators],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken."""
+        saved = len(state["generators"])
+        if saved != self.num_envs:
+            raise ValueError(f"the state holds {saved} environments, this is {self.num_envs}")
+        for name, array in self.arrays().items():
+            array[...] = state["arrays"][name].numpy()
+        for generator, generator_state in zip(self._generators, state["generators"], strict=True):
+            generator.bit_generator.state = generator_state
+
+    def _seeded(self, seed: int) -> list[np.random.Generator]:
+        return [np.random.default_rng(seed + i) for i in range(self.num_envs)]

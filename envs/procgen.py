@@ -1,0 +1,55 @@
+"""Procgen's memory mode, played by EnvPool: the agent sees its surroundings of a large world.
+
+An episode ends with a picture of the level just played: EnvPool's Procgen, unlike the original,
+does not open the next level on the last step but on the reset after it. So the final observation
+is the true one, and resetting right away skips no level.
+"""
+
+import functools
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from envs import EnvironmentSettings
+from envs.envpool_vector import EnvPoolVectorEnv, open_pool
+from utils.errors import UserError, suggestion
+
+# The games that have a memory mode; Procgen's other ten have none.
+GAMES = ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner")
+IMAGE_SHAPE = (3, 64, 64)
+
+
+def names() -> list[str]:
+    """Return the tasks of this suite."""
+    return list(GAMES)
+
+
+def make(config: EnvironmentSettings, seed: int) -> VectorEnv:
+    """Return `config.n_envs` environments of a game, environment i seeded with seed + i.
+
+    Levels are drawn from all there are. Time limits are the games' own: 500 steps in maze, 2000 in
+    jumper, 1000 in the others.
+
+    Raises:
+        UserError: The game has no memory mode or does not exist.
+    """
+    game = config.env
+    if game not in GAMES:
+        raise UserError(
+            f"env: '{game}' is not a Procgen game with a memory mode; "
+            f"those are {', '.join(GAMES)}.{suggestion(game, GAMES)}"
+        )
+    return EnvPoolVectorEnv(
+        functools.partial(_open_game, game), config.n_envs, seed, _as_they_are, IMAGE_SHAPE
+    )
+
+
+def _open_game(game: str, seeds: list[int]) -> Any:
+    """Open a pool of the game in memory mode; num_levels 0 stands for all levels."""
+    return open_pool(f"{game.capitalize()}Memory-v0", seeds, num_levels=0, start_level=0)
+
+
+def _as_they_are(observations: np.ndarray) -> np.ndarray:
+    """Return the observations: EnvPool's images are uint8 and channel-first already."""
+    return observations

@@ -1,0 +1,134 @@
+"""Psychlab's continuous recognition in DeepMind Lab: was the picture on the screen shown before?
+
+Psychlab (Leibo et al. 2018, arXiv:1801.08116) is part of DeepMind Lab (arXiv:1612.03801), which
+is built from its sources; the README's section on Psychlab says how, and how to fetch the
+pictures.
+"""
+
+import functools
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from envs import EnvironmentSettings
+from envs.process_vector import one_process_each
+from utils.errors import UserError
+
+NAME = "psychlab_continuous_recognition"
+LEVEL = "contributed/dmlab30/psychlab_continuous_recognition"
+SIDE = 80
+CAMERA = "RGB_INTERLEAVED"
+ACTION_REPEAT = 4
+LAB_SEEDS = 2**31 - 1
+
+# Look right, look down, strafe right, forward, fire, jump, crouch.
+ACTIONS = np.array(
+    [
+        (0, 0, 0, 1, 0, 0, 0),
+        (0, 0, 0, -1, 0, 0, 0),
+        (0, 0, -1, 0, 0, 0, 0),
+        (0, 0, 1, 0, 0, 0, 0),
+        (-10, 0, 0, 0, 0, 0, 0),
+        (10, 0, 0, 0, 0, 0, 0),
+        (-60, 0, 0, 0, 0, 0, 0),
+        (60, 0, 0, 0, 0, 0, 0),
+        (0, 10, 0, 0, 0, 0, 0),
+        (0, -10, 0, 0, 0, 0, 0),
+        (-10, 0, 0, 1, 0, 0, 0),
+        (10, 0, 0, 1, 0, 0, 0),
+        (-60, 0, 0, 1, 0, 0, 0),
+        (60, 0, 0, 1, 0, 0, 0),
+        (0, 0, 0, 0, 1, 0, 0),
+    ],
+    dtype=np.intc,
+)
+
+
+def names() -> list[str]:
+    """Return the tasks of this suite."""
+    return [NAME]
+
+
+def make(config: EnvironmentSettings, seed: int) -> VectorEnv:
+    """Return `config.n_envs` environments, environment i seeded with seed + i.
+
+    Raises:
+        UserError: DeepMind Lab is not installed.
+    """
+    _import_lab()
+    n_envs = config.n_envs
+    return one_process_each([functools.partial(PsychlabEnv, seed + i) for i in range(n_envs)])
+
+
+class PsychlabEnv(gymnasium.Env):
+    """One DeepMind Lab level, showing channel-first images.  [3, 80, 80]
+
+    An action is held for four frames. The Lab's clock and its cap on the number of pictures both
+    end an episode without saying which it was, so every end counts as terminated. The Lab shows
+    nothing after the last frame; the final observation is the last image seen.
+
+    Args:
+        seed: Seeds the first episode, and with it all that follow, unless `reset` is given one.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.observation_space = gymnasium.spaces.Box(0, 255, (3, SIDE, SIDE), np.uint8)
+        self.action_space = gymnasium.spaces.Discrete(len(ACTIONS))
+        self._first_seed: int | None = seed
+        self._lab: Any = None
+        self._episode = 0
+        self._image = np.zeros((3, SIDE, SIDE), np.uint8)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin an episode; a seed makes it and those after it repeatable."""
+        seed = self._first_seed if seed is None else seed
+        self._first_seed = None
+        super().reset(seed=seed)
+        if seed is not None:
+            self._episode = 0
+        if self._lab is None:
+            self._lab = _open_lab()
+        self._lab.reset(episode=self._episode, seed=int(self.np_random.integers(LAB_SEEDS)))
+        self._episode += 1
+        return self._look(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Hold an action for four frames."""
+        reward = float(self._lab.step(ACTIONS[int(action)], num_steps=ACTION_REPEAT))
+        terminated = not self._lab.is_running()
+        image = self._image if terminated else self._look()
+        return image, reward, terminated, False, {}
+
+    def close(self) -> None:
+        """Close the Lab."""
+        if self._lab is not None:
+            self._lab.close()
+            self._lab = None
+
+    def _look(self) -> np.ndarray:
+        """Return what the Lab shows now: [80, 80, 3] -> [3, 80, 80]."""
+        shown = self._lab.observations()[CAMERA]
+        self._image = np.ascontiguousarray(shown.transpose(2, 0, 1))
+        return self._image
+
+
+def _open_lab() -> Any:
+    """Open the level with a software-rendered square screen."""
+    size = {"width": str(SIDE), "height": str(SIDE)}
+    return _import_lab().Lab(LEVEL, [CAMERA], config=size, renderer="software")
+
+
+def _import_lab() -> ModuleType:
+    try:
+        import deepmind_lab
+    except ImportError as error:
+        raise UserError(
+            f"env: '{NAME}' needs deepmind_lab, which is not installed and must be built from "
+            "source with the pictures of data/brady_konkle_oliva2008. See 'Psychlab' in README.md"
+        ) from error
+    return deepmind_lab

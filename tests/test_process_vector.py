@@ -1,0 +1,58 @@
+import functools
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from envs.process_vector import one_process_each
+
+TASK = functools.partial(gymnasium.make, "CartPole-v1")
+
+KILLED = """
+import functools, gymnasium, multiprocessing, os, signal
+from envs.process_vector import one_process_each
+if __name__ == "__main__":
+    env = one_process_each([functools.partial(gymnasium.make, "CartPole-v1")] * 2)
+    print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_processes_play_what_the_environments_would_have_played_in_this_one():
+    env = one_process_each([TASK] * 2)
+    expected = SyncVectorEnv([TASK] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    np.testing.assert_array_equal(env.reset(seed=3)[0], expected.reset(seed=3)[0])
+    n_ends = 0
+    for actions in np.random.default_rng(0).integers(0, 2, (60, 2)):
+        *ours, info = env.step(actions)
+        *theirs, _ = expected.step(actions)
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(one, other)
+        n_ends += info.get("_final_obs", np.zeros(2)).sum()
+    assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    assert n_ends > 0
+    env.close()
+
+
+def test_one_environment_stays_in_this_process():
+    assert isinstance(one_process_each([TASK]), SyncVectorEnv)
+
+
+def test_the_processes_end_with_a_killed_parent():
+    parent = subprocess.run(
+        [sys.executable, "-c", KILLED],
+        cwd=Path(__file__).parent.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    children = parent.stdout.split()
+    assert len(children) == 2
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{int(child)}").exists() for child in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,152 @@
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+
+from envs import psychlab
+from envs.psychlab import ACTIONS, PsychlabEnv
+from utils.errors import UserError
+
+N_DECISIONS = 5
+
+
+class FakeLab:
+    """What DeepMind Lab's Python interface promises; an episode lasts 20 frames.
+
+    The image holds the frame in its upper left pixel's red, the seed's digits in its green.
+    """
+
+    opened: ClassVar[list["FakeLab"]] = []
+
+    def __init__(self, level, observations, config=None, renderer="software"):
+        self.level, self.names, self.config, self.renderer = level, observations, config, renderer
+        self.resets = []
+        self.actions = []
+        self.frame = None
+        self.closed = False
+        FakeLab.opened.append(self)
+
+    def reset(self, episode=-1, seed=None):
+        assert isinstance(episode, int)
+        assert isinstance(seed, int)
+        assert 0 <= seed < 2**31
+        self.resets.append((episode, seed))
+        self.frame = 0
+
+    def is_running(self):
+        return self.frame is not None and self.frame < 4 * N_DECISIONS
+
+    def step(self, action, num_steps=1):
+        assert self.is_running()
+        assert action.dtype == np.intc
+        assert action.shape == (7,)
+        assert (np.abs(action) <= [512, 512, 1, 1, 1, 1, 1]).all()
+        self.actions.append(tuple(action.tolist()))
+        self.frame += num_steps
+        return 1.0 if self.frame == 12 else 0.0
+
+    def observations(self):
+        if not self.is_running():
+            raise RuntimeError("Environment in wrong status to get observations.")
+        image = np.zeros((int(self.config["height"]), int(self.config["width"]), 3), np.uint8)
+        image[0, 0] = self.frame, self.resets[-1][1] % 256, 0
+        return dict.fromkeys(self.names, image)
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def lab(monkeypatch):
+    module = ModuleType("deepmind_lab")
+    module.Lab = FakeLab
+    monkeypatch.setitem(sys.modules, "deepmind_lab", module)
+    monkeypatch.setattr(FakeLab, "opened", [])
+    return FakeLab
+
+
+def make(n_envs=1, seed=0):
+    return psychlab.make(SimpleNamespace(env=psychlab.NAME, n_envs=n_envs), seed)
+
+
+def test_the_fifteen_actions_are_those_of_the_publication():
+    assert ACTIONS.shape == (15, 7)
+    assert ACTIONS.dtype == np.intc
+    assert len(np.unique(ACTIONS, axis=0)) == 15
+    expected = {0: (0, 0, 0, 1, 0, 0, 0), 2: (0, 0, -1, 0, 0, 0, 0), 8: (0, 10, 0, 0, 0, 0, 0)}
+    expected |= {14: (0, 0, 0, 0, 1, 0, 0)}
+    assert {i: tuple(ACTIONS[i].tolist()) for i in expected} == expected
+    for left, right in ((4, 5), (6, 7)):
+        np.testing.assert_array_equal(ACTIONS[left], -ACTIONS[right])
+        np.testing.assert_array_equal(ACTIONS[left + 6], ACTIONS[left] + ACTIONS[0])
+        np.testing.assert_array_equal(ACTIONS[right + 6], ACTIONS[right] + ACTIONS[0])
+    assert ACTIONS[[4, 6], 0].tolist() == [-10, -60]
+    for one, other in ((0, 1), (2, 3), (8, 9)):
+        np.testing.assert_array_equal(ACTIONS[one], -ACTIONS[other])
+
+
+def test_the_lab_is_opened_with_a_square_screen_and_no_display(lab):
+    make().reset()
+    (opened,) = lab.opened
+    assert opened.level == "contributed/dmlab30/psychlab_continuous_recognition"
+    assert opened.names == ["RGB_INTERLEAVED"]
+    assert opened.config == {"width": "80", "height": "80"}
+    assert opened.renderer == "software"
+
+
+def test_an_action_is_held_for_four_frames_and_images_are_channel_first(lab):
+    env = make()
+    assert env.single_observation_space == gymnasium.spaces.Box(0, 255, (3, 80, 80), np.uint8)
+    env.reset()
+    for number in (0, 13, 14):
+        images, rewards, *_ = env.step(np.array([number]))
+    assert images.shape == (1, 3, 80, 80)
+    assert images.dtype == np.uint8
+    assert images[0, 0, 0, 0] == 12
+    assert rewards[0] == 1
+    assert lab.opened[0].actions == [tuple(ACTIONS[i].tolist()) for i in (0, 13, 14)]
+
+
+def test_an_ended_episode_leaves_its_last_image_and_begins_the_next(lab):
+    env = make()
+    env.reset()
+    for _ in range(N_DECISIONS - 1):
+        assert not env.step(np.array([0]))[2].any()
+    images, _, terminated, truncated, info = env.step(np.array([0]))
+    assert (terminated[0], truncated[0]) == (True, False)
+    assert images[0, 0, 0, 0] == 0
+    assert info["final_obs"][0][0, 0, 0] == 4 * (N_DECISIONS - 1)
+    assert [episode for episode, _ in lab.opened[0].resets] == [0, 1]
+    assert len({seed for _, seed in lab.opened[0].resets}) == 2
+
+
+def test_a_seed_repeats_all_episodes_that_follow(lab):
+    env = PsychlabEnv(seed=3)
+    for seed in (None, None, 3, None, 4):
+        env.reset(seed=seed)
+    resets = lab.opened[0].resets
+    assert resets[:2] == resets[2:4]
+    assert resets[4] != resets[0]
+
+
+def test_closing_closes_the_lab(lab):
+    env = PsychlabEnv(seed=0)
+    env.reset()
+    env.close()
+    assert lab.opened[0].closed
+
+
+def test_random_actions_earn_what_the_lab_pays(lab):
+    env = make()
+    env.reset(seed=0)
+    actions = np.random.default_rng(0).integers(0, 15, (4 * N_DECISIONS, 1))
+    assert sum(env.step(step)[1][0] for step in actions) == 4
+
+
+def test_a_missing_lab_is_a_users_error_that_says_where_help_is(monkeypatch):
+    monkeypatch.setitem(sys.modules, "deepmind_lab", None)
+    with pytest.raises(UserError, match=r"needs deepmind_lab.*'Psychlab' in README\.md"):
+        make()

@@ -1,0 +1,185 @@
+from collections import deque
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from envs import random_maze
+from envs.random_maze import AGENT, COLOURS, FREE, GOAL, MOVES, WALL
+
+CENTRE = (4, 4)
+
+
+def make(n_envs, seed=0):
+    return random_maze.make(SimpleNamespace(env=random_maze.NAME, n_envs=n_envs), seed)
+
+
+def kinds(images):
+    """Return the kind of every cell from its colour: [N, 3, 9, 9] -> [N, 9, 9]."""
+    same = (images[:, None] == COLOURS[:, :, None, None]).all(2)
+    assert same.any(1).all()
+    return same.argmax(1)
+
+
+def way_to_goal(cells, start):
+    """Return the moves of a shortest way from start [2] to the goal of a maze [H, W]."""
+    ways = {tuple(start): []}
+    queue = deque(ways)
+    while queue:
+        cell = queue.popleft()
+        if cells[cell] == GOAL:
+            return ways[cell]
+        for move, step in enumerate(MOVES):
+            following = (cell[0] + step[0], cell[1] + step[1])
+            if cells[following] != WALL and following not in ways:
+                ways[following] = [*ways[cell], move]
+                queue.append(following)
+    raise AssertionError("no way to the goal")
+
+
+def n_reachable(maze):
+    """Return how many cells can be reached from the goal."""
+    reached = maze == GOAL
+    while True:
+        grown = reached.copy()
+        grown[1:] |= reached[:-1]
+        grown[:-1] |= reached[1:]
+        grown[:, 1:] |= reached[:, :-1]
+        grown[:, :-1] |= reached[:, 1:]
+        grown &= maze != WALL
+        if (grown == reached).all():
+            return reached.sum()
+        reached = grown
+
+
+def plain_maze(side, generator):
+    """Return which cells are walls, by the generator's description, one try after the other."""
+    size = side // 2 * 2 + 1
+    walls = np.zeros((size, size), bool)
+    walls[[0, -1]] = walls[:, [0, -1]] = True
+    for _ in range(int(0.75 * (size // 2) ** 2)):
+        row, column = 2 * generator.integers(size // 2 + 1, size=2)
+        walls[row, column] = True
+        for _ in range(int(0.75 * 5 * 2 * size)):
+            around = [(row + 2 * r, column + 2 * c) for r, c in MOVES]
+            around = [(r, c) for r, c in around if 0 <= r < size and 0 <= c < size]
+            r, c = around[generator.integers(len(around))]
+            if not walls[r, c]:
+                walls[r, c] = walls[(r + row) // 2, (c + column) // 2] = True
+                row, column = r, c
+    return walls
+
+
+@pytest.mark.parametrize("side", [5, 6, 12, 24, 25])
+def test_every_free_cell_of_a_walled_in_maze_leads_to_the_goal(side):
+    for seed in range(10):
+        maze = random_maze.random_maze(side, np.random.default_rng(seed))
+        assert maze.shape == (side // 2 * 2 + 1, side // 2 * 2 + 1)
+        assert (maze[[0, -1]] == WALL).all()
+        assert (maze[:, [0, -1]] == WALL).all()
+        assert np.argwhere(maze == GOAL).tolist() == [[len(maze) - 2, len(maze) - 2]]
+        assert n_reachable(maze) == (maze != WALL).sum()
+
+
+def test_mazes_are_as_dense_as_the_plain_generators():
+    generator = np.random.default_rng(0)
+    ours = [(random_maze.random_maze(9, generator) == WALL).sum() for _ in range(150)]
+    plain = [plain_maze(9, generator).sum() for _ in range(150)]
+    error = np.sqrt((np.var(ours) + np.var(plain)) / 150)
+    assert abs(np.mean(ours) - np.mean(plain)) < 4 * error
+
+
+def test_episodes_use_every_size_and_begin_on_free_cells_other_than_the_goal():
+    env = make(200)
+    env.reset(seed=3)
+    cells, positions = env.arrays()["cells"], env.arrays()["positions"]
+    corners = {tuple(np.argwhere(maze == GOAL)[0] - 4 + 2) for maze in cells}
+    assert corners == {(size, size) for size in range(5, 26, 2)}
+    assert (cells[np.arange(200), *positions.T] == FREE).all()
+
+
+def test_the_agent_sees_itself_in_the_centre_of_its_surroundings():
+    env = make(6)
+    images, _ = env.reset(seed=1)
+    assert images.shape == (6, 3, 9, 9)
+    assert images.dtype == np.uint8
+    for view, cells, (row, column) in zip(
+        kinds(images), *list(env.arrays().values())[:2], strict=True
+    ):
+        assert view[CENTRE] == AGENT
+        assert (view == AGENT).sum() == 1
+        view[CENTRE] = FREE
+        np.testing.assert_array_equal(view, cells[row - 4 : row + 5, column - 4 : column + 5])
+
+
+@pytest.mark.parametrize("action", range(4))
+def test_a_move_shifts_the_view_and_a_bump_leaves_it(action):
+    env = make(64)
+    before = kinds(env.reset(seed=2)[0])
+    images, rewards, terminated, truncated, _ = env.step(np.full(64, action))
+    after = kinds(images)
+    down, across = MOVES[action]
+    ahead = before[:, 4 + down, 4 + across]
+    np.testing.assert_allclose(rewards, np.choose(ahead, [-0.01, -1.0, 1.0]), rtol=1e-6)
+    np.testing.assert_array_equal(terminated, ahead == GOAL)
+    assert not truncated.any()
+    np.testing.assert_array_equal(after[ahead == WALL], before[ahead == WALL])
+    moved = after[ahead == FREE]
+    assert 0 < len(moved) < 64
+    np.testing.assert_array_equal(moved[:, 4 - down, 4 - across], FREE)
+    shifted = np.roll(before[ahead == FREE], (-down, -across), (1, 2))
+    inner = (slice(None), slice(1, -1), slice(1, -1))
+    differing = (moved[inner] != shifted[inner]).sum((1, 2))
+    # Only where the agent was and where it is now.
+    np.testing.assert_array_equal(differing, 2)
+
+
+def test_reaching_the_goal_is_worth_one_and_begins_another_maze():
+    env = make(1)
+    env.reset(seed=8)
+    first = env.arrays()["cells"][0].copy()
+    way = way_to_goal(first, env.arrays()["positions"][0])
+    for move in way:
+        _, rewards, terminated, _, info = env.step(np.array([move]))
+    assert rewards[0] == 1
+    assert terminated[0]
+    assert kinds(info["final_obs"][0][None])[0][CENTRE] == AGENT
+    assert (env.arrays()["cells"][0] != first).any()
+
+
+def test_after_a_hundred_steps_the_episode_is_truncated():
+    env = make(2)
+    env.reset(seed=0)
+    for _ in range(99):
+        assert not env.step(np.zeros(2, int))[3].any()
+    assert env.step(np.zeros(2, int))[3].all()
+
+
+def test_random_moves_bump_often_and_seldom_find_the_goal():
+    env = make(32)
+    env.reset(seed=0)
+    actions = np.random.default_rng(0).integers(0, 4, (100, 32))
+    rewards = np.stack([env.step(step)[1] for step in actions])
+    assert 0.3 < (rewards == -1).mean() < 0.8
+    assert 0 < (rewards == 1).mean() < 0.05
+
+
+def test_a_restored_environment_continues_to_the_bit(tmp_path):
+    actions = np.random.default_rng(0).integers(0, 4, (300, 5))
+    env = make(5)
+    env.reset(seed=0)
+    for step in actions[:150]:
+        env.step(step)
+    torch.save(env.state_dict(), tmp_path / "state.pt")
+    expected = [env.step(step) for step in actions[150:]]
+    other = make(5, seed=99)
+    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for step, before in zip(actions[150:], expected, strict=True):
+        for ours, theirs in zip(other.step(step)[:4], before[:4], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_state_of_another_number_of_environments_is_refused():
+    with pytest.raises(ValueError, match="3 environments, this is 2"):
+        make(2).load_state_dict(make(3).state_dict())
