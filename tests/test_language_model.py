@@ -1,0 +1,157 @@
+"""The memory contract that every language model keeps."""
+
+import pytest
+import torch
+
+from models.language import load_language_model
+from models.language.language_model import LanguageModel
+from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
+
+N_ENVS = 3
+
+
+@pytest.fixture(params=["transformer_xl", "bert"])
+def model(request, tmp_path) -> LanguageModel:
+    folder = TRANSFORMER_XL if request.param == "transformer_xl" else tiny_bert_folder(tmp_path)
+    return load_language_model(folder, mem_len=6)
+
+
+def stream(model, n_steps=20, n_envs=N_ENVS, n_new=1):
+    """Return random tokens [T, N, K, D] and staggered episode starts [T, N]."""
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randn(n_steps, n_envs, n_new, model.width, generator=generator)
+    starts = torch.rand(n_steps, n_envs, generator=generator) < 0.15
+    starts[0] = True
+    return tokens, starts
+
+
+def play(model, memory, tokens, starts):
+    return torch.stack(
+        [model.step(token, memory, start) for token, start in zip(tokens, starts, strict=True)]
+    )
+
+
+def same(memory, other):
+    states = memory.state_dict(), other.state_dict()
+    return all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_an_environment_does_not_depend_on_its_neighbours_nor_on_their_number(model):
+    tokens, starts = stream(model)
+    together = play(model, model.initial_memory(N_ENVS), tokens, starts)
+    alone = play(model, model.initial_memory(1), tokens[:, 1:2], starts[:, 1:2])
+    torch.testing.assert_close(together[:, 1:2], alone, atol=1e-5, rtol=0)
+
+
+def test_an_ended_episode_leaves_no_trace(model):
+    tokens, starts = stream(model)
+    starts[11, 2] = True
+    starts[12:, 2] = False
+    whole = play(model, model.initial_memory(N_ENVS), tokens, starts)
+    fresh = play(model, model.initial_memory(N_ENVS), tokens[11:], starts[11:])
+    torch.testing.assert_close(whole[11:, 2], fresh[:, 2], atol=1e-5, rtol=0)
+
+
+def test_a_new_memory_needs_no_start(model):
+    tokens, starts = stream(model)
+    marked = model.step(tokens[0], model.initial_memory(N_ENVS), starts[0])
+    unmarked = model.step(tokens[0], model.initial_memory(N_ENVS), ~starts[0])
+    assert torch.equal(marked, unmarked)
+
+
+def test_what_was_read_before_matters(model):
+    tokens, starts = stream(model)
+    starts[1:] = False
+    hidden = play(model, model.initial_memory(N_ENVS), tokens, starts)
+    other = play(model, model.initial_memory(N_ENVS), tokens[1:], starts[1:])
+    assert (hidden[1] - other[0]).abs().max() > 1e-3
+
+
+def test_looking_ahead_changes_nothing(model):
+    tokens, starts = stream(model)
+    memory = model.initial_memory(N_ENVS)
+    for token, start in zip(tokens, starts, strict=True):
+        before = memory.copy()
+        seen = model.step(token, memory, start, advance=False)
+        assert same(memory, before)
+        assert torch.equal(memory.keys, before.keys)
+        assert torch.equal(seen, model.step(token, memory, start))
+
+
+def test_looking_at_the_attention_changes_nothing(model):
+    tokens, starts = stream(model)
+    memory = model.initial_memory(N_ENVS)
+    play(model, memory, tokens[:9], starts[:9])
+    before = memory.copy()
+    attention = model.attention(tokens[9], memory, starts[9])
+    n_head, _ = model.heads
+    assert attention.shape == (model.n_layer, N_ENVS, n_head, 1, 7)
+    torch.testing.assert_close(attention.sum(-1), torch.ones(attention.shape[:-1]))
+    assert same(memory, before)
+
+
+def test_a_copy_is_independent(model):
+    tokens, starts = stream(model)
+    memory = model.initial_memory(N_ENVS)
+    play(model, memory, tokens[:8], starts[:8])
+    copy = memory.copy()
+    expected = play(model, memory.copy(), tokens[8:], starts[8:])
+    play(model, memory, 3 * tokens[8:], starts[8:])
+    assert torch.equal(play(model, copy, tokens[8:], starts[8:]), expected)
+
+
+@pytest.mark.parametrize("n_played", [0, 3, 8, 17])
+def test_a_saved_memory_goes_on_bit_for_bit(model, tmp_path, n_played):
+    tokens, starts = stream(model)
+    memory = model.initial_memory(N_ENVS)
+    if n_played:
+        play(model, memory, tokens[:n_played], starts[:n_played])
+    torch.save(memory.state_dict(), tmp_path / "memory.pt")
+    loaded = model.initial_memory(N_ENVS)
+    play(model, loaded, tokens[:5], starts[:5])
+    loaded.load_state_dict(torch.load(tmp_path / "memory.pt", weights_only=True))
+    assert same(memory, loaded)
+    rest = tokens[n_played:], starts[n_played:]
+    assert torch.equal(play(model, memory, *rest), play(model, loaded, *rest))
+
+
+def test_a_memory_of_other_environments_is_refused(model):
+    state = model.initial_memory(2).state_dict()
+    with pytest.raises(ValueError, match=r"2 envs .* of 3 envs"):
+        model.initial_memory(3).load_state_dict(state)
+
+
+def test_tokens_of_other_environments_are_refused(model):
+    tokens, starts = stream(model)
+    with pytest.raises(ValueError, match=r"\[2, 1, .*memory of 3"):
+        model.step(tokens[0, :2], model.initial_memory(3), starts[0])
+
+
+def test_a_step_never_clears_the_store(model):
+    tokens, starts = stream(model)
+    memory = model.initial_memory(N_ENVS)
+    play(model, memory, tokens[:10], starts[:10])
+    store = memory.keys
+    before = store.clone()
+    model.step(tokens[10], memory, torch.ones(N_ENVS, dtype=torch.bool))
+    changed = (store != before).any(dim=3).any(dim=1)  # [L, R]
+    assert memory.keys is store
+    assert (changed.sum(1) == 1).all()
+
+
+def test_the_result_can_be_a_constant_of_a_loss(model):
+    tokens, starts = stream(model)
+    hidden = model.step(tokens[0], model.initial_memory(N_ENVS), starts[0])
+    scale = torch.ones((), requires_grad=True)
+    (scale * hidden).sum().backward()
+    assert not hidden.requires_grad
+    assert scale.grad is not None
+
+
+def test_the_model_is_frozen_and_the_same_after_reading(model):
+    before = {name: tensor.clone() for name, tensor in model.named_parameters()}
+    tokens, starts = stream(model)
+    play(model, model.initial_memory(N_ENVS), tokens, starts)
+    assert not model.training
+    assert not any(tensor.requires_grad for tensor in model.parameters())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.named_parameters())
