@@ -8,14 +8,14 @@ from utils.errors import UserError
 
 
 def test_a_checkpoint_comes_back_as_it_went(tmp_path):
-    save_checkpoint(tmp_path / LAST, {"agent": {"weight": torch.arange(3)}, "env_steps": 7})
+    save_checkpoint(tmp_path / LAST, {"config": {}, "agent": torch.arange(3), "env_steps": 7})
     state = load_checkpoint(tmp_path / LAST)
     assert state["env_steps"] == 7
-    assert state["agent"]["weight"].tolist() == [0, 1, 2]
+    assert state["agent"].tolist() == [0, 1, 2]
 
 
 def test_an_interrupted_write_leaves_the_earlier_checkpoint(tmp_path):
-    save_checkpoint(tmp_path / LAST, {"env_steps": 1})
+    save_checkpoint(tmp_path / LAST, {"config": {}, "agent": {}, "env_steps": 1})
     with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
         save_checkpoint(tmp_path / LAST, {"env_steps": lambda: None})
     assert load_checkpoint(tmp_path / LAST)["env_steps"] == 1

@@ -20,7 +20,7 @@ def test_samples_are_numbered_environment_by_environment():
     rollout = numbered_rollout()
     (batch,) = rollout.minibatches(torch.arange(12), 12)
     assert batch.actions.tolist() == list(range(12))
-    assert batch.observations[:, 0, 0, 0].tolist() == list(range(12))
+    assert batch.images[batch.image_of, 0, 0, 0].tolist() == list(range(12))
     assert batch.context[:, 0].tolist() == list(range(12))
 
 
@@ -60,3 +60,11 @@ def test_returns_are_advantages_plus_values():
 
 def test_images_stay_bytes():
     assert numbered_rollout().observations.dtype == torch.uint8
+
+
+def test_an_image_seen_twice_is_passed_on_once():
+    rollout = numbered_rollout()
+    rollout.observations[3, 0] = rollout.observations[0, 1]  # sample 3 shows what sample 4 does
+    (batch,) = rollout.minibatches(torch.tensor([3, 4, 5, 3]), 4)
+    assert len(batch.images) == 2
+    assert batch.images[batch.image_of, 0, 0, 0].tolist() == [4, 4, 5, 4]

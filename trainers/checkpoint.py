@@ -66,4 +66,6 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         found = state.get("format") if isinstance(state, dict) else type(state).__name__
         raise UserError(f"{path}: not a checkpoint of format {FORMAT} (found {found})")
+    if not {"config", "agent"} <= state.keys():
+        raise UserError(f"{path}: not a checkpoint of this program (config or agent is missing)")
     return state

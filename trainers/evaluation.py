@@ -1,6 +1,7 @@
 """Playing whole episodes without learning."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,14 +18,31 @@ class Episode(NamedTuple):
     length: int
 
 
+class Recording(NamedTuple):
+    """An episode with everything that happened in it, step by step.
+
+    Attributes:
+        episode: Return and length L.
+        steps: Arrays by name, [L, ...] each: observations (uint8 images seen before each action),
+            actions, rewards, values, and what the agent itself has to say of its observations.
+    """
+
+    episode: Episode
+    steps: dict[str, np.ndarray]
+
+    def save(self, path: Path) -> None:
+        """Write an .npz that NumPy reads without pickle."""
+        np.savez_compressed(path, allow_pickle=False, **self.steps)
+
+
 def evaluate(
     agent: Agent,
     env: VectorEnv,
     n_episodes: int,
     deterministic: bool = False,
     seed: int | None = None,
-) -> Iterator[Episode]:
-    """Yield n_episodes episodes, the first ones of each environment in equal shares.
+) -> Iterator[Recording]:
+    """Yield n_episodes recordings, the first episodes of each environment in equal shares.
 
     Counting shares instead of taking whichever episodes end first keeps short episodes from being
     over-represented.
@@ -32,17 +50,31 @@ def evaluate(
     observations, _ = env.reset(seed=seed)
     memory = agent.initial_memory(env.num_envs)
     starts = np.ones(env.num_envs, dtype=bool)
+    running: list[list[dict[str, np.ndarray]]] = [[] for _ in range(env.num_envs)]
     missing = np.full(env.num_envs, n_episodes // env.num_envs)
     missing[: n_episodes % env.num_envs] += 1
     while missing.any():
-        step = agent.act(
-            torch.as_tensor(observations, device=agent.device),
-            memory,
-            torch.as_tensor(starts, device=agent.device),
-            deterministic,
-        )
-        observations, _, terminated, truncated, info = env.step(step.actions.cpu().numpy())
+        images = torch.as_tensor(observations, device=agent.device)
+        begins = torch.as_tensor(starts, device=agent.device)
+        step = agent.act(images, memory, begins, deterministic)
+        rows = {
+            "observations": observations,
+            "actions": step.actions.cpu().numpy(),
+            "values": step.values.cpu().numpy(),
+            **agent.explain(images),
+        }
+        observations, rows["rewards"], terminated, truncated, info = env.step(rows["actions"])
         starts = terminated | truncated
+        for n in np.flatnonzero(missing):
+            running[n].append({name: values[n] for name, values in rows.items()})
         for n in np.flatnonzero(starts & (missing > 0)):
-            yield Episode(float(info["episode"]["r"][n]), int(info["episode"]["l"][n]))
+            statistics = info["episode"]
+            episode = Episode(float(statistics["r"][n]), int(statistics["l"][n]))
+            yield Recording(episode, _stacked(running[n]))
+            running[n] = []
         missing -= starts & (missing > 0)
+
+
+def _stacked(steps: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return the arrays of L steps as arrays [L, ...]."""
+    return {name: np.stack([step[name] for step in steps]) for name in steps[0]}

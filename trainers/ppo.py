@@ -27,6 +27,7 @@ from utils.metrics import MetricsWriter
 from utils.running_statistics import RunningMeanVariance
 
 EPISODES_AVERAGED = 100
+CHECKPOINT_SECONDS = 60
 
 
 class Scene(NamedTuple):
@@ -119,6 +120,7 @@ class PPOTrainer:
         self.episodes: deque[Episode] = deque(maxlen=EPISODES_AVERAGED)
         self.env_steps = self.n_episodes = self.n_epochs_done = 0
         self.best_mean_return = -np.inf
+        self._last_saved = -np.inf  # seconds of the process's clock
 
     def train(self, folder: Path) -> Summary:
         """Run to the configured number of environment steps, logging into a run folder."""
@@ -130,7 +132,7 @@ class PPOTrainer:
                 rollout, scene = self.collect(scene, bar)
                 metrics = self.update(rollout)
                 seconds = time.perf_counter() - rollout_begun
-                metrics |= self._episode_metrics()
+                metrics |= self._episode_metrics() | self.agent.metrics()
                 metrics["time/fps"] = rollout.n_samples / seconds
                 metrics["time/seconds"] = time.perf_counter() - begun
                 writer.write(self.env_steps, metrics)
@@ -299,15 +301,16 @@ class PPOTrainer:
         }
 
     def _checkpoint(self, folder: Path, mean_return: float) -> None:
-        """Keep the best mean return in mind and, unless switched off, write both checkpoints."""
+        """Write the best checkpoint when the mean return improves, the last one now and then."""
         is_best = mean_return > self.best_mean_return
         self.best_mean_return = max(mean_return, self.best_mean_return)
-        if not self.config.save_ckpt:
-            return
-        state = self.state_dict()
-        save_checkpoint(folder / LAST, state)
-        if is_best:
-            save_checkpoint(folder / BEST, state)
+        is_last = self.env_steps >= self.config.n_steps
+        is_due = time.perf_counter() - self._last_saved > CHECKPOINT_SECONDS
+        if self.config.save_ckpt and is_best:
+            save_checkpoint(folder / BEST, self.state_dict())
+        if self.config.save_ckpt and (is_last or is_due):
+            save_checkpoint(folder / LAST, self.state_dict())
+            self._last_saved = time.perf_counter()
 
     def _progress_bar(self) -> tqdm:
         """Return a bar that ends with the rollout in which the configured steps are reached."""

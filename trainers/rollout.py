@@ -4,6 +4,7 @@ Samples are numbered environment by environment: n * T + t.
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from models.agent import Batch, Step
 from trainers.losses import generalized_advantages
+from utils.image_hash import first_occurrences, image_hashes
 
 
 class Sequences(NamedTuple):
@@ -23,6 +25,18 @@ class Sequences(NamedTuple):
 
     firsts: Tensor
     lengths: Tensor
+
+
+class DistinctImages(NamedTuple):
+    """A rollout's images without repetition, and where each of them was seen.
+
+    Attributes:
+        images: [P, C, H, W] uint8
+        image_of: Number of the image seen at each step.  [T, N] int64
+    """
+
+    images: Tensor
+    image_of: Tensor
 
 
 class Rollout:
@@ -47,6 +61,13 @@ class Rollout:
         self.continues = torch.empty((n_steps, n_envs), device=device)
         self.advantages = torch.empty((n_steps, n_envs), device=device)
         self.returns = torch.empty((n_steps, n_envs), device=device)
+
+    @cached_property
+    def distinct(self) -> DistinctImages:
+        """The different images among all T*N; to be asked for when the rollout is full."""
+        flat = self.observations.flatten(0, 1)
+        firsts, number_of = first_occurrences(image_hashes(flat))
+        return DistinctImages(flat[firsts], number_of.view(self.n_steps, self.n_envs))
 
     @property
     def n_samples(self) -> int:
@@ -92,8 +113,10 @@ class Rollout:
 
     def _batch(self, samples: Tensor, lengths: Tensor | None = None) -> Batch:
         n, t = samples // self.n_steps, samples % self.n_steps
+        chosen, image_of = self.distinct.image_of[t, n].unique(return_inverse=True)
         return Batch(
-            observations=self.observations[t, n],
+            images=self.distinct.images[chosen],
+            image_of=image_of,
             actions=self.actions[t, n],
             log_probs=self.log_probs[t, n],
             values=self.values[t, n],

@@ -1,0 +1,72 @@
+"""Measure environment steps per second of every suite: python -m benchmarks.environments."""
+
+import argparse
+import time
+from types import SimpleNamespace
+
+from envs import make_vector_env
+from utils.errors import UserError
+
+TASKS = (
+    ("MiniGrid", "MiniGrid-KeyCorridorS3R1-v0"),
+    ("MiniGrid", "MiniGrid-MemoryS11-v0"),
+    ("RandomMaze", "RandomMaze-v0"),
+    ("ContinuousRecognition", "ContinuousRecognition-v0"),
+    ("Procgen", "caveflyer"),
+    ("Procgen", "dodgeball"),
+    ("Procgen", "heist"),
+    ("Procgen", "jumper"),
+    ("Procgen", "maze"),
+    ("Procgen", "miner"),
+    ("MiniWorld", "MiniWorld-Hallway-v0"),
+    ("MiniWorld", "MiniWorld-Sign-v0"),
+    ("Psychlab", "psychlab_continuous_recognition"),
+)
+
+
+def steps_per_second(task: str, n_envs: int, seconds: float) -> float:
+    """Play random actions for some seconds, with statistics and normalised rewards as in training.
+
+    Returns:
+        Environment steps per second, all environments together.
+    """
+    settings = SimpleNamespace(
+        env=task, n_envs=n_envs, gamma=0.99, normalize_reward=None, stimuli=None
+    )
+    env = make_vector_env(settings, seed=0)
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    actions = [env.action_space.sample() for _ in range(1000)]
+    n_steps = 0
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        env.step(actions[n_steps % len(actions)])
+        n_steps += 1
+    rate = n_steps * n_envs / (time.perf_counter() - begin)
+    env.close()
+    return rate
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print a table; a suite that is not installed gets a line that says so."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--n_envs", type=int, default=16, help="parallel environments")
+    parser.add_argument("--seconds", type=float, default=3.0, help="seconds per task")
+    parser.add_argument("tasks", nargs="*", help="only these tasks")
+    arguments = parser.parse_args(argv)
+    print(f"{'suite':22} {'task':32} {'n_envs':>6} {'steps/s':>9}")
+    for suite, task in TASKS:
+        if arguments.tasks and task not in arguments.tasks:
+            continue
+        head = f"{suite:22} {task:32} {arguments.n_envs:6}"
+        try:
+            rate = steps_per_second(task, arguments.n_envs, arguments.seconds)
+        except UserError as error:
+            print(f"{head}   skipped: {error}")
+            continue
+        print(f"{head} {rate:9,.0f}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,60 @@
+"""Telling images apart by a 128-bit hash of their bytes, many at once on any device."""
+
+import functools
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+WORD = 8  # bytes
+SEED = 20220524
+
+
+def image_hashes(images: Tensor) -> Tensor:
+    """Return two independent 64-bit hashes of each image.
+
+    Every word is added to a fixed random number, multiplied and folded before the sum, so that
+    each bit of the image reaches the low bits of its hash; sums wrap around.
+
+    Args:
+        images: [B, C, H, W] uint8
+
+    Returns:
+        [B, 2] int64
+    """
+    flat = images.reshape(len(images), -1)
+    words = F.pad(flat, (0, -flat.shape[1] % WORD)).view(torch.int64)  # [B, n_words]
+    added, factors = _keys(words.shape[1], images.device)
+    halves = []
+    for key in range(2):
+        mixed = (words + added[key]).mul_(factors[key])
+        mixed ^= mixed >> 29
+        halves.append(mixed.mul_(factors[1 - key]).bitwise_xor_(mixed >> 32).sum(1))
+    return torch.stack(halves, dim=1)
+
+
+def first_occurrences(hashes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which of B hashes are seen for the first time, and each one's number among those.
+
+    Args:
+        hashes: [B, 2] int64
+
+    Returns:
+        firsts: Index of the first occurrence of each of P different hashes.  [P] int64
+        number_of: Which of the P each hash is.  [B] int64
+    """
+    different, number_of = hashes.unique(dim=0, return_inverse=True)
+    places = torch.arange(len(hashes), device=hashes.device)
+    firsts = places.new_full((len(different),), len(hashes))
+    firsts.scatter_reduce_(0, number_of, places, "amin")
+    return firsts, number_of
+
+
+@functools.cache
+def _keys(n_words: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return fixed random summands and odd factors.  [2, n_words] int64 each"""
+    generator = torch.Generator().manual_seed(SEED)
+    low, high = -(2**63), 2**63 - 1
+    added = torch.randint(low, high, (2, n_words), generator=generator)
+    factors = torch.randint(low, high, (2, n_words), generator=generator) | 1
+    return added.to(device), factors.to(device)
