@@ -3,8 +3,9 @@
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from models.image_to_language import ImageToLanguage
 from models.language.embeddings import TokenEmbeddings
 from models.networks import Frozen
 
@@ -14,7 +15,7 @@ def random_projection(n_out: int, n_in: int) -> Tensor:
     return torch.randn(n_out, n_in) / math.sqrt(n_out)
 
 
-class FrozenHopfield(nn.Module):
+class FrozenHopfield(ImageToLanguage):
     """Map an image to a weighted mean of token embeddings (HELM, arXiv:2205.12258, section 3).
 
         token = softmax(beta * cosine(P o, E)) E

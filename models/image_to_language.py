@@ -1,0 +1,29 @@
+"""What every way from an image to language has in common."""
+
+from torch import Tensor, nn
+
+BLOCK_SIZE = 16
+
+
+class ImageToLanguage(nn.Module):
+    """A frozen map from images to tokens, in two parts.
+
+    The costly one, `forward`, is a pure function of one image, so its results can be remembered.
+    What may change while a run goes on comes after it.
+
+    Attributes:
+        block_size: Images `forward` is given at a time.
+    """
+
+    block_size = BLOCK_SIZE
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images in [0, 1], [N, C, H, W], to what is remembered of each [N, ...]."""
+        raise NotImplementedError
+
+    def tokens(self, remembered: Tensor) -> Tensor:
+        """Return the tokens of what is remembered of images [N, ...].  [N, K, D]"""
+        return remembered
+
+    def observe(self, remembered: Tensor) -> None:
+        """Take in what was seen at one step of a training rollout [N, ...]."""

@@ -1,0 +1,47 @@
+import pytest
+import torch
+
+from models.frozen_hopfield import FrozenHopfield, random_projection
+from models.language import DenseEmbeddings
+from tests import golden_data
+
+HOPFIELD = golden_data.under(golden_data.load("networks"), "hopfield.")
+
+
+def retrieval(beta):
+    return FrozenHopfield(HOPFIELD["projection"], DenseEmbeddings(HOPFIELD["embeddings"]), beta)
+
+
+@pytest.mark.parametrize("name", [key for key in HOPFIELD if key.startswith("tokens.")])
+def test_the_tokens_agree_with_the_original(name):
+    beta = float(name.removeprefix("tokens.beta"))
+    tokens = retrieval(beta)(HOPFIELD["observations"])
+    torch.testing.assert_close(tokens.squeeze(1), HOPFIELD[name], atol=1e-5, rtol=0)
+
+
+def test_beta_zero_is_the_mean_of_all_tokens():
+    tokens = retrieval(0.0)(HOPFIELD["observations"])
+    mean = HOPFIELD["embeddings"].mean(0).expand(len(tokens), 1, -1)
+    torch.testing.assert_close(tokens, mean, atol=1e-6, rtol=0)
+
+
+def test_a_large_beta_is_the_single_most_similar_token():
+    hopfield = retrieval(1e7)
+    nearest = hopfield.similarities(HOPFIELD["observations"]).argmax(-1)
+    tokens = hopfield(HOPFIELD["observations"]).squeeze(1)
+    torch.testing.assert_close(tokens, HOPFIELD["embeddings"][nearest], atol=1e-5, rtol=0)
+
+
+def test_a_black_image_gives_finite_tokens():
+    black = torch.zeros_like(HOPFIELD["observations"][:1])
+    assert retrieval(100.0)(black).isfinite().all()
+
+
+def test_the_projections_entries_have_the_variance_of_the_paper():
+    projection = random_projection(64, 3136)
+    assert projection.shape == (64, 3136)
+    assert projection.var().item() == pytest.approx(1 / 64, rel=0.05)
+
+
+def test_the_projection_is_saved_and_the_embeddings_are_not():
+    assert list(retrieval(1.0).state_dict()) == ["projection"]
