@@ -13,6 +13,8 @@ AGENTS = {
     "CNN-PPO": "models.baselines:CnnPpo",
     "Impala-PPO": "models.baselines:ImpalaPpo",
     "HELM": "models.helm:Helm",
+    "HELMv2": "models.helmv2:HelmV2",
+    "SHELM": "models.shelm:Shelm",
 }
 
 

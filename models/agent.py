@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -72,7 +73,8 @@ class Batch(NamedTuple):
     """B samples of a rollout; for a sequential agent, whole sequences one after another.
 
     Attributes:
-        observations: Images.  [B, C, H, W] uint8
+        images: The different images among the samples' observations.  [U, C, H, W] uint8
+        image_of: Which of the images each sample shows.  [B] int64
         actions: What was done.  [B] int64
         log_probs: Log-probability of the action when acting.  [B]
         values: The critic's value when acting.  [B]
@@ -82,7 +84,8 @@ class Batch(NamedTuple):
         lengths: Length of each of S sequences, summing to B; None for single steps.  [S] int64
     """
 
-    observations: Tensor
+    images: Tensor
+    image_of: Tensor
     actions: Tensor
     log_probs: Tensor
     values: Tensor
@@ -127,6 +130,14 @@ class Agent(nn.Module, ABC):
     @abstractmethod
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return log-probabilities, values and entropy of a batch, with gradients."""
+
+    def explain(self, observations: Tensor) -> dict[str, np.ndarray]:
+        """Return what a person may want to know of each observation, [N, ...] under each name."""
+        return {}
+
+    def metrics(self) -> dict[str, float]:
+        """Return what the agent has to log of itself, always under the same names."""
+        return {}
 
     @classmethod
     def check(cls, config: Config) -> None:

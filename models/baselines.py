@@ -41,7 +41,8 @@ class CnnPpo(Agent):
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Run encoder and heads on a batch."""
-        return self.heads.evaluate(self.encoder(unit_images(batch.observations)), batch.actions)
+        features = self.encoder(unit_images(batch.images))[batch.image_of]
+        return self.heads.evaluate(features, batch.actions)
 
 
 class ImpalaPpo(Agent):
@@ -86,7 +87,7 @@ class ImpalaPpo(Agent):
         """Run the LSTM over every sequence of the batch from its stored state."""
         if batch.lengths is None:
             raise ValueError("Impala-PPO learns from whole sequences, the batch has single steps")
-        features = self.encoder(unit_images(batch.observations))  # [B, F]
+        features = self.encoder(unit_images(batch.images))[batch.image_of]  # [B, F]
         lengths = batch.lengths.tolist()
         firsts = batch.lengths.cumsum(0) - batch.lengths
         hidden, cell = batch.context[firsts].unbind(1)  # [S, F] each

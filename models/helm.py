@@ -13,10 +13,11 @@ from typing import cast
 
 import torch
 from gymnasium.spaces import Box, Discrete
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.agent import Agent, Batch, Evaluation, Memory, Step
 from models.frozen_hopfield import FrozenHopfield, random_projection
+from models.image_to_language import ImageToLanguage
 from models.language import (
     KeyValueMemory,
     LanguageModel,
@@ -24,8 +25,14 @@ from models.language import (
     load_language_model,
 )
 from models.networks import ActorCritic, Frozen, SmallImpalaCNN, unit_images
+from models.observation_cache import ObservationCache
 from utils.config import Config
 from utils.errors import UserError
+
+
+def configured_language_model(config: Config) -> LanguageModel:
+    """Return the language model of a run."""
+    return load_language_model(config.language_model, config.mem_len, config.n_layer, config.device)
 
 
 class LanguageMemoryAgent(Agent):
@@ -34,16 +41,18 @@ class LanguageMemoryAgent(Agent):
     Args:
         observation_space: Images (C, H, W).
         action_space: A discrete actions.
-        to_language: Frozen map from images in [0, 1], [N, C, H, W], to tokens [N, K, D].
+        to_language: Frozen map from images to tokens.
         language_model: The frozen memory.
+        observation_cache_mb: How much memory the results of `to_language` get.
     """
 
     def __init__(
         self,
         observation_space: Box,
         action_space: Discrete,
-        to_language: nn.Module,
+        to_language: ImageToLanguage,
         language_model: LanguageModel,
+        observation_cache_mb: float,
     ) -> None:
         super().__init__()
         width = language_model.width
@@ -51,6 +60,11 @@ class LanguageMemoryAgent(Agent):
         self.heads = ActorCritic(2 * width, int(action_space.n))
         self.to_language = to_language.requires_grad_(False)
         self._language_model = Frozen(language_model)
+        self.remembered = ObservationCache(
+            lambda images: self.to_language(unit_images(images)),
+            observation_cache_mb,
+            to_language.block_size,
+        )
 
     @property
     def language_model(self) -> LanguageModel:
@@ -66,42 +80,30 @@ class LanguageMemoryAgent(Agent):
         self, observations: Tensor, memory: Memory, starts: Tensor, deterministic: bool = False
     ) -> Step:
         """Let the language model read the images, then choose actions."""
-        images = unit_images(observations)
-        hidden = self.language_model.step(
-            self.to_language(images), cast(KeyValueMemory, memory), starts
-        )
-        return self.heads.step(self._features(hidden, images), hidden, deterministic)
+        remembered = self.remembered(observations)
+        if self.training:
+            self.to_language.observe(remembered)
+        tokens = self.to_language.tokens(remembered)
+        hidden = self.language_model.step(tokens, cast(KeyValueMemory, memory), starts)
+        return self.heads.step(self._features(hidden, observations), hidden, deterministic)
 
     @torch.no_grad()
     def peek_values(self, observations: Tensor, memory: Memory, starts: Tensor) -> Tensor:
         """Return the values [N] of observations, the memory staying as it is."""
-        images = unit_images(observations)
+        tokens = self.to_language.tokens(self.remembered(observations))
         hidden = self.language_model.step(
-            self.to_language(images), cast(KeyValueMemory, memory), starts, advance=False
+            tokens, cast(KeyValueMemory, memory), starts, advance=False
         )
-        return self.heads.values(self._features(hidden, images))
+        return self.heads.values(self._features(hidden, observations))
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Run encoder and heads on a batch; the stored hidden states stand for the memory."""
-        features = self._features(batch.context, unit_images(batch.observations))
-        return self.heads.evaluate(features, batch.actions)
+        queries = self.query_encoder(unit_images(batch.images))[batch.image_of]
+        return self.heads.evaluate(torch.cat((batch.context, queries), dim=-1), batch.actions)
 
-    def _features(self, hidden: Tensor, images: Tensor) -> Tensor:
-        """Join the memory's view and the present's.  [B, 2D]"""
-        return torch.cat((hidden, self.query_encoder(images)), dim=-1)
-
-
-class Helm(LanguageMemoryAgent):
-    """HELM with the settings of a run."""
-
-    def __init__(self, config: Config, observation_space: Box, action_space: Discrete) -> None:
-        language_model = load_language_model(
-            config.language_model, config.mem_len, config.n_layer, config.device
-        )
-        n_pixels = observation_space.shape[1] * observation_space.shape[2]
-        projection = random_projection(language_model.width, n_pixels)
-        to_language = FrozenHopfield(projection, language_model.embeddings, config.beta)
-        super().__init__(observation_space, action_space, to_language, language_model)
+    def metrics(self) -> dict[str, float]:
+        """Return the hit rate of the observation cache since the run began."""
+        return {"cache/hit_rate": self.remembered.hit_rate}
 
     @classmethod
     def check(cls, config: Config) -> None:
@@ -112,3 +114,24 @@ class Helm(LanguageMemoryAgent):
                 f"n_layer: {config.n_layer} is more than the {facts.n_layer} layers of "
                 f"{config.language_model}. Choose 1 to {facts.n_layer}, or null for all"
             )
+
+    def _features(self, hidden: Tensor, observations: Tensor) -> Tensor:
+        """Return the memory's view and the present's side by side.  [N, 2D]"""
+        return torch.cat((hidden, self.query_encoder(unit_images(observations))), dim=-1)
+
+
+class Helm(LanguageMemoryAgent):
+    """HELM with the settings of a run."""
+
+    def __init__(self, config: Config, observation_space: Box, action_space: Discrete) -> None:
+        language_model = configured_language_model(config)
+        n_pixels = observation_space.shape[1] * observation_space.shape[2]
+        projection = random_projection(language_model.width, n_pixels)
+        to_language = FrozenHopfield(projection, language_model.embeddings, config.beta)
+        super().__init__(
+            observation_space,
+            action_space,
+            to_language,
+            language_model,
+            config.observation_cache_mb,
+        )

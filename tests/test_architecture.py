@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PROGRAMS = ("main", "eval", "prepare_embeddings")
 MAY_IMPORT = {
     "utils": set(),
     "models": {"utils"},
@@ -14,7 +13,8 @@ MAY_IMPORT = {
     "trainers": {"models", "utils"},
     "main": {"trainers", "models", "envs", "utils"},
     "eval": {"trainers", "models", "envs", "utils"},
-    "prepare_embeddings": {"models", "utils"},
+    "prepare_embeddings": {"models", "envs", "utils"},
+    "plot": {"utils"},
 }
 OURS = {*MAY_IMPORT, "benchmarks", "tests"}
 WRAPPED = {

@@ -5,6 +5,7 @@ import torch
 
 from models.baselines import CnnPpo, ImpalaPpo
 from models.helm import LanguageMemoryAgent
+from models.image_to_language import ImageToLanguage
 from models.networks import ActorCritic, SmallImpalaCNN
 from tests import golden_data
 from tests.agents import golden_rollout, small_config, spaces
@@ -46,7 +47,7 @@ def golden_agent(name, config, arrays):
     )
     if name == "helm":
         agent = LanguageMemoryAgent(
-            observation_space, action_space, torch.nn.Identity(), LanguageModelStub(width)
+            observation_space, action_space, ImageToLanguage(), LanguageModelStub(width), 0
         )
     else:
         kind = ImpalaPpo if name == "lstm" else CnnPpo

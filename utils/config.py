@@ -35,8 +35,9 @@ def setting(
 class Config:
     """Every setting of a run. The default values stand in config.json and nowhere else."""
 
-    model: str = setting("agent: CNN-PPO, Impala-PPO or HELM")
+    model: str = setting("agent: CNN-PPO, Impala-PPO, HELM, HELMv2 or SHELM")
     env: str = setting("environment by its full name, such as MiniGrid-KeyCorridorS3R1-v0")
+    stimuli: str | None = setting("folder of pictures to recognise; null draws them")
     seed: int = setting("seed of everything random", low=0, high=2**32 - 1)
     device: str = setting(
         "where networks run: auto takes a GPU if there is one; or cpu, cuda, cuda:1"
@@ -48,6 +49,15 @@ class Config:
     n_layer: int | None = setting("keep the language model's first n layers; null keeps all", low=1)
     mem_len: int = setting("memory length in tokens", low=1)
     beta: float = setting("inverse temperature of HELM's token retrieval", low=0)
+    clip_encoder: str = setting(
+        "images to language in HELMv2, SHELM: grid-clip, or of open_clip: ViT-B-16, RN50"
+    )
+    clip_pretrained: str = setting("its weights: a tag of open_clip, or a local checkpoint file")
+    topk: int = setting("tokens SHELM retrieves and reads at a step", low=1)
+    embeddings: str | None = setting(
+        "file of prepare_embeddings.py for SHELM; null: the one in data/ by its name"
+    )
+    observation_cache_mb: int = setting("memory for the language of images seen before", low=0)
 
     n_steps: int = setting("environment steps to train for, all environments together", low=1)
     n_envs: int = setting("parallel environments", low=1)

@@ -1,0 +1,137 @@
+"""Pairs of images and captions on MiniGrid, written from the symbolic view.
+
+Half of the views are rooms made up at random, half are random play in many tasks. Whole families
+of tasks are never played here, so that what was learnt from the pairs can be tried on them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from envs.minigrid import AGENT_CELL, draw
+from envs.minigrid_views import COLOURS, DOOR, KINDS, STATES, WALL, played_views, random_rooms
+
+TASKS = (
+    "MiniGrid-BlockedUnlockPickup-v0",
+    "MiniGrid-DistShift1-v0",
+    "MiniGrid-DoorKey-5x5-v0",
+    "MiniGrid-DoorKey-8x8-v0",
+    "MiniGrid-Dynamic-Obstacles-6x6-v0",
+    "MiniGrid-Empty-Random-6x6-v0",
+    "MiniGrid-Fetch-8x8-N3-v0",
+    "MiniGrid-FourRooms-v0",
+    "MiniGrid-GoToDoor-8x8-v0",
+    "MiniGrid-LavaCrossingS9N2-v0",
+    "MiniGrid-LockedRoom-v0",
+    "MiniGrid-MultiRoom-N6-v0",
+    "MiniGrid-ObstructedMaze-1Dlhb-v0",
+    "MiniGrid-Playground-v0",
+    "MiniGrid-PutNear-8x8-N3-v0",
+    "MiniGrid-SimpleCrossingS9N2-v0",
+    "MiniGrid-Unlock-v0",
+    "MiniGrid-UnlockPickup-v0",
+)
+HELD_OUT_TASKS = (
+    "MiniGrid-GoToObject-8x8-N2-v0",
+    "MiniGrid-KeyCorridorS3R1-v0",
+    "MiniGrid-LavaGapS7-v0",
+    "MiniGrid-MemoryS11-v0",
+    "MiniGrid-RedBlueDoors-6x6-v0",
+)
+
+NAMED = ("door", "key", "ball", "box", "goal", "lava")
+MOST_NAMED = 2
+KEPT_WITHOUT_OBJECTS = 0.2  # share of the views without objects in play that become pairs
+
+_IS_NAMED = np.isin(KINDS, NAMED)
+
+
+def caption(view: np.ndarray) -> str:
+    """Describe a view by the nearest one or two different things in it.
+
+    Args:
+        view: (kind, colour, state) of every cell, column before row.  [7, 7, 3]
+
+    Returns:
+        Such as "a red key and a closed blue door", "lava", "a wall" or "an empty room".
+    """
+    places = object_cells(view)
+    distances = np.abs(places - AGENT_CELL).sum(1)
+    nearest = places[np.argsort(distances, kind="stable")]
+    phrases = list(dict.fromkeys(_phrase(view, tuple(place)) for place in nearest))
+    if phrases:
+        return " and ".join(phrases[:MOST_NAMED])
+    column, row = AGENT_CELL
+    return "a wall" if view[column, row - 1, 0] == WALL else "an empty room"
+
+
+def object_cells(view: np.ndarray) -> np.ndarray:
+    """Return (column, row) of every object seen in a view [7, 7, 3], carried ones too.  [n, 2]"""
+    return np.argwhere(_IS_NAMED[view[..., 0]])
+
+
+def only_object(view: np.ndarray) -> str | None:
+    """Return the noun of the one object seen in a view [7, 7, 3]; None if none or several are."""
+    places = object_cells(view)
+    return KINDS[view[*places[0], 0]] if len(places) == 1 else None
+
+
+def mixed_views(seed: int, tasks: Sequence[str] = TASKS) -> Iterator[np.ndarray]:
+    """Yield random views [7, 7, 3] without end: by turns a random room and a view of play."""
+    generator = np.random.default_rng(seed)
+    played = _mostly_with_objects(played_views(tasks, seed + 1), generator)
+    while True:
+        for room, view in zip(random_rooms(256, generator), played, strict=False):
+            yield room
+            yield view
+
+
+@dataclass(frozen=True)
+class CaptionBatches:
+    """Random images of MiniGrid with their captions, in batches; the same each time around.
+
+    Attributes:
+        seed: Decides all of them.
+        n_batches: How many there are.
+        batch_size: B.
+    """
+
+    seed: int
+    n_batches: int = 750
+    batch_size: int = 64
+
+    def __len__(self) -> int:
+        return self.n_batches
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, list[str]]]:
+        """Yield images [B, 3, 56, 56] uint8 and B captions."""
+        views = mixed_views(self.seed)
+        for _ in range(self.n_batches):
+            batch = np.stack(list(islice(views, self.batch_size)))
+            yield draw(batch), [caption(view) for view in batch]
+
+
+def _mostly_with_objects(
+    views: Iterator[np.ndarray], generator: np.random.Generator
+) -> Iterator[np.ndarray]:
+    """Leave most views without an object out."""
+    for view in views:
+        if len(object_cells(view)) or generator.random() < KEPT_WITHOUT_OBJECTS:
+            yield view
+
+
+def _phrase(view: np.ndarray, place: tuple[int, ...]) -> str:
+    """Name what stands in one cell, as in "a locked red door"."""
+    kind, colour, state = (int(number) for number in view[place])
+    noun = KINDS[kind]
+    if noun == "lava":
+        return noun  # all of it looks the same, and there is no "a lava"
+    words = [COLOURS[colour], noun]
+    if kind == DOOR:
+        words.insert(0, STATES[state])
+    if place == AGENT_CELL:
+        words.insert(0, "carried")
+    article = "an" if words[0][0] in "aeiou" else "a"
+    return " ".join([article, *words])

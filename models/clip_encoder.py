@@ -1,0 +1,327 @@
+"""Image encoders that share a space with text: CLIP by way of open_clip, or its stand-in."""
+
+import hashlib
+import importlib
+import logging
+import warnings
+import zipfile
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models.hub import HubError, hub_file
+from models.image_to_language import BLOCK_SIZE
+from utils.errors import UserError, suggestion
+
+DATA_FOLDER = Path("data")
+STAND_INS = {"grid-clip": "models.grid_clip:load_grid_clip"}
+OFFLINE_CHOICES = (
+    f"Without a connection: clip_encoder={', '.join(STAND_INS)}, "
+    "or a local checkpoint by clip_pretrained=FILE"
+)
+
+
+class ImageTextEncoder(nn.Module):
+    """A frozen encoder of images into a space in which every text has its place, too.
+
+    Attributes:
+        name: As it was asked for, such as "ViT-B-16" or "grid-clip".
+        width: W.
+    """
+
+    name: str
+    width: int
+
+    @property
+    def images_at_a_time(self) -> int:
+        """Return how many images are best encoded together where few are new at a step."""
+        on_cpu = next(self.parameters()).device.type == "cpu"
+        return 1 if on_cpu else BLOCK_SIZE
+
+    @abstractmethod
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images in [0, 1], [N, 3, H, W], to features of any length [N, W]."""
+
+    @abstractmethod
+    def embed_texts(self, texts: list[str]) -> Tensor:
+        """Map n texts to features of any length [n, W]."""
+
+    @cached_property
+    @abstractmethod
+    def vocabulary(self) -> list[str]:
+        """Return the strings of the text side's tokens that may be retrieved, each once."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return the sha256 of the weights, the same whatever file they came from."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.state_dict().items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
+        return digest.hexdigest()
+
+
+def load_encoder(
+    name: str, pretrained: str = "openai", device: str = "cpu", data_folder: Path = DATA_FOLDER
+) -> ImageTextEncoder:
+    """Return an encoder of images and texts, frozen.
+
+    Args:
+        name: `grid-clip`, or any model of open_clip such as `ViT-B-16` or `RN50`.
+        pretrained: open_clip's tag of published weights, or a local checkpoint file.
+        device: Where it runs.
+        data_folder: Where `prepare_embeddings.py` keeps what it trained.
+
+    Raises:
+        UserError: no such model or weights, or the hub that has them is out of reach.
+    """
+    if name in STAND_INS:
+        module, function = STAND_INS[name].split(":")
+        return getattr(importlib.import_module(module), function)(device, data_folder)
+    return ClipEncoder(name, pretrained, device)
+
+
+def check_encoder(name: str, pretrained: str) -> None:
+    """Raise UserError where there is no such encoder; nothing is fetched, nothing large loaded."""
+    if name in STAND_INS:
+        load_encoder(name)
+    else:
+        _published_facts(name, pretrained)
+
+
+class ClipEncoder(ImageTextEncoder):
+    """CLIP (Radford et al. 2021, arXiv:2103.00020), any of open_clip's models.
+
+    Images are resized as by open_clip's own preprocessing, but on the device and in floating
+    point. OpenAI's published weights belong to the QuickGELU variant of a model: a tag of the hub
+    chooses it, a local file needs it in the name (`ViT-B-16-quickgelu`).
+    """
+
+    def __init__(self, name: str, pretrained: str = "openai", device: str = "cpu") -> None:
+        super().__init__()
+        import open_clip
+
+        self.name = name
+        facts = _published_facts(name, pretrained)
+        path = _weights_file(name, pretrained, facts)
+        with _without_logging():
+            self.clip = open_clip.create_model(
+                name,
+                load_weights=False,
+                pretrained_text=False,
+                force_quick_gelu=facts.get("quick_gelu", False),
+                force_preprocess_cfg=dict(facts),
+            )
+            _load_weights(self.clip, path, name)
+        self.width = open_clip.get_model_config(name)["embed_dim"]
+        self.preprocessing = Preprocessing.of(self.clip.visual.preprocess_cfg)
+        self.requires_grad_(False).eval().to(device)
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images in [0, 1], [N, 3, H, W], to features of any length [N, W]."""
+        return self.clip.encode_image(self.preprocessing(images))
+
+    @torch.no_grad()
+    def embed_texts(self, texts: list[str]) -> Tensor:
+        """Map n texts to features of any length [n, W]."""
+        ids = self.tokenizer(texts).to(self.clip.logit_scale.device)
+        if _is_causal(self.clip):
+            return _causal_features(self.clip, ids)
+        return self.clip.encode_text(ids)
+
+    @cached_property
+    def vocabulary(self) -> list[str]:
+        """Return the decoded strings of all tokens: words first, then pieces that are no words.
+
+        CLIP marks the end of a word; the original decoded the mark as a space, so that only pieces
+        of words could match another vocabulary. Here a string stands for the word where there is
+        one, and for the piece otherwise.
+        """
+        import open_clip
+
+        if not isinstance(self.tokenizer, open_clip.SimpleTokenizer):
+            return _strings_of_transformers(self.tokenizer.tokenizer)
+        return _strings_of_clip(self.tokenizer)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """Return open_clip's tokenizer of the text side."""
+        import open_clip
+
+        with _without_logging():
+            return open_clip.get_tokenizer(self.name)
+
+
+class Preprocessing(NamedTuple):
+    """How images become what an encoder was trained on.
+
+    Attributes:
+        size: Height and width the encoder takes.
+        interpolation: "bicubic" or "bilinear".
+        squash: Whether sides are scaled apart; else the middle is cut out.
+        mean: Of each colour.
+        std: Of each colour.
+    """
+
+    size: tuple[int, int]
+    interpolation: str
+    squash: bool
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "Preprocessing":
+        """Return open_clip's settings as ours."""
+        size = settings["size"]
+        return cls(
+            size=(size, size) if isinstance(size, int) else tuple(size),
+            interpolation=settings["interpolation"],
+            squash=settings["resize_mode"] == "squash",
+            mean=settings["mean"],
+            std=settings["std"],
+        )
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Resize images in [0, 1], [N, 3, H, W], cut out the middle and standardise the colours."""
+        height, width = self._scaled(*images.shape[-2:])
+        # One side after the other, since PIL cuts off what overshoots after each.
+        for sides in ((images.shape[-2], width), (height, width)):
+            images = F.interpolate(images, sides, mode=self.interpolation, antialias=True)
+            images = images.clamp(0, 1)
+        top, left = round((height - self.size[0]) / 2), round((width - self.size[1]) / 2)
+        images = images[..., top : top + self.size[0], left : left + self.size[1]]
+        mean, std = (images.new_tensor(each)[:, None, None] for each in (self.mean, self.std))
+        return (images - mean) / std
+
+    def _scaled(self, height: int, width: int) -> tuple[int, int]:
+        """Return the sides of the smallest image that covers the encoder's."""
+        if self.squash:
+            return self.size
+        if self.size[0] * width >= self.size[1] * height:
+            return self.size[0], self.size[0] * width // height
+        return self.size[1] * height // width, self.size[1]
+
+
+def _published_facts(name: str, pretrained: str) -> Mapping[str, Any]:
+    """Return what open_clip knows of a model's weights, nothing for a local file."""
+    import open_clip
+
+    if name not in open_clip.list_models():
+        known = [*STAND_INS, *open_clip.list_models()]
+        raise UserError(
+            f"clip_encoder: '{name}' is unknown.{suggestion(name, known)} "
+            f"Choose {', '.join(STAND_INS)} or a model of open_clip such as ViT-B-16 or RN50"
+        )
+    if Path(pretrained).is_file():
+        return {}
+    facts = open_clip.get_pretrained_cfg(name, pretrained)
+    if not facts:
+        tags = open_clip.list_pretrained_tags_by_model(name)
+        raise UserError(
+            f"clip_pretrained: '{pretrained}' is neither a file nor published for {name} "
+            f"({', '.join(tags) or 'which takes a file only'}).{suggestion(pretrained, tags)}"
+        )
+    return facts
+
+
+def _weights_file(name: str, pretrained: str, facts: Mapping[str, Any]) -> Path:
+    """Return the local file of the weights, fetched from the hub if need be."""
+    if not facts:
+        return Path(pretrained)
+    repository, _, file = facts["hf_hub"].rpartition("/")
+    names = [file] if file else ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
+    try:
+        return hub_file(repository, *names)
+    except HubError as error:
+        raise UserError(
+            f"clip_encoder '{name}' with the weights '{pretrained}' is not to be had from the hub "
+            f"({error}). {OFFLINE_CHOICES}"
+        ) from error
+
+
+def _load_weights(clip: nn.Module, path: Path, name: str) -> None:
+    """Fill a model from safetensors, a saved state dict, or the archives OpenAI publishes."""
+    import open_clip
+
+    try:
+        if _is_torchscript(path):
+            clip.load_state_dict(_archived_tensors(path))
+        else:
+            open_clip.load_checkpoint(clip, str(path))
+    except Exception as error:  # a broken or foreign file raises about ten kinds of errors
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{path}: these are not the weights of {name} ({reason})") from error
+
+
+def _is_torchscript(path: Path) -> bool:
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+
+
+def _archived_tensors(path: Path) -> dict[str, Tensor]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # the format is old, the files are published
+        tensors = torch.jit.load(str(path), map_location="cpu").state_dict()
+    sizes = ("input_resolution", "context_length", "vocab_size")
+    return {name: tensor.float() for name, tensor in tensors.items() if name not in sizes}
+
+
+def _is_causal(clip: nn.Module) -> bool:
+    """Return whether a text's feature is read at its end, from nothing behind it."""
+    causal = getattr(clip, "attn_mask", None) is not None
+    return causal and getattr(clip, "text_pool_type", None) == "argmax"
+
+
+def _causal_features(clip: Any, ids: Tensor) -> Tensor:
+    """Do what CLIP's `encode_text` does, up to the longest text's end instead of all 77 tokens."""
+    ends = ids.argmax(-1)  # the end token has the highest id
+    length = int(ends.max()) + 1
+    hidden = clip.token_embedding(ids[:, :length]) + clip.positional_embedding[:length]
+    hidden = clip.transformer(hidden, attn_mask=clip.attn_mask[:length, :length])
+    hidden = clip.ln_final(hidden)[torch.arange(len(ids), device=ids.device), ends]
+    return hidden @ clip.text_projection
+
+
+def _strings_of_clip(tokenizer: Any) -> list[str]:
+    words: dict[str, None] = {}
+    pieces: dict[str, None] = {}
+    for token, number in tokenizer.encoder.items():
+        if number in tokenizer.all_special_ids:
+            continue
+        characters = token.removesuffix("</w>")
+        raw = bytes(tokenizer.byte_decoder[character] for character in characters)
+        text = raw.decode("utf-8", errors="replace").strip()
+        (words if token.endswith("</w>") else pieces)[text] = None
+    return [text for text in {**words, **pieces} if _is_readable(text)]
+
+
+def _strings_of_transformers(tokenizer: Any) -> list[str]:
+    ids = tokenizer.get_vocab()
+    tokens = sorted(set(ids) - set(tokenizer.all_special_tokens), key=ids.__getitem__)
+    strings = (tokenizer.convert_tokens_to_string([token]).strip() for token in tokens)
+    return [text for text in dict.fromkeys(strings) if _is_readable(text)]
+
+
+def _is_readable(text: str) -> bool:
+    return text.isprintable() and text != "" and "\N{REPLACEMENT CHARACTER}" not in text
+
+
+@contextmanager
+def _without_logging() -> Iterator[None]:
+    """Keep open_clip's account of its steps off the terminal."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,122 @@
+"""Making the embeddings SHELM retrieves by: the vocabulary two models share, in prompts."""
+
+import dataclasses
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from models.clip_encoder import ImageTextEncoder
+from models.language.published import PublishedModel
+from models.prompt_embeddings import PROMPTS, PromptEmbeddings, embeddings_file, file_name
+from utils.errors import UserError
+
+BLOCK = 64  # words embedded, and kept, at a time
+PACKAGES = ("torch", "open_clip_torch")
+NOT_WORDS = re.compile(r"##.+|\[.+\]|<.+>")  # pieces and special tokens
+
+
+def shared_vocabulary(retrievable: Iterable[str], tokens: Sequence[str]) -> dict[str, int]:
+    """Return the words of a language model that an encoder's text side has, too, with their ids.
+
+    Strings must be equal once stripped. Pieces of words and special tokens of the language model
+    are left out; of equal strings the first counts.
+
+    Args:
+        retrievable: The encoder's words.
+        tokens: The strings of the language model's tokens, in the order of their ids.
+    """
+    known = set(retrievable)
+    shared: dict[str, int] = {}
+    for number, token in enumerate(tokens):
+        word = token.strip()
+        if word in known and not NOT_WORDS.fullmatch(word):
+            shared.setdefault(word, number)
+    return shared
+
+
+def prompt_means(encoder: ImageTextEncoder, words: Sequence[str], prompts: Iterable[str]) -> Tensor:
+    """Return the mean over the prompts of each word's features, not normalised.  [n, W]"""
+    features = [encoder.embed_texts([p.format(word) for word in words]) for p in prompts]
+    return torch.stack(features).mean(0)
+
+
+def prepare(
+    encoder: ImageTextEncoder, language_model: PublishedModel, suite: str, data_folder: Path
+) -> Path | None:
+    """Write the embeddings for two models and a suite.
+
+    What an interrupted call has done is kept beside the file and taken up by the next.
+
+    Returns:
+        The file, or None if it was there already.
+    """
+    path = embeddings_file(encoder.name, language_model.name, suite, data_folder)
+    plan = _plan(encoder, language_model, suite)
+    if path.is_file() and PromptEmbeddings.read(path).agrees(plan):
+        return None
+    data_folder.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{_key(plan)}.partial")
+    embeddings = _embed(encoder, plan, partial)
+    dataclasses.replace(plan, embeddings=embeddings).write(path)
+    partial.unlink()
+    return path
+
+
+def _plan(
+    encoder: ImageTextEncoder, language_model: PublishedModel, suite: str
+) -> PromptEmbeddings:
+    """Return all that the file will hold but the embeddings."""
+    shared = shared_vocabulary(encoder.vocabulary, language_model.vocabulary())
+    if not shared:
+        raise UserError(f"{encoder.name} and {language_model.name} have no word in common")
+    return PromptEmbeddings(
+        tokens=np.array(list(shared)),
+        ids=np.array(list(shared.values()), dtype=np.int64),
+        embeddings=np.empty((0, encoder.width), dtype=np.float32),
+        prompts=np.array(PROMPTS[suite]),
+        encoder=np.array(encoder.name),
+        encoder_fingerprint=np.array(encoder.fingerprint),
+        language_model=np.array(file_name(language_model.name)),
+        language_model_fingerprint=np.array(language_model.fingerprint()),
+        versions=np.array([f"{package} {version(package)}" for package in PACKAGES]),
+    )
+
+
+def _key(plan: PromptEmbeddings) -> str:
+    """Return a short name for all that the embeddings depend on."""
+    parts = (*plan.tokens, *plan.prompts, plan.encoder_fingerprint)
+    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:12]
+
+
+def _embed(encoder: ImageTextEncoder, plan: PromptEmbeddings, partial: Path) -> np.ndarray:
+    """Return the embeddings, adding to the rows an earlier call has left.  [S, W]"""
+    words, prompts = plan.tokens.tolist(), plan.prompts.tolist()
+    n_done = _whole_blocks(partial, len(words), 4 * encoder.width)
+    with (
+        partial.open("ab") as file,
+        tqdm(total=len(words), initial=n_done, unit="word", desc="embedding") as bar,
+    ):
+        for begin in range(n_done, len(words), BLOCK):
+            block = words[begin : begin + BLOCK]
+            file.write(prompt_means(encoder, block, prompts).cpu().numpy().tobytes())
+            file.flush()
+            bar.update(len(block))
+    return np.fromfile(partial, dtype=np.float32).reshape(len(words), encoder.width)
+
+
+def _whole_blocks(partial: Path, n_words: int, row_bytes: int) -> int:
+    """Return how many words are done in whole blocks, and cut off what is beyond."""
+    if not partial.is_file():
+        return 0
+    n_rows = partial.stat().st_size // row_bytes
+    n_done = n_rows if n_rows == n_words else n_rows - n_rows % BLOCK
+    os.truncate(partial, n_done * row_bytes)
+    return n_done

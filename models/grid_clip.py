@@ -1,0 +1,254 @@
+"""grid-clip, the embedded stand-in for CLIP on MiniGrid.
+
+A small image encoder learns, within minutes, to find its place in the space of a frozen sentence
+encoder. It knows the tiles of MiniGrid and nothing else: it shows what SHELM does where the
+weights of CLIP cannot be had, and its figures say nothing about CLIP's.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from models.clip_encoder import DATA_FOLDER, ImageTextEncoder
+from models.language.published import find_model
+from models.networks import unit_images
+from models.sentence_encoder import SentenceEncoder
+from utils.errors import UserError
+
+NAME = "grid-clip"
+FILE = "grid-clip.pt"
+TEXT_MODEL = "all-MiniLM-L6-v2"
+WIDTH = 384
+
+VIEW, TILE = 7, 8
+SIDE = VIEW * TILE
+
+LEARNING_RATE = 2e-3
+SCALE = 40.0  # inverse temperature of every cosine
+NOUN, ADJECTIVE = 3.0, 1.0  # how much the words of a caption count
+ARTICLES = ("a", "an", "the")
+BLOCK = 1024  # words embedded at a time
+
+EmbedTexts = Callable[[list[str]], Tensor]
+
+
+class CaptionedBatches(Protocol):
+    """Batches of images [B, 3, H, W] uint8 with B captions, a known number of them."""
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, list[str]]]:
+        """Return the batches, one after the other."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+
+class ViewEncoder(nn.Module):
+    """Read each tile, note where it is, and keep of every feature the strongest in the view."""
+
+    def __init__(self, n_channels: int = 128, n_features: int = 256, n_hidden: int = 512) -> None:
+        super().__init__()
+        self.tiles = nn.Sequential(
+            nn.Conv2d(3, n_channels, TILE, stride=TILE), nn.BatchNorm2d(n_channels)
+        )
+        self.positions = nn.Parameter(torch.zeros(n_channels, VIEW, VIEW))
+        self.features = nn.Sequential(nn.ReLU(), nn.Conv2d(n_channels, n_features, 1), nn.ReLU())
+        self.output = nn.Sequential(
+            nn.Linear(n_features, n_hidden), nn.ReLU(), nn.Linear(n_hidden, WIDTH)
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images in [0, 1], [N, 3, H, W], to features [N, 384]."""
+        if images.shape[-2:] != (SIDE, SIDE):
+            images = F.interpolate(images, size=(SIDE, SIDE), mode="bilinear")
+        placed = self.tiles(images) + self.positions  # [N, channels, 7, 7]
+        return self.output(self.features(placed).amax((2, 3)))
+
+
+class GridClip(ImageTextEncoder):
+    """A trained view encoder beside the frozen sentence encoder whose space it shares."""
+
+    name = NAME
+    width = WIDTH
+
+    def __init__(self, views: ViewEncoder) -> None:
+        super().__init__()
+        self.views = views.requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images in [0, 1], [N, 3, H, W], to features of any length [N, 384]."""
+        return self.views(images)
+
+    def embed_texts(self, texts: list[str]) -> Tensor:
+        """Map n texts to features of any length [n, 384]."""
+        device = self.views.positions.device
+        return self._sentences.to(device)(texts)
+
+    @cached_property
+    def vocabulary(self) -> list[str]:
+        """Return the whole words among the sentence encoder's tokens."""
+        return whole_words(find_model(TEXT_MODEL).vocabulary())
+
+    @cached_property
+    def _sentences(self) -> SentenceEncoder:
+        # No part of this module: its weights come from its own package and are not saved here.
+        return sentence_encoder()
+
+    def save(self, data_folder: Path = DATA_FOLDER) -> Path:
+        """Write the file `load_grid_clip` reads, whole or not at all, and return its path."""
+        data_folder.mkdir(parents=True, exist_ok=True)
+        path = data_folder / FILE
+        unfinished = path.with_suffix(".unfinished")
+        torch.save({"text_model": TEXT_MODEL, "views": self.views.state_dict()}, unfinished)
+        return unfinished.replace(path)
+
+
+def load_grid_clip(device: str = "cpu", data_folder: Path = DATA_FOLDER) -> GridClip:
+    """Return the encoder that `prepare_embeddings.py` has trained.
+
+    Raises:
+        UserError: It is missing, or the file holds something else.
+    """
+    path = data_folder / FILE
+    if not path.is_file():
+        raise UserError(f"{path} is missing. Run: python prepare_embeddings.py")
+    views = ViewEncoder()
+    try:
+        views.load_state_dict(torch.load(path, map_location="cpu", weights_only=True)["views"])
+    except Exception as error:  # a broken file raises about ten kinds of errors
+        raise UserError(
+            f"{path}: not a readable grid-clip. Delete it and run: python prepare_embeddings.py"
+        ) from error
+    return GridClip(views).to(device)
+
+
+def sentence_encoder() -> SentenceEncoder:
+    """Return the text side, frozen as it was published."""
+    return SentenceEncoder(find_model(TEXT_MODEL))
+
+
+def whole_words(tokens: Iterable[str]) -> list[str]:
+    """Return the tokens of two or more letters a-z: no pieces, signs or special tokens."""
+    return [token for token in tokens if token.isascii() and token.isalpha() and len(token) > 1]
+
+
+def train_grid_clip(batches: CaptionedBatches, seed: int, progress: bool = True) -> GridClip:
+    """Train a view encoder against the frozen sentence encoder.
+
+    Args:
+        batches: Images with captions whose words are all in the vocabulary.
+        seed: Decides the initial weights.
+        progress: Whether to show progress bars.
+    """
+    sentences = sentence_encoder()
+    vocabulary = whole_words(find_model(TEXT_MODEL).vocabulary())
+    loss = ContrastiveLoss(sentences, vocabulary, progress)
+    return GridClip(train_view_encoder(batches, loss, seed, progress))
+
+
+def train_view_encoder(
+    batches: CaptionedBatches, loss: "ContrastiveLoss", seed: int, progress: bool = True
+) -> ViewEncoder:
+    """Return a view encoder after one step on each batch.
+
+    The learning rate is constant for the first half and falls linearly to zero in the second.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        views = ViewEncoder()
+    optimizer = torch.optim.AdamW(views.parameters(), lr=LEARNING_RATE)
+    n_steps = len(batches)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1, 2 - 2 * step / n_steps)
+    )
+    with tqdm(batches, desc=NAME, unit="batch", disable=not progress) as bar:
+        for images, captions in bar:
+            value = loss(views(unit_images(torch.from_numpy(images))), captions)
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.step()
+            schedule.step()
+            bar.set_postfix(loss=f"{value.item():.2f}", refresh=False)
+    return views
+
+
+class ContrastiveLoss:
+    """How far images are from their captions among a batch's, and from their words among all.
+
+    The sum of two parts, both on cosines times a fixed inverse temperature: CLIP's symmetric
+    cross-entropy between the images and captions of a batch (Radford et al. 2021,
+    arXiv:2103.00020), equal captions sharing what is right; and the cross-entropy between an
+    image's softmax over the whole vocabulary and the shares of its caption's words.
+
+    Args:
+        embed_texts: The frozen text side, n texts to features [n, W].
+        vocabulary: The V words to choose from; every word of a caption but articles and "and".
+        progress: Whether to show a progress bar while the words are embedded.
+    """
+
+    def __init__(
+        self, embed_texts: EmbedTexts, vocabulary: Sequence[str], progress: bool = False
+    ) -> None:
+        self.embed_texts = embed_texts
+        self.number_of = {word: number for number, word in enumerate(vocabulary)}
+        self.words = self._embed_words(list(vocabulary), progress)  # [V, W]
+        self._captions: dict[str, Tensor] = {}
+
+    def __call__(self, features: Tensor, captions: list[str]) -> Tensor:
+        """Return the loss of features [B, W] of images with B captions."""
+        directions = F.normalize(features, dim=-1)
+        return self.among_captions(directions, captions) + self.among_words(directions, captions)
+
+    def among_captions(self, directions: Tensor, captions: list[str]) -> Tensor:
+        """Return CLIP's loss of unit vectors [B, W]."""
+        scores = SCALE * directions @ self._embed_captions(captions).T  # [B, B]
+        firsts = torch.tensor([captions.index(caption) for caption in captions])
+        right = (firsts == firsts[:, None]).float()
+        right /= right.sum(1, keepdim=True)
+        return (F.cross_entropy(scores, right) + F.cross_entropy(scores.T, right)) / 2
+
+    def among_words(self, directions: Tensor, captions: list[str]) -> Tensor:
+        """Return the cross-entropy of unit vectors [B, W] with the captions' words."""
+        log_probs = (SCALE * directions @ self.words.T).log_softmax(-1)  # [B, V]
+        entries = [
+            (row, self.number_of[word], share)
+            for row, caption in enumerate(captions)
+            for word, share in word_shares(caption).items()
+        ]
+        rows, columns, shares = zip(*entries, strict=True)
+        return -(torch.tensor(shares) * log_probs[rows, columns]).sum() / len(captions)
+
+    def _embed_words(self, words: list[str], progress: bool) -> Tensor:
+        blocks = [words[begin : begin + BLOCK] for begin in range(0, len(words), BLOCK)]
+        bar = tqdm(blocks, desc="vocabulary", unit="block", disable=not progress)
+        return F.normalize(torch.cat([self.embed_texts(block) for block in bar]), dim=-1)
+
+    def _embed_captions(self, captions: list[str]) -> Tensor:
+        """Return unit vectors [B, W]; a caption met before is not embedded again."""
+        new = [caption for caption in dict.fromkeys(captions) if caption not in self._captions]
+        if new:
+            directions = F.normalize(self.embed_texts(new), dim=-1)
+            self._captions.update(zip(new, directions, strict=True))
+        return torch.stack([self._captions[caption] for caption in captions])
+
+
+def word_shares(caption: str) -> dict[str, float]:
+    """Return the words a caption is about, with shares that sum to 1.
+
+    Between "and"s, the last word is the noun and counts more than those that describe it.
+    """
+    shares: dict[str, float] = {}
+    for phrase in caption.split(" and "):
+        *adjectives, noun = [word for word in phrase.split() if word not in ARTICLES]
+        shares[noun] = shares.get(noun, 0) + NOUN
+        for word in adjectives:
+            shares[word] = shares.get(word, 0) + ADJECTIVE
+    total = sum(shares.values())
+    return {word: share / total for word, share in shares.items()}

@@ -1,0 +1,166 @@
+"""The file of `prepare_embeddings.py`: every word two models share, and where its prompts lie."""
+
+import dataclasses
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from models.clip_encoder import DATA_FOLDER
+from utils.config import Config
+from utils.errors import UserError
+
+PROMPTS = {
+    "minigrid": ("{}",),
+    "miniworld": ("{}",),
+    "psychlab": (
+        "a render of {}",
+        "a render of a {}",
+        "a screenshot of a {}",
+        "a screenshot of {}",
+        "a screen showing {}",
+        "a screen showing a {}",
+    ),
+    "avalon": (
+        "a screenshot of {}",
+        "a screenshot of a {}",
+        "a screenshot of many {}",
+        "a biome containing {}",
+        "a biome containing a {}",
+        "a biome containing many {}",
+        "a biome full of {}",
+    ),
+}
+SUITE_OF = {
+    "MiniWorld-": "miniworld",
+    "psychlab_": "psychlab",
+    "ContinuousRecognition-": "psychlab",
+}
+
+
+@dataclass(frozen=True)
+class PromptEmbeddings:
+    """The shared vocabulary of an encoder and a language model, in the order of the latter's ids.
+
+    Attributes:
+        tokens: The S words.  [S] text
+        ids: Their numbers in the language model.  [S] int64
+        embeddings: The mean of each word's prompts, not normalised.  [S, W] float32
+        prompts: What was embedded, `{}` standing for the word.  [P] text
+        encoder: Name.  [] text
+        encoder_fingerprint: sha256 of its weights.  [] text
+        language_model: Name, of a local folder the last part.  [] text
+        language_model_fingerprint: sha256 of its weights.  [] text
+        versions: Of the packages that took part, such as "torch 2.11.0".  text
+    """
+
+    tokens: np.ndarray
+    ids: np.ndarray
+    embeddings: np.ndarray
+    prompts: np.ndarray
+    encoder: np.ndarray
+    encoder_fingerprint: np.ndarray
+    language_model: np.ndarray
+    language_model_fingerprint: np.ndarray
+    versions: np.ndarray
+
+    @classmethod
+    def read(cls, path: Path) -> "PromptEmbeddings":
+        """Return what a file holds; UserError if it is no such file."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return cls(**{name: arrays[name] for name in names})
+        except Exception as error:  # a broken file raises about ten kinds of errors
+            raise UserError(f"{path}: not a file of prepare_embeddings.py, delete it") from error
+
+    def write(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        unfinished = path.with_name(path.name + ".partial")
+        with unfinished.open("wb") as file:
+            np.savez(file, **vars(self))
+        unfinished.replace(path)
+
+    def agrees(self, other: "PromptEmbeddings") -> bool:
+        """Return whether both are of the same models, words and prompts."""
+        differing = {"embeddings", "versions"}
+        return all(
+            np.array_equal(value, getattr(other, name))
+            for name, value in vars(self).items()
+            if name not in differing
+        )
+
+
+def suite_of(env: str) -> str:
+    """Return whose prompts an environment takes; the bare words of minigrid if it has no own."""
+    return next((suite for start, suite in SUITE_OF.items() if env.startswith(start)), "minigrid")
+
+
+def file_name(model: str) -> str:
+    """Return a model's name as a part of a file's: of a folder its last part, without slashes."""
+    return Path(model).resolve().name if Path(model).is_dir() else re.sub(r"[^\w.-]+", "-", model)
+
+
+def embeddings_file(
+    encoder: str, language_model: str, suite: str, data_folder: Path = DATA_FOLDER
+) -> Path:
+    """Return where the embeddings for two models and a suite are kept."""
+    return data_folder / f"{encoder}_{file_name(language_model)}_{suite}.npz"
+
+
+def configured_embeddings(config: Config) -> PromptEmbeddings:
+    """Return the embeddings a run asks for.
+
+    Raises:
+        UserError: they are missing or were made for models of other names.
+    """
+    path = configured_file(config)
+    if not path.is_file():
+        raise UserError(f"{path} is missing. {_what_to_do(config)}")
+    found = PromptEmbeddings.read(path)
+    wanted = (config.clip_encoder, file_name(config.language_model))
+    names = (str(found.encoder), str(found.language_model))
+    if names != wanted:
+        raise UserError(
+            f"{path} was made for {' and '.join(names)}, not for {' and '.join(wanted)}. "
+            f"{_what_to_do(config)}"
+        )
+    return found
+
+
+def check_weights(config: Config, stored: np.ndarray, loaded: str, name: str) -> None:
+    """Raise UserError where the embeddings were made with other weights of the named model.
+
+    Args:
+        config: Names the file.
+        stored: The fingerprint in it.
+        loaded: The fingerprint of the model the run uses.
+        name: The model's.
+    """
+    if str(stored) != loaded:
+        raise UserError(
+            f"{configured_file(config)} was made with other weights of {name} "
+            f"({str(stored)[:8]}..., not {loaded[:8]}...). {_what_to_do(config)}"
+        )
+
+
+def configured_file(config: Config) -> Path:
+    """Return the file of embeddings a run asks for."""
+    return Path(config.embeddings) if config.embeddings else _default_file(config)
+
+
+def _default_file(config: Config) -> Path:
+    return embeddings_file(config.clip_encoder, config.language_model, suite_of(config.env))
+
+
+def _what_to_do(config: Config) -> str:
+    """Return the command that makes the right file."""
+    words = ["python", "prepare_embeddings.py", "--suite", suite_of(config.env)]
+    words += ["--clip-encoder", config.clip_encoder]
+    if config.clip_pretrained != "openai":
+        words += ["--clip-pretrained", config.clip_pretrained]
+    words += ["--language-model", config.language_model]
+    setting = f", and set embeddings={_default_file(config)}" if config.embeddings else ""
+    return f"Run: {shlex.join(words)}{setting}"

@@ -1,0 +1,104 @@
+"""Sentences as vectors: a frozen BERT that sees both ways, averaged over its tokens."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.language.layers import frozen, layer_norm
+from models.language.published import ModelFiles
+
+MOST_TOKENS = 256  # as all-MiniLM-L6-v2 was published
+BLOCK = 256  # texts read at a time
+
+
+class SentenceEncoder(nn.Module):
+    """Map texts to the mean of their token outputs (Reimers and Gurevych 2019, arXiv:1908.10084).
+
+    The mean runs over all tokens, the two that BERT adds included, and is not normalised.
+
+    Args:
+        published: A BERT with its tokenizer.json.
+    """
+
+    def __init__(self, published: ModelFiles) -> None:
+        super().__init__()
+        from tokenizers import Tokenizer
+
+        config, weights = published.config(), published.weights()
+        self.tokenizer = Tokenizer.from_file(str(published.find("tokenizer.json")))
+        self.tokenizer.no_padding()
+        self.tokenizer.enable_truncation(min(MOST_TOKENS, config["max_position_embeddings"]))
+        self.tokens = frozen(weights["embeddings.word_embeddings.weight"])
+        types = weights["embeddings.token_type_embeddings.weight"]
+        self.positions = frozen(weights["embeddings.position_embeddings.weight"] + types[0])
+        self.norm = layer_norm(weights, "embeddings.LayerNorm", config["layer_norm_eps"])
+        self.layers = nn.ModuleList(
+            _layer(config, weights, f"encoder.layer.{index}.")
+            for index in range(config["num_hidden_layers"])
+        )
+        self.requires_grad_(False).eval()
+
+    @property
+    def width(self) -> int:
+        """Return D."""
+        return self.tokens.shape[1]
+
+    @torch.no_grad()
+    def forward(self, texts: list[str]) -> Tensor:
+        """Map n texts to their vectors.  [n, D]"""
+        tokenized = [encoding.ids for encoding in self.tokenizer.encode_batch(texts)]
+        vectors = self.tokens.new_empty(len(texts), self.width)
+        # Texts of one length are read together: there is no padding to mask.
+        rows_of: dict[int, list[int]] = {}
+        for row, tokens in enumerate(tokenized):
+            rows_of.setdefault(len(tokens), []).append(row)
+        for rows in rows_of.values():
+            for begin in range(0, len(rows), BLOCK):
+                block = rows[begin : begin + BLOCK]
+                ids = torch.tensor([tokenized[row] for row in block], device=vectors.device)
+                vectors[block] = self._read(ids)
+        return vectors
+
+    def _read(self, ids: Tensor) -> Tensor:
+        """Map token ids [B, K] to the mean of the last layer's outputs.  [B, D]"""
+        hidden = self.norm(self.tokens[ids] + self.positions[: ids.shape[1]])
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return hidden.mean(1)
+
+
+def _layer(config: Mapping[str, Any], weights: Mapping[str, Tensor], prefix: str) -> nn.Module:
+    """Return one layer of the published encoder as PyTorch's own."""
+    with torch.device("meta"):  # nothing is drawn at random for weights about to be replaced
+        layer = nn.TransformerEncoderLayer(
+            d_model=config["hidden_size"],
+            nhead=config["num_attention_heads"],
+            dim_feedforward=config["intermediate_size"],
+            activation=config["hidden_act"],
+            layer_norm_eps=config["layer_norm_eps"],
+            batch_first=True,
+        )
+    layer.load_state_dict(_layer_weights(weights, prefix), assign=True)
+    return layer
+
+
+def _layer_weights(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return one layer's tensors under the names of PyTorch's own encoder layer."""
+    renamed = {
+        "self_attn.out_proj": "attention.output.dense",
+        "norm1": "attention.output.LayerNorm",
+        "linear1": "intermediate.dense",
+        "linear2": "output.dense",
+        "norm2": "output.LayerNorm",
+    }
+    layer = {}
+    for part in ("weight", "bias"):
+        qkv = [
+            weights[f"{prefix}attention.self.{name}.{part}"] for name in ("query", "key", "value")
+        ]
+        layer[f"self_attn.in_proj_{part}"] = torch.cat(qkv)
+        for ours, published in renamed.items():
+            layer[f"{ours}.{part}"] = weights[f"{prefix}{published}.{part}"]
+    return layer

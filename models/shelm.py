@@ -1,0 +1,95 @@
+"""SHELM: semantic HELM, a memory one can read (Paischer et al. 2023, arXiv:2306.09312).
+
+Trained: the query encoder and the two heads.
+Frozen: the image encoder, the text embeddings of its words, the language model.
+
+1. An image becomes the K words of the shared vocabulary that describe it best.
+2. The language model reads K tokens a step, the best one first.
+3. All else is HELM.
+"""
+
+from typing import cast
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete
+from torch import Tensor
+
+from models.clip_encoder import check_encoder, load_encoder
+from models.helm import LanguageMemoryAgent, configured_language_model
+from models.prompt_embeddings import check_weights, configured_embeddings, configured_file
+from models.token_retrieval import Retrieval, TokenRetrieval, retrieved
+from utils.config import Config
+from utils.errors import UserError, raise_all
+
+
+class Shelm(LanguageMemoryAgent):
+    """SHELM with the settings of a run."""
+
+    def __init__(self, config: Config, observation_space: Box, action_space: Discrete) -> None:
+        found = configured_embeddings(config)
+        encoder = load_encoder(config.clip_encoder, config.clip_pretrained, config.device)
+        check_weights(config, found.encoder_fingerprint, encoder.fingerprint, encoder.name)
+        language_model = configured_language_model(config)
+        check_weights(
+            config,
+            found.language_model_fingerprint,
+            language_model.fingerprint,
+            language_model.name,
+        )
+        ids = torch.from_numpy(found.ids).to(config.device)
+        to_language = TokenRetrieval(
+            encoder,
+            torch.from_numpy(found.embeddings),
+            language_model.embed(ids),
+            found.tokens.tolist(),
+            config.topk,
+        )
+        super().__init__(
+            observation_space,
+            action_space,
+            to_language,
+            language_model,
+            config.observation_cache_mb,
+        )
+
+    @property
+    def words(self) -> list[str]:
+        """Return the words there are to retrieve."""
+        return cast(TokenRetrieval, self.to_language).words
+
+    @torch.no_grad()
+    def retrieve(self, observations: Tensor) -> Retrieval:
+        """Return the words of observations [N, C, H, W] uint8, the same ones `act` reads."""
+        return retrieved(self.remembered(observations))
+
+    def explain(self, observations: Tensor) -> dict[str, np.ndarray]:
+        """Return the words of each observation and their similarities.  [N, K] each"""
+        indices, similarities = self.retrieve(observations)
+        words = np.array(self.words)[indices.cpu().numpy()]
+        return {"words": words, "similarities": similarities.cpu().numpy()}
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        """Raise UserError where a model or the file of embeddings is not to be had."""
+        raise_all(
+            lambda: super(Shelm, cls).check(config),
+            lambda: _check_memory(config),
+            lambda: _check_retrieval(config),
+        )
+
+
+def _check_memory(config: Config) -> None:
+    if config.mem_len < config.topk:
+        raise UserError(
+            f"mem_len: {config.mem_len} is below the {config.topk} tokens of a step (topk)"
+        )
+
+
+def _check_retrieval(config: Config) -> None:
+    check_encoder(config.clip_encoder, config.clip_pretrained)
+    n_words = len(configured_embeddings(config).tokens)
+    if config.topk > n_words:
+        raise UserError(
+            f"topk: {config.topk} is more than the {n_words} words in {configured_file(config)}"
+        )

@@ -1,0 +1,81 @@
+"""SHELM's observation → language: the words whose text embeddings an image comes nearest to."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from models.clip_encoder import ImageTextEncoder
+from models.image_to_language import ImageToLanguage
+from models.networks import Frozen
+
+DECIMALS = 6  # to which similarities are compared, so that no rounding error decides a tie
+
+
+class Retrieval(NamedTuple):
+    """The K words nearest to each of N images, most similar first.
+
+    Attributes:
+        indices: Their numbers in `TokenRetrieval.words`.  [N, K] int64
+        similarities: Their cosines with the image.  [N, K]
+    """
+
+    indices: Tensor
+    similarities: Tensor
+
+
+class TokenRetrieval(ImageToLanguage):
+    """Map an image to the tokens that describe it best (SHELM, arXiv:2306.09312, section 3).
+
+        tokens = E[top-K of cosine(encoder(image), e_s) over all words s]
+
+    Of equally similar words the one with the lower number comes first. An image is remembered by
+    the numbers and similarities of its words, [N, K, 2]; such numbers are exact as floats.
+
+    Args:
+        encoder: Images to features of width W.
+        text_features: e, where each word lies for the encoder.  [S, W]
+        token_vectors: E, what each word is to the language model.  [S, D]
+        words: The S words.
+        topk: K.
+    """
+
+    text_features: Tensor
+    token_vectors: Tensor
+
+    def __init__(
+        self,
+        encoder: ImageTextEncoder,
+        text_features: Tensor,
+        token_vectors: Tensor,
+        words: list[str],
+        topk: int,
+    ) -> None:
+        super().__init__()
+        self._encoder = Frozen(encoder)
+        self.block_size = encoder.images_at_a_time
+        self.register_buffer("text_features", F.normalize(text_features, dim=-1), persistent=False)
+        self.register_buffer("token_vectors", token_vectors, persistent=False)
+        self.words, self.topk = words, topk
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images in [0, 1], [N, 3, H, W], to numbers and similarities [N, K, 2]."""
+        features = F.normalize(self._encoder.module(images), dim=-1)
+        similarities = (features @ self.text_features.T).round(decimals=DECIMALS)  # [N, S]
+        similarities, indices = similarities.sort(dim=-1, descending=True, stable=True)
+        best = (indices[:, : self.topk].float(), similarities[:, : self.topk])
+        return torch.stack(best, dim=-1)
+
+    def tokens(self, remembered: Tensor) -> Tensor:
+        """Return the language model's vectors of the words [N, K, 2].  [N, K, D]"""
+        return self.token_vectors[remembered[..., 0].long()]
+
+    def retrieve(self, images: Tensor) -> Retrieval:
+        """Return the words of images in [0, 1], [N, 3, H, W]."""
+        return retrieved(self(images))
+
+
+def retrieved(remembered: Tensor) -> Retrieval:
+    """Return what is remembered of images [N, K, 2] under its names."""
+    return Retrieval(remembered[..., 0].long(), remembered[..., 1])

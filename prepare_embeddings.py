@@ -1,0 +1,79 @@
+"""Prepare what SHELM retrieves: the words an image encoder and a language model share, embedded."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from envs.minigrid_captions import CaptionBatches
+from models import resolve_device
+from models.clip_encoder import DATA_FOLDER, ImageTextEncoder, load_encoder
+from models.embedding_preparation import prepare
+from models.grid_clip import FILE, NAME, train_grid_clip
+from models.language import describe_language_model
+from models.language.published import find_model
+from models.prompt_embeddings import PROMPTS, embeddings_file
+from utils.command_line import Parser, run_program
+
+SEED = 0  # of what grid-clip learns from, and begins with
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prepare as the command line says and return the exit status."""
+    return run_program(run, argv)
+
+
+def run(argv: Sequence[str] | None) -> None:
+    """Write the files that are missing and say which."""
+    arguments = parse_arguments(argv)
+    describe_language_model(arguments.language_model)
+    language_model = find_model(arguments.language_model)
+    encoder = find_encoder(arguments)
+    for suite in PROMPTS if arguments.suite == "all" else [arguments.suite]:
+        written = prepare(encoder, language_model, suite, arguments.data_folder)
+        path = embeddings_file(encoder.name, language_model.name, suite, arguments.data_folder)
+        print(f"{path} is written" if written else f"{path} is up to date, nothing to be done")
+
+
+def find_encoder(arguments: argparse.Namespace) -> ImageTextEncoder:
+    """Return the encoder asked for, trained first if it is grid-clip and there is none yet."""
+    device, folder = resolve_device(arguments.device), arguments.data_folder
+    if arguments.clip_encoder == NAME and not (folder / FILE).is_file():
+        train_grid_clip(CaptionBatches(SEED), SEED).save(folder)
+    return load_encoder(arguments.clip_encoder, arguments.clip_pretrained, device, folder)
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = Parser(
+        prog="prepare_embeddings.py",
+        description=__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument(
+        "--suite", choices=[*PROMPTS, "all"], default="minigrid", help="whose prompts to embed"
+    )
+    parser.add_argument(
+        "--clip-encoder", metavar="NAME", default=NAME, help="grid-clip, or a model of open_clip"
+    )
+    parser.add_argument(
+        "--clip-pretrained",
+        metavar="TAG_OR_FILE",
+        default="openai",
+        help="weights of open_clip's model: a published tag, or a local checkpoint file",
+    )
+    parser.add_argument(
+        "--language-model",
+        metavar="NAME_OR_FOLDER",
+        default="all-MiniLM-L6-v2",
+        help="as in the setting language_model",
+    )
+    parser.add_argument(
+        "--data-folder", metavar="FOLDER", type=Path, default=DATA_FOLDER, help="where files go"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+"""The memory contract, for every agent: what belongs to an episode stays in it."""
+
+import numpy as np
+import pytest
+import torch
+
+from models import AGENTS, agent_class, build_agent
+from models.agent import Agent, Step, TensorMemory
+from tests.agents import random_images, small_config, spaces
+from tests.counting import CountingEnv
+from tests.tiny_clip import tiny_settings
+from trainers.ppo import PPOTrainer
+from utils.errors import UserError
+
+LENGTHS = [3, 5, 7, 4]  # staggered, all ending several times in a rollout
+
+
+def build(name, **changes):
+    config = small_config(model=name, **tiny_settings(name), **changes)
+    return config, build_agent(config, *spaces())
+
+
+def collect(name, lengths, n_steps=16, learning=True):
+    """Return the trainer, a rollout and where it ended; unless learning, statistics are fixed."""
+    config, agent = build(name, n_envs=len(lengths), n_rollout_steps=n_steps, n_batches=1)
+    agent.train(learning)
+    trainer = PPOTrainer(config, agent, CountingEnv(lengths))
+    rollout, scene = trainer.collect(trainer.first_scene())
+    return trainer, rollout, scene
+
+
+class WitnessAgent(Agent):
+    """Its memory is a step count; it fails when an observation shows another one."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.n_checked = 0
+
+    def initial_memory(self, n_envs):
+        return TensorMemory(torch.full((n_envs, 1), -100.0))
+
+    def act(self, observations, memory, starts, deterministic=False):
+        memory.state[starts] = 0.0
+        self._check(observations, memory.state)
+        memory.state += 1
+        zeros = torch.zeros(len(observations))
+        return Step(zeros.long(), zeros, zeros, memory.state.clone())
+
+    def peek_values(self, observations, memory, starts):
+        self._check(observations, memory.state.masked_fill(starts[:, None], 0.0))
+        return torch.zeros(len(observations))
+
+    def evaluate(self, batch):
+        raise NotImplementedError
+
+    def _check(self, observations, counts):
+        shown = observations[:, 0, 0, 0].float()
+        assert torch.equal(shown, counts[:, 0]), (shown, counts)
+        self.n_checked += 1
+
+
+@pytest.mark.parametrize("bootstrap_truncated", [False, True])
+def test_the_trainer_hands_every_memory_its_own_episode(bootstrap_truncated):
+    config = small_config(n_envs=4, n_rollout_steps=9, bootstrap_truncated=bootstrap_truncated)
+    agent = WitnessAgent()
+    trainer = PPOTrainer(config, agent, CountingEnv(LENGTHS, truncates=True))
+    scene = trainer.first_scene()
+    for _ in range(3):
+        rollout, scene = trainer.collect(scene)
+        counts = rollout.observations[:, :, 0, 0, 0]
+        assert torch.equal(rollout.starts, counts == 0)
+        assert torch.equal(rollout.context[:, :, 0], counts + 1.0)
+    assert agent.n_checked > 27
+
+
+def test_the_step_after_an_episodes_last_opens_the_next_one():
+    _, rollout, _ = collect("CNN-PPO", [3])
+    assert rollout.observations[:7, 0, 0, 0, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert rollout.rewards[:6, 0].tolist() == [1, 2, 3, 1, 2, 3]
+    assert rollout.continues[:6, 0].tolist() == [1, 1, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_new_episode_knows_nothing_of_the_last(name):
+    _, rollout, _ = collect(name, LENGTHS, learning=False)
+    counts = rollout.observations[:, :, 0, 0, 0].long()
+    for count in range(max(LENGTHS)):
+        seen = counts == count
+        for found in (rollout.values[seen], rollout.context[seen]):
+            torch.testing.assert_close(found, found[:1].expand_as(found), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", [name for name in AGENTS if name != "CNN-PPO"])
+def test_a_memory_makes_equal_images_differ(name):
+    _, agent = build(name)
+    memory = agent.initial_memory(1)
+    images = random_images(1)
+    values = [agent.act(images, memory, torch.tensor([t == 0])).values for t in range(3)]
+    assert len({value.item() for value in values}) == 3
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_environments_results_do_not_depend_on_its_neighbours_or_their_number(name):
+    _, agent = build(name)
+    agent.eval()
+    images = random_images(12, 5)
+    starts = torch.rand(12, 5) < 0.2
+    starts[0] = True
+
+    def run(columns):
+        memory = agent.initial_memory(len(columns))
+        steps = [agent.act(images[t, columns], memory, starts[t, columns]) for t in range(12)]
+        return torch.stack([torch.cat((s.values[:, None], s.context.flatten(1)), 1) for s in steps])
+
+    together = run([0, 1, 2, 3, 4])
+    torch.testing.assert_close(run([3]), together[:, [3]], atol=5e-5, rtol=0)
+    torch.testing.assert_close(run([4, 1]), together[:, [4, 1]], atol=5e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_peeking_leaves_the_memory_and_agrees_with_acting(name):
+    _, agent = build(name)
+    agent.eval()
+    memory = agent.initial_memory(3)
+    for t in range(4):
+        images, starts = random_images(3), torch.tensor([t == 0, t == 0, t == 2 or t == 0])
+        before = {key: value.clone() for key, value in memory.state_dict().items()}
+        peeked = agent.peek_values(images, memory, starts)
+        after = memory.state_dict()
+        assert all(torch.equal(before[key], after[key]) for key in before)
+        acted = agent.act(images, memory, starts).values
+        torch.testing.assert_close(peeked, acted, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_memory_can_be_copied_and_there_can_be_two(name):
+    _, agent = build(name)
+    agent.eval()
+    memory, no_starts = agent.initial_memory(2), torch.zeros(2, dtype=torch.bool)
+    agent.act(random_images(2), memory, ~no_starts)
+    twin, images = memory.copy(), random_images(2)
+    agent.act(random_images(2), memory, no_starts)
+    expected = agent.act(images, twin.copy(), no_starts).values
+    assert torch.equal(agent.act(images, twin, no_starts).values, expected)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_the_first_minibatch_meets_the_policy_that_acted(name):
+    trainer, rollout, _ = collect(name, LENGTHS)
+    if trainer.agent.sequential:
+        n = len(rollout.sequences().firsts)
+        (batch,) = rollout.sequence_minibatches(torch.arange(n), n)
+    else:
+        (batch,) = rollout.minibatches(torch.arange(rollout.n_samples), rollout.n_samples)
+    result = trainer.agent.evaluate(batch)
+    torch.testing.assert_close(result.log_probs, batch.log_probs, atol=1e-5, rtol=0)
+    torch.testing.assert_close(result.values, batch.values, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_update_changes_what_is_trained_and_nothing_else(name):
+    trainer, rollout, _ = collect(name, LENGTHS)
+    agent = trainer.agent
+    trained = [p for p in agent.parameters() if p.requires_grad]
+    before = [p.detach().clone() for p in trained]
+    frozen = frozen_tensors(agent)
+    frozen_before = [tensor.clone() for tensor in frozen]
+    trainer.update(rollout)
+    assert all(not torch.equal(a, b) for a, b in zip(before, trained, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(frozen_before, frozen, strict=True))
+
+
+def frozen_tensors(agent):
+    tensors = [p for p in agent.parameters() if not p.requires_grad] + list(agent.buffers())
+    if hasattr(agent, "language_model"):
+        language_model = agent.language_model
+        tensors += [*language_model.parameters(), *language_model.buffers()]
+        assert not any(p.requires_grad for p in language_model.parameters())
+    return tensors
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_saved_agent_acts_the_same(name, tmp_path):
+    _, agent = build(name)
+    torch.save(agent.state_dict(), tmp_path / "agent.pt")
+    torch.manual_seed(1)
+    _, other = build(name)
+    other.load_state_dict(torch.load(tmp_path / "agent.pt", weights_only=True))
+    images, starts = random_images(3), torch.ones(3, dtype=torch.bool)
+    steps = [a.act(images, a.initial_memory(3), starts, deterministic=True) for a in (agent, other)]
+    assert torch.equal(steps[0].values, steps[1].values)
+    assert torch.equal(steps[0].actions, steps[1].actions)
+
+
+def test_a_checkpoint_names_the_language_model_and_does_not_contain_it():
+    _, agent = build("HELM")
+    assert not any("language_model" in name or "embeddings" in name for name in agent.state_dict())
+    assert "to_language.projection" in agent.state_dict()
+
+
+def test_the_value_at_a_time_limit_is_added_to_the_reward_that_led_there():
+    config, agent = build("CNN-PPO", n_envs=2, n_rollout_steps=4, bootstrap_truncated=True)
+    trainer = PPOTrainer(config, agent, CountingEnv([2, 9], truncates=True))
+    rollout, _ = trainer.collect(trainer.first_scene())
+    last = torch.full((1, 3, 9, 9), 2, dtype=torch.uint8)
+    value = agent.peek_values(last, agent.initial_memory(1), torch.tensor([False]))
+    assert rollout.rewards[1, 0].item() == pytest.approx(2 + config.gamma * value.item(), abs=1e-5)
+    assert rollout.rewards[[0, 2], 0].tolist() == [1, 1]
+    assert rollout.rewards[:, 1].tolist() == [1, 2, 3, 4]
+
+
+def test_the_mean_return_is_padded_with_zeros_until_as_many_episodes_as_environments_ended():
+    config, agent = build("CNN-PPO", n_envs=4, n_rollout_steps=3)
+    trainer = PPOTrainer(config, agent, CountingEnv(LENGTHS))
+    trainer.collect(trainer.first_scene())
+    assert trainer.n_episodes == 1
+    assert trainer.mean_return == np.sum([1, 2, 3]) / 4
+
+
+def test_an_unknown_agent_is_refused_with_a_suggestion():
+    with pytest.raises(UserError, match=r"unknown agent 'HELLM'.*Did you mean 'HELM'"):
+        agent_class("HELLM")

@@ -1,0 +1,209 @@
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torch.nn import functional as F
+
+from models import clip_encoder
+from models.clip_encoder import ClipEncoder, load_encoder
+from models.hub import HubError
+from tests.tiny_clip import CONFIGS, tiny_clip, tiny_encoder
+from utils.errors import UserError
+
+
+@pytest.fixture
+def encoder():
+    return tiny_encoder()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_an_encoder_puts_images_and_texts_into_one_space(name):
+    encoder = tiny_encoder(name)
+    assert (encoder.name, encoder.width) == (name, CONFIGS[name]["embed_dim"])
+    assert encoder(torch.rand(5, 3, 9, 9)).shape == (5, encoder.width)
+    assert encoder.embed_texts(["a key", "a red door"]).shape == (2, encoder.width)
+    assert not encoder.training
+    assert not any(parameter.requires_grad for parameter in encoder.parameters())
+
+
+@pytest.mark.parametrize("shape", [(56, 56), (60, 80), (80, 60), (64, 33), (9, 9)])
+@pytest.mark.parametrize("size", [32, 224])
+def test_images_are_prepared_as_open_clip_does_with_pil(shape, size):
+    import open_clip
+
+    settings = {"size": size, "mode": "RGB", "interpolation": "bicubic", "resize_mode": "shortest"}
+    settings |= {"mean": open_clip.OPENAI_DATASET_MEAN, "std": open_clip.OPENAI_DATASET_STD}
+    pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    theirs = open_clip.image_transform(
+        size, is_train=False, mean=settings["mean"], std=settings["std"]
+    )(Image.fromarray(pixels))
+    images = torch.from_numpy(pixels).permute(2, 0, 1)[None] / 255
+    ours = clip_encoder.Preprocessing.of(settings)(images)[0]
+    # PIL rounds to whole numbers after each of its two passes: at most 1.5 of 255 each way.
+    difference = (ours - theirs).abs() * torch.tensor(settings["std"])[:, None, None]
+    assert ours.shape == (3, size, size)
+    assert difference.max() < 2 / 255
+    assert difference.mean() < 0.5 / 255
+
+
+def test_an_image_is_squashed_where_the_model_was_trained_so():
+    settings = {"size": (4, 6), "interpolation": "bilinear", "resize_mode": "squash"}
+    prepare = clip_encoder.Preprocessing.of(settings | {"mean": (0.5,) * 3, "std": (0.5,) * 3})
+    images = torch.rand(2, 3, 8, 30)
+    resized = F.interpolate(images, (4, 6), mode="bilinear", antialias=True)
+    torch.testing.assert_close(prepare(images), 2 * resized - 1)
+
+
+def test_texts_get_the_features_of_open_clips_own_encoding(encoder):
+    texts = ["key", "a screenshot of many doors", "a", "x" * 500]
+    theirs = encoder.clip.encode_text(encoder.tokenizer(texts))
+    torch.testing.assert_close(encoder.embed_texts(texts), theirs, atol=1e-5, rtol=0)
+    torch.testing.assert_close(encoder.embed_texts(["a"])[0], theirs[2], atol=1e-5, rtol=0)
+
+
+def test_texts_of_other_text_towers_are_left_to_open_clip(encoder):
+    expected = encoder.embed_texts(["a red key"])
+    encoder.clip.text_pool_type = "last"
+    assert not torch.allclose(encoder.embed_texts(["a red key"]), expected)
+
+
+def test_images_get_the_features_of_open_clips_own_encoding(encoder):
+    images = torch.rand(3, 3, 32, 32)
+    mean, std = (torch.tensor(each)[:, None, None] for each in encoder.preprocessing[3:])
+    theirs = encoder.clip.encode_image((images - mean) / std)
+    torch.testing.assert_close(encoder(images), theirs, atol=1e-5, rtol=0)
+
+
+def test_words_are_preferred_to_pieces_and_each_string_is_there_once(encoder):
+    vocabulary = encoder.vocabulary
+    assert len(set(vocabulary)) == len(vocabulary)
+    assert {"key", "door", "the", "!", "東"} <= set(vocabulary)
+    assert not [w for w in vocabulary if w != w.strip() or "</w>" in w or "text>" in w or not w]
+    pieces = {"schizoph", "slovak"}  # no tokens of their own at the end of a word
+    assert pieces <= set(vocabulary)
+    first_piece = min(vocabulary.index(piece) for piece in pieces)
+    assert first_piece > max(vocabulary.index(word) for word in ("key", "proton", "wada"))
+
+
+def test_a_fingerprint_tells_weights_apart_and_not_their_files(tmp_path):
+    from safetensors.torch import load_file
+
+    torch.save({"state_dict": load_file(tiny_clip())}, tmp_path / "same.pt")
+    same = load_encoder("tiny-vit", str(tmp_path / "same.pt"))
+    assert same.fingerprint == tiny_encoder().fingerprint
+    assert same.fingerprint != tiny_encoder(seed=1).fingerprint
+    assert len(same.fingerprint) == 64
+
+
+def test_the_archives_openai_publishes_are_read(encoder, tmp_path):
+    class Holder(nn.Module):
+        def __init__(self, tensors):
+            super().__init__()
+            for name, tensor in tensors.items():
+                self.register_parameter(name.replace(".", "/"), nn.Parameter(tensor))
+
+    holder = Holder({})
+    for name, tensor in encoder.clip.state_dict().items():
+        *path, last = name.split(".")
+        parent = holder
+        for part in path:
+            if part not in parent._modules:
+                parent.add_module(part, nn.Module())
+            parent = parent._modules[part]
+        parent.register_buffer(last, tensor.half())
+    holder.register_buffer("context_length", torch.tensor(77))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        torch.jit.script(holder).save(str(tmp_path / "tiny.pt"))
+    archived = load_encoder("tiny-vit", str(tmp_path / "tiny.pt"))
+    images = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(archived(images), encoder(images), atol=5e-3, rtol=0)
+
+
+@pytest.fixture
+def published(monkeypatch):
+    """Publish tiny-vit under tags, the hub standing in a local file; return what was asked for."""
+    import open_clip
+
+    asked = []
+
+    def hub_file(repository, *names):
+        asked.append((repository, *names))
+        return tiny_clip()
+
+    tags = {"openai": {"hf_hub": "someone/tiny/", "quick_gelu": True, "mean": (0.1, 0.2, 0.3)}}
+    tags["plain"] = {"hf_hub": "someone/plain/model.bin"}
+    tiny_clip()
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "tiny-vit", tags)
+    monkeypatch.setattr(clip_encoder, "hub_file", hub_file)
+    return asked
+
+
+def test_a_tag_is_fetched_from_the_hub_with_what_belongs_to_it(published, encoder):
+    from open_clip.transformer import QuickGELU
+
+    tagged, plain = load_encoder("tiny-vit"), load_encoder("tiny-vit", "plain")
+    assert published[0] == (
+        "someone/tiny",
+        "open_clip_model.safetensors",
+        "open_clip_pytorch_model.bin",
+    )
+    assert published[1] == ("someone/plain", "model.bin")
+    assert tagged.preprocessing.mean == (0.1, 0.2, 0.3)
+    for module in (tagged.clip.visual, tagged.clip.transformer):
+        assert any(isinstance(part, QuickGELU) for part in module.modules())
+    assert not any(isinstance(part, QuickGELU) for part in plain.clip.modules())
+    images = torch.rand(1, 3, 32, 32)
+    assert torch.equal(plain(images), encoder(images))
+
+
+def test_published_weights_of_openai_get_the_activation_they_were_trained_with():
+    import open_clip
+
+    for name in ("ViT-B-16", "RN50"):
+        assert open_clip.get_pretrained_cfg(name, "openai")["quick_gelu"]
+        assert open_clip.get_model_config(f"{name}-quickgelu")["quick_gelu"]
+
+
+def test_a_hub_out_of_reach_is_one_line_with_the_offline_choices(published, monkeypatch):
+    def unreachable(*_):
+        raise HubError("name not known")
+
+    monkeypatch.setattr(clip_encoder, "hub_file", unreachable)
+    with pytest.raises(UserError, match=r"grid-clip.*clip_pretrained=FILE") as caught:
+        load_encoder("tiny-vit")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "pretrained", "line"),
+    [
+        ("ViT-B16", "openai", "'ViT-B16' is unknown. Did you mean 'ViT-B-16'"),
+        ("gridclip", "openai", "Did you mean 'grid-clip'"),
+        ("ViT-B-16", "opnai", "neither a file nor published for ViT-B-16 .*Did you mean 'openai'"),
+        ("ViT-B-16", "nowhere.pt", "'nowhere.pt' is neither a file nor published"),
+        ("tiny-resnet", "openai", "takes a file only"),
+    ],
+)
+def test_an_encoder_that_is_not_there_is_one_line(name, pretrained, line):
+    tiny_clip()
+    with pytest.raises(UserError, match=line) as caught:
+        clip_encoder.check_encoder(name, pretrained)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["other model", "text", "tensors"])
+def test_a_foreign_file_is_one_line(content, tmp_path):
+    path = tmp_path / "weights.pt"
+    if content == "text":
+        path.write_text("hello")
+    elif content == "tensors":
+        torch.save({"weight": torch.zeros(3)}, path)
+    else:
+        path = tiny_clip("tiny-resnet")
+    with pytest.raises(UserError, match="these are not the weights of tiny-vit") as caught:
+        ClipEncoder("tiny-vit", str(path))
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,169 @@
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from envs.minigrid_captions import TASKS, CaptionBatches
+from models.clip_encoder import ImageTextEncoder, load_encoder
+from models.grid_clip import (
+    SCALE,
+    ContrastiveLoss,
+    GridClip,
+    ViewEncoder,
+    load_grid_clip,
+    train_view_encoder,
+    whole_words,
+    word_shares,
+)
+from models.networks import unit_images
+from utils.errors import UserError
+
+WORDS = (
+    *("red", "green", "blue", "purple", "yellow", "grey", "open", "closed", "locked", "carried"),
+    *("key", "ball", "box", "door", "goal", "lava", "wall", "empty", "room", "tree", "house"),
+)
+
+
+def embed_texts(texts):
+    """Return the mean of one fixed random vector per word."""
+    table = torch.randn(len(WORDS), 384, generator=torch.Generator().manual_seed(0))
+    return torch.stack(
+        [
+            table[[n for n, word in enumerate(WORDS) if word in text.split()]].mean(0)
+            for text in texts
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def batches():
+    return list(CaptionBatches(seed=3, n_batches=30, batch_size=32))
+
+
+def trained(batches, seed=0):
+    return train_view_encoder(batches, ContrastiveLoss(embed_texts, WORDS), seed, progress=False)
+
+
+def random_encoder():
+    views = ViewEncoder()
+    views(torch.rand(8, 3, 56, 56))  # moves the running statistics from where they start
+    return GridClip(views)
+
+
+def test_a_few_steps_of_training_lower_the_loss(batches):
+    loss = ContrastiveLoss(embed_texts, WORDS)
+    images, captions = next(iter(CaptionBatches(seed=4, n_batches=1, batch_size=64)))
+    images = unit_images(torch.from_numpy(images))
+    before, after = (
+        loss(trained(some).eval()(images), captions).item() for some in (batches[:1], batches)
+    )
+    assert after < 0.8 * before
+
+
+def test_training_follows_its_seed_and_leaves_other_random_numbers_alone(batches):
+    expected = torch.Generator().manual_seed(0)
+    first, again, other = (trained(batches[:2], seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+    torch.testing.assert_close(torch.rand(3), torch.rand(3, generator=expected))
+
+
+def test_the_loss_among_words_is_worked_out_by_hand():
+    loss = ContrastiveLoss(lambda texts: torch.eye(384)[: len(texts)], ["door", "red", "key"])
+    directions = torch.eye(384)[:1]  # points at "door"
+    # Shares 3/4 and 1/4; scores SCALE, 0, 0.
+    expected = math.log(math.exp(SCALE) + 2) - 0.75 * SCALE
+    assert loss.among_words(directions, ["a red door"]).item() == pytest.approx(expected)
+
+
+def test_equal_captions_share_what_is_right():
+    loss = ContrastiveLoss(embed_texts, WORDS)
+    captions = ["a red key", "lava", "a red key"]
+    directions = F.normalize(embed_texts(captions), dim=-1)
+    cosine = (directions[0] @ directions[1]).item()
+    same = math.log(2 + math.exp(SCALE * (cosine - 1)))
+    alone = math.log(1 + 2 * math.exp(SCALE * (cosine - 1)))
+    found = loss.among_captions(directions, captions).item()
+    assert found == pytest.approx((2 * same + alone) / 3, rel=1e-4)
+
+
+def test_a_caption_is_embedded_once():
+    asked = []
+
+    def noting(texts):
+        asked.extend(texts)
+        return embed_texts(texts)
+
+    loss = ContrastiveLoss(noting, WORDS)
+    for _ in range(2):
+        loss(torch.randn(3, 384), ["a red key", "lava", "a red key"])
+    assert asked == [*WORDS, "a red key", "lava"]
+
+
+def test_the_nouns_of_a_caption_count_more_than_what_describes_them():
+    assert word_shares("lava") == {"lava": 1}
+    assert word_shares("a red key") == {"key": 0.75, "red": 0.25}
+    shares = word_shares("a red key and an open red door")
+    assert shares == {"key": 3 / 9, "red": 2 / 9, "door": 3 / 9, "open": 1 / 9}
+
+
+def test_every_word_of_a_caption_is_in_the_vocabulary(batches):
+    vocabulary = set(random_encoder().vocabulary)
+    used = {word for _, captions in batches for text in captions for word in word_shares(text)}
+    assert used <= vocabulary
+    assert {"key", "door", "lava"} <= used
+    assert len(TASKS) > 10
+
+
+def test_the_vocabulary_is_thousands_of_whole_words_each_once():
+    vocabulary = random_encoder().vocabulary
+    assert len(set(vocabulary)) == len(vocabulary) > 20_000
+    assert whole_words(["key", "##s", "[CLS]", "a", "été", "3d", "[unused7]", "door"]) == [
+        "key",
+        "door",
+    ]
+
+
+def test_images_and_texts_meet_in_one_space():
+    encoder = random_encoder()
+    assert isinstance(encoder, ImageTextEncoder)
+    assert encoder(torch.rand(2, 3, 56, 56)).shape == (2, encoder.width)
+    assert encoder.embed_texts(["key", "a red door"]).shape == (2, encoder.width)
+    assert len(encoder.fingerprint) == 64
+    assert not any(weight.requires_grad for weight in encoder.parameters())
+
+
+def test_an_image_is_encoded_the_same_in_any_company():
+    encoder, images = random_encoder(), torch.rand(5, 3, 56, 56)
+    alone = torch.cat([encoder(image[None]) for image in images])
+    torch.testing.assert_close(encoder(images), alone, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("side", [28, 64, 112])
+def test_images_of_other_sizes_are_resized(side):
+    assert random_encoder()(torch.rand(2, 3, side, side)).shape == (2, 384)
+
+
+def test_what_is_saved_is_loaded_and_recognised_by_its_fingerprint(tmp_path):
+    encoder, other = random_encoder(), random_encoder()
+    encoder.embed_texts(["key"])
+    path = encoder.save(tmp_path / "data")
+    loaded = load_encoder("grid-clip", data_folder=tmp_path / "data")
+    images = torch.rand(2, 3, 56, 56)
+    assert torch.equal(loaded(images), encoder(images))
+    assert loaded.fingerprint == encoder.fingerprint != other.fingerprint
+    assert path.stat().st_size < 5e6
+    assert [file.name for file in path.parent.iterdir()] == ["grid-clip.pt"]
+
+
+def test_a_missing_file_names_the_command_that_makes_it(in_empty_folder):
+    with pytest.raises(UserError, match=r"data/grid-clip.pt is missing\. Run: python prepare_emb"):
+        load_grid_clip()
+
+
+def test_a_broken_file_is_refused_in_one_line(tmp_path):
+    (tmp_path / "grid-clip.pt").write_bytes(b"nothing of the kind")
+    with pytest.raises(UserError, match=r"grid-clip.pt: not a readable grid-clip") as caught:
+        load_grid_clip(data_folder=tmp_path)
+    assert "\n" not in str(caught.value)

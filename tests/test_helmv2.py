@@ -1,0 +1,158 @@
+import pytest
+import torch
+
+from models import build_agent
+from models.helmv2 import EPSILON, ClipProjection, HelmV2, RunningStandardization
+from models.language import DenseEmbeddings, load_language_model
+from tests.agents import random_images, small_config, spaces
+from tests.published_models import tiny_bert_folder
+from tests.tiny_clip import tiny_clip, tiny_encoder, tiny_settings
+from utils.errors import UserError
+
+
+def build(**changes):
+    return build_agent(
+        small_config(model="HELMv2", **tiny_settings("HELMv2"), **changes), *spaces()
+    )
+
+
+def play(agent, frames):
+    """Let the agent see frames [T, N, 3, 9, 9]; return its hidden states [T, N, D]."""
+    memory = agent.initial_memory(frames.shape[1])
+    starts = torch.ones(frames.shape[1], dtype=torch.bool)
+    return torch.stack(
+        [agent.act(f, memory, starts & (t == 0)).context for t, f in enumerate(frames)]
+    )
+
+
+def test_statistics_are_those_of_all_rows_at_once():
+    rows = 3 + 0.2 * torch.randn(1000, 5)
+    standardize = RunningStandardization(5)
+    for batch in rows.split([1, 1, 7, 300, 691]):
+        standardize.update(batch)
+    exact = rows.double()
+    assert standardize.count == 1000
+    torch.testing.assert_close(standardize.mean, exact.mean(0), atol=1e-12, rtol=0)
+    torch.testing.assert_close(standardize.variance, exact.var(0, correction=0), atol=1e-12, rtol=0)
+    expected = (exact - exact.mean(0)) / (exact.var(0, correction=0) + EPSILON).sqrt()
+    torch.testing.assert_close(standardize(rows), expected.float())
+
+
+def test_statistics_stay_exact_far_from_zero():
+    rows = 1e4 + torch.randn(5000, 2)
+    standardize = RunningStandardization(2)
+    for batch in rows.split(16):
+        standardize.update(batch)
+    exact = rows.double().var(0, correction=0)
+    torch.testing.assert_close(standardize.variance, exact, atol=0, rtol=1e-9)
+
+
+def test_features_pass_unchanged_before_the_first_row():
+    rows = torch.randn(1, 5)
+    torch.testing.assert_close(RunningStandardization(5)(rows), rows, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_a_single_frame_and_equal_frames_give_finite_tokens(n_envs):
+    agent = build()
+    image = random_images(1).expand(n_envs, -1, -1, -1)
+    hidden = play(agent, image.expand(4, -1, -1, -1, -1))
+    assert hidden.isfinite().all()
+    assert agent.to_language.standardize.count == 4 * n_envs
+    features = agent.remembered(image)
+    expected = agent.language_model.embeddings.mean  # a feature that never varied is at its mean
+    torch.testing.assert_close(
+        agent.to_language.tokens(features)[0, 0], expected, atol=1e-5, rtol=0
+    )
+
+
+def test_tokens_of_all_frames_have_the_embeddings_mean_and_deviation():
+    table = 5 + torch.randn(200, 24) * torch.rand(24)
+    for name in ("tiny-vit", "tiny-resnet"):  # of width 16 and 24
+        projection = ClipProjection(tiny_encoder(name), DenseEmbeddings(table))
+        assert (projection.projection is None) == (name == "tiny-resnet")
+        features = projection(torch.rand(64, 3, 9, 9))
+        for batch in features.split(16):
+            projection.observe(batch)
+        tokens = projection.tokens(features)
+        assert tokens.shape == (64, 1, 24)
+        spread = projection.standardize.variance / (projection.standardize.variance + EPSILON)
+        torch.testing.assert_close(tokens.mean((0, 1)), table.mean(0), atol=1e-4, rtol=0)
+        torch.testing.assert_close(
+            tokens[:, 0].std(0, correction=0),
+            table.std(0) * spread.sqrt().float(),
+            atol=1e-4,
+            rtol=1e-3,
+        )
+
+
+def test_a_token_is_the_worked_formula():
+    encoder, table = tiny_encoder(), torch.randn(50, 8)
+    projection = ClipProjection(encoder, DenseEmbeddings(table))
+    images = torch.rand(10, 3, 9, 9)
+    features = encoder(images) @ projection.projection.T
+    projection.observe(projection(images))
+    mean, variance = features.mean(0), features.var(0, correction=0)
+    expected = (features - mean) / (variance + EPSILON).sqrt() * table.std(0) + table.mean(0)
+    tokens = projection.tokens(projection(images))[:, 0]
+    torch.testing.assert_close(tokens, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_statistics_follow_acting_while_training_and_nothing_else():
+    agent, images, starts = build(), random_images(3), torch.ones(3, dtype=torch.bool)
+    memory, standardize = agent.initial_memory(3), agent.to_language.standardize
+    agent.peek_values(images, memory, starts)
+    assert standardize.count == 0
+    agent.act(images, memory, starts)
+    agent.act(images, memory, ~starts)  # every frame counts, seen before or not
+    assert standardize.count == 6
+    agent.eval()
+    agent.act(random_images(3), memory, ~starts)
+    assert standardize.count == 6
+
+
+def test_statistics_and_projection_return_with_a_checkpoint(tmp_path):
+    agent = build()
+    play(agent, random_images(20, 2))
+    torch.save(agent.state_dict(), tmp_path / "agent.pt")
+    torch.manual_seed(1)
+    other = build()
+    assert not torch.equal(other.to_language.projection, agent.to_language.projection)
+    other.load_state_dict(torch.load(tmp_path / "agent.pt", weights_only=True))
+    names = {name for name in agent.state_dict() if name.startswith("to_language")}
+    assert names == {
+        "to_language.projection",
+        *(f"to_language.standardize.{name}" for name in ("mean", "squares", "count")),
+    }
+    frames = random_images(5, 3)
+    assert torch.equal(play(agent.eval(), frames), play(other.eval(), frames))
+    assert other.to_language.standardize.count == 40
+
+
+def test_with_fixed_statistics_an_environment_does_not_feel_its_neighbours():
+    agent = build()
+    play(agent, random_images(10, 4))
+    agent.eval()
+    frames = random_images(8, 4)
+    together = play(agent, frames)
+    for columns in ([2], [3, 0]):
+        torch.testing.assert_close(
+            play(agent, frames[:, columns]), together[:, columns], atol=5e-5, rtol=0
+        )
+
+
+def test_equal_widths_need_no_projection(tmp_path):
+    settings = {"clip_encoder": "tiny-resnet", "clip_pretrained": str(tiny_clip("tiny-resnet"))}
+    settings["language_model"] = str(tiny_bert_folder(tmp_path))
+    agent = build_agent(small_config(model="HELMv2", mem_len=5, **settings), *spaces())
+    assert load_language_model(tmp_path).width == 24
+    assert "to_language.projection" not in agent.state_dict()
+    assert play(agent, random_images(9, 2)).isfinite().all()
+
+
+def test_all_mistakes_are_told_before_anything_is_loaded():
+    config = small_config(
+        model="HELMv2", n_layer=9, language_model="all-MiniLM-L6-v2", clip_encoder="ViT-B16"
+    )
+    with pytest.raises(UserError, match=r"n_layer: 9 is more(.|\n)*Did you mean 'ViT-B-16'"):
+        HelmV2.check(config)

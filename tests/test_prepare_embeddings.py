@@ -1,0 +1,112 @@
+from pathlib import Path
+
+import pytest
+
+import main as main_program
+import prepare_embeddings
+from models.grid_clip import GridClip, ViewEncoder
+from models.prompt_embeddings import PROMPTS, PromptEmbeddings
+from tests.agents import SMALL
+from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
+from tests.tiny_clip import tiny_clip
+
+
+def prepare(*more, clip=None, language_model=TRANSFORMER_XL):
+    command = ["--clip-encoder", "tiny-vit", "--clip-pretrained", str(clip or tiny_clip())]
+    command += ["--language-model", str(language_model), "--device", "cpu"]
+    return prepare_embeddings.main([*command, *more])
+
+
+def test_a_run_follows_the_file_that_was_prepared_for_it(in_empty_folder, capsys):
+    assert prepare() == 0
+    path = Path("data/tiny-vit_transfo_xl_k1_minigrid.npz")
+    assert f"{path} is written" in capsys.readouterr().out
+    settings = {
+        **SMALL,
+        "model": "SHELM",
+        "env": "MiniGrid-Empty-5x5-v0",
+        "device": "cpu",
+        "clip_encoder": "tiny-vit",
+        "clip_pretrained": tiny_clip(),
+        "language_model": TRANSFORMER_XL,
+        "topk": 2,
+    }
+    command = [f"--var={key}={value}" for key, value in settings.items()]
+    assert main_program.main(command) == 0
+
+    other = [*command, f"--var=clip_pretrained={tiny_clip(seed=1)}"]
+    assert main_program.main(other) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert "Run: python prepare_embeddings.py --suite minigrid --clip-encoder tiny-vit" in line
+
+
+def test_a_second_call_says_that_nothing_is_to_be_done(in_empty_folder, capsys):
+    assert prepare("--suite", "all") == 0
+    written = {path: path.stat().st_mtime_ns for path in Path("data").iterdir()}
+    assert len(written) == len(PROMPTS)
+    capsys.readouterr()
+    assert prepare("--suite", "all") == 0
+    assert capsys.readouterr().out.count("nothing to be done") == len(PROMPTS)
+    assert {path: path.stat().st_mtime_ns for path in Path("data").iterdir()} == written
+    assert prepare("--suite", "avalon", clip=tiny_clip(seed=1)) == 0
+    assert "avalon.npz is written" in capsys.readouterr().out
+
+
+def test_files_go_where_they_are_wanted(in_empty_folder):
+    bert = tiny_bert_folder(in_empty_folder / "bert")
+    (bert / "vocab.txt").write_text("[PAD]\n##key\nkey\n" + "\n".join(f"x{n}" for n in range(27)))
+    assert prepare("--data-folder", "elsewhere", language_model=bert) == 0
+    found = PromptEmbeddings.read(Path("elsewhere/tiny-vit_bert_minigrid.npz"))
+    assert found.tokens.tolist() == ["key"]
+    assert found.ids.tolist() == [2]
+
+
+def test_the_stand_in_is_trained_once_where_it_is_missing(in_empty_folder, monkeypatch, capsys):
+    trained = []
+
+    def train_grid_clip(batches, seed):
+        assert len(batches) > 0
+        trained.append(seed)
+        return GridClip(ViewEncoder())
+
+    monkeypatch.setattr(prepare_embeddings, "train_grid_clip", train_grid_clip)
+    command = ["--language-model", str(TRANSFORMER_XL), "--device", "cpu"]
+    for _ in range(2):
+        assert prepare_embeddings.main(command) == 0
+    assert len(trained) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "data/grid-clip_transfo_xl_k1_minigrid.npz is written",
+        "data/grid-clip_transfo_xl_k1_minigrid.npz is up to date, nothing to be done",
+    ]
+    found = PromptEmbeddings.read(Path("data/grid-clip_transfo_xl_k1_minigrid.npz"))
+    assert {"key", "door", "red", "wall"} <= set(found.tokens)
+
+
+MISTAKES = {
+    "unknown suite": (["--suite", "minigird"], "invalid choice: 'minigird'"),
+    "unknown encoder": (["--clip-encoder", "ViT-B16"], "Did you mean 'ViT-B-16'?"),
+    "unknown weights": (
+        ["--clip-encoder", "ViT-B-16", "--clip-pretrained", "opnai"],
+        "Did you mean 'openai'?",
+    ),
+    "unknown language model": (["--language-model", "no such folder/"], "no such folder"),
+    "unknown device": (["--device", "abacus"], "device: 'abacus'"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_gets_one_line_and_leaves_nothing(mistake, in_empty_folder, capsys):
+    command, line = MISTAKES[mistake]
+    assert prepare_embeddings.main(command) == 2
+    captured = capsys.readouterr()
+    assert line in captured.err
+    assert len(captured.err.strip().splitlines()) == 1, captured.err
+    assert captured.out == ""
+    assert list(in_empty_folder.iterdir()) == []
+
+
+def test_a_broken_file_is_one_line(in_empty_folder, capsys):
+    Path("data").mkdir()
+    Path("data/tiny-vit_transfo_xl_k1_minigrid.npz").write_text("hello")
+    assert prepare() == 2
+    assert "not a file of prepare_embeddings.py, delete it" in capsys.readouterr().err

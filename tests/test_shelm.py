@@ -1,0 +1,105 @@
+import numpy as np
+import pytest
+import torch
+
+from models import build_agent
+from models.networks import unit_images
+from models.prompt_embeddings import PromptEmbeddings
+from models.shelm import Shelm
+from tests.agents import random_images, small_config, spaces
+from tests.test_token_retrieval import plain_retrieval
+from tests.tiny_clip import tiny_clip, tiny_embeddings, tiny_encoder, tiny_settings
+from utils.errors import UserError
+
+
+def shelm_config(**changes):
+    return small_config(model="SHELM", **(tiny_settings("SHELM") | changes))
+
+
+def build(**changes):
+    return build_agent(shelm_config(**changes), *spaces())
+
+
+@pytest.mark.parametrize("topk", [1, 3])
+def test_the_language_model_reads_the_retrieved_tokens_best_first(topk):
+    agent, found = build(topk=topk), PromptEmbeddings.read(tiny_embeddings())
+    memory, expected_memory = agent.initial_memory(4), agent.initial_memory(4)
+    encoder, language_model = tiny_encoder(), agent.language_model
+    for t in range(3):
+        images, starts = random_images(4), torch.full((4,), t == 0)
+        step = agent.act(images, memory, starts)
+        features = encoder(unit_images(images))
+        plain = plain_retrieval(features, torch.from_numpy(found.embeddings), topk)
+        ids = torch.tensor([[found.ids[number] for number, _ in best] for best in plain])
+        words = [[language_model.vocabulary[id_] for id_ in row] for row in ids]
+        numbers, similarities = agent.retrieve(images)
+        assert [[agent.words[number] for number in row] for row in numbers] == words
+        expected = torch.tensor([[cosine for _, cosine in best] for best in plain])
+        torch.testing.assert_close(similarities, expected, atol=2e-6, rtol=0)
+        tokens = language_model.embed(ids)  # [N, K, D]
+        hidden = language_model.step(tokens, expected_memory, starts)
+        torch.testing.assert_close(step.context, hidden, atol=1e-5, rtol=0)
+
+
+def test_an_explanation_names_the_words_and_their_similarities():
+    agent, images = build(topk=3), random_images(4)
+    explanation, (numbers, similarities) = agent.explain(images), agent.retrieve(images)
+    assert explanation["words"].shape == explanation["similarities"].shape == (4, 3)
+    assert explanation["words"][2, 1] == agent.words[numbers[2, 1]]
+    assert explanation["similarities"].tolist() == similarities.tolist()
+
+
+def test_retrieving_looks_at_what_acting_has_seen():
+    agent, images = build(), random_images(3)
+    agent.act(images, agent.initial_memory(3), torch.ones(3, dtype=torch.bool))
+    agent.retrieve(images)
+    assert agent.remembered.hit_rate == 0.5
+
+
+def test_a_checkpoint_holds_what_is_trained_and_nothing_else():
+    agent = build()
+    assert {name.split(".")[0] for name in agent.state_dict()} == {"query_encoder", "heads"}
+
+
+def test_other_weights_than_the_embeddings_were_made_with_are_refused():
+    with pytest.raises(
+        UserError, match=r"other weights of tiny-vit.*Run: python prepare_embeddings"
+    ):
+        build(clip_pretrained=str(tiny_clip(seed=1)))
+
+
+def test_another_language_model_of_the_same_name_is_refused(tmp_path):
+    found = PromptEmbeddings.read(tiny_embeddings())
+    values = vars(found) | {"language_model_fingerprint": np.array("0" * 64)}
+    PromptEmbeddings(**values).write(tmp_path / "other.npz")
+    with pytest.raises(UserError, match=r"other weights of .*transfo_xl_k1.*Run: python prepare_"):
+        build(embeddings=str(tmp_path / "other.npz"))
+
+
+def test_embeddings_for_models_of_other_names_are_refused_before_anything_is_loaded():
+    tiny_clip("tiny-resnet")
+    with pytest.raises(
+        UserError, match=r"was made for tiny-vit and transfo_xl_k1, not for tiny-res"
+    ):
+        Shelm.check(shelm_config(clip_encoder="tiny-resnet"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"mem_len": 1}, "mem_len: 1 is below the 2 tokens of a step (topk)"),
+        ({"topk": 400}, "topk: 400 is more than the"),
+        ({"embeddings": None}, "data/tiny-vit_transfo_xl_k1_minigrid.npz is missing. Run: python"),
+        ({"clip_encoder": "tiny-vat"}, "'tiny-vat' is unknown. Did you mean 'tiny-vit'?"),
+        ({"n_layer": 9}, "n_layer: 9 is more than the 3 layers"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_loaded(changes, line, in_empty_folder):
+    with pytest.raises(UserError) as caught:
+        Shelm.check(shelm_config(**changes))
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_that_can_work_pass():
+    assert Shelm.check(shelm_config()) is None

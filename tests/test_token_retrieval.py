@@ -1,0 +1,95 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from models.observation_cache import ObservationCache
+from models.token_retrieval import TokenRetrieval, retrieved
+from tests.tiny_clip import tiny_encoder
+
+WORDS = ["key", "door", "ball", "box", "wall"]
+
+
+class ColourEncoder(nn.Module):
+    """An image's feature is its mean colour, any length."""
+
+    images_at_a_time, width = 1, 3
+
+    def forward(self, images):
+        return 7 * images.mean((2, 3))
+
+
+def colours(*rows):
+    """Return images [N, 3, 2, 2] of one colour each."""
+    return torch.tensor(rows, dtype=torch.float32)[:, :, None, None].expand(-1, 3, 2, 2)
+
+
+def plain_retrieval(features, text_features, topk):
+    """Return the numbers of the topk most similar texts, one by one, the straightforward way."""
+    found = []
+    for feature in features.tolist():
+        cosines = [
+            sum(a * b for a, b in zip(feature, text, strict=True))
+            / math.sqrt(sum(a * a for a in feature) * sum(b * b for b in text))
+            for text in text_features.tolist()
+        ]
+        order = sorted(range(len(cosines)), key=lambda number: (-round(cosines[number], 6), number))
+        found.append([(number, cosines[number]) for number in order[:topk]])
+    return found
+
+
+@pytest.mark.parametrize("topk", [1, 3, 40])
+def test_the_most_similar_words_come_first_as_in_a_plain_search(topk):
+    encoder = tiny_encoder()
+    text_features, token_vectors = torch.randn(40, 16), torch.randn(40, 6)
+    words = [f"word{number}" for number in range(40)]
+    retrieval = TokenRetrieval(encoder, text_features, token_vectors, words, topk)
+    images = torch.rand(7, 3, 9, 9)
+    indices, similarities = retrieval.retrieve(images)
+    expected = torch.tensor(plain_retrieval(encoder(images), text_features, topk))  # [N, K, 2]
+    assert indices.tolist() == expected[..., 0].long().tolist()
+    torch.testing.assert_close(similarities, expected[..., 1], atol=2e-6, rtol=0)
+    tokens = retrieval.tokens(retrieval(images))
+    assert torch.equal(tokens, token_vectors[expected[..., 0].long()])
+    assert tokens.shape == (7, topk, 6)
+
+
+def test_similarities_are_cosines_worked_by_hand():
+    text_features = torch.tensor([[3.0, 0, 0], [0, 0.1, 0], [2, 2, 0], [-1, 0, 0], [0, 0, 9]])
+    retrieval = TokenRetrieval(ColourEncoder(), text_features, torch.eye(5), WORDS, 3)
+    indices, similarities = retrieval.retrieve(colours([1, 0, 0], [0, 0.5, 0.5]))
+    assert indices.tolist() == [[0, 2, 1], [1, 4, 2]]
+    half = math.sqrt(0.5)
+    expected = torch.tensor([[1, half, 0], [half, half, 0.5]])
+    torch.testing.assert_close(similarities, expected, atol=1e-6, rtol=0)
+
+
+def test_of_equally_similar_words_the_lower_number_comes_first():
+    # Equal directions, at lengths and places that let rounding tell them apart.
+    directions = torch.tensor([[1.0, 0.3, 0.7], [0.2, 0.9, 0.4]])
+    lengths = torch.rand(61, 1) + 0.1
+    text_features = directions[torch.arange(61) % 2] * lengths
+    words = [str(number) for number in range(61)]
+    retrieval = TokenRetrieval(ColourEncoder(), text_features, torch.randn(61, 4), words, 61)
+    for n_images in (1, 2, 16):
+        indices, _ = retrieval.retrieve(colours(*[[1, 0.3, 0.7]] * n_images))
+        assert indices.tolist() == [[*range(0, 61, 2), *range(1, 61, 2)]] * n_images
+
+
+def test_what_the_cache_remembers_is_what_was_retrieved():
+    retrieval = TokenRetrieval(tiny_encoder(), torch.randn(5, 16), torch.randn(5, 6), WORDS, 2)
+    cache = ObservationCache(lambda images: retrieval(images / 255), 1, retrieval.block_size)
+    images = torch.randint(0, 256, (4, 3, 9, 9), dtype=torch.uint8)
+    first, again = cache(images), cache(images)
+    assert torch.equal(first, again)
+    assert first.shape == (4, 2, 2)
+    expected = retrieval.retrieve(images / 255)
+    assert torch.equal(retrieved(again).indices, expected.indices)
+    torch.testing.assert_close(retrieved(again).similarities, expected.similarities)
+
+
+def test_a_checkpoint_holds_neither_encoder_nor_embeddings():
+    retrieval = TokenRetrieval(tiny_encoder(), torch.randn(5, 16), torch.randn(5, 6), WORDS, 2)
+    assert retrieval.state_dict() == {}
+    assert list(retrieval.parameters()) == []
