@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
+import importlib
 import io
+import multiprocessing
 import os
 from types import ModuleType
 from typing import Any
@@ -112,6 +114,11 @@ def _import_miniworld() -> ModuleType:
     """
     import pyglet
 
+    if multiprocessing.parent_process() is None:
+        # PyTorch's optimisers import Triton. Its LLVM and that of Mesa's software renderer share
+        # symbols, and the process dies when Mesa's comes first. Workers have no optimiser.
+        with contextlib.suppress(ImportError):
+            importlib.import_module("triton")
     if "DISPLAY" not in os.environ:
         pyglet.options["headless"] = True
         # Mesa's software renderer would start a thread per core in every process.

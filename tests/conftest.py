@@ -1,5 +1,12 @@
+import sys
+from types import ModuleType, SimpleNamespace
+
 import pytest
 import torch
+
+from envs import miniworld
+from tests.fake_lab import FakeLab
+from utils.errors import UserError
 
 
 def pytest_configure(config):
@@ -16,3 +23,22 @@ def in_empty_folder(tmp_path, monkeypatch):
     """Run the test in an empty working directory and return it."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def lab(monkeypatch):
+    """Put the stand-in where DeepMind Lab would be."""
+    module = ModuleType("deepmind_lab")
+    module.Lab = FakeLab
+    monkeypatch.setitem(sys.modules, "deepmind_lab", module)
+    monkeypatch.setattr(FakeLab, "opened", [])
+    return FakeLab
+
+
+@pytest.fixture(scope="session")
+def opengl():
+    """Skip where MiniWorld cannot be drawn."""
+    try:
+        miniworld.make(SimpleNamespace(env="MiniWorld-Sign-v0", n_envs=1), seed=0).close()
+    except (UserError, ModuleNotFoundError) as error:
+        pytest.skip(f"MiniWorld cannot be played here: {error}")
