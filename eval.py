@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +15,13 @@ from models import build_agent, resolve_device
 from models.agent import Agent
 from models.baselines import RandomAgent
 from trainers.checkpoint import find_checkpoint, load_checkpoint
-from trainers.evaluation import Episode, evaluate
+from trainers.evaluation import Episode, Recording, evaluate
 from utils.command_line import Parser, run_program, whole_number
 from utils.config import Config, config_from_dict
 from utils.run_folder import write_json
 from utils.seeding import seed_everything
 
+EPISODES = Path("episodes")
 MOST_ENVS = 16
 
 
@@ -39,15 +40,19 @@ def play(argv: Sequence[str] | None) -> None:
         config,
         device=resolve_device(arguments.device),
         n_envs=min(arguments.n_episodes, MOST_ENVS),
+        normalize_reward=False,  # recordings show the environment's own rewards
     )
     seed_everything(arguments.seed)
     env = make_vector_env(config, arguments.seed)
     try:
         agent = build(config, env, None if arguments.random else checkpoint)
-        found = evaluate(
+        played = evaluate(
             agent, env, arguments.n_episodes, arguments.deterministic, seed=arguments.seed
         )
-        episodes = list(tqdm(found, total=arguments.n_episodes, unit="episode"))
+        name = f"{path.parent.name}_{path.stem}_{result_name(arguments)}"
+        folder = EPISODES / config.env / config.model
+        recordings = tqdm(played, total=arguments.n_episodes, unit=" episodes")
+        episodes = list(save_each(recordings, folder, name))
     finally:
         env.close()
 
@@ -55,7 +60,7 @@ def play(argv: Sequence[str] | None) -> None:
     result = summarize(episodes) | {"checkpoint": path.name, **settings(arguments, config)}
     write_json(target, result)
     print(table(episodes, result))
-    print(f"written to {target}")
+    print(f"written to {target}, the episodes to {folder}")
 
 
 def build(config: Config, env: VectorEnv, checkpoint: dict | None) -> Agent:
@@ -64,7 +69,15 @@ def build(config: Config, env: VectorEnv, checkpoint: dict | None) -> Agent:
         return RandomAgent(env.single_action_space).to(config.device)
     agent = build_agent(config, env.single_observation_space, env.single_action_space)
     agent.load_state_dict(checkpoint["agent"])
-    return agent
+    return agent.eval()
+
+
+def save_each(recordings: Iterable[Recording], folder: Path, name: str) -> Iterator[Episode]:
+    """Write each recording into a folder as it comes and pass on its return and length."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, recording in enumerate(recordings, start=1):
+        recording.save(folder / f"{name}_{number:03d}.npz")
+        yield recording.episode
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:

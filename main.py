@@ -12,6 +12,7 @@ from trainers.ppo import PPOTrainer
 from utils.command_line import Parser, run_program
 from utils.config import describe_settings, load_config
 from utils.errors import raise_all
+from utils.published import published_table
 from utils.run_folder import check_run_id, create_run_folder
 from utils.seeding import seed_everything
 
@@ -24,6 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def train(argv: Sequence[str] | None) -> None:
     """Build everything the settings name, train, and report on one screen."""
     arguments = parse_arguments(argv)
+    if arguments.list_configs:
+        print(published_table())
+        return
     overrides = [*arguments.var, *([f"seed={arguments.seed}"] if arguments.seed else [])]
     config = load_config(arguments.config, overrides)
     if arguments.print_config:
@@ -64,6 +68,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--run-id", metavar="NAME", help="run folder's name instead of the settings"
     )
+    parser.add_argument("--list-configs", action="store_true", help="show the published settings")
     parser.add_argument("--print-config", action="store_true", help="show all settings and stop")
     return parser.parse_args(argv)
 

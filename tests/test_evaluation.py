@@ -16,17 +16,37 @@ class Silent:
 
     def act(self, observations, memory, starts, deterministic=False):
         zeros = torch.zeros(len(observations))
-        return Step(zeros.long(), zeros, zeros, zeros[:, None])
+        return Step(zeros.long(), zeros, observations[:, 0, 0, 0].float(), zeros[:, None])
+
+    def explain(self, observations):
+        return {"words": np.array([[str(n)] for n in observations[:, 0, 0, 0].tolist()])}
 
 
 def test_every_environment_plays_its_share_however_long_its_episodes_are():
     env = CountingEnv(lengths=[2, 5, 3])
     episodes = list(evaluate(Silent(), env, n_episodes=7))
     assert len(episodes) == 7
-    assert sorted(episode.length for episode in episodes) == [2, 2, 2, 3, 3, 5, 5]
+    lengths = [recording.episode.length for recording in episodes]
+    assert sorted(lengths) == [2, 2, 2, 3, 3, 5, 5]
 
 
 def test_returns_are_raw_sums_of_rewards():
     env = CountingEnv(lengths=[4])
-    (episode,) = evaluate(Silent(), env, n_episodes=1)
-    assert episode.episode_return == np.sum([1, 2, 3, 4])
+    (recording,) = evaluate(Silent(), env, n_episodes=1)
+    assert recording.episode.episode_return == np.sum([1, 2, 3, 4])
+
+
+def test_a_recording_holds_its_own_episode_and_is_read_without_pickle(tmp_path):
+    env = CountingEnv(lengths=[2, 3])
+    for number, recording in enumerate(evaluate(Silent(), env, n_episodes=4)):
+        path = tmp_path / f"{number}.npz"
+        recording.save(path)
+        with np.load(path, allow_pickle=False) as arrays:
+            length = recording.episode.length
+            counts = list(range(length))
+            assert arrays["observations"].shape == (length, 3, 9, 9)
+            assert arrays["observations"][:, 0, 0, 0].tolist() == counts
+            assert arrays["values"].tolist() == counts
+            assert arrays["rewards"].tolist() == [count + 1 for count in counts]
+            assert arrays["words"][:, 0].tolist() == [str(count) for count in counts]
+            assert arrays["actions"].shape == (length,)

@@ -113,7 +113,7 @@ class PPOTrainer:
         self.config, self.agent, self.env = config, agent, env
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=config.learning_rate, eps=1e-8, weight_decay=0.01
+            self.parameters, lr=config.learning_rate, eps=1e-8, weight_decay=0.01, fused=True
         )
         self.schedules = _schedules(config)
         self.advantage_statistics = RunningMeanVariance()

@@ -1,0 +1,58 @@
+"""Every file under configs/ loads, holds only differences and is what was published."""
+
+import csv
+import dataclasses
+import json
+
+import pytest
+
+import main
+from envs import check_env_name
+from models import agent_class
+from tests.golden_data import GOLDEN
+from utils.config import DEFAULT_FILE, load_config
+from utils.published import CONFIGS, published_configs
+
+with (GOLDEN / "hyperparameters.csv").open() as file:
+    PUBLISHED = {row.pop("path"): row for row in csv.DictReader(file)}
+NAMES = [str(path.relative_to(CONFIGS.parent)) for path in published_configs()]
+ENCODERS = {"HELMv2": "RN50", "SHELM": "ViT-B-16"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_settings_file_loads_and_names_what_exists(name):
+    config = load_config(CONFIGS.parent / name)
+    agent_class(config.model)
+    check_env_name(config.env)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_settings_file_holds_only_what_differs(name):
+    default = json.loads(DEFAULT_FILE.read_text())
+    values = json.loads((CONFIGS.parent / name).read_text())
+    assert {key for key, value in values.items() if default[key] == value} == set()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_settings_are_those_published(name):
+    config = dataclasses.asdict(load_config(CONFIGS.parent / name))
+    for key, text in PUBLISHED[name].items():
+        if key in config and text:
+            assert config[key] == type(config[key])(text), key
+    if "HELM" in config["model"]:
+        assert config["language_model"] == "transfo-xl-wt103"
+    assert config["clip_encoder"] == ENCODERS.get(config["model"], "grid-clip")
+
+
+def test_the_mazes_and_the_procgen_games_stand_beside_them():
+    others = sorted(set(NAMES) - set(PUBLISHED))
+    assert len(others) == 3 * 7
+    steps = {load_config(CONFIGS.parent / name).n_steps for name in others}
+    assert steps == {2_000_000, 25_000_000}
+
+
+def test_the_list_shows_every_file(capsys):
+    assert main.main(["--list-configs"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in NAMES)
+    assert "25,000,000" in printed

@@ -1,0 +1,217 @@
+"""The programs through their command lines, with tiny settings."""
+
+import csv
+import json
+from pathlib import Path
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+
+import eval as eval_program
+import main as main_program
+from models import AGENTS
+from tests.golden_data import GOLDEN
+from tests.tiny_clip import tiny_settings
+from trainers.checkpoint import BEST, LAST, load_checkpoint
+
+TASK = "MiniGrid-Empty-5x5-v0"
+TINY_MODEL = str(GOLDEN / "transfo_xl_k1")
+TINY = {
+    "env": TASK,
+    "language_model": TINY_MODEL,
+    "device": "cpu",
+    "n_steps": 64,
+    "n_envs": 2,
+    "n_rollout_steps": 16,
+    "n_batches": 2,
+    "n_epochs": 1,
+}
+
+
+def arguments(*more, **changes):
+    """Return a command line of tiny settings."""
+    settings = [f"--var={key}={value}" for key, value in (TINY | changes).items()]
+    return [*settings, *more]
+
+
+def train(name, run_id, **changes):
+    settings = {"model": name, **tiny_settings(name), **changes}
+    assert main_program.main(arguments("--run-id", run_id, **settings)) == 0
+    (folder,) = Path("experiments").glob(f"*/*/{run_id}")
+    return folder
+
+
+def metrics(folder):
+    """Return the rows of a run without what the clock says."""
+    with (folder / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_agent_is_trained_then_evaluated(name, in_empty_folder, capsys):
+    folder = train(name, "first")
+    assert str(folder) == f"experiments/{name}/{TASK}/first"
+    assert {path.name for path in folder.iterdir()} >= {
+        *("config.json", "run.json", "metrics.csv", BEST, LAST)
+    }
+    assert [row["env_steps"] for row in metrics(folder)] == ["32", "64"]
+    assert "mean return" in capsys.readouterr().out
+
+    assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes", "3"]) == 0
+    (result,) = folder.glob("ckpt_best_eval_*.json")
+    result = json.loads(result.read_text())
+    assert len(result["returns"]) == len(result["lengths"]) == 3
+    assert result["return_mean"] == pytest.approx(sum(result["returns"]) / 3)
+    assert "spread" in capsys.readouterr().out
+    recordings = sorted(Path("episodes", TASK, name).glob("*.npz"))
+    for path, length, episode_return in zip(
+        recordings, result["lengths"], result["returns"], strict=True
+    ):
+        with np.load(path, allow_pickle=False) as arrays:
+            assert arrays["observations"].shape == (length, 3, 56, 56)
+            assert arrays["rewards"].sum() == pytest.approx(episode_return)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_the_same_seed_gives_the_same_metrics(name, in_empty_folder):
+    first, second = train(name, "first"), train(name, "second")
+    assert metrics(first) == metrics(second)
+    assert metrics(first) != metrics(train(name, "third", seed=1))
+
+
+def test_an_evaluation_is_repeatable_and_restores_the_agent(in_empty_folder):
+    folder = train("HELM", "first")
+    results = []
+    for policy in ([], [], ["--deterministic"], ["--random"]):
+        command = ["--ckpt-path", str(folder / LAST), "--n-episodes", "4", "--seed", "5", *policy]
+        assert eval_program.main(command) == 0
+        name = {"--deterministic": "greedy", "--random": "random"}.get("".join(policy), "sampled")
+        path = folder / f"ckpt_last_eval_{name}_4_episodes_seed_5.json"
+        results.append(json.loads(path.read_text()))
+    assert results[0] == results[1]
+    assert results[0]["returns"] != results[3]["returns"]
+    assert results[2]["deterministic"]
+
+
+def test_a_checkpoint_holds_what_a_later_evaluation_needs(in_empty_folder):
+    state = load_checkpoint(train("HELM", "first") / LAST)
+    assert state["config"]["language_model"] == TINY_MODEL
+    assert state["env_steps"] == 64
+    assert state["agent"]["to_language.projection"].shape == (64, 56 * 56)
+    assert state["env"]
+    assert len(state["optimizer"]["state"]) > 0
+
+
+def test_no_checkpoint_is_written_unless_wanted(in_empty_folder):
+    folder = train("CNN-PPO", "first", save_ckpt="false")
+    assert not list(folder.glob("*.pt"))
+
+
+def test_printed_settings_are_a_settings_file(in_empty_folder, capsys):
+    assert main_program.main(["--var", "gamma=0.5", "--seed", "7", "--print-config"]) == 0
+    (in_empty_folder / "mine.json").write_text(capsys.readouterr().out)
+    assert main_program.main(["--config", "mine.json", "--print-config"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["gamma"], printed["seed"]) == (0.5, 7)
+
+
+def test_help_prints_every_setting(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main_program.main(["--help"])
+    assert exit_.value.code == 0
+    assert "  gae_lambda (a number, default 0.99)" in capsys.readouterr().out
+
+
+TRAINING_MISTAKES = {
+    "unknown key": (["--var", "learnin_rate=1"], "Did you mean 'learning_rate'?"),
+    "wrong type": (["--var", "n_envs=many"], 'n_envs: "many" is not a whole number'),
+    "no value": (["--var", "n_envs"], "expected KEY=VALUE"),
+    "unknown model": (["--var", "model=HELLM"], "Did you mean 'HELM'?"),
+    "unknown environment": (
+        ["--var", "env=MiniGrid-KeyCoridorS3R1-v0"],
+        "Did you mean 'MiniGrid-KeyCorridorS3R1-v0'?",
+    ),
+    "unknown suite": (["--var", "env=Pong"], "unknown environment 'Pong'"),
+    "rollout not divisible": (["--var", "n_batches=7"], "cannot be cut into 7"),
+    "too many layers": (
+        ["--var", "n_layer=9", "--var", "language_model=all-MiniLM-L6-v2"],
+        "n_layer: 9 is more than the 6 layers",
+    ),
+    "memory below a step": (["--var", "mem_len=0"], "mem_len: 0 is out of range (1 or more)"),
+    "unknown image encoder": (
+        ["--var", "model=HELMv2", "--var", "clip_encoder=ViT-B16"],
+        "Did you mean 'ViT-B-16'?",
+    ),
+    "stand-in not trained": (["--var", "model=HELMv2"], "Run: python prepare_embeddings.py"),
+    "no embeddings": (
+        ["--var", "model=SHELM", "--var", "clip_encoder=ViT-B-16"],
+        "is missing. Run: python prepare_embeddings.py --suite minigrid --clip-encoder ViT-B-16",
+    ),
+    "no such settings file": (["--config", "nowhere.json"], "no such settings file"),
+    "unknown device": (["--var", "device=abacus"], "device: 'abacus'"),
+    "unknown option": (["--vra", "gamma=1"], "unrecognized arguments"),
+    "bad seed": (["--seed", "x"], 'seed: "x" is not a whole number'),
+    "seed below zero": (["--seed=-1"], "seed: -1 is out of range"),
+    "run id elsewhere": (["--run-id", "../x"], "a run id is one folder name"),
+}
+
+
+@pytest.mark.parametrize("mistake", TRAINING_MISTAKES)
+def test_a_mistake_gets_one_line_and_leaves_nothing(mistake, in_empty_folder, capsys):
+    command, line = TRAINING_MISTAKES[mistake]
+    assert main_program.main(command) == 2
+    assert_one_line(capsys, line)
+    assert list(in_empty_folder.iterdir()) == []
+
+
+def assert_one_line(capsys, text):
+    captured = capsys.readouterr()
+    assert text in captured.err
+    assert len(captured.err.strip().splitlines()) == 1, captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize("name", ["transfo-xl-wt103", "someone/some-bert"])
+def test_a_hub_out_of_reach_names_the_offline_choices(name, in_empty_folder, monkeypatch, capsys):
+    def unreachable(*arguments, **options):
+        raise huggingface_hub.errors.LocalEntryNotFoundError("no connection")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
+    assert main_program.main(["--var", f"language_model={name}"]) == 2
+    assert_one_line(capsys, "all-MiniLM-L6-v2")
+    assert list(in_empty_folder.iterdir()) == []
+
+
+def test_a_run_id_in_use_is_refused(in_empty_folder, capsys):
+    train("CNN-PPO", "first")
+    capsys.readouterr()
+    assert main_program.main(arguments("--run-id", "first", model="CNN-PPO")) == 2
+    assert_one_line(capsys, "exists already")
+
+
+EVALUATION_MISTAKES = {
+    "nothing given": ([], "--ckpt-path"),
+    "missing": (["--ckpt-path", "nowhere"], "no such file or folder"),
+    "empty folder": (["--ckpt-path", "empty"], "holds neither"),
+    "text file": (["--ckpt-path", "text.pt"], "not a checkpoint"),
+    "another torch file": (["--ckpt-path", "other.pt"], "not a checkpoint of format"),
+    "without settings": (["--ckpt-path", "bare.pt"], "not a checkpoint"),
+    "no episodes": (["--ckpt-path", "text.pt", "--n-episodes", "0"], "whole number of 1 or more"),
+    "negative seed": (["--ckpt-path", "text.pt", "--seed=-1"], "whole number of 0 or more"),
+}
+
+
+@pytest.mark.parametrize("mistake", EVALUATION_MISTAKES)
+def test_a_mistake_in_an_evaluation_gets_one_line(mistake, in_empty_folder, capsys):
+    (in_empty_folder / "empty").mkdir()
+    (in_empty_folder / "text.pt").write_text("hello")
+    torch.save({"weights": torch.zeros(3)}, "other.pt")
+    torch.save({"format": 1}, "bare.pt")
+    before = sorted(in_empty_folder.rglob("*"))
+    command, line = EVALUATION_MISTAKES[mistake]
+    assert eval_program.main(command) == 2
+    assert_one_line(capsys, line)
+    assert sorted(in_empty_folder.rglob("*")) == before

@@ -1,0 +1,44 @@
+"""Training and evaluation through the command lines: every agent on every suite."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import eval as eval_program
+import main as main_program
+from models import AGENTS
+from tests.tiny_clip import tiny_settings
+
+TASKS = {
+    "MiniGrid-RedBlueDoors-6x6-v0": (3, 56, 56),
+    "RandomMaze-v0": (3, 9, 9),
+    "maze": (3, 64, 64),
+    "MiniWorld-Sign-v0": (3, 60, 80),
+    "psychlab_continuous_recognition": (3, 80, 80),
+    "ContinuousRecognition-v0": (3, 80, 80),
+}
+TINY = {"device": "cpu", "n_steps": 8, "n_envs": 1, "n_rollout_steps": 8, "n_batches": 2}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_agent_is_trained_and_played(name, task, in_empty_folder, lab, request):
+    if task.startswith("MiniWorld-"):
+        request.getfixturevalue("opengl")
+    settings = TINY | {"model": name, "env": task} | tiny_settings(name)
+    command = [f"--var={key}={value}" for key, value in settings.items()]
+    assert main_program.main([*command, "--run-id", "tiny"]) == 0
+    folder = Path("experiments", name, task, "tiny")
+    assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes", "1"]) == 0
+
+    (result,) = folder.glob("*_eval_*.json")
+    (length,) = json.loads(result.read_text())["lengths"]
+    (recording,) = Path("episodes", task, name).glob("*.npz")
+    with np.load(recording, allow_pickle=False) as arrays:
+        assert arrays["observations"].shape == (length, *TASKS[task])
+        assert arrays["observations"].dtype == np.uint8
+        if name == "SHELM":
+            assert arrays["words"].shape == arrays["similarities"].shape == (length, 2)
+            assert (np.diff(arrays["similarities"]) <= 0).all()
