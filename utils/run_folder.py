@@ -16,7 +16,7 @@ from utils.errors import UserError
 
 EXPERIMENTS = Path("experiments")
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("torch", "numpy", "gymnasium", "minigrid", "envpool", "transformers")
+PACKAGES = ("torch", "numpy", "gymnasium", "minigrid", "envpool", "miniworld", "open_clip_torch")
 LONGEST_NAME = 120  # file systems allow 255 bytes for one name
 
 
