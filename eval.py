@@ -42,6 +42,7 @@ def play(argv: Sequence[str] | None) -> None:
         n_envs=min(arguments.n_episodes, MOST_ENVS),
         normalize_reward=False,  # recordings show the environment's own rewards
     )
+    print(f"{config.model} on {config.env}, from {path}", flush=True)
     seed_everything(arguments.seed)
     env = make_vector_env(config, arguments.seed)
     try:

@@ -28,7 +28,7 @@ def train(argv: Sequence[str] | None) -> None:
     if arguments.list_configs:
         print(published_table())
         return
-    overrides = [*arguments.var, *([f"seed={arguments.seed}"] if arguments.seed else [])]
+    overrides = [*arguments.var, *(f"seed={seed}" for seed in arguments.seed)]
     config = load_config(arguments.config, overrides)
     if arguments.print_config:
         print(json.dumps(dataclasses.asdict(config), indent=2))
@@ -40,13 +40,14 @@ def train(argv: Sequence[str] | None) -> None:
     )
 
     config = dataclasses.replace(config, device=resolve_device(config.device))
+    print(f"{config.model} on {config.env}, device {config.device}", flush=True)
     seed_everything(config.seed)
     env = make_vector_env(config, config.seed)
     try:
         agent = build_agent(config, env.single_observation_space, env.single_action_space)
         trainer = PPOTrainer(config, agent, env)
         folder = create_run_folder(config, arguments.run_id, overrides)
-        print(f"{config.model} on {config.env}, device {config.device}, writing to {folder}")
+        print(f"writing to {folder}", flush=True)
         print(trainer.train(folder).report(folder))
     finally:
         env.close()
@@ -64,7 +65,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--var", metavar="KEY=VALUE", action="append", default=[], help="one setting, repeatable"
     )
-    parser.add_argument("--seed", metavar="N", help="the same as --var seed=N")
+    parser.add_argument("--seed", metavar="N", nargs=1, default=[], help="short for --var seed=N")
     parser.add_argument(
         "--run-id", metavar="NAME", help="run folder's name instead of the settings"
     )
