@@ -9,6 +9,7 @@ import pytest
 import main
 from envs import check_env_name
 from models import agent_class
+from models.agent import Agent
 from tests.golden_data import GOLDEN
 from utils.config import DEFAULT_FILE, load_config
 from utils.published import CONFIGS, published_configs
@@ -22,8 +23,8 @@ ENCODERS = {"HELMv2": "RN50", "SHELM": "ViT-B-16"}
 @pytest.mark.parametrize("name", NAMES)
 def test_a_settings_file_loads_and_names_what_exists(name):
     config = load_config(CONFIGS.parent / name)
-    agent_class(config.model)
-    check_env_name(config.env)
+    assert issubclass(agent_class(config.model), Agent)
+    assert check_env_name(config.env) is None
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -167,6 +167,24 @@ def test_a_mistake_gets_one_line_and_leaves_nothing(mistake, in_empty_folder, ca
     assert list(in_empty_folder.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"mem_len": 1}, "mem_len: 1 is below the 2 tokens of a step (topk)"),
+        (
+            {"embeddings": "nowhere.npz"},
+            "nowhere.npz is missing. Run: python prepare_embeddings.py",
+        ),
+    ],
+)
+def test_what_shelm_cannot_work_with_gets_one_line(changes, line, in_empty_folder, capsys):
+    settings = {"model": "SHELM", **tiny_settings("SHELM"), **changes}
+    capsys.readouterr()  # what making the embeddings printed
+    assert main_program.main([f"--var={key}={value}" for key, value in settings.items()]) == 2
+    assert_one_line(capsys, line)
+    assert list(in_empty_folder.iterdir()) == []
+
+
 def assert_one_line(capsys, text):
     captured = capsys.readouterr()
     assert text in captured.err
