@@ -10,7 +10,15 @@ import pytest
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 import envs
-from envs import Suite, check_env_name, make_vector_env, minigrid, procgen, random_maze
+from envs import (
+    Suite,
+    check_env_name,
+    continuous_recognition,
+    make_vector_env,
+    minigrid,
+    procgen,
+    random_maze,
+)
 from envs.envpool_vector import pool_tasks
 from envs.wrappers import RewardNormalization
 from utils.errors import UserError
@@ -19,11 +27,15 @@ DYNAMIC_OBSTACLES = "MiniGrid-Dynamic-Obstacles-5x5-v0"
 
 
 class Case(NamedTuple):
-    """A suite's environments: how to make n_envs of them from a seed, and how they end."""
+    """A suite's environments: how to make n_envs of them from a seed, and how they end.
+
+    Idle play ends after `time_limit` steps, by truncation unless the last step `terminates`.
+    """
 
     make: Callable[[int, int], VectorEnv]
     idle_action: int
     time_limit: int
+    terminates: bool = False
 
 
 CASES = {
@@ -40,6 +52,14 @@ if pool_tasks():
     )
 CASES["random_maze"] = Case(
     lambda n_envs, seed: random_maze.make(settings("RandomMaze-v0", n_envs=n_envs), seed), 0, 100
+)
+CASES["continuous_recognition"] = Case(
+    lambda n_envs, seed: continuous_recognition.make(
+        settings("ContinuousRecognition-v0", n_envs=n_envs), seed
+    ),
+    idle_action=0,
+    time_limit=50,
+    terminates=True,
 )
 
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
@@ -130,9 +150,10 @@ def test_every_step_counts_towards_an_episode(case):
     ends = []
     for t in range(1, 3 * case.time_limit + 1):
         _, _, terminated, truncated, info = env.step(actions)
-        assert not terminated.any()
-        if truncated.any():
-            assert truncated.all()
+        ended, other = (terminated, truncated) if case.terminates else (truncated, terminated)
+        assert not other.any()
+        if ended.any():
+            assert ended.all()
             assert info["_final_obs"].all()
             ends.append(t)
     assert ends == [case.time_limit, 2 * case.time_limit, 3 * case.time_limit]
@@ -154,7 +175,9 @@ def test_the_last_observation_of_an_ended_episode_is_kept_beside_the_first_of_th
 
 
 def settings(env, normalize_reward=None, n_envs=3):
-    return SimpleNamespace(env=env, n_envs=n_envs, gamma=0.99, normalize_reward=normalize_reward)
+    return SimpleNamespace(
+        env=env, n_envs=n_envs, gamma=0.99, normalize_reward=normalize_reward, stimuli=None
+    )
 
 
 def test_a_name_leads_to_its_suite_and_statistics():
