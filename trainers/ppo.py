@@ -304,12 +304,15 @@ class PPOTrainer:
         """Write the best checkpoint when the mean return improves, the last one now and then."""
         is_best = mean_return > self.best_mean_return
         self.best_mean_return = max(mean_return, self.best_mean_return)
+        if not self.config.save_ckpt:
+            return
         is_last = self.env_steps >= self.config.n_steps
         is_due = time.perf_counter() - self._last_saved > CHECKPOINT_SECONDS
-        if self.config.save_ckpt and is_best:
-            save_checkpoint(folder / BEST, self.state_dict())
-        if self.config.save_ckpt and (is_last or is_due):
-            save_checkpoint(folder / LAST, self.state_dict())
+        state = self.state_dict() if is_best or is_last or is_due else {}
+        if is_best:
+            save_checkpoint(folder / BEST, state)
+        if is_last or is_due:
+            save_checkpoint(folder / LAST, state)
             self._last_saved = time.perf_counter()
 
     def _progress_bar(self) -> tqdm:
