@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from utils.config import Config
+from utils.distinct_images import DistinctImages
 
 AnyMemory = TypeVar("AnyMemory", bound="Memory")
 
@@ -73,7 +74,7 @@ class Batch(NamedTuple):
     """B samples of a rollout; for a sequential agent, whole sequences one after another.
 
     Attributes:
-        images: The different images among the samples' observations.  [U, C, H, W] uint8
+        images: The U different images among the samples' observations.
         image_of: Which of the images each sample shows.  [B] int64
         actions: What was done.  [B] int64
         log_probs: Log-probability of the action when acting.  [B]
@@ -81,10 +82,11 @@ class Batch(NamedTuple):
         advantages: Not standardised.  [B]
         returns: Targets of the critic.  [B]
         context: `Step.context` of the samples.  [B, ...]
-        lengths: Length of each of S sequences, summing to B; None for single steps.  [S] int64
+        lengths: Length of each of S sequences, summing to B; None for single steps.
+            [S] int64, on the CPU
     """
 
-    images: Tensor
+    images: DistinctImages
     image_of: Tensor
     actions: Tensor
     log_probs: Tensor

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn.utils import rnn
 
 from models.agent import Agent, Batch, Evaluation, Memory, Step, TensorMemory
-from models.networks import ActorCritic, SmallImpalaCNN, unit_images
+from models.networks import ActorCritic, SmallImpalaCNN
+from models.observation_cache import EncoderCache
 from utils.config import Config
 
 
@@ -20,6 +21,7 @@ class CnnPpo(Agent):
     ) -> None:
         super().__init__()
         self.encoder = SmallImpalaCNN(observation_space.shape, n_features)
+        self.features = EncoderCache(self.encoder, config.observation_cache_mb)
         self.heads = ActorCritic(n_features, int(action_space.n))
 
     def initial_memory(self, n_envs: int) -> TensorMemory:
@@ -31,18 +33,19 @@ class CnnPpo(Agent):
         self, observations: Tensor, memory: Memory, starts: Tensor, deterministic: bool = False
     ) -> Step:
         """Choose actions from the images alone."""
-        features = self.encoder(unit_images(observations))
+        features = self.features(observations)
         return self.heads.step(features, features[:, :0], deterministic)
 
     @torch.no_grad()
     def peek_values(self, observations: Tensor, memory: Memory, starts: Tensor) -> Tensor:
         """Return the values [N] of observations."""
-        return self.heads.values(self.encoder(unit_images(observations)))
+        return self.heads.values(self.features(observations))
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Run encoder and heads on a batch."""
-        features = self.encoder(unit_images(batch.images))[batch.image_of]
-        return self.heads.evaluate(features, batch.actions)
+        self.features.clear()
+        features = self.encoder.of_distinct(batch.images)
+        return self.heads.evaluate(features, batch.actions, batch.image_of)
 
 
 class ImpalaPpo(Agent):
@@ -59,6 +62,7 @@ class ImpalaPpo(Agent):
     ) -> None:
         super().__init__()
         self.encoder = SmallImpalaCNN(observation_space.shape, n_features, channels=(16, 32))
+        self.features = EncoderCache(self.encoder, config.observation_cache_mb)
         self.lstm = nn.LSTM(n_features, n_features)
         self.heads = ActorCritic(n_features, int(action_space.n))
 
@@ -87,9 +91,10 @@ class ImpalaPpo(Agent):
         """Run the LSTM over every sequence of the batch from its stored state."""
         if batch.lengths is None:
             raise ValueError("Impala-PPO learns from whole sequences, the batch has single steps")
-        features = self.encoder(unit_images(batch.images))[batch.image_of]  # [B, F]
+        self.features.clear()
+        features = self.encoder.of_distinct(batch.images)[batch.image_of]  # [B, F]
         lengths = batch.lengths.tolist()
-        firsts = batch.lengths.cumsum(0) - batch.lengths
+        firsts = (batch.lengths.cumsum(0) - batch.lengths).to(batch.context.device)
         hidden, cell = batch.context[firsts].unbind(1)  # [S, F] each
         packed = rnn.pack_sequence(list(features.split(lengths)), enforce_sorted=False)
         output, _ = self.lstm(packed, (hidden[None].contiguous(), cell[None].contiguous()))
@@ -97,7 +102,7 @@ class ImpalaPpo(Agent):
 
     def _advance(self, observations: Tensor, state: Tensor) -> Tensor:
         """Return the state [N, 2, F] after one more observation."""
-        features = self.encoder(unit_images(observations))
+        features = self.features(observations)
         hidden, cell = state.unbind(1)
         _, (hidden, cell) = self.lstm(features[None], (hidden[None], cell[None]))
         return torch.stack((hidden[0], cell[0]), dim=1)

@@ -30,6 +30,7 @@ class FrozenHopfield(ImageToLanguage):
         beta: Inverse temperature; the larger, the nearer to a single token.
     """
 
+    block_size = 4  # a step shows few new images
     projection: Tensor
 
     def __init__(self, projection: Tensor, embeddings: TokenEmbeddings, beta: float) -> None:

@@ -25,14 +25,17 @@ from models.language import (
     load_language_model,
 )
 from models.networks import ActorCritic, Frozen, SmallImpalaCNN, unit_images
-from models.observation_cache import ObservationCache
+from models.observation_cache import EncoderCache, ObservationCache
 from utils.config import Config
 from utils.errors import UserError
 
 
 def configured_language_model(config: Config) -> LanguageModel:
     """Return the language model of a run."""
-    return load_language_model(config.language_model, config.mem_len, config.n_layer, config.device)
+    dtype = getattr(torch, config.frozen_dtype)
+    return load_language_model(
+        config.language_model, config.mem_len, config.n_layer, config.device, dtype
+    )
 
 
 class LanguageMemoryAgent(Agent):
@@ -43,7 +46,8 @@ class LanguageMemoryAgent(Agent):
         action_space: A discrete actions.
         to_language: Frozen map from images to tokens.
         language_model: The frozen memory.
-        observation_cache_mb: How much memory the results of `to_language` get.
+        observation_cache_mb: How much memory the results of `to_language` get, and the query
+            encoder's.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class LanguageMemoryAgent(Agent):
         self.heads = ActorCritic(2 * width, int(action_space.n))
         self.to_language = to_language.requires_grad_(False)
         self._language_model = Frozen(language_model)
+        self.queries = EncoderCache(self.query_encoder, observation_cache_mb)
         self.remembered = ObservationCache(
             lambda images: self.to_language(unit_images(images)),
             observation_cache_mb,
@@ -73,7 +78,7 @@ class LanguageMemoryAgent(Agent):
 
     def initial_memory(self, n_envs: int) -> Memory:
         """Return the language model's empty memory."""
-        return self.language_model.initial_memory(n_envs)
+        return self.language_model.initial_memory(n_envs, self.to_language.n_tokens)
 
     @torch.no_grad()
     def act(
@@ -98,7 +103,8 @@ class LanguageMemoryAgent(Agent):
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Run encoder and heads on a batch; the stored hidden states stand for the memory."""
-        queries = self.query_encoder(unit_images(batch.images))[batch.image_of]
+        self.queries.clear()
+        queries = self.query_encoder.of_distinct(batch.images)[batch.image_of]
         return self.heads.evaluate(torch.cat((batch.context, queries), dim=-1), batch.actions)
 
     def metrics(self) -> dict[str, float]:
@@ -117,7 +123,7 @@ class LanguageMemoryAgent(Agent):
 
     def _features(self, hidden: Tensor, observations: Tensor) -> Tensor:
         """Return the memory's view and the present's side by side.  [N, 2D]"""
-        return torch.cat((hidden, self.query_encoder(unit_images(observations))), dim=-1)
+        return torch.cat((hidden, self.queries(observations)), dim=-1)
 
 
 class Helm(LanguageMemoryAgent):

@@ -13,9 +13,11 @@ class ImageToLanguage(nn.Module):
 
     Attributes:
         block_size: Images `forward` is given at a time.
+        n_tokens: K, the tokens that an image becomes.
     """
 
     block_size = BLOCK_SIZE
+    n_tokens = 1
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images in [0, 1], [N, C, H, W], to what is remembered of each [N, ...]."""

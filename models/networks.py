@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.agent import Evaluation, Step
+from utils.distinct_images import DistinctImages
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
@@ -44,6 +45,8 @@ class SmallImpalaCNN(nn.Module):
         super().__init__()
         small = max(image_shape[1:]) <= SMALL_SIDE
         (kernel1, stride1), (kernel2, stride2) = ((4, 2), (2, 1)) if small else ((8, 4), (4, 2))
+        self.field = kernel1 + (kernel2 - 1) * stride1  # pixels that one place of the output sees
+        self.stride = stride1 * stride2
         self.convolutions = nn.Sequential(
             nn.Conv2d(image_shape[0], channels[0], kernel1, stride1),
             nn.ReLU(),
@@ -64,6 +67,17 @@ class SmallImpalaCNN(nn.Module):
         """Map images in [0, 1], [B, C, H, W], to features [B, n_features]."""
         images = images.contiguous(memory_format=torch.channels_last)
         return F.relu(self.linear(self.convolutions(images)))
+
+    def of_distinct(self, images: DistinctImages) -> Tensor:
+        """Return the features [U, n_features]; equal windows are convolved once."""
+        if images.on_gpu:
+            return self(unit_images(images.images))
+        windows, window_of = images.windows(self.field, self.stride)
+        if len(windows) * self.field**2 > images.n_pixels:
+            return self(unit_images(images.images))
+        looks = unit_images(windows).contiguous(memory_format=torch.channels_last)
+        maps = F.embedding(window_of, self.convolutions(looks))  # [U, rows, columns, channels]
+        return F.relu(self.linear(maps.permute(0, 3, 1, 2).flatten(1)))
 
 
 def perceptron(n_in: int, n_hidden: int, n_out: int) -> nn.Sequential:
@@ -98,9 +112,20 @@ class ActorCritic(nn.Module):
         log_probs = all_log_probs.gather(-1, actions[:, None]).squeeze(-1)
         return Step(actions, log_probs, self.values(features), context)
 
-    def evaluate(self, features: Tensor, actions: Tensor) -> Evaluation:
-        """Return log-probabilities, values and entropy [B] of actions [B] taken before."""
-        all_log_probs = F.log_softmax(self.actor(features), dim=-1)  # [B, A]
-        log_probs = all_log_probs.gather(-1, actions[:, None]).squeeze(-1)
+    def evaluate(
+        self, features: Tensor, actions: Tensor, row_of: Tensor | None = None
+    ) -> Evaluation:
+        """Return log-probabilities, values and entropy [B] of actions taken before.
+
+        Args:
+            features: [U, n_features]
+            actions: [B]
+            row_of: Which row of the features belongs to each action; None for its own.  [B] int64
+        """
+        all_log_probs = F.log_softmax(self.actor(features), dim=-1)  # [U, A]
         entropy = -(all_log_probs.exp() * all_log_probs).sum(-1)
-        return Evaluation(log_probs, self.values(features), entropy)
+        values = self.values(features)
+        if row_of is not None:
+            all_log_probs, entropy, values = all_log_probs[row_of], entropy[row_of], values[row_of]
+        log_probs = all_log_probs.gather(-1, actions[:, None]).squeeze(-1)
+        return Evaluation(log_probs, values, entropy)

@@ -1,14 +1,16 @@
-"""Remembers the frozen results of images already seen, exactly."""
+"""Remembers the results of images already seen, exactly."""
 
 from collections import OrderedDict
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from models.networks import unit_images
 from utils.image_hash import first_occurrences, image_hashes
 
 FIRST_ROWS = 1024
+ENCODER_BLOCK = 4  # few images are new to an encoder at one step
 
 
 class ObservationCache:
@@ -48,6 +50,10 @@ class ObservationCache:
     def hit_rate(self) -> float:
         """Share of the images so far whose result was remembered."""
         return self.n_hits / max(self.n_seen, 1)
+
+    def clear(self) -> None:
+        """Forget all results; the table stays for the next ones."""
+        self._rows.clear()
 
     def _remembered(self, keys: list[tuple[int, int]]) -> Tensor:
         assert self._table is not None, "a key in use has a row in the table"
@@ -95,3 +101,35 @@ class ObservationCache:
             more = min(len(self._table), n_rows - len(self._table))
             self._table = torch.cat((self._table, self._table.new_empty((more, *result.shape))))
         return self._table
+
+
+class EncoderCache:
+    """A trained encoder's features of images, computed once between two changes of its weights.
+
+    While a rollout is collected the weights stay as they are and images repeat.
+
+    Args:
+        encoder: Maps images in [0, 1], [B, C, H, W], to features [B, F].
+        megabytes: Size of the table; 0 remembers nothing.
+    """
+
+    def __init__(self, encoder: nn.Module, megabytes: float) -> None:
+        self._cache = ObservationCache(
+            lambda images: encoder(unit_images(images)), megabytes, ENCODER_BLOCK
+        )
+        # Loading counts as a change that torch notes; the steps of a fused optimiser do not.
+        self._weights = list(encoder.parameters())
+        self._versions: list[int] = []
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the features [N, F], without gradients, of images [N, C, H, W] uint8."""
+        versions = [weight._version for weight in self._weights]
+        if versions != self._versions:
+            self.clear()
+            self._versions = versions
+        return self._cache(images)
+
+    def clear(self) -> None:
+        """Forget all features: the weights are about to change."""
+        self._cache.clear()

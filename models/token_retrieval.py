@@ -57,14 +57,14 @@ class TokenRetrieval(ImageToLanguage):
         self.block_size = encoder.images_at_a_time
         self.register_buffer("text_features", F.normalize(text_features, dim=-1), persistent=False)
         self.register_buffer("token_vectors", token_vectors, persistent=False)
-        self.words, self.topk = words, topk
+        self.words, self.n_tokens = words, topk
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images in [0, 1], [N, 3, H, W], to numbers and similarities [N, K, 2]."""
         features = F.normalize(self._encoder.module(images), dim=-1)
         similarities = (features @ self.text_features.T).round(decimals=DECIMALS)  # [N, S]
         similarities, indices = similarities.sort(dim=-1, descending=True, stable=True)
-        best = (indices[:, : self.topk].float(), similarities[:, : self.topk])
+        best = (indices[:, : self.n_tokens].float(), similarities[:, : self.n_tokens])
         return torch.stack(best, dim=-1)
 
     def tokens(self, remembered: Tensor) -> Tensor:

@@ -149,7 +149,7 @@ def test_a_memory_can_be_copied_and_there_can_be_two(name):
 def test_the_first_minibatch_meets_the_policy_that_acted(name):
     trainer, rollout, _ = collect(name, LENGTHS)
     if trainer.agent.sequential:
-        n = len(rollout.sequences().firsts)
+        n = len(rollout.sequences.firsts)
         (batch,) = rollout.sequence_minibatches(torch.arange(n), n)
     else:
         (batch,) = rollout.minibatches(torch.arange(rollout.n_samples), rollout.n_samples)

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from models.language import load_language_model
+from models.language import KINDS, describe_language_model, load_language_model
 from models.language.language_model import LanguageModel
+from models.language.published import find_model
 from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
 
 N_ENVS = 3
@@ -74,8 +75,55 @@ def test_looking_ahead_changes_nothing(model):
         before = memory.copy()
         seen = model.step(token, memory, start, advance=False)
         assert same(memory, before)
-        assert torch.equal(memory.keys, before.keys)
         assert torch.equal(seen, model.step(token, memory, start))
+
+
+def test_what_was_looked_at_ahead_is_read_without_work(model):
+    tokens, starts = stream(model)
+    memory, other = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)
+    calls = []
+    model.layers[0].register_forward_hook(lambda *_: calls.append(1))
+    for token, start in zip(tokens, starts, strict=True):
+        ahead = model.step(token, memory, start, advance=False)
+        calls.clear()
+        assert torch.equal(model.step(token, memory, start), ahead)
+        assert not calls
+        assert torch.equal(model.step(token, other, start), ahead)
+        assert same(memory, other)
+
+
+def test_other_tokens_than_those_looked_at_are_read_anew(model):
+    tokens, starts = stream(model)
+    memory, other = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)
+    for token, start in zip(tokens, starts, strict=True):
+        model.step(token + 1, memory, start, advance=False)
+        assert torch.equal(model.step(token, memory, start), model.step(token, other, start))
+        model.step(token, memory, ~start, advance=False)
+        assert same(memory, other)
+
+
+def test_attention_in_between_does_not_spoil_what_was_looked_at(model):
+    tokens, starts = stream(model)
+    memory, other = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)
+    for token, start in zip(tokens, starts, strict=True):
+        model.step(token, memory, start, advance=False)
+        model.attention(token + 1, memory, start)
+        assert torch.equal(model.step(token, memory, start), model.step(token, other, start))
+        assert same(memory, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packed_weights_give_the_same_numbers(tmp_path, dtype):
+    for folder in (TRANSFORMER_XL, tiny_bert_folder(tmp_path)):
+        packed = load_language_model(folder, mem_len=6, dtype=dtype)
+        plain = KINDS[describe_language_model(folder).model_type].build(find_model(folder), 6, None)
+        tokens, starts = stream(plain)
+        expected = play(plain, plain.initial_memory(N_ENVS), tokens, starts)
+        found = play(packed, packed.initial_memory(N_ENVS), tokens, starts)
+        bound = 1e-5 if dtype == torch.float32 else 0.1
+        torch.testing.assert_close(found, expected, atol=bound, rtol=0)
+        assert found.dtype == torch.float32
+        assert torch.equal(found, expected) is False or dtype == torch.float32
 
 
 def test_looking_at_the_attention_changes_nothing(model):

@@ -20,7 +20,7 @@ def test_samples_are_numbered_environment_by_environment():
     rollout = numbered_rollout()
     (batch,) = rollout.minibatches(torch.arange(12), 12)
     assert batch.actions.tolist() == list(range(12))
-    assert batch.images[batch.image_of, 0, 0, 0].tolist() == list(range(12))
+    assert batch.images.images[batch.image_of, 0, 0, 0].tolist() == list(range(12))
     assert batch.context[:, 0].tolist() == list(range(12))
 
 
@@ -34,7 +34,7 @@ def test_sequences_are_cut_at_episode_starts_and_at_the_rollouts_ends():
     rollout.starts[2, 0] = True  # environment 0: 2 + 2 steps
     rollout.starts[0, 1] = True  # an episode that opens with the rollout cuts nothing more
     rollout.starts[3, 2] = True  # environment 2: 3 + 1 steps
-    firsts, lengths = rollout.sequences()
+    firsts, lengths = rollout.sequences
     assert firsts.tolist() == [0, 2, 4, 8, 11]
     assert lengths.tolist() == [2, 2, 4, 3, 1]
 
@@ -67,4 +67,4 @@ def test_an_image_seen_twice_is_passed_on_once():
     rollout.observations[3, 0] = rollout.observations[0, 1]  # sample 3 shows what sample 4 does
     (batch,) = rollout.minibatches(torch.tensor([3, 4, 5, 3]), 4)
     assert len(batch.images) == 2
-    assert batch.images[batch.image_of, 0, 0, 0].tolist() == [4, 4, 5, 4]
+    assert batch.images.images[batch.image_of, 0, 0, 0].tolist() == [4, 4, 5, 4]

@@ -231,7 +231,7 @@ class PPOTrainer:
     def _minibatches(self, rollout: Rollout, permutation: Tensor | None) -> Iterator[Batch]:
         if self.agent.sequential:
             if permutation is None:
-                permutation = torch.randperm(len(rollout.sequences().firsts))
+                permutation = torch.randperm(len(rollout.sequences.firsts))
             return rollout.sequence_minibatches(permutation, self.config.sequences_per_batch)
         if permutation is None:
             permutation = torch.randperm(rollout.n_samples)

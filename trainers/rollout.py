@@ -12,6 +12,7 @@ from torch import Tensor
 
 from models.agent import Batch, Step
 from trainers.losses import generalized_advantages
+from utils.distinct_images import DistinctImages
 from utils.image_hash import first_occurrences, image_hashes
 
 
@@ -19,24 +20,12 @@ class Sequences(NamedTuple):
     """The pieces of a rollout between episode starts and its own ends, environment by environment.
 
     Attributes:
-        firsts: Sample with which each sequence opens.  [S] int64
-        lengths: Steps of each sequence, summing to T*N.  [S] int64
+        firsts: Sample with which each sequence opens.  [S] int64, on the CPU
+        lengths: Steps of each sequence, summing to T*N.  [S] int64, on the CPU
     """
 
     firsts: Tensor
     lengths: Tensor
-
-
-class DistinctImages(NamedTuple):
-    """A rollout's images without repetition, and where each of them was seen.
-
-    Attributes:
-        images: [P, C, H, W] uint8
-        image_of: Number of the image seen at each step.  [T, N] int64
-    """
-
-    images: Tensor
-    image_of: Tensor
 
 
 class Rollout:
@@ -63,11 +52,17 @@ class Rollout:
         self.returns = torch.empty((n_steps, n_envs), device=device)
 
     @cached_property
-    def distinct(self) -> DistinctImages:
-        """The different images among all T*N; to be asked for when the rollout is full."""
+    def distinct(self) -> tuple[DistinctImages, Tensor]:
+        """The different images among all T*N, and the number of each step's.  [T, N] int64
+
+        To be asked for when the rollout is full.
+        """
         flat = self.observations.flatten(0, 1)
+        if flat.is_cuda:  # counting them would make the host wait for the device
+            numbers = torch.arange(len(flat), device=flat.device)
+            return DistinctImages(flat), numbers.view(self.n_steps, self.n_envs)
         firsts, number_of = first_occurrences(image_hashes(flat))
-        return DistinctImages(flat[firsts], number_of.view(self.n_steps, self.n_envs))
+        return DistinctImages(flat[firsts]), number_of.view(self.n_steps, self.n_envs)
 
     @property
     def n_samples(self) -> int:
@@ -95,9 +90,10 @@ class Rollout:
         for samples in permutation.split(size):
             yield self._batch(samples)
 
+    @cached_property
     def sequences(self) -> Sequences:
-        """Return where the rollout is cut: at episode starts and at its own first steps."""
-        opens = self.starts.clone()
+        """Where the full rollout is cut: at episode starts and at its own first steps."""
+        opens = self.starts.cpu().clone()
         opens[0] = True
         firsts = opens.T.flatten().nonzero().squeeze(-1)  # [N, T] read environment by environment
         ends = torch.cat((firsts[1:], firsts.new_tensor([self.n_samples])))
@@ -105,17 +101,20 @@ class Rollout:
 
     def sequence_minibatches(self, permutation: Tensor, size: int) -> Iterator[Batch]:
         """Yield batches of whole sequences, `size` consecutive entries of a permutation [S]."""
-        firsts, lengths = self.sequences()
+        firsts, lengths = self.sequences
         for chosen in permutation.split(size):
             pieces = zip(firsts[chosen].tolist(), lengths[chosen].tolist(), strict=True)
             samples = torch.cat([torch.arange(first, first + n) for first, n in pieces])
-            yield self._batch(samples.to(firsts.device), lengths[chosen])
+            yield self._batch(samples.to(self.starts.device), lengths[chosen])
 
     def _batch(self, samples: Tensor, lengths: Tensor | None = None) -> Batch:
         n, t = samples // self.n_steps, samples % self.n_steps
-        chosen, image_of = self.distinct.image_of[t, n].unique(return_inverse=True)
+        images, number_of = self.distinct
+        shown, image_of = number_of[t, n], torch.arange(len(samples), device=samples.device)
+        if not samples.is_cuda:
+            shown, image_of = shown.unique(return_inverse=True)
         return Batch(
-            images=self.distinct.images[chosen],
+            images=images.select(shown),
             image_of=image_of,
             actions=self.actions[t, n],
             log_probs=self.log_probs[t, n],

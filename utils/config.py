@@ -58,6 +58,9 @@ class Config:
         "file of prepare_embeddings.py for SHELM; null: the one in data/ by its name"
     )
     observation_cache_mb: int = setting("memory for the language of images seen before", low=0)
+    frozen_dtype: str = setting(
+        "type of the language model's weights and products", choices=("float32", "bfloat16")
+    )
 
     n_steps: int = setting("environment steps to train for, all environments together", low=1)
     n_envs: int = setting("parallel environments", low=1)

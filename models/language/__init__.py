@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from models.language.bert import Bert
 from models.language.embeddings import AdaptiveEmbeddings, DenseEmbeddings, TokenEmbeddings
 from models.language.key_value_memory import KeyValueMemory
@@ -56,6 +58,7 @@ def load_language_model(
     mem_len: int = 511,
     n_layer: int | None = None,
     device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
 ) -> LanguageModel:
     """Return a published language model, frozen.
 
@@ -65,6 +68,7 @@ def load_language_model(
         mem_len: M, how many tokens are remembered; at least 1.
         n_layer: Keep only the first layers; None for all.
         device: Where the weights and memories live.
+        dtype: What the layers' weights are kept and multiplied in.
     """
     files = find_model(name_or_folder)
     facts = _describe(files)
@@ -75,7 +79,7 @@ def load_language_model(
             f"n_layer={n_layer}: language model '{files.name}' has {facts.n_layer} layers. "
             f"Choose 1 to {facts.n_layer}."
         )
-    return KINDS[facts.model_type].build(files, mem_len, n_layer).to(device)
+    return KINDS[facts.model_type].build(files, mem_len, n_layer).to(device).pack(dtype)
 
 
 def _describe(files: ModelFiles) -> LanguageModelFacts:

@@ -6,8 +6,7 @@ and values of the past can be kept.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,9 +14,10 @@ from torch import Tensor, nn
 
 from models.language.causal_layer import CausalLayer
 from models.language.embeddings import DenseEmbeddings
-from models.language.key_value_memory import LayerPast
+from models.language.key_value_memory import LayerWindow
 from models.language.language_model import LanguageModel
 from models.language.layers import (
+    ACTIVATIONS,
     FrozenFeedForward,
     FrozenLinear,
     frozen,
@@ -26,12 +26,6 @@ from models.language.layers import (
 )
 from models.language.published import PublishedModel
 from utils.errors import UserError
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": nn.functional.gelu,
-    "gelu_new": partial(nn.functional.gelu, approximate="tanh"),
-    "relu": torch.relu,
-}
 
 
 class Bert(LanguageModel):
@@ -65,7 +59,7 @@ class Bert(LanguageModel):
         return len(self.positions)
 
     @property
-    def n_slots(self) -> int:
+    def n_past(self) -> int:
         """Return how many past tokens a new one can see at most."""
         return self._n_visible(1)
 
@@ -91,25 +85,23 @@ class BertLayer(CausalLayer):
             torch.cat([weights[f"{part}.bias"] for part in parts]),
         )
         feed_forward = FrozenFeedForward(
-            linear(weights, f"{prefix}intermediate.dense"),
+            linear(weights, f"{prefix}intermediate.dense", config["hidden_act"]),
             linear(weights, f"{prefix}output.dense"),
             layer_norm(weights, f"{prefix}output.LayerNorm", epsilon),
-            ACTIVATIONS[config["hidden_act"]],
         )
         out = linear(weights, f"{prefix}attention.output.dense")
         norm = layer_norm(weights, f"{prefix}attention.output.LayerNorm", epsilon)
         super().__init__(n_head, qkv, out, norm, feed_forward)
         self.scale = 1 / math.sqrt(width)
 
-    def attention(self, queries: Tensor, keys: Tensor, past: LayerPast) -> Tensor:
-        """Return the weights of the n past and the K new tokens."""
+    def attention(self, queries: Tensor, window: LayerWindow) -> Tensor:
+        """Return the weights of the past and the K new tokens."""
+        scores = window.without_ended(window.scores(self.scale * queries), otherwise=-math.inf)
         n_new = queries.shape[1]
-        queries = self.scale * queries
-        new = torch.bmm(queries, keys.transpose(1, 2))
-        later = torch.ones(n_new, n_new, dtype=torch.bool, device=new.device).triu(1)
-        new = new.masked_fill(later, -math.inf)
-        seen = past.without_ended(past.scores(queries), otherwise=-math.inf)
-        return torch.cat([seen, new], dim=-1).softmax(dim=-1)
+        if n_new > 1:
+            later = torch.ones(n_new, n_new, dtype=torch.bool, device=scores.device).triu(1)
+            scores[..., -n_new:].masked_fill_(later, -math.inf)
+        return scores.softmax(dim=-1)
 
 
 def _heads(config: Mapping[str, Any]) -> tuple[int, int]:

@@ -3,10 +3,9 @@
 from abc import abstractmethod
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
-from models.language.key_value_memory import LayerPast
+from models.language.key_value_memory import LayerWindow
 from models.language.layers import FrozenFeedForward, FrozenLayerNorm, FrozenLinear
 
 
@@ -14,8 +13,6 @@ class LayerOutput(NamedTuple):
     """What one layer makes of K new tokens."""
 
     hidden: Tensor  # [N, K, D]
-    keys: Tensor  # [H*N, K, d]
-    values: Tensor  # [H*N, K, d]
     attention: Tensor  # [H*N, K, columns], the latest token last
 
 
@@ -46,38 +43,36 @@ class CausalLayer(nn.Module):
         self.feed_forward = feed_forward
 
     @abstractmethod
-    def attention(self, queries: Tensor, keys: Tensor, past: LayerPast) -> Tensor:
+    def attention(self, queries: Tensor, window: LayerWindow) -> Tensor:
         """Return where the new tokens look.
 
         Args:
-            queries, keys: Of the new tokens.  each [H*N, K, d]
-            past: The n tokens before them.
+            queries: Of the new tokens.  [H*N, K, d]
+            window: The n tokens in sight, the new ones last.
 
         Returns:
-            Weights that sum to 1; the last n+K columns are the past and the new tokens.
-            [H*N, K, columns]
+            Weights that sum to 1; the last n columns are those tokens.  [H*N, K, columns]
         """
 
-    def forward(self, hidden: Tensor, past: LayerPast) -> LayerOutput:
-        """Read K new tokens, hidden [N, K, D]."""
-        n_envs, n_new, width = hidden.shape
-        rows = hidden.reshape(n_envs * n_new, width)
-        projections = self.qkv(rows.t()).chunk(3)  # each [H*d, N*K]
-        queries, keys, values = (split_heads(part, self.n_head, n_envs) for part in projections)
-        attention = self.attention(queries, keys, past)
-        seen = attention[..., attention.shape[-1] - n_new - past.n_tokens : -n_new]
-        mixed = past.mix(seen) + torch.bmm(attention[..., -n_new:], values)
-        rows = self.norm(rows + self.out(join_heads(mixed, self.n_head)).t())
-        return LayerOutput(self.feed_forward(rows).view_as(hidden), keys, values, attention)
+    def forward(self, hidden: Tensor, window: LayerWindow) -> LayerOutput:
+        """Read K new tokens, hidden [N, K, D], and write their keys and values into the window."""
+        n_envs, _, width = hidden.shape
+        rows = hidden.reshape(-1, width)
+        queries, keys, values = split_heads(self.qkv(rows), self.n_head, n_envs)
+        window.write(keys, values)
+        attention = self.attention(queries, window)
+        mixed = window.mix(attention[..., -window.n_tokens :])
+        rows = self.norm(rows + self.out(join_heads(mixed, self.n_head)))
+        return LayerOutput(self.feed_forward(rows).view_as(hidden), attention)
 
 
-def split_heads(columns: Tensor, n_head: int, n_envs: int) -> Tensor:
-    """Return columns [H*d, N*K] as one small matrix per head and environment.  [H*N, K, d]"""
-    split = columns.view(n_head, -1, n_envs, columns.shape[1] // n_envs)  # [H, d, N, K]
-    return split.permute(0, 2, 3, 1).flatten(0, 1).contiguous()
+def split_heads(rows: Tensor, n_head: int, n_envs: int) -> Tensor:
+    """Return rows [N*K, 3*H*d] as small matrices of queries, keys and values.  [3, H*N, K, d]"""
+    split = rows.view(n_envs, len(rows) // n_envs, 3, n_head, -1)  # [N, K, 3, H, d]
+    return split.permute(2, 3, 0, 1, 4).flatten(1, 2)
 
 
 def join_heads(matrices: Tensor, n_head: int) -> Tensor:
-    """Return small matrices [H*N, K, d] as the columns of one.  [H*d, N*K]"""
+    """Return one small matrix per head and environment [H*N, K, d] as rows.  [N*K, H*d]"""
     split = matrices.unflatten(0, (n_head, -1))  # [H, N, K, d]
-    return split.permute(0, 3, 1, 2).flatten(2).flatten(0, 1)
+    return split.permute(1, 2, 0, 3).flatten(2).flatten(0, 1)

@@ -85,7 +85,7 @@ class DenseEmbeddings(TokenEmbeddings):
 
     def average(self, weights: Tensor) -> Tensor:
         """Return the sums of all embeddings under weights [N, V].  [N, D]"""
-        return (self.table.t() @ weights.t()).t()
+        return weights @ self.table
 
     def _norms(self) -> Tensor:
         return torch.cat([rows.norm(dim=1) for rows in self.table.split(CHUNK)])
@@ -146,11 +146,11 @@ class AdaptiveEmbeddings(TokenEmbeddings):
 
     def average(self, weights: Tensor) -> Tensor:
         """Return the sums of all embeddings under weights [N, V].  [N, D]"""
-        total = weights.new_zeros(self.width, len(weights))
+        total = weights.new_zeros(len(weights), self.width)
         parts = weights.split([len(table) for table in self.tables], dim=1)
         for part, (table, projection) in zip(parts, self._clusters(), strict=True):
-            total.addmm_(projection, table.t() @ part.t())
-        return self.scale * total.t()
+            total.addmm_(part @ table, projection.t())
+        return self.scale * total
 
     def _clusters(self) -> Iterator[tuple[Tensor, Tensor]]:
         return zip(self.tables, self.projections, strict=True)

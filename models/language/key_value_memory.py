@@ -1,20 +1,20 @@
 """Keys and values of the tokens of every running episode, for any frozen causal transformer."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-class LayerPast(NamedTuple):
-    """What one layer sees of the past: n tokens, oldest first, in one or two runs of slots.
+class LayerWindow(NamedTuple):
+    """What one layer sees: n tokens, oldest first, the K new ones last, in runs of slots.
 
     The slots of an environment whose episode is younger hold tokens of one that ended.
     """
 
     keys: list[Tensor]  # each [H*N, n_i, d]
     values: list[Tensor]  # each [H*N, n_i, d]
+    new: list[tuple[Tensor, Tensor]]  # slots of the new tokens' keys and values, run by run
     ended: Tensor | None  # [N, 1, n] true where it does; None where no token does
 
     @property
@@ -22,8 +22,17 @@ class LayerPast(NamedTuple):
         """Return n."""
         return sum(keys.shape[1] for keys in self.keys)
 
+    def write(self, keys: Tensor, values: Tensor) -> None:
+        """Put the new tokens' keys and values [H*N, K, d] into their slots."""
+        first = 0
+        for key_slots, value_slots in self.new:
+            last = first + key_slots.shape[1]
+            key_slots.copy_(keys[:, first:last])
+            value_slots.copy_(values[:, first:last])
+            first = last
+
     def scores(self, queries: Tensor) -> Tensor:
-        """Return the products of the queries [H*N, K, d] with the past keys.  [H*N, K, n]"""
+        """Return the products of the queries [H*N, K, d] with all keys.  [H*N, K, n]"""
         columns = queries.transpose(1, 2)
         if queries.shape[1] == 1:  # a single column goes faster the other way round
             products = [torch.bmm(keys, columns).transpose(1, 2) for keys in self.keys]
@@ -39,7 +48,7 @@ class LayerPast(NamedTuple):
         return by_env.masked_fill(self.ended, otherwise).flatten(0, 1)
 
     def mix(self, weights: Tensor) -> Tensor:
-        """Return the past values summed under the weights [H*N, K, n].  [H*N, K, d]"""
+        """Return the values summed under the weights [H*N, K, n].  [H*N, K, d]"""
         weights = self.without_ended(weights)
         parts = weights.split([values.shape[1] for values in self.values], dim=-1)
         mixed = torch.bmm(parts[0], self.values[0])
@@ -48,34 +57,51 @@ class LayerPast(NamedTuple):
         return mixed
 
 
+class Foreseen(NamedTuple):
+    """What the last layer made of tokens that were looked at ahead of their time."""
+
+    tokens: Tensor  # [N, K, D]
+    ages: Tensor  # [N] before these tokens
+    hidden: Tensor  # [N, D]
+
+
 class KeyValueMemory:
     """A ring of slots per layer, written at one position shared by all environments.
 
     Each environment only remembers how many tokens its episode has had (its age): whatever is
     older belongs to an episode that ended. So nothing is cleared and nothing is moved; a step
-    reads no slot older than the oldest running episode.
+    reads no slot older than the oldest running episode. Besides the past there is room for the
+    tokens of one call, which are written before they are read.
 
     Attributes:
         keys, values: The slots.  [L, H*N, R, d]
         ages: Tokens fed in the running episode of each environment.  [N]
+        n_past: How many past tokens are kept at least; R minus the room for new ones.
         position: The slot that is written next, 0..R-1.
+        foreseen: What the free slots hold, if anything, of tokens that may be read next.
     """
 
-    def __init__(self, keys: Tensor, values: Tensor, ages: Tensor, position: int = 0) -> None:
+    foreseen: Foreseen | None = None
+
+    def __init__(
+        self, keys: Tensor, values: Tensor, ages: Tensor, n_past: int, position: int = 0
+    ) -> None:
         self.keys = keys
         self.values = values
         self.ages = ages
+        self.n_past = n_past
         self.position = position
 
     @classmethod
     def empty(
-        cls, n_envs: int, n_layer: int, n_slots: int, heads: tuple[int, int], device: torch.device
+        cls, n_envs: int, n_layer: int, n_past: int, heads: tuple[int, int], device: torch.device
     ) -> "KeyValueMemory":
         """Return a memory of episodes about to begin; `heads` is (their number H, their width)."""
         n_head, width = heads
-        shape = (n_layer, n_head * n_envs, n_slots, width)
+        shape = (n_layer, n_head * n_envs, n_past + 1, width)
         ages = torch.zeros(n_envs, dtype=torch.long, device=device)
-        return cls(torch.zeros(shape, device=device), torch.zeros(shape, device=device), ages)
+        keys, values = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
+        return cls(keys, values, ages, n_past)
 
     @property
     def n_envs(self) -> int:
@@ -93,88 +119,110 @@ class KeyValueMemory:
             raise ValueError(f"starts {tuple(starts.shape)} for a memory of {self.n_envs}")
         return self.ages.masked_fill(starts.to(self.ages.device), 0)
 
-    def past(self, ages: Tensor, n_visible: int) -> list[LayerPast]:
-        """Return every layer's view of the past, without copying a slot.
+    def windows(self, ages: Tensor, n_visible: int, n_new: int) -> list[LayerWindow]:
+        """Return every layer's view of the past and of K new tokens, without copying a slot.
+
+        The new tokens belong to the memory once `advance` has counted them.
 
         Args:
             ages: From `current_ages`.  [N]
             n_visible: How many of the latest tokens may be seen at most.
+            n_new: K.
         """
+        self.foreseen = None
+        self.make_room(n_new)
         youngest, oldest = torch.stack(ages.aminmax()).tolist()
-        n_tokens = max(min(oldest, n_visible, self.n_slots), 0)
+        n_tokens = max(min(oldest, n_visible, self.n_past), 0)
         ended = None
         if youngest < n_tokens:
-            distances = torch.arange(n_tokens, 0, -1, device=ages.device)
+            distances = torch.arange(n_tokens, -n_new, -1, device=ages.device)
             ended = (distances > ages[:, None])[:, None]
-        runs = self._runs(n_tokens)
+        end = (self.position + n_new) % self.n_slots
+        seen, new = self._runs(n_tokens + n_new, end), self._runs(n_new, end)
         return [
-            LayerPast([keys[:, run] for run in runs], [values[:, run] for run in runs], ended)
+            LayerWindow(
+                [keys[:, run] for run in seen],
+                [values[:, run] for run in seen],
+                [(keys[:, run], values[:, run]) for run in new],
+                ended,
+            )
             for keys, values in zip(self.keys, self.values, strict=True)
         ]
 
-    def append(self, new: Sequence[tuple[Tensor, Tensor]], ages: Tensor) -> None:
-        """Write K tokens over the oldest slots.
-
-        Args:
-            new: Keys and values of every layer.  each [H*N, K, d]
-            ages: From `current_ages`, before these tokens.  [N]
-        """
-        n_new = new[0][0].shape[1]
-        n_kept = min(n_new, self.n_slots)
+    def advance(self, n_new: int, ages: Tensor) -> None:
+        """Keep the K tokens that were written last; `ages` are those before them."""
+        self.foreseen = None
         self.ages = ages + n_new
-        if n_kept == 0:  # mem_len 1: a token sees itself only
-            return
         self.position = (self.position + n_new) % self.n_slots
-        for layer, (keys, values) in enumerate(new):
-            self._write(self.keys[layer], keys[:, n_new - n_kept :])
-            self._write(self.values[layer], values[:, n_new - n_kept :])
+
+    def make_room(self, n_new: int) -> None:
+        """Have slots for the past and K new tokens."""
+        n_slots = self.n_past + n_new
+        if n_slots > self.n_slots:
+            state = self.state_dict()
+            keys, values = state["keys"], state["values"]
+            self._lay(keys, values, n_slots, keys.shape[2] % n_slots)
+
+    def recall(self, tokens: Tensor, ages: Tensor) -> Tensor | None:
+        """Return the hidden states [N, D] if exactly these tokens were the last ones looked at."""
+        seen = self.foreseen
+        if seen is None or seen.tokens.shape != tokens.shape:
+            return None
+        same = torch.equal(seen.tokens, tokens) and torch.equal(seen.ages, ages)
+        return seen.hidden if same else None
 
     def copy(self) -> "KeyValueMemory":
         """Return an independent copy."""
-        return KeyValueMemory(
-            self.keys.clone(), self.values.clone(), self.ages.clone(), self.position
-        )
+        tensors = self.keys.clone(), self.values.clone(), self.ages.clone()
+        return KeyValueMemory(*tensors, self.n_past, self.position)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the tokens of the running episodes, oldest first, and where they lie."""
-        runs = self._runs(min(int(self.ages.max()), self.n_slots))
+        runs = self._runs(min(int(self.ages.max()), self.n_past), self.position)
         return {
             "keys": torch.cat([self.keys[:, :, run] for run in runs], dim=2),
             "values": torch.cat([self.values[:, :, run] for run in runs], dim=2),
             "ages": self.ages.clone(),
             "position": torch.tensor(self.position),
+            "n_slots": torch.tensor(self.n_slots),
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take over a saved memory of the same language model, mem_len and number of envs."""
         n_tokens = state["keys"].shape[2]
-        position = int(state["position"])
+        position, n_slots = int(state["position"]), int(state["n_slots"])
         fits = (
             state["ages"].shape == self.ages.shape
             and state["keys"][:, :, :0].shape == self.keys[:, :, :0].shape
-            and max(n_tokens, position) <= self.n_slots
+            and n_tokens <= self.n_past < n_slots
+            and 0 <= position < n_slots
         )
         if not fits:
             raise ValueError(
                 f"a memory saved as {tuple(state['keys'].shape)} of {len(state['ages'])} envs "
                 f"does not fit slots {tuple(self.keys.shape)} of {self.n_envs} envs"
             )
-        self.position = position
+        self.foreseen = None
         self.ages = state["ages"].to(self.ages.device, copy=True)
-        self._write(self.keys, state["keys"])
-        self._write(self.values, state["values"])
+        self._lay(state["keys"], state["values"], n_slots, position)
 
-    def _write(self, slots: Tensor, tokens: Tensor) -> None:
-        """Put the latest tokens [..., n, d] where they belong in slots [..., R, d]."""
-        runs = self._runs(tokens.shape[-2])
-        parts = tokens.split([run.stop - run.start for run in runs], dim=-2)
-        for run, part in zip(runs, parts, strict=True):
-            slots[..., run, :] = part
+    def _lay(self, keys: Tensor, values: Tensor, n_slots: int, position: int) -> None:
+        """Make rings of R slots and put tokens [L, H*N, n, d] before a position."""
+        if n_slots != self.n_slots:
+            shape = (*self.keys.shape[:2], n_slots, self.keys.shape[3])
+            self.keys, self.values = self.keys.new_zeros(shape), self.values.new_zeros(shape)
+        self.position = position
+        first = 0
+        for run in self._runs(keys.shape[2], position):
+            last = first + run.stop - run.start
+            self.keys[:, :, run] = keys[:, :, first:last]
+            self.values[:, :, run] = values[:, :, first:last]
+            first = last
 
-    def _runs(self, n_tokens: int) -> list[slice]:
-        """Return the slots of the latest tokens, oldest first, as runs that do not wrap."""
-        first = self.position - n_tokens
+    def _runs(self, n_tokens: int, end: int) -> list[slice]:
+        """Return the slots of n tokens before a position as runs that do not wrap."""
+        first = end - n_tokens
         if first >= 0:
-            return [slice(first, self.position)]
+            return [slice(first, end)]
         wrapped = slice(self.n_slots + first, self.n_slots)
-        return [wrapped] if self.position == 0 else [wrapped, slice(0, self.position)]
+        return [wrapped] if end == 0 else [wrapped, slice(0, end)]

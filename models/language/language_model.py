@@ -1,6 +1,7 @@
 """What every frozen language model offers as a memory."""
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -9,7 +10,8 @@ from torch import Tensor, nn
 
 from models.language.causal_layer import LayerOutput
 from models.language.embeddings import TokenEmbeddings
-from models.language.key_value_memory import KeyValueMemory
+from models.language.key_value_memory import Foreseen, KeyValueMemory
+from models.language.layers import FrozenLinear
 from models.language.published import PublishedModel
 
 
@@ -48,7 +50,7 @@ class LanguageModel(nn.Module):
 
     @property
     @abstractmethod
-    def n_slots(self) -> int:
+    def n_past(self) -> int:
         """Return how many past tokens a new one can see at most."""
 
     @cached_property
@@ -61,10 +63,22 @@ class LanguageModel(nn.Module):
         """Return the sha256 of the file the weights came from."""
         return self.published.fingerprint()
 
-    def initial_memory(self, n_envs: int) -> KeyValueMemory:
-        """Return the memory of `n_envs` episodes about to begin, on the model's device."""
+    def initial_memory(self, n_envs: int, n_new: int = 1) -> KeyValueMemory:
+        """Return the memory of `n_envs` episodes about to begin, on the model's device.
+
+        It has room for K=`n_new` tokens at a time and makes more when they come.
+        """
         device = next(self.parameters()).device
-        return KeyValueMemory.empty(n_envs, self.n_layer, self.n_slots, self.heads, device)
+        store = KeyValueMemory.empty(n_envs, self.n_layer, self.n_past, self.heads, device)
+        store.make_room(n_new)
+        return store
+
+    def pack(self, dtype: torch.dtype = torch.float32) -> "LanguageModel":
+        """Lay the layers' weights out for the device they are on; products then use this type."""
+        for module in self.layers.modules():
+            if isinstance(module, FrozenLinear):
+                module.pack(dtype)
+        return self
 
     @torch.no_grad()
     def embed(self, ids: Tensor) -> Tensor:
@@ -81,19 +95,21 @@ class LanguageModel(nn.Module):
             tokens: Token vectors.  [N, K, D]
             memory: What was read before; these tokens are added to it.
             starts: True where an episode begins with these tokens: it remembers nothing.  [N]
-            advance: False to look ahead and leave the memory as it was.
+            advance: False to look ahead and leave the memory as it was. Reading the same tokens
+                afterwards costs nothing.
 
         Returns:
             The hidden state.  [N, D]
         """
         ages = memory.current_ages(starts)
-        new = []
-        for output in self._outputs(tokens, memory, ages):
-            hidden = output.hidden
-            new.append((output.keys, output.values))
+        hidden = memory.recall(tokens, ages)
+        if hidden is None:
+            hidden = deque(self._outputs(tokens, memory, ages), maxlen=1)[0].hidden[:, -1]
         if advance:
-            memory.append(new, ages)
-        return hidden[:, -1]
+            memory.advance(tokens.shape[1], ages)
+        else:
+            memory.foreseen = Foreseen(tokens.clone(), ages, hidden)
+        return hidden
 
     @torch.no_grad()
     def attention(self, tokens: Tensor, memory: KeyValueMemory, starts: Tensor) -> Tensor:
@@ -121,15 +137,15 @@ class LanguageModel(nn.Module):
                 f"and a language model of width {self.width}"
             )
         hidden = self._enter(tokens, ages)
-        n_visible = self._n_visible(n_new)
-        for layer, past in zip(self.layers, memory.past(ages, n_visible), strict=True):
-            output = layer(hidden, past)
+        windows = memory.windows(ages, self._n_visible(n_new), n_new)
+        for layer, window in zip(self.layers, windows, strict=True):
+            output = layer(hidden, window)
             hidden = output.hidden
             yield output
 
     def _n_visible(self, n_new: int) -> int:
         """Return how many past tokens a call with `n_new` tokens may see."""
-        return self.n_slots
+        return self.n_past
 
     @abstractmethod
     def _enter(self, tokens: Tensor, ages: Tensor) -> Tensor:

@@ -1,13 +1,28 @@
-"""Frozen layers for few rows at a time, kept as the columns of thin matrices.
+"""Frozen layers for few rows at a time.
 
-A step sends N*K rows through every weight: that costs the reading of the weight. Written
-W @ x, with x [in, N*K], all threads share the reading; x @ W^T is about half as fast.
+A step sends N*K rows through every weight: that costs the reading of the weight. On a CPU oneDNN
+reads one laid out in advance about 1.7 times faster than BLAS reads a plain matrix.
 """
 
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda rows: rows,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_new": lambda rows: F.gelu(rows, approximate="tanh"),
+}
+# How oneDNN names what it computes together with the product.
+FUSED = {
+    "none": ("none", ""),
+    "relu": ("relu", ""),
+    "gelu": ("gelu", "none"),
+    "gelu_new": ("gelu", "tanh"),
+}
 
 
 def frozen(tensor: Tensor) -> nn.Parameter:
@@ -16,18 +31,49 @@ def frozen(tensor: Tensor) -> nn.Parameter:
 
 
 class FrozenLinear(nn.Module):
-    """y = W x + b on columns."""
+    """y = activation(W x + b) for rows x.
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    Attributes:
+        weight: W until `pack` lays it out anew; then None, so that it is held once.  [out, in]
+        bias: b.  [out]
+        activation: A key of ACTIVATIONS.
+    """
+
+    weight: nn.Parameter | None
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None = None, activation: str = "none"
+    ) -> None:
         super().__init__()
         self.weight = frozen(weight)
-        self.bias = None if bias is None else frozen(bias[:, None])
+        self.bias = None if bias is None else frozen(bias)
+        self.activation = activation
+        self.dtype = torch.float32
+        self._packed: Tensor | None = None
 
-    def forward(self, columns: Tensor) -> Tensor:
-        """Map [in, rows] to [out, rows]."""
-        if self.bias is None:
-            return self.weight @ columns
-        return torch.addmm(self.bias, self.weight, columns)
+    def forward(self, rows: Tensor) -> Tensor:
+        """Map float32 rows [..., in] to float32 rows [..., out]."""
+        rows = rows.to(self.dtype)
+        if self._packed is not None:
+            return self._packed_product(rows).float()
+        assert self.weight is not None, "only packing takes the plain weight away"
+        return ACTIVATIONS[self.activation](F.linear(rows, self.weight, self.bias)).float()
+
+    def pack(self, dtype: torch.dtype) -> None:
+        """Take on a data type and, on a CPU, the layout that oneDNN reads fastest."""
+        assert self.weight is not None, "a layer is packed once"
+        self.dtype = dtype
+        self.weight.data = self.weight.to(dtype)
+        if self.bias is not None:
+            self.bias.data = self.bias.to(dtype)
+        if self.weight.device.type == "cpu" and torch.backends.mkldnn.is_available():
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.data)
+            self.weight = None
+
+    def _packed_product(self, rows: Tensor) -> Tensor:
+        attribute, algorithm = FUSED[self.activation]
+        product = torch.ops.mkldnn._linear_pointwise.default
+        return product(rows, self._packed, self.bias, attribute, [], algorithm)
 
 
 class FrozenLayerNorm(nn.Module):
@@ -41,35 +87,26 @@ class FrozenLayerNorm(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Map [..., D] to [..., D]."""
-        shape = self.weight.shape
-        return nn.functional.layer_norm(rows, shape, self.weight, self.bias, self.epsilon)
+        return F.layer_norm(rows, self.weight.shape, self.weight, self.bias, self.epsilon)
 
 
 class FrozenFeedForward(nn.Module):
     """Two linear maps with an activation between them, the input added, then normalised."""
 
-    def __init__(
-        self,
-        inner: FrozenLinear,
-        outer: FrozenLinear,
-        norm: FrozenLayerNorm,
-        activation: Callable[[Tensor], Tensor],
-    ) -> None:
+    def __init__(self, inner: FrozenLinear, outer: FrozenLinear, norm: FrozenLayerNorm) -> None:
         super().__init__()
         self.inner = inner
         self.outer = outer
         self.norm = norm
-        self.activation = activation
 
     def forward(self, rows: Tensor) -> Tensor:
         """Map [rows, D] to [rows, D]."""
-        change = self.outer(self.activation(self.inner(rows.t())))
-        return self.norm(rows + change.t())
+        return self.norm(rows + self.outer(self.inner(rows)))
 
 
-def linear(weights: Mapping[str, Tensor], name: str) -> FrozenLinear:
+def linear(weights: Mapping[str, Tensor], name: str, activation: str = "none") -> FrozenLinear:
     """Return the named layer of a published model, with its bias where it has one."""
-    return FrozenLinear(weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+    return FrozenLinear(weights[f"{name}.weight"], weights.get(f"{name}.bias"), activation)
 
 
 def layer_norm(weights: Mapping[str, Tensor], name: str, epsilon: float) -> FrozenLayerNorm:

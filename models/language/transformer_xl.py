@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from models.language.causal_layer import CausalLayer
 from models.language.embeddings import AdaptiveEmbeddings, DenseEmbeddings, TokenEmbeddings
-from models.language.key_value_memory import LayerPast
+from models.language.key_value_memory import LayerWindow
 from models.language.language_model import LanguageModel
 from models.language.layers import (
     FrozenFeedForward,
@@ -54,7 +54,7 @@ class TransformerXL(LanguageModel):
         self.eval()
 
     @property
-    def n_slots(self) -> int:
+    def n_past(self) -> int:
         """Return how many past tokens a new one can see at most."""
         return self.mem_len - 1
 
@@ -71,10 +71,9 @@ class TransformerXLLayer(CausalLayer):
         epsilon = config["layer_norm_epsilon"]
         n_head, width = config["n_head"], config["d_head"]
         feed_forward = FrozenFeedForward(
-            linear(weights, "pos_ff.CoreNet.0"),
+            linear(weights, "pos_ff.CoreNet.0", "relu"),
             linear(weights, "pos_ff.CoreNet.3"),
             layer_norm(weights, "pos_ff.layer_norm", epsilon),
-            torch.relu,
         )
         super().__init__(
             n_head,
@@ -89,16 +88,14 @@ class TransformerXLLayer(CausalLayer):
         positions = weights["dec_attn.r_net.weight"].float() @ waves.t()
         self.positions = frozen(positions.view(n_head, width, -1))  # [H, d, M], farthest first
 
-    def attention(self, queries: Tensor, keys: Tensor, past: LayerPast) -> Tensor:
+    def attention(self, queries: Tensor, window: LayerWindow) -> Tensor:
         """Return the weights of M-1 slots, empty or not, and the K new tokens."""
         _, n_new, width = queries.shape
         by_head = queries.view(self.n_head, -1, width)  # [H, N*K, d]
         content = (self.scale * (by_head + self.content_bias)).view_as(queries)
         scores = self.scale * (by_head + self.position_bias) @ self.positions  # [H, N*K, M]
         scores = _by_column(scores.view(len(queries), n_new, -1))
-        n_empty = scores.shape[-1] - past.n_tokens - n_new
-        scores[..., n_empty:-n_new] += past.without_ended(past.scores(content))
-        scores[..., -n_new:] += torch.bmm(content, keys.transpose(1, 2))
+        scores[..., -window.n_tokens :] += window.without_ended(window.scores(content))
         return scores.softmax(dim=-1)
 
 

@@ -1,0 +1,78 @@
+"""Different images of a rollout, and the different windows they are made of.
+
+Worlds of tiles repeat themselves: few of the images of a rollout differ, and few of the windows
+that a convolution sees of those. What is equal needs to be computed once.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from utils.image_hash import first_occurrences, image_hashes
+
+
+class Windows(NamedTuple):
+    """The different windows of P images.
+
+    Attributes:
+        windows: [Q, C, side, side] uint8
+        window_of: Which window stands at each place of each image.  [P, rows, columns] int64
+    """
+
+    windows: Tensor
+    window_of: Tensor
+
+
+class DistinctImages:
+    """U images that all differ, a selection of the P a rollout has shown.
+
+    Args:
+        images: All of them.  [P, C, H, W] uint8
+    """
+
+    def __init__(self, images: Tensor) -> None:
+        self._all = images
+        self._rows = torch.arange(len(images), device=images.device)
+        self._windows: dict[tuple[int, int], Windows] = {}  # shared by all selections
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def images(self) -> Tensor:
+        """The images.  [U, C, H, W] uint8"""
+        return self._all[self._rows]
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether counting would make the host wait for a device."""
+        return self._all.is_cuda
+
+    @property
+    def n_pixels(self) -> int:
+        """U*H*W."""
+        return len(self._rows) * self._all.shape[2] * self._all.shape[3]
+
+    def select(self, rows: Tensor) -> "DistinctImages":
+        """Return some of the images, given their numbers among these.  [U'] int64"""
+        selection = DistinctImages.__new__(DistinctImages)
+        selection._all, selection._windows = self._all, self._windows
+        selection._rows = self._rows[rows]
+        return selection
+
+    def windows(self, side: int, stride: int) -> Windows:
+        """Return the different windows of these images, `stride` pixels apart."""
+        if (side, stride) not in self._windows:
+            self._windows[side, stride] = _windows(self._all, side, stride)
+        every = self._windows[side, stride]
+        used, window_of = every.window_of[self._rows].unique(return_inverse=True)
+        return Windows(every.windows[used], window_of)
+
+
+def _windows(images: Tensor, side: int, stride: int) -> Windows:
+    places = images.unfold(2, side, stride).unfold(3, side, stride)
+    n_images, n_channels, n_rows, n_columns = places.shape[:4]  # and [side, side]
+    flat = places.permute(0, 2, 3, 1, 4, 5).reshape(-1, n_channels, side, side)
+    firsts, number_of = first_occurrences(image_hashes(flat))
+    return Windows(flat[firsts], number_of.view(n_images, n_rows, n_columns))
