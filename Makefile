@@ -23,7 +23,7 @@ format: $(READY)
 	$(RUN) -m ruff check --fix .
 
 benchmark: $(READY)
-	$(RUN) -m benchmarks.language_memory $(ARGS)
+	$(RUN) -m benchmarks $(ARGS)
 
 # uv fills the environment several times faster than pip does
 $(READY): requirements.txt

@@ -1,9 +1,10 @@
 """Measure environment steps per second of every suite: python -m benchmarks.environments."""
 
 import argparse
-import time
-from types import SimpleNamespace
 
+from benchmarks.measuring import Machine, Stopwatch
+from benchmarks.played import settings
+from benchmarks.tables import Table
 from envs import make_vector_env
 from utils.errors import UserError
 
@@ -30,19 +31,16 @@ def steps_per_second(task: str, n_envs: int, seconds: float) -> float:
     Returns:
         Environment steps per second, all environments together.
     """
-    settings = SimpleNamespace(
-        env=task, n_envs=n_envs, gamma=0.99, normalize_reward=None, stimuli=None
-    )
-    env = make_vector_env(settings, seed=0)
+    env = make_vector_env(settings(task, n_envs), seed=0)
     env.reset(seed=0)
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(1000)]
     n_steps = 0
-    begin = time.perf_counter()
-    while time.perf_counter() - begin < seconds:
+    watch = Stopwatch()
+    while watch.seconds < seconds:
         env.step(actions[n_steps % len(actions)])
         n_steps += 1
-    rate = n_steps * n_envs / (time.perf_counter() - begin)
+    rate = n_steps * n_envs / watch.seconds
     env.close()
     return rate
 
@@ -54,17 +52,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds per task")
     parser.add_argument("tasks", nargs="*", help="only these tasks")
     arguments = parser.parse_args(argv)
-    print(f"{'suite':22} {'task':32} {'n_envs':>6} {'steps/s':>9}")
+    print(Machine.here(), flush=True)
+    columns = {"suite": "<22", "task": "<32", "n_envs": ">6", "steps/s": ">9,.0f"}
+    table = Table(**columns)
     for suite, task in TASKS:
         if arguments.tasks and task not in arguments.tasks:
             continue
-        head = f"{suite:22} {task:32} {arguments.n_envs:6}"
         try:
             rate = steps_per_second(task, arguments.n_envs, arguments.seconds)
         except UserError as error:
-            print(f"{head}   skipped: {error}")
+            print(f"{suite:22} {task:32} skipped: {error}", flush=True)
             continue
-        print(f"{head} {rate:9,.0f}", flush=True)
+        table.row(suite, task, arguments.n_envs, rate)
     return 0
 
 

@@ -8,7 +8,6 @@ whole vocabulary. Nothing is saved.
 import argparse
 import hashlib
 import os
-import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -18,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.measuring import Machine, Stopwatch
+from benchmarks.tables import Table
 from envs.minigrid import draw
 from envs.minigrid_captions import (
     HELD_OUT_TASKS,
@@ -72,7 +73,9 @@ def nearest_words(encoder: GridClip, words: Tensor, views: np.ndarray) -> list[l
 
 def report(title: str, views: np.ndarray, nearest: list[list[str]]) -> None:
     """Print a line for every object and one for all of them."""
-    print(f"\n{title}\n{'object':8}{'views':>7}{'top 1':>9}{f'top {TOP}':>9}   wrong in top {TOP}")
+    print(f"\n{title}")
+    columns = {"object": "<8", "views": ">7", "top_1": ">8.1%", f"top_{TOP}": ">8.1%"}
+    table = Table(**columns, **{f"wrong_in_top_{TOP}": "<1"})
     pairs = zip(views, nearest, strict=True)
     rows = [(only_object(view), caption(view), words) for view, words in pairs]
     for noun in (*NAMED, None):
@@ -86,7 +89,7 @@ def report(title: str, views: np.ndarray, nearest: list[list[str]]) -> None:
             word for _, text, words in found for word in words if word not in word_shares(text)
         )
         shown = ", ".join(f"{word} {count}" for word, count in wrong.most_common(WRONG_SHOWN))
-        print(f"{noun or 'all':8}{len(found):7}{first:9.1%}{among:9.1%}   {shown}")
+        table.row(noun or "all", len(found), first, among, shown)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -98,9 +101,9 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     torch.set_num_threads(arguments.threads)
     batches = Recorded(CaptionBatches(arguments.seed))
-    begin, begin_cpu = time.perf_counter(), time.process_time()
+    watch = Stopwatch()
     encoder = train_grid_clip(batches, arguments.seed)
-    seconds, cpu = time.perf_counter() - begin, time.process_time() - begin_cpu
+    seconds, cpu = watch.seconds, watch.cpu_seconds
     words = F.normalize(encoder.embed_texts(encoder.vocabulary), dim=-1)
     tests = {
         "held-out layouts": mixed_views(HELD_OUT_SEED),
@@ -110,8 +113,7 @@ def main(argv: list[str] | None = None) -> int:
         views = new_views(all_views, batches.seen, arguments.views)
         report(title, views, nearest_words(encoder, words, views))
     print(f"\n{len(words)} words; trained in {seconds:.0f} s ({cpu:.0f} s of processor time)")
-    machine = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}"
-    print(f"{torch.get_num_threads()} threads on {machine}")
+    print(Machine.here())
     return 0
 
 

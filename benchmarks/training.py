@@ -1,0 +1,237 @@
+"""Train every agent for a while: steps a second, memory, and where the time goes.
+
+Run: python -m benchmarks.training [--agents NAME ...] [--steps N] [--threads N] [--json FILE]
+
+Each agent trains by the program's own trainer with the default settings on KeyCorridor, in a
+process of its own. RecurrentPPO of sb3-contrib, run beside Impala-PPO, is not profiled. On a GPU
+every part waits for the device, so that its time is its own: steps per second are then lower than
+with --no-shares.
+"""
+
+import csv
+import dataclasses
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from benchmarks.__main__ import check_names
+from benchmarks.measuring import Machine, Stopwatch, in_own_process, peak_megabytes
+from benchmarks.random_models import write_clip, write_transformer_xl
+from benchmarks.shares import PARTS, profiled
+from benchmarks.tables import Table, save_json
+from envs import make_vector_env
+from models import AGENTS, agent_class, build_agent, resolve_device
+from trainers.ppo import PPOTrainer
+from utils.command_line import Parser, run_program, whole_number
+from utils.config import Config, load_config
+from utils.errors import UserError
+from utils.metrics import FILE
+from utils.seeding import seed_everything
+
+RIVAL, RIVALLED = "RecurrentPPO", "Impala-PPO"
+
+
+class Recipe(NamedTuple):
+    """An agent, and what writes the files it needs into a folder and returns their settings."""
+
+    model: str
+    write: Callable[[Path], list[str]] | None = None
+
+
+RANDOM = {
+    "HELM+Transformer-XL": Recipe("HELM", write_transformer_xl),
+    "SHELM+ViT-B-16": Recipe("SHELM", write_clip),
+}
+RECIPES = {name: Recipe(name) for name in AGENTS} | RANDOM | {RIVAL: Recipe(RIVALLED)}
+
+
+class Options(NamedTuple):
+    """How to measure.
+
+    Attributes:
+        steps: Environment steps of a run.
+        warm_up: Environment steps before those that count for `steady`.
+        threads: Cores to use.
+        device: Where the networks run.
+        shares: Whether to find out where the time goes.
+        overrides: Settings that differ from the default, KEY=VALUE.
+    """
+
+    steps: int
+    warm_up: int
+    threads: int
+    device: str
+    shares: bool = True
+    overrides: tuple[str, ...] = ()
+
+
+class Run(NamedTuple):
+    """What a run came to.
+
+    Attributes:
+        rate: Steps per second, updates included.
+        steady: The same after the warm-up; None where the run was no longer than that.
+        peak_mb: The most memory the process has held.  [10^6 bytes]
+        shares: Of the time, by part; empty if not asked for.
+    """
+
+    agent: str
+    rate: float
+    steady: float | None
+    peak_mb: float
+    shares: dict[str, float]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, and return the exit status."""
+    return run_program(benchmark, argv)
+
+
+def benchmark(argv: Sequence[str] | None) -> None:
+    """Train the chosen agents one after the other and print the tables."""
+    parser = Parser(prog="python -m benchmarks.training", description=__doc__.split("\n")[0])
+    names = ", ".join(RECIPES)
+    parser.add_argument("--agents", nargs="+", metavar="NAME", default=list(AGENTS), help=names)
+    parser.add_argument("--steps", type=whole_number(1), default=20_000, help="of a run")
+    warm_up_help = "steps of a run before those that count as steady"
+    parser.add_argument("--warm-up", type=whole_number(0), default=4096, help=warm_up_help)
+    cores = os.cpu_count() or 1
+    parser.add_argument("--threads", type=whole_number(1), default=cores, help="cores to use")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument(
+        "--var", metavar="KEY=VALUE", action="append", default=[], help="one setting, repeatable"
+    )
+    parser.add_argument("--no-shares", action="store_true", help="measure steps per second alone")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
+    arguments = parser.parse_args(argv)
+    options = Options(
+        arguments.steps,
+        arguments.warm_up,
+        arguments.threads,
+        resolve_device(arguments.device),
+        not arguments.no_shares,
+        tuple(arguments.var),
+    )
+    machine = Machine.here(options.threads)
+    print(machine, flush=True)
+    runs = report_runs(with_rival(check_names("--agents", arguments.agents, RECIPES)), options)
+    report_shares(runs)
+    if arguments.json:
+        content = {"machine": machine._asdict(), "options": options._asdict()}
+        save_json(arguments.json, content | {"runs": [run._asdict() for run in runs]})
+
+
+def with_rival(names: Sequence[str]) -> list[str]:
+    """Return the names with RecurrentPPO right after Impala-PPO."""
+    others = [name for name in names if name != RIVAL]
+    if RIVALLED not in others:
+        return list(names)
+    place = others.index(RIVALLED) + 1
+    return [*others[:place], RIVAL, *others[place:]]
+
+
+def report_runs(names: Sequence[str], options: Options) -> list[Run]:
+    """Train by name, print a row each, and how far Impala-PPO and RecurrentPPO are apart."""
+    print(f"\nsteps per second, of {options.steps:,} and of those after {options.warm_up:,}")
+    table = Table(agent="<20", all=">9,.0f", steady=">9,.0f", peak_MB=">9,.0f")
+    runs = []
+    for name in names:
+        try:
+            runs.append(measured(name, options))
+        except UserError as error:
+            print(f"{name:20} skipped: {error}", flush=True)
+            continue
+        table.row(*runs[-1][:4])
+    rates = {run.agent: run.rate for run in runs}
+    if RIVAL in rates and RIVALLED in rates:
+        print(f"\n{RIVALLED} trains {rates[RIVALLED] / rates[RIVAL]:.1f} times as fast as {RIVAL}")
+    return runs
+
+
+def report_shares(runs: Sequence[Run]) -> None:
+    """Print where the time went, a column for every run that was profiled."""
+    profiles = {run.agent: run.shares for run in runs if run.shares}
+    if not profiles:
+        return
+    print("\nshare of the time")
+    columns = {name: f">{max(len(name), 8)}.1%" for name in profiles}
+    table = Table(part="<28", **columns)
+    for part in PARTS:
+        table.row(part, *(shares[part] for shares in profiles.values()))
+
+
+def measured(name: str, options: Options) -> Run:
+    """Train an agent in a process of its own, the files it needs being written by another."""
+    recipe = RECIPES[name]
+    with tempfile.TemporaryDirectory() as folder:
+        written = in_own_process(recipe.write, Path(folder)) if recipe.write else []
+        overrides = [f"model={recipe.model}", *written, *options.overrides]
+        overrides.append(f"n_steps={options.steps}")
+        config = dataclasses.replace(load_config(None, overrides), device=options.device)
+        trained = trained_rival if name == RIVAL else trained_agent
+        return in_own_process(trained, name, config, options)
+
+
+def trained_agent(name: str, config: Config, options: Options) -> Run:
+    """Train one of our agents in this process."""
+    torch.set_num_threads(options.threads)
+    agent_class(config.model).check(config)
+    seed_everything(config.seed)
+    env = make_vector_env(config, config.seed)
+    agent = build_agent(config, env.single_observation_space, env.single_action_space)
+    trainer = PPOTrainer(config, agent, env)
+    with tempfile.TemporaryDirectory() as folder:
+        with profiled(trainer) if options.shares else nullcontext() as clock:
+            summary = trainer.train(Path(folder))
+            shares = clock.shares() if clock else {}
+        steady = steady_rate(Path(folder), options.warm_up)
+    env.close()
+    rate = summary.env_steps / summary.seconds
+    return Run(name, rate, steady, peak_megabytes(), shares)
+
+
+def steady_rate(folder: Path, warm_up: int) -> float | None:
+    """Return the steps per second after the warm-up, from the metrics of a run."""
+    with (folder / FILE).open(newline="", encoding="utf-8") as file:
+        rows = [(int(row["env_steps"]), float(row["time/seconds"])) for row in csv.DictReader(file)]
+    return rate_after(rows, warm_up)
+
+
+def rate_after(moments: Sequence[tuple[int, float]], warm_up: int) -> float | None:
+    """Return the steps per second from the first of the moments (steps, seconds) past a warm-up."""
+    counted = [moment for moment in moments if moment[0] >= warm_up]
+    if len(counted) < 2:
+        return None
+    (first_steps, first_seconds), (last_steps, last_seconds) = counted[0], counted[-1]
+    return (last_steps - first_steps) / (last_seconds - first_seconds)
+
+
+def trained_rival(name: str, config: Config, options: Options) -> Run:
+    """Train RecurrentPPO in this process."""
+    if importlib.util.find_spec("sb3_contrib") is None:
+        raise UserError("sb3-contrib is not installed. Run: pip install sb3-contrib")
+    from benchmarks.recurrent_ppo import recurrent_ppo
+
+    torch.set_num_threads(options.threads)
+    model = recurrent_ppo(config)
+    moments: list[tuple[int, float]] = []
+    watch = Stopwatch()
+
+    def note(*_: object) -> bool:
+        moments.append((model.num_timesteps, watch.seconds))
+        return True
+
+    model.learn(config.n_steps, callback=note)
+    rate = model.num_timesteps / watch.seconds
+    return Run(name, rate, rate_after(moments, options.warm_up), peak_megabytes(), {})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
