@@ -73,6 +73,6 @@ def fill(memory: KeyValueMemory, n_tokens: int) -> None:
     state = memory.state_dict()
     for name in ("keys", "values"):
         *others, _, width = state[name].shape
-        state[name] = torch.randn(*others, memory.n_slots, width)
+        state[name] = torch.randn(*others, memory.n_past, width)
     state["ages"] = torch.full_like(state["ages"], n_tokens)
     memory.load_state_dict(state)

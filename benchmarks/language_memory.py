@@ -33,7 +33,7 @@ def pairs(quick: bool) -> Iterator[Pair]:
 
 def random_model(size: Size, mem_len: int) -> TransformerXL:
     """Return our version."""
-    return TransformerXL(RandomTransformerXL(size), mem_len)
+    return TransformerXL(RandomTransformerXL(size), mem_len).pack()
 
 
 def plain(size: Size, mem_len: int, store: Store) -> Iterator[Work]:

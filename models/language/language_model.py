@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -73,7 +74,7 @@ class LanguageModel(nn.Module):
         store.make_room(n_new)
         return store
 
-    def pack(self, dtype: torch.dtype = torch.float32) -> "LanguageModel":
+    def pack(self, dtype: torch.dtype = torch.float32) -> Self:
         """Lay the layers' weights out for the device they are on; products then use this type."""
         for module in self.layers.modules():
             if isinstance(module, FrozenLinear):
