@@ -16,6 +16,7 @@ from utils.errors import UserError, suggestion
 PARTS = {
     "transformer-xl": "benchmarks.language_memory",
     "minilm": "benchmarks.minilm",
+    "bfloat16": "benchmarks.frozen_dtype",
     "hopfield": "benchmarks.hopfield",
     "cache": "benchmarks.cached_observations",
     "minigrid": "benchmarks.minigrid",

@@ -31,9 +31,9 @@ def pairs(quick: bool) -> Iterator[Pair]:
         )
 
 
-def random_model(size: Size, mem_len: int) -> TransformerXL:
+def random_model(size: Size, mem_len: int, dtype: torch.dtype = torch.float32) -> TransformerXL:
     """Return our version."""
-    return TransformerXL(RandomTransformerXL(size), mem_len).pack()
+    return TransformerXL(RandomTransformerXL(size), mem_len).pack(dtype)
 
 
 def plain(size: Size, mem_len: int, store: Store) -> Iterator[Work]:

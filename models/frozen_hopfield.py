@@ -46,11 +46,11 @@ class FrozenHopfield(ImageToLanguage):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images in [0, 1], [N, C, H, W], to tokens [N, 1, D]."""
-        weights = (self.beta * self.similarities(images)).softmax(-1)
+        weights = self.similarities(images).mul_(self.beta).softmax(-1)
         return self.embeddings.average(weights)[:, None]
 
     def similarities(self, images: Tensor) -> Tensor:
         """Return the cosine of each projected image with every token.  [N, V]"""
         state = images.mean(1).flatten(1) @ self.projection.T  # [N, D]
-        norms = state.norm(dim=-1, keepdim=True) * self.embeddings.norms
-        return self.embeddings.dot(state) / (norms + 1e-8)
+        norms = torch.outer(state.norm(dim=-1), self.embeddings.norms)
+        return self.embeddings.dot(state).div_(norms.add_(1e-8))

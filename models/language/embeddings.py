@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from models.language.layers import frozen
+from models.language.layers import frozen, thin_product
 
 CHUNK = 8192
 
@@ -81,11 +81,11 @@ class DenseEmbeddings(TokenEmbeddings):
 
     def dot(self, vectors: Tensor) -> Tensor:
         """Return the products of vectors [N, D] with every embedding.  [N, V]"""
-        return (self.table @ vectors.t()).t().contiguous()
+        return thin_product(vectors, self.table)
 
     def average(self, weights: Tensor) -> Tensor:
         """Return the sums of all embeddings under weights [N, V].  [N, D]"""
-        return weights @ self.table
+        return thin_product(weights, self.table.t())
 
     def _norms(self) -> Tensor:
         return torch.cat([rows.norm(dim=1) for rows in self.table.split(CHUNK)])
@@ -135,21 +135,16 @@ class AdaptiveEmbeddings(TokenEmbeddings):
 
     def dot(self, vectors: Tensor) -> Tensor:
         """Return the products of vectors [N, D] with every embedding.  [N, V]"""
-        products = vectors.new_empty(len(vectors), self.n_tokens)
-        columns = self.scale * vectors.t()  # [D, N]
-        begin = 0
-        for table, projection in self._clusters():
-            thin = table @ (projection.t() @ columns)  # [V_c, N]
-            products[:, begin : begin + len(table)] = thin.t()
-            begin += len(table)
-        return products
+        projected = (self.scale * (vectors @ projection) for projection in self.projections)
+        pairs = zip(projected, self.tables, strict=True)
+        return torch.cat([thin_product(rows, table) for rows, table in pairs], dim=1)
 
     def average(self, weights: Tensor) -> Tensor:
         """Return the sums of all embeddings under weights [N, V].  [N, D]"""
         total = weights.new_zeros(len(weights), self.width)
         parts = weights.split([len(table) for table in self.tables], dim=1)
         for part, (table, projection) in zip(parts, self._clusters(), strict=True):
-            total.addmm_(part @ table, projection.t())
+            total.addmm_(thin_product(part, table.t()), projection.t())
         return self.scale * total
 
     def _clusters(self) -> Iterator[tuple[Tensor, Tensor]]:

@@ -16,18 +16,25 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_new": lambda rows: F.gelu(rows, approximate="tanh"),
 }
-# How oneDNN names what it computes together with the product.
-FUSED = {
-    "none": ("none", ""),
-    "relu": ("relu", ""),
-    "gelu": ("gelu", "none"),
-    "gelu_new": ("gelu", "tanh"),
+# How oneDNN names what it computes together with the product: its attribute, numbers, algorithm.
+FUSED: dict[str, tuple[str, list[float], str]] = {
+    "none": ("none", [], ""),
+    "relu": ("relu", [], ""),
+    "gelu": ("gelu", [], "none"),
+    "gelu_new": ("gelu", [], "tanh"),
 }
 
 
 def frozen(tensor: Tensor) -> nn.Parameter:
     """Return the tensor as a float32 parameter that no optimiser moves."""
     return nn.Parameter(tensor.detach().float().contiguous(), requires_grad=False)
+
+
+def thin_product(rows: Tensor, weight: Tensor) -> Tensor:
+    """Return the products of few rows [N, in] with a large frozen matrix [out, in].  [N, out]"""
+    if weight.device.type == "cpu" and torch.backends.mkldnn.is_available():
+        return torch.ops.mkldnn._linear_pointwise.default(rows, weight, None, *FUSED["none"])
+    return F.linear(rows, weight)
 
 
 class FrozenLinear(nn.Module):
@@ -71,9 +78,8 @@ class FrozenLinear(nn.Module):
             self.weight = None
 
     def _packed_product(self, rows: Tensor) -> Tensor:
-        attribute, algorithm = FUSED[self.activation]
         product = torch.ops.mkldnn._linear_pointwise.default
-        return product(rows, self._packed, self.bias, attribute, [], algorithm)
+        return product(rows, self._packed, self.bias, *FUSED[self.activation])
 
 
 class FrozenLayerNorm(nn.Module):
