@@ -96,7 +96,7 @@ class BertLayer(CausalLayer):
 
     def attention(self, queries: Tensor, window: LayerWindow) -> Tensor:
         """Return the weights of the past and the K new tokens."""
-        scores = window.without_ended(window.scores(self.scale * queries), otherwise=-math.inf)
+        scores = window.hide_ended(window.scores(self.scale * queries), -math.inf)
         n_new = queries.shape[1]
         if n_new > 1:
             later = torch.ones(n_new, n_new, dtype=torch.bool, device=scores.device).triu(1)

@@ -54,6 +54,10 @@ class CausalLayer(nn.Module):
             Weights that sum to 1; the last n columns are those tokens.  [H*N, K, columns]
         """
 
+    def reading(self, attention: Tensor, window: LayerWindow) -> Tensor:
+        """Return the weights with which the n tokens' values are read.  [H*N, K, n]"""
+        return attention[..., -window.n_tokens :]
+
     def forward(self, hidden: Tensor, window: LayerWindow) -> LayerOutput:
         """Read K new tokens, hidden [N, K, D], and write their keys and values into the window."""
         n_envs, _, width = hidden.shape
@@ -61,7 +65,7 @@ class CausalLayer(nn.Module):
         queries, keys, values = split_heads(self.qkv(rows), self.n_head, n_envs)
         window.write(keys, values)
         attention = self.attention(queries, window)
-        mixed = window.mix(attention[..., -window.n_tokens :])
+        mixed = window.mix(self.reading(attention, window))
         rows = self.norm(rows + self.out(join_heads(mixed, self.n_head)))
         return LayerOutput(self.feed_forward(rows).view_as(hidden), attention)
 

@@ -40,16 +40,15 @@ class LayerWindow(NamedTuple):
             products = [torch.bmm(queries, keys.transpose(1, 2)) for keys in self.keys]
         return products[0] if len(products) == 1 else torch.cat(products, dim=-1)
 
-    def without_ended(self, columns: Tensor, otherwise: float = 0.0) -> Tensor:
-        """Return [H*N, K, n] with another number where a token belongs to an ended episode."""
-        if self.ended is None:
-            return columns
-        by_env = columns.unflatten(0, (-1, len(self.ended)))  # [H, N, K, n]
-        return by_env.masked_fill(self.ended, otherwise).flatten(0, 1)
+    def hide_ended(self, columns: Tensor, value: float) -> Tensor:
+        """Write a number into [H*N, K, n] where a token belongs to an ended episode."""
+        if self.ended is not None:
+            by_env = columns.unflatten(0, (-1, len(self.ended)))  # [H, N, K, n]
+            by_env.masked_fill_(self.ended, value)
+        return columns
 
     def mix(self, weights: Tensor) -> Tensor:
         """Return the values summed under the weights [H*N, K, n].  [H*N, K, d]"""
-        weights = self.without_ended(weights)
         parts = weights.split([values.shape[1] for values in self.values], dim=-1)
         mixed = torch.bmm(parts[0], self.values[0])
         for part, values in zip(parts[1:], self.values[1:], strict=True):

@@ -95,8 +95,12 @@ class TransformerXLLayer(CausalLayer):
         content = (self.scale * (by_head + self.content_bias)).view_as(queries)
         scores = self.scale * (by_head + self.position_bias) @ self.positions  # [H, N*K, M]
         scores = _by_column(scores.view(len(queries), n_new, -1))
-        scores[..., -window.n_tokens :] += window.without_ended(window.scores(content))
+        scores[..., -window.n_tokens :] += window.hide_ended(window.scores(content), 0.0)
         return scores.softmax(dim=-1)
+
+    def reading(self, attention: Tensor, window: LayerWindow) -> Tensor:
+        """Return the weights of the n tokens; ended ones keep their share and are not read."""
+        return window.hide_ended(super().reading(attention, window).clone(), 0.0)
 
 
 def _by_column(scores: Tensor) -> Tensor:
