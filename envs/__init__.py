@@ -6,7 +6,9 @@ Every suite is a module of this package with two functions:
     make(config, seed) -> VectorEnv    config.n_envs times config.env, number i seeded with seed + i
 
 Its environments show uint8 images, channel first, take discrete actions and restart an ended
-episode within the step that ends it (Gymnasium's SAME_STEP autoreset).
+episode within the step that ends it (Gymnasium's SAME_STEP autoreset). An environment that can
+say where it stands has `state_dict()`, or None if just now it cannot, and `load_state_dict(state)`:
+a run in it resumes to the bit. Where one has not, a resumed run begins new episodes.
 """
 
 import importlib

@@ -10,10 +10,11 @@ import logging
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from envs import EnvironmentSettings
 from envs.envpool_vector import EnvPoolVectorEnv, open_pool, pool_tasks
+from envs.minigrid_state import MiniGridVectorEnv
 
 VIEW = 7
 TILE = 8
@@ -55,7 +56,7 @@ def make_by_envpool(env_id: str, n_envs: int, seed: int) -> VectorEnv:
 def make_by_gymnasium(env_id: str, n_envs: int, seed: int) -> VectorEnv:
     """Return MiniGrid's own environments, stepped one after the other."""
     make_one = functools.partial(_make_drawn, env_id)
-    env = SyncVectorEnv([make_one] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    env = MiniGridVectorEnv([make_one] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     # A reset without a seed continues from here.
     env.reset(seed=seed)
     return env

@@ -3,7 +3,8 @@
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import VectorEnv, VectorWrapper
+import torch
+from gymnasium.vector import VectorWrapper
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from utils.running_statistics import RunningMeanVariance
@@ -18,15 +19,31 @@ class EpisodeStatistics(RecordEpisodeStatistics):
     """Raw return and length of every episode that ends, as Gymnasium records them.
 
     Where an episode ended, info["episode"] holds "r" [N] and "l" [N], valid where the mask
-    info["_episode"] [N] is true. Has no state worth saving: restored environments begin anew.
+    info["_episode"] [N] is true.
     """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return an empty state."""
-        return {}
+        """Return the running episodes, or nothing of them where the suite cannot save them."""
+        save = getattr(self.env, "state_dict", None)
+        worlds = None if save is None else save()
+        if worlds is None:
+            return {"resumable": False}
+        return {
+            "resumable": True,
+            "worlds": worlds,
+            "returns": torch.from_numpy(self.episode_returns.copy()),
+            "lengths": torch.from_numpy(self.episode_lengths.copy()),
+        }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state, which is empty."""
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Continue the saved episodes; return False where that cannot be: begin new ones then."""
+        load = getattr(self.env, "load_state_dict", None)
+        if load is None or not state["resumable"]:
+            return False
+        load(state["worlds"])
+        self.episode_returns[:] = state["returns"].numpy()
+        self.episode_lengths[:] = state["lengths"].numpy()
+        return True
 
 
 class RewardNormalization(VectorWrapper):
@@ -38,11 +55,13 @@ class RewardNormalization(VectorWrapper):
     divided (Engstrom et al. 2020, arXiv:2005.12729).
 
     Args:
-        env: Vector environment in SAME_STEP autoreset mode.
+        env: Vector environment in SAME_STEP autoreset mode, its episodes recorded.
         gamma: Discount per step.
     """
 
-    def __init__(self, env: VectorEnv, gamma: float) -> None:
+    env: EpisodeStatistics
+
+    def __init__(self, env: EpisodeStatistics, gamma: float) -> None:
         super().__init__(env)
         self.gamma = gamma
         self.statistics = RunningMeanVariance()
@@ -66,9 +85,19 @@ class RewardNormalization(VectorWrapper):
         return observations, rewards, terminated, truncated, info
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the statistics as plain numbers."""
-        return {"returns": self.statistics.state_dict()}
+        """Return the statistics, the running discounted returns and the episodes themselves."""
+        episodes = self.env.state_dict()
+        return {
+            "resumable": episodes["resumable"],
+            "statistics": self.statistics.state_dict(),
+            "discounted": torch.from_numpy(self._returns.copy()),
+            "episodes": episodes,
+        }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from saved statistics."""
-        self.statistics.load_state_dict(state["returns"])
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Continue from saved statistics; return whether the saved episodes go on, too."""
+        self.statistics.load_state_dict(state["statistics"])
+        goes_on = self.env.load_state_dict(state["episodes"])
+        if goes_on:
+            self._returns[:] = state["discounted"].numpy()
+        return goes_on

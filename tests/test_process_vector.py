@@ -1,4 +1,6 @@
 import functools
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -6,9 +8,11 @@ from pathlib import Path
 
 import gymnasium
 import numpy as np
+import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from envs.process_vector import one_process_each
+from utils.errors import RunError
 
 TASK = functools.partial(gymnasium.make, "CartPole-v1")
 
@@ -56,3 +60,25 @@ def test_the_processes_end_with_a_killed_parent():
     while any(Path(f"/proc/{int(child)}").exists() for child in children):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_the_death_of_a_process_is_one_clear_line():
+    env = one_process_each([TASK] * 2)
+    env.reset(seed=0)
+    env.processes[1].kill()
+    env.processes[1].join()
+    with pytest.raises(RunError, match=r"environment 1 \(exit code -9\) died"):
+        env.step(np.zeros(2, int))
+    assert not any(process.is_alive() for process in env.processes)
+    env.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_processes_leave_signals_to_the_trainer(number):
+    env = one_process_each([TASK] * 2)
+    env.reset(seed=0)
+    for process in env.processes:
+        os.kill(process.pid, number)
+    env.step(np.zeros(2, int))
+    assert all(process.is_alive() for process in env.processes)
+    env.close()

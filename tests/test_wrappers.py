@@ -7,6 +7,7 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from envs.random_maze import RandomMazeVectorEnv
 from envs.wrappers import EpisodeStatistics, RewardNormalization
 
 
@@ -86,11 +87,11 @@ def test_nothing_but_the_reward_is_changed():
 
 def test_saved_statistics_continue_exactly(tmp_path):
     script = np.random.default_rng(0).normal(size=(6, 3))
-    env = RewardNormalization(ScriptedEnv(script), 0.9)
+    env = RewardNormalization(EpisodeStatistics(ScriptedEnv(script)), 0.9)
     play(env)
     torch.save(env.state_dict(), tmp_path / "state.pt")
-    restored = RewardNormalization(ScriptedEnv(script), 0.9)
-    restored.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    restored = RewardNormalization(EpisodeStatistics(ScriptedEnv(script)), 0.9)
+    assert not restored.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     for one, other in zip(play(env), play(restored), strict=True):
         np.testing.assert_array_equal(one[1], other[1])
 
@@ -107,8 +108,31 @@ def test_statistics_show_raw_returns_and_lengths_of_ended_episodes():
     assert infos[2]["episode"]["l"].tolist() == [1, 3]
 
 
-def test_environments_without_normalised_rewards_have_an_empty_state():
+def test_a_suite_that_cannot_save_its_episodes_says_so():
     env = EpisodeStatistics(ScriptedEnv([[1.0]]))
-    assert env.state_dict() == {}
-    env.load_state_dict({})
+    assert env.state_dict() == {"resumable": False}
+    assert not env.load_state_dict(env.state_dict())
     assert play(env)[0][1].tolist() == [1.0]
+
+
+@pytest.mark.parametrize("n_before", [3, 77])
+def test_running_returns_and_lengths_go_on_with_the_saved_episodes(n_before, tmp_path):
+    first, second = (
+        RewardNormalization(EpisodeStatistics(RandomMazeVectorEnv(3, seed)), 0.9) for seed in (0, 9)
+    )
+    actions = np.random.default_rng(0).integers(0, 4, (n_before + 100, 3))
+    first.reset()
+    for row in actions[:n_before]:
+        first.step(row)
+    torch.save(first.state_dict(), tmp_path / "state.pt")
+    assert second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    n_ended = 0
+    for row in actions[n_before:]:
+        (*ours, info), (*theirs, other) = first.step(row), second.step(row)
+        for one, another in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(one, another)
+        if "episode" in info:
+            n_ended += 1
+            for name in ("r", "l"):
+                assert info["episode"][name].tolist() == other["episode"][name].tolist()
+    assert n_ended > 0

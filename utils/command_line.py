@@ -2,11 +2,12 @@
 
 import argparse
 import logging
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from utils.errors import UserError
+from utils.errors import Interrupted, RunError, UserError
 
 
 class Parser(argparse.ArgumentParser):
@@ -18,13 +19,24 @@ class Parser(argparse.ArgumentParser):
 
 
 def run_program(program: Callable[[Sequence[str] | None], None], argv: Sequence[str] | None) -> int:
-    """Run a program and return its exit status: 0, or 2 after the lines of a user's mistake."""
+    """Run a program and return its exit status.
+
+    0 is success, 2 a user's mistake, 1 a run that could not go on, 128 + n the signal n.
+    """
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     try:
         program(argv)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
+    except RunError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except Interrupted as error:
+        print(error, file=sys.stderr)
+        return 128 + error.signal
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     return 0
 
 

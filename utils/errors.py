@@ -1,6 +1,7 @@
-"""The one exception that stands for a user's mistake."""
+"""The exceptions that a program answers with one line and an exit status."""
 
 import difflib
+import signal
 from collections.abc import Callable, Iterable
 
 
@@ -9,6 +10,22 @@ class UserError(Exception):
 
     The message says where, what was given, what is allowed and what to do.
     """
+
+
+class RunError(Exception):
+    """A run that cannot go on, by no mistake of the user; one line and exit status 1."""
+
+
+class Interrupted(Exception):
+    """A run that was asked to end; one line and exit status 128 + the signal's number.
+
+    Attributes:
+        signal: What asked.
+    """
+
+    def __init__(self, message: str, signal: signal.Signals) -> None:
+        super().__init__(message)
+        self.signal = signal
 
 
 def suggestion(name: str, allowed: Iterable[str]) -> str:
