@@ -14,7 +14,7 @@ from envs import make_vector_env
 from models import build_agent, resolve_device
 from models.agent import Agent
 from models.baselines import RandomAgent
-from trainers.checkpoint import find_checkpoint, load_checkpoint
+from trainers.checkpoint import check_weights, find_checkpoint, load_checkpoint
 from trainers.evaluation import Episode, Recording, evaluate
 from utils.command_line import Parser, run_program, whole_number
 from utils.config import Config, config_from_dict
@@ -46,7 +46,7 @@ def play(argv: Sequence[str] | None) -> None:
     seed_everything(arguments.seed)
     env = make_vector_env(config, arguments.seed)
     try:
-        agent = build(config, env, None if arguments.random else checkpoint)
+        agent = build(config, env, None if arguments.random else checkpoint, str(path))
         played = evaluate(
             agent, env, arguments.n_episodes, arguments.deterministic, seed=arguments.seed
         )
@@ -64,11 +64,12 @@ def play(argv: Sequence[str] | None) -> None:
     print(f"written to {target}, the episodes to {folder}")
 
 
-def build(config: Config, env: VectorEnv, checkpoint: dict | None) -> Agent:
+def build(config: Config, env: VectorEnv, checkpoint: dict | None, source: str) -> Agent:
     """Return the checkpoint's agent, or the random one without a checkpoint."""
     if checkpoint is None:
         return RandomAgent(env.single_action_space).to(config.device)
     agent = build_agent(config, env.single_observation_space, env.single_action_space)
+    check_weights(checkpoint, agent.fingerprints(), source)
     agent.load_state_dict(checkpoint["agent"])
     return agent.eval()
 

@@ -141,6 +141,10 @@ class Agent(nn.Module, ABC):
         """Return what the agent has to log of itself, always under the same names."""
         return {}
 
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of every pretrained part, by the setting that names it."""
+        return {}
+
     @classmethod
     def check(cls, config: Config) -> None:
         """Raise UserError where settings cannot work, before anything heavy is loaded."""

@@ -108,8 +108,13 @@ class LanguageMemoryAgent(Agent):
         return self.heads.evaluate(torch.cat((batch.context, queries), dim=-1), batch.actions)
 
     def metrics(self) -> dict[str, float]:
-        """Return the hit rate of the observation cache since the run began."""
-        return {"cache/hit_rate": self.remembered.hit_rate}
+        """Return the hit rate of the observation cache in this process; it only saves time."""
+        return {"time/cache_hit_rate": self.remembered.hit_rate}
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of the language model's weights and of what leads from images to it."""
+        language_model = {"language_model": self.language_model.fingerprint}
+        return language_model | self.to_language.fingerprints()
 
     @classmethod
     def check(cls, config: Config) -> None:

@@ -108,6 +108,10 @@ class ClipProjection(ImageToLanguage):
         """Count features [N, D] in."""
         self.standardize.update(remembered)
 
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of the encoder's weights."""
+        return {"clip_encoder": self._encoder.module.fingerprint}
+
 
 class HelmV2(LanguageMemoryAgent):
     """HELMv2 with the settings of a run."""

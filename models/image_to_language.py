@@ -29,3 +29,7 @@ class ImageToLanguage(nn.Module):
 
     def observe(self, remembered: Tensor) -> None:
         """Take in what was seen at one step of a training rollout [N, ...]."""
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of every pretrained part, by the setting that names it."""
+        return {}

@@ -1,5 +1,6 @@
 """SHELM's observation → language: the words whose text embeddings an image comes nearest to."""
 
+import hashlib
 from typing import NamedTuple
 
 import torch
@@ -54,6 +55,7 @@ class TokenRetrieval(ImageToLanguage):
     ) -> None:
         super().__init__()
         self._encoder = Frozen(encoder)
+        self._table_fingerprint = _fingerprint(words, text_features)
         self.block_size = encoder.images_at_a_time
         self.register_buffer("text_features", F.normalize(text_features, dim=-1), persistent=False)
         self.register_buffer("token_vectors", token_vectors, persistent=False)
@@ -71,6 +73,13 @@ class TokenRetrieval(ImageToLanguage):
         """Return the language model's vectors of the words [N, K, 2].  [N, K, D]"""
         return self.token_vectors[remembered[..., 0].long()]
 
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of the encoder's weights and of the table of words."""
+        return {
+            "clip_encoder": self._encoder.module.fingerprint,
+            "embeddings": self._table_fingerprint,
+        }
+
     def retrieve(self, images: Tensor) -> Retrieval:
         """Return the words of images in [0, 1], [N, 3, H, W]."""
         return retrieved(self(images))
@@ -79,3 +88,10 @@ class TokenRetrieval(ImageToLanguage):
 def retrieved(remembered: Tensor) -> Retrieval:
     """Return what is remembered of images [N, K, 2] under its names."""
     return Retrieval(remembered[..., 0].long(), remembered[..., 1])
+
+
+def _fingerprint(words: list[str], text_features: Tensor) -> str:
+    """Return the sha256 of words and their features as they were prepared."""
+    digest = hashlib.sha256("\n".join(words).encode())
+    digest.update(text_features.cpu().numpy().tobytes())
+    return digest.hexdigest()

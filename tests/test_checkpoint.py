@@ -3,22 +3,101 @@ import pickle
 import pytest
 import torch
 
-from trainers.checkpoint import BEST, LAST, find_checkpoint, load_checkpoint, save_checkpoint
+from tests.agents import small_config
+from trainers.checkpoint import (
+    BEST,
+    HEADER,
+    LAST,
+    PREVIOUS,
+    check_weights,
+    find_checkpoint,
+    last_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+    unfinished_checkpoint,
+)
 from utils.errors import UserError
+
+BARE: dict[str, dict] = {"config": {}, "agent": {}, "weights": {}}
+
+
+def save(folder, env_steps):
+    """Write a run's last checkpoint and keep the one before."""
+    save_checkpoint(folder / LAST, {**BARE, "env_steps": env_steps}, folder / PREVIOUS)
 
 
 def test_a_checkpoint_comes_back_as_it_went(tmp_path):
-    save_checkpoint(tmp_path / LAST, {"config": {}, "agent": torch.arange(3), "env_steps": 7})
+    save_checkpoint(tmp_path / LAST, {**BARE, "agent": torch.arange(3), "env_steps": 7})
     state = load_checkpoint(tmp_path / LAST)
     assert state["env_steps"] == 7
     assert state["agent"].tolist() == [0, 1, 2]
 
 
-def test_an_interrupted_write_leaves_the_earlier_checkpoint(tmp_path):
-    save_checkpoint(tmp_path / LAST, {"config": {}, "agent": {}, "env_steps": 1})
+def test_an_interrupted_write_leaves_the_earlier_checkpoint_and_no_rest(tmp_path):
+    save(tmp_path, 1)
     with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
-        save_checkpoint(tmp_path / LAST, {"env_steps": lambda: None})
+        save_checkpoint(tmp_path / LAST, {"env_steps": lambda: None}, tmp_path / PREVIOUS)
     assert load_checkpoint(tmp_path / LAST)["env_steps"] == 1
+    assert [path.name for path in tmp_path.iterdir()] == [LAST]
+
+
+def test_the_checkpoint_before_is_kept(tmp_path):
+    for env_steps in (1, 2, 3):
+        save(tmp_path, env_steps)
+    assert load_checkpoint(tmp_path / LAST)["env_steps"] == 3
+    assert load_checkpoint(tmp_path / PREVIOUS)["env_steps"] == 2
+
+
+@pytest.mark.parametrize("length", [0, 10, 100, 500, -1])
+def test_a_cut_checkpoint_is_recognised_and_the_one_before_is_used(length, tmp_path, caplog):
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    content = (tmp_path / LAST).read_bytes()
+    (tmp_path / LAST).write_bytes(content[:length])
+    assert last_checkpoint(tmp_path)["env_steps"] == 1
+    assert "going on from the one before" in caplog.text
+
+
+def test_any_flipped_bit_is_recognised(tmp_path):
+    save(tmp_path, 1)
+    content = (tmp_path / LAST).read_bytes()
+    for place in range(0, len(content), 13):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << place % 8
+        (tmp_path / LAST).write_bytes(flipped)
+        with pytest.raises(UserError, match=r"damaged|not a checkpoint"):
+            load_checkpoint(tmp_path / LAST)
+
+
+def test_a_run_with_damaged_checkpoints_only_says_so(tmp_path):
+    assert last_checkpoint(tmp_path) is None
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    for name in (LAST, PREVIOUS):
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"ckpt_last\.pt: damaged"):
+        last_checkpoint(tmp_path)
+
+
+def test_a_finished_run_and_changed_settings_are_refused(tmp_path):
+    config = small_config(n_steps=60)
+    checkpoint = {**BARE, "config": vars(config), "env_steps": 30}
+    save_checkpoint(tmp_path / LAST, checkpoint)
+    assert unfinished_checkpoint(tmp_path, config)["env_steps"] == 30
+    with pytest.raises(UserError, match=r"differs from the checkpoint in seed, gamma"):
+        unfinished_checkpoint(tmp_path, small_config(n_steps=60, gamma=0.5, seed=1))
+    with pytest.raises(UserError, match="save_ckpt=false cannot go on"):
+        unfinished_checkpoint(tmp_path, small_config(save_ckpt=False))
+    save_checkpoint(tmp_path / LAST, checkpoint | {"env_steps": 60})
+    with pytest.raises(UserError, match=r"finished, it has had its 60 steps. Play it: python eval"):
+        unfinished_checkpoint(tmp_path, config)
+
+
+def test_other_weights_are_refused_by_name():
+    checkpoint = {"config": {"language_model": "bert"}, "weights": {"language_model": "a" * 64}}
+    check_weights(checkpoint, {"language_model": "a" * 64}, "here")
+    with pytest.raises(UserError, match=r"here: made with another language_model, 'bert' .*aaaa"):
+        check_weights(checkpoint, {"language_model": "b" * 64}, "here")
 
 
 def test_a_folder_means_its_best_checkpoint_then_its_last(tmp_path):
@@ -42,8 +121,8 @@ class Command:
         return (print, ("executed",))
 
 
-def test_loading_executes_nothing(tmp_path, capsys):
-    torch.save({"format": 1, "agent": Command()}, tmp_path / LAST)
+def test_loading_executes_nothing_even_with_the_right_checksum(tmp_path, capsys):
+    save_checkpoint(tmp_path / LAST, {**BARE, "agent": Command()})
     with pytest.raises(UserError, match="not a checkpoint"):
         load_checkpoint(tmp_path / LAST)
     assert "executed" not in capsys.readouterr().out
@@ -53,6 +132,9 @@ def test_another_file_is_no_checkpoint(tmp_path):
     (tmp_path / LAST).write_text("hello")
     with pytest.raises(UserError, match="not a checkpoint"):
         load_checkpoint(tmp_path / LAST)
-    torch.save({"format": 99}, tmp_path / LAST)
-    with pytest.raises(UserError, match=r"format 1 \(found 99\)"):
+    torch.save({"format": 1}, tmp_path / LAST)
+    with pytest.raises(UserError, match="not a checkpoint of format 2, but of an earlier one"):
+        load_checkpoint(tmp_path / LAST)
+    (tmp_path / LAST).write_text(HEADER.format(99, "0" * 64))
+    with pytest.raises(UserError, match=r"format 2 \(found 99\)"):
         load_checkpoint(tmp_path / LAST)

@@ -1,38 +1,54 @@
 """What a checkpoint holds, written whole or not at all, and read without executing anything.
 
-A checkpoint is one `torch.save` of a dictionary of tensors, numbers and text:
+A checkpoint is a line of text with its format and the sha256 of what follows: one `torch.save` of
+a dictionary of tensors, numbers and text. Every checkpoint holds
 
-    format      version of this layout
     config      every setting of the run
     agent       trained parts, fixed random projection and running statistics
-    optimizer   AdamW's state
-    env         reward statistics
+    weights     sha256 of the pretrained parts, which are not contained
     env_steps   environment steps behind it
-    episodes    returns and lengths of the last episodes
 
-Pretrained models are named by the config and not contained.
+and ckpt_last.pt all else that a run needs to go on (trainers/run_state.py).
 """
 
-import os
+import dataclasses
+import hashlib
+import logging
+import re
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
+from utils.config import Config
 from utils.errors import UserError
+from utils.files import written_whole
 
-FORMAT = 1
-BEST, LAST = "ckpt_best.pt", "ckpt_last.pt"
+FORMAT = 2
+BEST, LAST, PREVIOUS = "ckpt_best.pt", "ckpt_last.pt", "ckpt_last.previous.pt"
+HEADER = "HELM checkpoint {:03d} sha256 {}\n"
+UNWRITTEN = HEADER.format(FORMAT, "-" * 64).encode()
+
+log = logging.getLogger(__name__)
 
 
-def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint to a temporary file beside its place, then move it there in one step."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        torch.save({"format": FORMAT, **state}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+def save_checkpoint(path: Path, state: dict[str, Any], previous: Path | None = None) -> None:
+    """Write a checkpoint; whatever interrupts the writing, an earlier one stays.
+
+    Args:
+        path: Its place.
+        state: Tensors, numbers and text.
+        previous: Where to keep the checkpoint that stood there; None overwrites it.
+    """
+    with written_whole(path, previous) as file:
+        file.write(UNWRITTEN)
+        _torch_save(state, file)
+        file.seek(len(UNWRITTEN))
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0)
+        file.write(HEADER.format(FORMAT, digest).encode())
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -43,7 +59,7 @@ def find_checkpoint(path: Path) -> Path:
         raise UserError(
             f"--ckpt-path {path}: no such file or folder. Name a run folder or a checkpoint"
         )
-    for name in (BEST, LAST):
+    for name in (BEST, LAST, PREVIOUS):
         if (path / name).is_file():
             return path / name
     raise UserError(
@@ -52,20 +68,118 @@ def find_checkpoint(path: Path) -> Path:
     )
 
 
+def last_checkpoint(folder: Path) -> dict[str, Any] | None:
+    """Return the last good checkpoint of a run, None if it has written none.
+
+    Raises:
+        UserError: there are checkpoints, and all are damaged.
+    """
+    problems = []
+    for path in (folder / LAST, folder / PREVIOUS):
+        if not path.is_file():
+            continue
+        try:
+            checkpoint = load_checkpoint(path)
+        except UserError as error:
+            problems.append(error)
+            continue
+        if problems:
+            log.warning("%s; going on from the one before", problems[0])
+        return checkpoint
+    if problems:
+        raise problems[0]
+    return None
+
+
+def unfinished_checkpoint(folder: Path, config: Config) -> dict[str, Any] | None:
+    """Return what a run goes on from, None where nothing has been saved yet.
+
+    Raises:
+        UserError: the run is finished, saves nothing, or its settings are no longer those of the
+            checkpoint; or all its checkpoints are damaged.
+    """
+    if not config.save_ckpt:
+        raise UserError(f"{folder}: a run with save_ckpt=false cannot go on. Begin another")
+    checkpoint = last_checkpoint(folder)
+    if checkpoint is None:
+        return None
+    changed = [k for k, v in dataclasses.asdict(config).items() if checkpoint["config"].get(k) != v]
+    if changed:
+        raise UserError(
+            f"{folder}: config.json differs from the checkpoint in {', '.join(changed)}. "
+            "Restore it, or begin another run"
+        )
+    if checkpoint["env_steps"] >= config.n_steps:
+        raise UserError(
+            f"{folder}: this run is finished, it has had its {config.n_steps:,} steps. Play it: "
+            f"{shlex.join(['python', 'eval.py', '--ckpt-path', str(folder)])}"
+        )
+    return checkpoint
+
+
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Return a checkpoint's content on the CPU.
 
     Raises:
-        UserError: the file is not a checkpoint of this program.
+        UserError: the file is not a checkpoint of this program, or it is damaged.
     """
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = _read(path)
+    except UserError:
+        raise
     except Exception as error:  # torch.load documents no set of exceptions for a bad file
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
         raise UserError(f"{path}: not a checkpoint of this program ({reason})") from None
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        found = state.get("format") if isinstance(state, dict) else type(state).__name__
-        raise UserError(f"{path}: not a checkpoint of format {FORMAT} (found {found})")
-    if not {"config", "agent"} <= state.keys():
-        raise UserError(f"{path}: not a checkpoint of this program (config or agent is missing)")
+    if not isinstance(state, dict) or not {"config", "agent", "weights"} <= state.keys():
+        raise UserError(
+            f"{path}: not a checkpoint of this program (config, agent or weights is missing)"
+        )
     return state
+
+
+def check_weights(checkpoint: Mapping[str, Any], found: Mapping[str, str], source: str) -> None:
+    """Raise UserError where a checkpoint was made with other pretrained parts.
+
+    Args:
+        checkpoint: As loaded.
+        found: sha256 of the parts in use, by the setting that names them.
+        source: What to call the checkpoint.
+    """
+    made_with = checkpoint["weights"]
+    for setting in sorted(made_with.keys() | found.keys()):
+        before, here = (str(parts.get(setting)) for parts in (made_with, found))
+        if before != here:
+            raise UserError(
+                f"{source}: made with another {setting}, '{checkpoint['config'].get(setting)}' "
+                f"with sha256 {before[:12]}... (here {here[:12]}...). Restore those weights"
+            )
+
+
+def _torch_save(state: dict[str, Any], file: BinaryIO) -> None:
+    """Write like `torch.save`, which hides an error of the disk behind one of its own."""
+    try:
+        torch.save(state, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
+
+
+def _read(path: Path) -> Any:
+    with path.open("rb") as file:
+        header = re.fullmatch(
+            rb"HELM checkpoint (\d{3}) sha256 ([0-9a-f]{64}|-{64})\n", file.read(len(UNWRITTEN))
+        )
+        if header is None:
+            raise UserError(
+                f"{path}: not a checkpoint of format {FORMAT}, "
+                "but of an earlier one, or another file"
+            )
+        if int(header[1]) != FORMAT:
+            found = int(header[1])
+            raise UserError(f"{path}: not a checkpoint of format {FORMAT} (found {found})")
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != header[2].decode():
+            raise UserError(f"{path}: damaged, its content does not have its checksum")
+        file.seek(len(UNWRITTEN))
+        return torch.load(file, map_location="cpu", weights_only=True)

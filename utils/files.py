@@ -1,0 +1,41 @@
+"""Files that are written whole or not at all."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedRandom
+from pathlib import Path
+
+
+@contextmanager
+def written_whole(path: Path, previous: Path | None = None) -> Iterator[BufferedRandom]:
+    """Open a file beside `path` that takes its place once everything is on the disk.
+
+    Whatever interrupts the writing leaves `path` as it was.
+
+    Args:
+        path: Where the file will stand.
+        previous: Where the file that stands there now is kept; None overwrites it.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if previous is not None and path.exists():
+            path.replace(previous)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder onto the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
