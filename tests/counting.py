@@ -45,4 +45,8 @@ class CountingEnv(VectorEnv):
         return np.broadcast_to(counts[:, None, None, None], shape).astype(np.uint8)
 
     def state_dict(self):
-        return {}
+        return {"resumable": True, "counts": self.counts.tolist()}
+
+    def load_state_dict(self, state):
+        self.counts[:] = state["counts"]
+        return True

@@ -25,7 +25,7 @@ def collect(name, lengths, n_steps=16, learning=True):
     config, agent = build(name, n_envs=len(lengths), n_rollout_steps=n_steps, n_batches=1)
     agent.train(learning)
     trainer = PPOTrainer(config, agent, CountingEnv(lengths))
-    rollout, scene = trainer.collect(trainer.first_scene())
+    rollout, scene = trainer.collect(trainer.first_scene(0))
     return trainer, rollout, scene
 
 
@@ -65,7 +65,7 @@ def test_the_trainer_hands_every_memory_its_own_episode(bootstrap_truncated):
     config = small_config(n_envs=4, n_rollout_steps=9, bootstrap_truncated=bootstrap_truncated)
     agent = WitnessAgent()
     trainer = PPOTrainer(config, agent, CountingEnv(LENGTHS, truncates=True))
-    scene = trainer.first_scene()
+    scene = trainer.first_scene(0)
     for _ in range(3):
         rollout, scene = trainer.collect(scene)
         counts = rollout.observations[:, :, 0, 0, 0]
@@ -202,7 +202,7 @@ def test_a_checkpoint_names_the_language_model_and_does_not_contain_it():
 def test_the_value_at_a_time_limit_is_added_to_the_reward_that_led_there():
     config, agent = build("CNN-PPO", n_envs=2, n_rollout_steps=4, bootstrap_truncated=True)
     trainer = PPOTrainer(config, agent, CountingEnv([2, 9], truncates=True))
-    rollout, _ = trainer.collect(trainer.first_scene())
+    rollout, _ = trainer.collect(trainer.first_scene(0))
     last = torch.full((1, 3, 9, 9), 2, dtype=torch.uint8)
     value = agent.peek_values(last, agent.initial_memory(1), torch.tensor([False]))
     assert rollout.rewards[1, 0].item() == pytest.approx(2 + config.gamma * value.item(), abs=1e-5)
@@ -213,7 +213,7 @@ def test_the_value_at_a_time_limit_is_added_to_the_reward_that_led_there():
 def test_the_mean_return_is_padded_with_zeros_until_as_many_episodes_as_environments_ended():
     config, agent = build("CNN-PPO", n_envs=4, n_rollout_steps=3)
     trainer = PPOTrainer(config, agent, CountingEnv(LENGTHS))
-    trainer.collect(trainer.first_scene())
+    trainer.collect(trainer.first_scene(0))
     assert trainer.n_episodes == 1
     assert trainer.mean_return == np.sum([1, 2, 3]) / 4
 

@@ -1,5 +1,7 @@
 import csv
+import shutil
 
+import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from utils.metrics import MetricsWriter
@@ -28,3 +30,45 @@ def test_every_row_can_be_read_while_the_run_goes_on(tmp_path):
             "env_steps,train/loss",
             "16,0.5",
         ]
+
+
+def read_steps(folder):
+    """Return the steps in metrics.csv and in TensorBoard."""
+    with (folder / "metrics.csv").open() as file:
+        steps = [int(row["env_steps"]) for row in csv.DictReader(file)]
+    events = EventAccumulator(str(folder)).Reload()
+    return steps, [event.step for event in events.Scalars("train/loss")]
+
+
+def test_a_resumed_run_has_no_doubled_rows(tmp_path):
+    with MetricsWriter(tmp_path) as writer:
+        for env_steps in (16, 32, 48):
+            writer.write(env_steps, {"train/loss": 0.5})
+    for _ in range(2):
+        with MetricsWriter(tmp_path, env_steps=32) as writer:
+            writer.write(48, {"train/loss": 0.25})
+            writer.write(64, {"train/loss": 0.25})
+    assert read_steps(tmp_path) == ([16, 32, 48, 64], [16, 32, 48, 64])
+
+
+@pytest.mark.parametrize("cut", [1, 2, 5])
+def test_what_a_crash_left_half_written_is_readable_and_taken_back(cut, tmp_path):
+    with MetricsWriter(tmp_path) as writer:
+        for env_steps in (16, 32, 48):
+            writer.write(env_steps, {"train/loss": 0.5})
+    for path in tmp_path.iterdir():
+        path.write_bytes(path.read_bytes()[:-cut])
+    assert EventAccumulator(str(tmp_path)).Reload().Scalars("train/loss")[-1].step == 32
+    with MetricsWriter(tmp_path, env_steps=32) as writer:
+        writer.write(48, {"train/loss": 0.25})
+    assert read_steps(tmp_path) == ([16, 32, 48], [16, 32, 48])
+
+
+def test_a_file_removed_while_the_run_goes_on_is_an_error(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with MetricsWriter(folder) as writer:
+        writer.write(16, {"train/loss": 0.5})
+        shutil.rmtree(folder)
+        with pytest.raises(OSError, match="removed while the run went on"):
+            writer.write(32, {"train/loss": 0.5})

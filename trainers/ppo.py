@@ -3,13 +3,12 @@
 The story of a run: collect a rollout, estimate advantages, update the agent, log, checkpoint.
 """
 
-import dataclasses
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,31 +16,22 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from models.agent import Agent, Batch, Memory
-from trainers.checkpoint import BEST, LAST, save_checkpoint
+from trainers.checkpoint import check_weights
 from trainers.evaluation import Episode
+from trainers.guards import NotFiniteError, guarded
+from trainers.interruption import Interruption
+from trainers.keeper import Keeper
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
-from trainers.rollout import Rollout
-from trainers.schedules import Schedule
+from trainers.rollout import Rollout, Scene
+from trainers.run_state import restore
+from trainers.schedules import Coefficients, configured_schedules
+from trainers.summary import Summary
 from utils.config import Config
 from utils.metrics import MetricsWriter
+from utils.run_folder import note_end, note_resumption
 from utils.running_statistics import RunningMeanVariance
 
 EPISODES_AVERAGED = 100
-CHECKPOINT_SECONDS = 60
-
-
-class Scene(NamedTuple):
-    """Where the environments stand: what the agent is about to see.
-
-    Attributes:
-        observations: [N, C, H, W] uint8
-        starts: Whether an episode begins with the observation.  [N] bool
-        memory: What the agent remembers of the N episodes.
-    """
-
-    observations: Tensor
-    starts: Tensor
-    memory: Memory
 
 
 class TrainingEnv(Protocol):
@@ -60,44 +50,10 @@ class TrainingEnv(Protocol):
         """Return observations, rewards, terminated, truncated and info."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the statistics."""
+        """Return the statistics, and the running episodes where "resumable" is true."""
 
-
-class Coefficients(NamedTuple):
-    """The scheduled coefficients of one update."""
-
-    learning_rate: float
-    ent_coef: float
-    clip_range: float
-
-
-class Summary(NamedTuple):
-    """What a finished run comes to."""
-
-    env_steps: int
-    seconds: float
-    mean_return: float
-    best_mean_return: float
-    n_episodes: int
-
-    def report(self, folder: Path) -> str:
-        """Return what a person wants to know at the end of a run, and what to type next."""
-        minutes, seconds = divmod(round(self.seconds), 60)
-        return "\n".join(
-            (
-                "",
-                f"  mean return       {self.mean_return:.3f} (best {self.best_mean_return:.3f})"
-                f" over the last {EPISODES_AVERAGED} episodes",
-                f"  episodes          {self.n_episodes:,}",
-                f"  environment steps {self.env_steps:,}",
-                f"  time              {minutes} min {seconds} s,"
-                f" {self.env_steps / self.seconds:,.0f} steps/s",
-                f"  run folder        {folder}",
-                "",
-                f"  play it           python eval.py --ckpt-path '{folder}'",
-                f"  see the curves    tensorboard --logdir '{folder}'",
-            )
-        )
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Take over a saved state; return False where new episodes must be begun."""
 
 
 class PPOTrainer:
@@ -115,46 +71,91 @@ class PPOTrainer:
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=config.learning_rate, eps=1e-8, weight_decay=0.01, fused=True
         )
-        self.schedules = _schedules(config)
+        self.schedules = configured_schedules(config)
         self.advantage_statistics = RunningMeanVariance()
         self.episodes: deque[Episode] = deque(maxlen=EPISODES_AVERAGED)
         self.env_steps = self.n_episodes = self.n_epochs_done = 0
         self.best_mean_return = -np.inf
-        self._last_saved = -np.inf  # seconds of the process's clock
+        self.seconds = 0.0
+        self.scene: Scene | None = None
+        self.rollout: Rollout | None = None  # while it is being collected
 
     def train(self, folder: Path) -> Summary:
-        """Run to the configured number of environment steps, logging into a run folder."""
-        begun = time.perf_counter()
-        scene = self.first_scene()
-        with MetricsWriter(folder) as writer, self._progress_bar() as bar:
+        """Run to the configured number of environment steps, logging into a run folder.
+
+        Raises:
+            RunError: the run cannot go on.
+            Interrupted: a signal ended it.
+        """
+        with (
+            guarded(folder),
+            Interruption() as interruption,
+            MetricsWriter(folder, self.env_steps) as writer,
+            self._progress_bar() as bar,
+        ):
+            keeper = Keeper(self, folder, writer, interruption)
+            scene = self.scene or self.first_scene(self.config.seed)
             while self.env_steps < self.config.n_steps:
-                rollout_begun = time.perf_counter()
-                rollout, scene = self.collect(scene, bar)
+                begun = time.perf_counter()
+                rollout, scene = self.collect(scene, bar, keeper.after_step)
                 metrics = self.update(rollout)
-                seconds = time.perf_counter() - rollout_begun
+                seconds = time.perf_counter() - begun
+                self.seconds += seconds
                 metrics |= self._episode_metrics() | self.agent.metrics()
                 metrics["time/fps"] = rollout.n_samples / seconds
-                metrics["time/seconds"] = time.perf_counter() - begun
+                metrics["time/seconds"] = self.seconds
                 writer.write(self.env_steps, metrics)
-                self._checkpoint(folder, metrics["rollout/return_mean"])
+                keeper.after_rollout(metrics["rollout/return_mean"])
                 bar.set_postfix_str(f"return {metrics['rollout/return_mean']:.3f}")
-        seconds = time.perf_counter() - begun
+            note_end(folder)
         return Summary(
-            self.env_steps, seconds, self.mean_return, self.best_mean_return, self.n_episodes
+            self.env_steps,
+            self.seconds,
+            self.mean_return,
+            self.best_mean_return,
+            self.n_episodes,
+            EPISODES_AVERAGED,
         )
 
-    def first_scene(self) -> Scene:
+    def resume(self, folder: Path, checkpoint: dict[str, Any] | None) -> str:
+        """Go on from a run's checkpoint, or from its beginning, and return a line to show.
+
+        Raises:
+            UserError: the checkpoint was made with other pretrained parts.
+        """
+        exactly = True
+        if checkpoint is not None:
+            check_weights(checkpoint, self.agent.fingerprints(), str(folder))
+            exactly = restore(self, checkpoint)
+        note_resumption(folder, self.env_steps, exactly)
+        how = "exactly" if exactly else "in new episodes"
+        return f"going on after {self.env_steps:,} steps, {how}, in {folder}"
+
+    def first_scene(self, seed: int) -> Scene:
         """Open an episode in every environment, with an empty memory."""
-        observations, _ = self.env.reset(seed=self.config.seed)
+        observations, _ = self.env.reset(seed=seed)
         starts = torch.ones(self.env.num_envs, dtype=torch.bool, device=self.agent.device)
         memory = self.agent.initial_memory(self.env.num_envs)
         return Scene(self._to_device(observations), starts, memory)
 
-    def collect(self, scene: Scene, bar: tqdm | None = None) -> tuple[Rollout, Scene]:
-        """Act for T steps and return what happened, and where the environments stand after it."""
+    def collect(
+        self,
+        scene: Scene,
+        bar: tqdm | None = None,
+        after_step: Callable[[], None] | None = None,
+    ) -> tuple[Rollout, Scene]:
+        """Act for T steps and return what happened, and where the environments stand after it.
+
+        A rollout that a checkpoint cut is collected to its end.
+
+        Args:
+            scene: Where the environments stand.
+            bar: Shows the progress.
+            after_step: Called between steps; what it raises ends the rollout.
+        """
         observations, starts, memory = scene
-        rollout: Rollout | None = None
-        for t in range(self.config.n_rollout_steps):
+        rollout = self.rollout
+        for t in range(rollout.n_stored if rollout else 0, self.config.n_rollout_steps):
             step = self.agent.act(observations, memory, starts)
             if rollout is None:
                 rollout = Rollout(self.config.n_rollout_steps, observations, step.context)
@@ -170,9 +171,13 @@ class PPOTrainer:
             self._note_episodes(ended, info)
             observations, starts = self._to_device(after), self._to_device(ended)
             self.env_steps += self.env.num_envs
+            self.scene, self.rollout = Scene(observations, starts, memory), rollout
             if bar is not None:
                 bar.update(self.env.num_envs)
+            if after_step is not None:
+                after_step()
         assert rollout is not None, "n_rollout_steps is at least 1"
+        self.rollout = None
         bootstrap = self.agent.peek_values(observations, memory, starts)
         rollout.estimate(bootstrap, self.config.gamma, self.config.gae_lambda)
         return rollout, Scene(observations, starts, memory)
@@ -192,14 +197,19 @@ class PPOTrainer:
             group["lr"] = now.learning_rate
 
         logged = []
+        orders = []
         for epoch in range(self.config.n_epochs):
-            permutation = None if permutations is None else permutations[epoch]
-            for batch in self._minibatches(rollout, permutation):
+            orders.append(
+                self._permutation(rollout) if permutations is None else permutations[epoch]
+            )
+            for batch in self._minibatches(rollout, orders[-1]):
                 logged.append(self._learn(batch, now))
         self.n_epochs_done += self.config.n_epochs
 
         means = torch.stack([torch.stack(list(row.values())) for row in logged]).mean(0)
         metrics = dict(zip(logged[0], means.tolist(), strict=True))
+        if not math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"]):
+            raise NotFiniteError(self._first_not_finite(rollout, orders, logged))
         metrics |= {name: logged[-1][name].item() for name in ("train/adv_mean", "train/adv_std")}
         metrics |= {f"train/{name}": value for name, value in now._asdict().items()}
         metrics["train/n_updates"] = self.n_epochs_done
@@ -217,26 +227,32 @@ class PPOTrainer:
         returns = [episode.episode_return for episode in self.episodes]
         return float(np.sum(returns) / max(len(returns), self.env.num_envs))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint holds of the run."""
-        return {
-            "config": dataclasses.asdict(self.config),
-            "agent": self.agent.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "env": self.env.state_dict(),
-            "env_steps": self.env_steps,
-            "episodes": [tuple(episode) for episode in self.episodes],
-        }
+    def _permutation(self, rollout: Rollout) -> Tensor:
+        """Return a random order of the samples, or of the sequences for a sequential agent."""
+        n = len(rollout.sequences.firsts) if self.agent.sequential else rollout.n_samples
+        return torch.randperm(n)
 
-    def _minibatches(self, rollout: Rollout, permutation: Tensor | None) -> Iterator[Batch]:
+    def _minibatches(self, rollout: Rollout, permutation: Tensor) -> Iterator[Batch]:
         if self.agent.sequential:
-            if permutation is None:
-                permutation = torch.randperm(len(rollout.sequences.firsts))
             return rollout.sequence_minibatches(permutation, self.config.sequences_per_batch)
-        if permutation is None:
-            permutation = torch.randperm(rollout.n_samples)
         size = rollout.n_samples // self.config.n_batches
         return rollout.minibatches(permutation.to(self.agent.device), size)
+
+    def _first_not_finite(
+        self, rollout: Rollout, orders: list[Tensor], logged: list[dict[str, Tensor]]
+    ) -> dict[str, Any]:
+        """Return the first minibatch whose loss or gradient was not finite, cut once more."""
+        sums = torch.stack([row["train/loss"] + row["train/grad_norm"] for row in logged])
+        first = int((~sums.isfinite()).nonzero()[0])
+        epoch, number = divmod(first, len(logged) // len(orders))
+        batch = list(self._minibatches(rollout, orders[epoch]))[number]
+        return {
+            "env_steps": self.env_steps,
+            "epoch": epoch,
+            "number": number,
+            "logged": logged[first],
+            **batch._asdict(),
+        }
 
     def _learn(self, batch: Batch, now: Coefficients) -> dict[str, Tensor]:
         """Take one gradient step and return what to log of it, without waiting for the device."""
@@ -250,10 +266,11 @@ class PPOTrainer:
 
         self.optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(self.parameters, config.max_grad_norm)
+        grad_norm = nn.utils.clip_grad_norm_(self.parameters, config.max_grad_norm)
         self.optimizer.step()
         return {
             "train/loss": loss.detach(),
+            "train/grad_norm": grad_norm,
             "train/policy_gradient_loss": policy.loss.detach(),
             "train/value_loss": critic.detach(),
             "train/entropy_loss": -entropy.detach(),
@@ -300,50 +317,17 @@ class PPOTrainer:
             "rollout/n_episodes": self.n_episodes,
         }
 
-    def _checkpoint(self, folder: Path, mean_return: float) -> None:
-        """Write the best checkpoint when the mean return improves, the last one now and then."""
-        is_best = mean_return > self.best_mean_return
-        self.best_mean_return = max(mean_return, self.best_mean_return)
-        if not self.config.save_ckpt:
-            return
-        is_last = self.env_steps >= self.config.n_steps
-        is_due = time.perf_counter() - self._last_saved > CHECKPOINT_SECONDS
-        state = self.state_dict() if is_best or is_last or is_due else {}
-        if is_best:
-            save_checkpoint(folder / BEST, state)
-        if is_last or is_due:
-            save_checkpoint(folder / LAST, state)
-            self._last_saved = time.perf_counter()
-
     def _progress_bar(self) -> tqdm:
         """Return a bar that ends with the rollout in which the configured steps are reached."""
         per_rollout = self.config.n_envs * self.config.n_rollout_steps
         total = math.ceil(self.config.n_steps / per_rollout) * per_rollout
-        return tqdm(total=total, unit=" frames", unit_scale=True, dynamic_ncols=True)
+        return tqdm(
+            total=total,
+            initial=self.env_steps,
+            unit=" frames",
+            unit_scale=True,
+            dynamic_ncols=True,
+        )
 
     def _to_device(self, array: np.ndarray) -> Tensor:
         return torch.as_tensor(array, device=self.agent.device)
-
-
-def _schedules(config: Config) -> tuple[Schedule, Schedule, Schedule]:
-    """Return the schedules in the order of `Coefficients`."""
-    n_updates = config.n_steps / (config.n_envs * config.n_rollout_steps)
-    learning_rate = Schedule(
-        config.lr_decay,
-        config.learning_rate,
-        config.min_lr,
-        config.lr_decay_start,
-        config.lr_decay_end,
-        config.lr_decay_factor,
-        n_updates,
-    )
-    entropy = Schedule(
-        config.ent_decay,
-        config.ent_coef,
-        config.min_ent_coef,
-        config.ent_decay_start,
-        config.ent_decay_end,
-        config.ent_decay_factor,
-        n_updates,
-    )
-    return learning_rate, entropy, Schedule(config.clip_decay, config.clip_range)

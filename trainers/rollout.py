@@ -5,15 +5,34 @@ Samples are numbered environment by environment: n * T + t.
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from models.agent import Batch, Step
+from models.agent import Batch, Memory, Step
 from trainers.losses import generalized_advantages
 from utils.distinct_images import DistinctImages
 from utils.image_hash import first_occurrences, image_hashes
+
+STORED = (
+    *("observations", "starts", "actions", "log_probs", "values", "context"),
+    *("rewards", "continues"),
+)
+
+
+class Scene(NamedTuple):
+    """Where the environments stand: what the agent is about to see.
+
+    Attributes:
+        observations: [N, C, H, W] uint8
+        starts: Whether an episode begins with the observation.  [N] bool
+        memory: What the agent remembers of the N episodes.
+    """
+
+    observations: Tensor
+    starts: Tensor
+    memory: Memory
 
 
 class Sequences(NamedTuple):
@@ -35,11 +54,14 @@ class Rollout:
         n_steps: T.
         observations: An example of what is stored at each step.  [N, C, H, W] uint8
         context: An example of `Step.context`.  [N, ...]
+
+    Attributes:
+        n_stored: Steps stored so far.
     """
 
     def __init__(self, n_steps: int, observations: Tensor, context: Tensor) -> None:
         n_envs, device = len(observations), observations.device
-        self.n_steps, self.n_envs = n_steps, n_envs
+        self.n_steps, self.n_envs, self.n_stored = n_steps, n_envs, 0
         self.observations = observations.new_empty((n_steps, *observations.shape))
         self.context = context.new_empty((n_steps, *context.shape))
         self.actions = torch.empty((n_steps, n_envs), dtype=torch.int64, device=device)
@@ -77,6 +99,22 @@ class Rollout:
         self.log_probs[t] = step.log_probs
         self.values[t] = step.values
         self.context[t] = step.context
+        self.n_stored = t + 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the steps stored so far."""
+        stored = {name: getattr(self, name)[: self.n_stored].clone() for name in STORED}
+        return {"n_steps": self.n_steps, **stored}
+
+    @classmethod
+    def from_state_dict(cls, state: dict[str, Any], device: torch.device) -> "Rollout":
+        """Return the rollout whose steps `state_dict` returned."""
+        observations, context = (state[name][0].to(device) for name in ("observations", "context"))
+        rollout = cls(state["n_steps"], observations, context)
+        rollout.n_stored = len(state["observations"])
+        for name in STORED:
+            getattr(rollout, name)[: rollout.n_stored] = state[name]
+        return rollout
 
     def estimate(self, bootstrap: Tensor, gamma: float, gae_lambda: float) -> None:
         """Fill in advantages and returns, given the value [N] of what follows the last step."""

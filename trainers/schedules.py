@@ -3,6 +3,16 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from utils.config import Config
+
+
+class Coefficients(NamedTuple):
+    """The scheduled coefficients of one update."""
+
+    learning_rate: float
+    ent_coef: float
+    clip_range: float
+
 
 class Schedule(NamedTuple):
     """A named decay of one coefficient.
@@ -60,3 +70,27 @@ DECAYS: dict[str, Callable[[Schedule, float], float]] = {
     "linear_burn_in": _linear_burn_in,
     "exp": _exponential,
 }
+
+
+def configured_schedules(config: Config) -> tuple[Schedule, Schedule, Schedule]:
+    """Return the schedules in the order of `Coefficients`."""
+    n_updates = config.n_steps / (config.n_envs * config.n_rollout_steps)
+    learning_rate = Schedule(
+        config.lr_decay,
+        config.learning_rate,
+        config.min_lr,
+        config.lr_decay_start,
+        config.lr_decay_end,
+        config.lr_decay_factor,
+        n_updates,
+    )
+    entropy = Schedule(
+        config.ent_decay,
+        config.ent_coef,
+        config.min_ent_coef,
+        config.ent_decay_start,
+        config.ent_decay_end,
+        config.ent_decay_factor,
+        n_updates,
+    )
+    return learning_rate, entropy, Schedule(config.clip_decay, config.clip_range)

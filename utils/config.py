@@ -98,6 +98,8 @@ class Config:
     )
 
     save_ckpt: bool = setting("write ckpt_best.pt and ckpt_last.pt into the run folder")
+    checkpoint_minutes: float = setting("minutes between two ckpt_last.pt", low=0)
+    deterministic: bool = setting("the same bits in every run on a GPU, at some cost of speed")
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}

@@ -1,22 +1,23 @@
-"""The folder of a run and what is written into it before the first step."""
+"""The folder of a run: made whole before the first step, described, locked, found again."""
 
 import dataclasses
-import datetime
-import importlib.metadata
+import fcntl
 import json
-import platform
+import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from utils.config import Config
+from utils.config import Config, config_from_dict, read_json_object
 from utils.errors import UserError
+from utils.files import written_whole
+from utils.run_description import command, describe_run, now
 
 EXPERIMENTS = Path("experiments")
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("torch", "numpy", "gymnasium", "minigrid", "envpool", "miniworld", "open_clip_torch")
+SETTINGS, DESCRIPTION, LOCK = "config.json", "run.json", "lock"
 LONGEST_NAME = 120  # file systems allow 255 bytes for one name
 
 
@@ -27,21 +28,34 @@ def default_run_id(overrides: Iterable[str], seed: int) -> str:
     return re.sub(r"[^A-Za-z0-9=.+_-]+", "-", name).strip(".-")[-LONGEST_NAME:]
 
 
-def create_run_folder(config: Config, run_id: str | None, overrides: Iterable[str]) -> Path:
+def create_run_folder(
+    config: Config,
+    run_id: str | None,
+    overrides: Iterable[str],
+    weights: Mapping[str, str] | None = None,
+) -> Path:
     """Create experiments/<model>/<env>/<run-id>/ and describe the run in it.
 
     Without a run id the overrides and the seed name the folder, with a number behind them where
-    an earlier run has that name.
+    an earlier run has that name. The folder appears with its files in it, or not at all.
+
+    Args:
+        config: All settings.
+        run_id: The folder's name, or None.
+        overrides: What was given as KEY=VALUE.
+        weights: sha256 of the pretrained parts, by the setting that names them.
 
     Raises:
         UserError: as `check_run_id`, or the folder cannot be written.
     """
     check_run_id(config, run_id)
     folder = _parent(config) / run_id if run_id else _free_folder(config, overrides)
+    unfinished = folder.with_name(f".{os.getpid()}.partial")
     try:
-        folder.mkdir(parents=True)
-        write_json(folder / "config.json", dataclasses.asdict(config))
-        write_json(folder / "run.json", _describe_run())
+        unfinished.mkdir(parents=True, exist_ok=True)
+        write_json(unfinished / SETTINGS, dataclasses.asdict(config))
+        write_json(unfinished / DESCRIPTION, describe_run(weights or {}))
+        unfinished.rename(folder)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
     return folder
@@ -58,12 +72,76 @@ def check_run_id(config: Config, run_id: str | None) -> None:
         )
     folder = _parent(config) / run_id
     if folder.exists():
-        raise UserError(f"--run-id {run_id}: {folder} exists already. Choose another run id")
+        finished = "finished" in _description(folder)
+        resume = "" if finished else f", or go on with it: {resume_command(folder)}"
+        raise UserError(
+            f"--run-id {run_id}: {folder} exists already. Choose another run id{resume}"
+        )
+
+
+def resume_command(folder: Path) -> str:
+    """Return what to type to go on with a run."""
+    return shlex.join(["python", "main.py", "--resume", str(folder)])
+
+
+def recorded_config(folder: Path) -> Config:
+    """Return the settings of an earlier run.
+
+    Raises:
+        UserError: the folder is not a run's, or its settings are not of this program.
+    """
+    path = folder / SETTINGS
+    if not path.is_file():
+        raise UserError(f"{folder}: not a run folder, it has no {SETTINGS}. Name one of main.py's")
+    return config_from_dict(read_json_object(path), str(path))
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing into a run's folder; the lock ends with this process.
+
+    Raises:
+        UserError: another run has the folder, or it cannot be written.
+    """
+    try:
+        file = (folder / LOCK).open("a")
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"{folder}: another run is writing here at this moment. Wait for it or end it"
+            ) from None
+        yield
+
+
+def note_resumption(folder: Path, env_steps: int, exact: bool) -> None:
+    """Add to run.json where a run goes on, and whether as if it had never been interrupted."""
+    entry = {"env_steps": env_steps, "time": now(), "exact": exact, "command": command()}
+    description = _description(folder)
+    resumed = [*description.get("resumed", []), entry]
+    write_json(folder / DESCRIPTION, description | {"resumed": resumed})
+
+
+def note_end(folder: Path) -> None:
+    """Add to run.json that the run has had all its steps."""
+    write_json(folder / DESCRIPTION, _description(folder) | {"finished": now()})
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a value as indented JSON."""
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    """Write a value as indented JSON, whole or not at all."""
+    with written_whole(path) as file:
+        file.write((json.dumps(value, indent=2) + "\n").encode())
+
+
+def _description(folder: Path) -> dict[str, Any]:
+    """Return what run.json says, nothing if it cannot be read."""
+    try:
+        return read_json_object(folder / DESCRIPTION)
+    except UserError:
+        return {}
 
 
 def _parent(config: Config) -> Path:
@@ -77,31 +155,3 @@ def _free_folder(config: Config, overrides: Iterable[str]) -> Path:
         number += 1
         folder = _parent(config) / f"{name}-{number}"
     return folder
-
-
-def _describe_run() -> dict[str, object]:
-    return {
-        "command": [Path(sys.executable).name, *sys.argv],
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "git_commit": _git("rev-parse", "HEAD"),
-        "git_changed_files": _git("status", "--porcelain").splitlines(),
-        "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
-        "machine": platform.platform(),
-    }
-
-
-def _git(*arguments: str) -> str:
-    """Return what git says of this source tree, or an empty text where there is no git."""
-    command = ["git", "-C", str(ROOT), *arguments]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

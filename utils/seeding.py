@@ -1,13 +1,45 @@
-"""One seed for everything random."""
+"""One seed for everything random, and where the random streams stand."""
 
+import os
 import random
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 
-def seed_everything(seed: int) -> None:
-    """Seed Python, NumPy and PyTorch on every device."""
+def seed_everything(seed: int, deterministic: bool = False) -> None:
+    """Seed Python, NumPy and PyTorch on every device.
+
+    Args:
+        seed: Of all of them.
+        deterministic: Let PyTorch choose only operations that give the same bits in every run.
+    """
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
+    if deterministic:  # cuBLAS reads it when it is first used
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(deterministic)
+    torch.backends.cudnn.deterministic = deterministic
+
+
+def random_state() -> dict[str, Any]:
+    """Return where all random streams stand, as tensors and plain types."""
+    name, keys, *position = cast(tuple, np.random.get_state(legacy=True))
+    return {
+        "python": random.getstate(),
+        "numpy": (name, torch.from_numpy(keys.copy()), *position),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+    }
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Continue the random streams from where they stood."""
+    name, keys, *position = state["numpy"]
+    random.setstate(state["python"])
+    np.random.set_state((name, keys.numpy(), *position))
+    torch.set_rng_state(state["torch"])
+    for device, cuda_state in enumerate(state["cuda"][: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(cuda_state, device)

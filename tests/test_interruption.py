@@ -1,0 +1,46 @@
+import os
+import signal
+
+import pytest
+
+from trainers.interruption import Interruption
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_stop_is_noted_and_nothing_else_happens(number):
+    with Interruption() as interruption:
+        assert not interruption.noted
+        os.kill(os.getpid(), number)
+        assert interruption.noted
+        assert interruption.stop == number
+
+
+def test_a_signal_to_save_does_not_stop():
+    with Interruption() as interruption:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert interruption.save
+        assert interruption.stop is None
+
+
+def test_the_first_signal_decides_the_exit_status():
+    with Interruption() as interruption:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interruption.stop == signal.SIGINT
+
+
+def test_a_second_ctrl_c_leaves_at_once():
+    child = os.fork()
+    if not child:
+        with Interruption():
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+
+
+def test_afterwards_signals_do_what_they_did_before():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with Interruption():
+        assert signal.getsignal(signal.SIGINT) != before[0]
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

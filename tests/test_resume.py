@@ -1,0 +1,253 @@
+"""Runs that are interrupted and go on, through the command line."""
+
+import csv
+import dataclasses
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import eval as eval_program
+import main as main_program
+from envs import minigrid
+from envs.numpy_vector import NumpyVectorEnv
+from models import AGENTS
+from tests.faults import outcome, same
+from tests.tiny_clip import tiny_settings
+from trainers.checkpoint import BEST, LAST, PREVIOUS, load_checkpoint
+from trainers.ppo import PPOTrainer
+from utils.run_folder import locked
+
+MAZE = "RandomMaze-v0"
+TINY = {
+    "env": MAZE,
+    "device": "cpu",
+    "n_steps": 128,
+    "n_envs": 2,
+    "n_rollout_steps": 16,
+    "n_batches": 2,
+    "n_epochs": 1,
+    "checkpoint_minutes": 0,
+    "normalize_reward": "true",
+}
+
+
+def command(model, run_id, **changes):
+    settings = TINY | {"model": model} | tiny_settings(model) | changes
+    return [*(f"--var={key}={value}" for key, value in settings.items()), "--run-id", run_id]
+
+
+def folder_of(run_id):
+    (folder,) = Path("experiments").glob(f"*/*/{run_id}")
+    return folder
+
+
+def resume(run_id):
+    return main_program.main(["--resume", str(folder_of(run_id))])
+
+
+def signal_at(monkeypatch, number, at):
+    """Send this process a signal in vector step `at`, counted from here on."""
+    n_steps = [0]
+    advance = PPOTrainer._note_episodes
+
+    def note_episodes(self, ended, info):
+        n_steps[0] += 1
+        if n_steps[0] == at:
+            os.kill(os.getpid(), number)
+        return advance(self, ended, info)
+
+    monkeypatch.setattr(PPOTrainer, "_note_episodes", note_episodes)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_interrupted_run_ends_as_if_nothing_had_been(name, in_empty_folder, monkeypatch, capsys):
+    assert main_program.main(command(name, "whole", adv_norm="true")) == 0
+    signal_at(monkeypatch, signal.SIGINT, at=39)
+    assert main_program.main(command(name, "cut", adv_norm="true")) == 130
+    assert "Go on with: python main.py --resume" in capsys.readouterr().err
+    assert load_checkpoint(folder_of("cut") / LAST)["env_steps"] == 78
+    assert resume("cut") == 0
+    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+    (resumed,) = json.loads((folder_of("cut") / "run.json").read_text())["resumed"]
+    assert (resumed["env_steps"], resumed["exact"]) == (78, True)
+
+
+def test_minigrid_by_gymnasium_goes_on_exactly(in_empty_folder, monkeypatch):
+    monkeypatch.setattr(minigrid, "pool_tasks", list)
+    task = {"env": "MiniGrid-Dynamic-Obstacles-5x5-v0"}
+    assert main_program.main(command("CNN-PPO", "whole", **task)) == 0
+    signal_at(monkeypatch, signal.SIGTERM, at=20)
+    assert main_program.main(command("CNN-PPO", "cut", **task)) == 143
+    assert resume("cut") == 0
+    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+
+
+def test_where_episodes_cannot_be_saved_new_ones_begin_and_the_folder_says_so(
+    in_empty_folder, monkeypatch, capsys
+):
+    monkeypatch.delattr(NumpyVectorEnv, "state_dict")
+    signal_at(monkeypatch, signal.SIGINT, at=39)
+    assert main_program.main(command("HELM", "cut")) == 130
+    checkpoint = load_checkpoint(folder_of("cut") / LAST)
+    assert checkpoint["env_steps"] == 64  # the rollout that was cut is collected anew
+    assert not {"scene", "rollout"} & checkpoint.keys()
+    assert resume("cut") == 0
+    assert "in new episodes" in capsys.readouterr().out
+    (resumed,) = json.loads((folder_of("cut") / "run.json").read_text())["resumed"]
+    assert (resumed["env_steps"], resumed["exact"]) == (64, False)
+    rows = outcome(folder_of("cut"))["metrics"]
+    assert [row["env_steps"] for row in rows] == ["32", "64", "96", "128"]
+
+
+def test_sigusr1_saves_and_goes_on(in_empty_folder, monkeypatch):
+    assert main_program.main(command("CNN-PPO", "whole", checkpoint_minutes=60)) == 0
+    signal_at(monkeypatch, signal.SIGUSR1, at=39)
+    assert main_program.main(command("CNN-PPO", "asked", checkpoint_minutes=60)) == 0
+    assert load_checkpoint(folder_of("asked") / PREVIOUS)["env_steps"] == 78
+    assert load_checkpoint(folder_of("whole") / PREVIOUS)["env_steps"] == 32
+    assert same(outcome(folder_of("asked")), outcome(folder_of("whole")))
+
+
+def test_rows_behind_the_checkpoint_are_taken_back(in_empty_folder, monkeypatch):
+    assert main_program.main(command("CNN-PPO", "whole")) == 0
+    signal_at(monkeypatch, signal.SIGINT, at=33)
+    assert main_program.main(command("CNN-PPO", "cut")) == 130
+    folder = folder_of("cut")
+    (folder / PREVIOUS).replace(folder / LAST)  # as if the last save had never been
+    with (folder / "metrics.csv").open("a") as file:
+        file.write((folder_of("whole") / "metrics.csv").read_text().splitlines()[3] + "\r\n96,0.")
+    assert resume("cut") == 0
+    assert same(outcome(folder), outcome(folder_of("whole")))
+    events = EventAccumulator(str(folder)).Reload().Scalars("train/loss")
+    assert [event.step for event in events] == [32, 64, 96, 128]
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_anew(in_empty_folder, monkeypatch):
+    assert main_program.main(command("CNN-PPO", "whole")) == 0
+    signal_at(monkeypatch, signal.SIGINT, at=3)
+    assert main_program.main(command("CNN-PPO", "cut")) == 130
+    (folder_of("cut") / LAST).unlink()
+    assert resume("cut") == 0
+    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+
+
+def test_what_cannot_go_on_gets_one_line(in_empty_folder, monkeypatch, capsys):
+    signal_at(monkeypatch, signal.SIGINT, at=3)
+    assert main_program.main(command("CNN-PPO", "run")) == 130
+    capsys.readouterr()
+
+    def refused(arguments):
+        assert main_program.main(arguments) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        return line
+
+    folder = folder_of("run")
+    again = refused(command("CNN-PPO", "run"))
+    assert f"go on with it: python main.py --resume {folder}" in again
+    assert "give it alone" in refused(["--resume", str(folder), "--var", "n_steps=5"])
+    assert "not a run folder" in refused(["--resume", "nowhere"])
+    with locked(folder):
+        assert "another run is writing here" in refused(["--resume", str(folder)])
+    assert resume("run") == 0
+    capsys.readouterr()
+    assert "this run is finished" in refused(["--resume", str(folder)])
+    assert "--resume" not in refused(command("CNN-PPO", "run"))
+
+
+def test_other_weights_are_refused_when_resuming_and_when_playing(
+    in_empty_folder, monkeypatch, capsys
+):
+    model = in_empty_folder / "model"
+    shutil.copytree(tiny_settings("HELM")["language_model"], model)
+    signal_at(monkeypatch, signal.SIGINT, at=20)
+    assert main_program.main(command("HELM", "run", language_model=model)) == 130
+    tensors = torch.load(model / "pytorch_model.bin", weights_only=True)
+    save_file(tensors, model / "model.safetensors")  # the same numbers in another file
+    capsys.readouterr()
+    folder = str(folder_of("run"))
+    for program, flag in ((main_program, "--resume"), (eval_program, "--ckpt-path")):
+        assert program.main([flag, folder]) == 2
+        assert "made with another language_model" in capsys.readouterr().err
+
+
+def test_numbers_that_are_not_finite_stop_the_run(in_empty_folder, monkeypatch, capsys):
+    learn = PPOTrainer._learn
+    calls = []
+
+    def learn_badly(self, batch, now):
+        calls.append(batch)
+        if len(calls) == 6:
+            batch = batch._replace(returns=batch.returns * float("nan"))
+        return learn(self, batch, now)
+
+    monkeypatch.setattr(PPOTrainer, "_learn", learn_badly)
+    assert main_program.main(command("CNN-PPO", "run")) == 1
+    folder = folder_of("run")
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "not finite in epoch 0, minibatch 1" in line
+    assert "bad_minibatch.pt" in line
+    bad = torch.load(folder / "bad_minibatch.pt", weights_only=True)
+    assert bad["env_steps"] == 96
+    assert torch.equal(bad["actions"], calls[5].actions)
+    good = load_checkpoint(folder / LAST)
+    assert good["env_steps"] == 64
+    assert all(value.isfinite().all() for value in good["agent"].values())
+    monkeypatch.setattr(PPOTrainer, "_learn", learn)
+    assert resume("run") == 0
+
+
+def test_a_vanished_folder_stops_the_run(in_empty_folder, monkeypatch, capsys):
+    note = PPOTrainer._note_episodes
+
+    def remove_folder(self, ended, info):
+        if self.env_steps == 48:
+            shutil.rmtree("experiments")
+        return note(self, ended, info)
+
+    monkeypatch.setattr(PPOTrainer, "_note_episodes", remove_folder)
+    assert main_program.main(command("CNN-PPO", "run")) == 1
+    error = capsys.readouterr().err
+    assert "the run folder vanished" in error.strip().splitlines()[-1]
+    assert "Traceback" not in error
+    assert not Path("experiments").exists()
+
+
+def test_a_run_says_what_it_was_made_with(in_empty_folder):
+    assert main_program.main(command("SHELM", "run", n_steps=32)) == 0
+    run = json.loads((folder_of("run") / "run.json").read_text())
+    assert set(run["weights"]) == {"language_model", "clip_encoder", "embeddings"}
+    assert all(len(sha256) == 64 for sha256 in run["weights"].values())
+    assert run["weights"] == load_checkpoint(folder_of("run") / BEST)["weights"]
+    assert run["hardware"]["threads"] >= 1
+    assert {"finished", "git_dirty", "git_commit"} <= run.keys()
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_the_metrics_file_is_the_same_with_the_cache_off(name, in_empty_folder):
+    for run_id, megabytes in (("on", 1), ("off", 0)):
+        assert main_program.main(command(name, run_id, observation_cache_mb=megabytes)) == 0
+    assert same(outcome(folder_of("on")), outcome(folder_of("off")))
+
+
+def test_a_deterministic_run_is_a_setting_that_a_resumed_run_keeps(in_empty_folder, monkeypatch):
+    signal_at(monkeypatch, signal.SIGINT, at=20)
+    assert main_program.main([*command("HELM", "run"), "--deterministic"]) == 130
+    torch.use_deterministic_algorithms(False)
+    assert resume("run") == 0
+    assert torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(False)
+    with (folder_of("run") / "metrics.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 4
+
+
+def test_the_short_form_of_a_setting_is_the_setting(in_empty_folder, capsys):
+    assert main_program.main(["--deterministic", "--print-config"]) == 0
+    assert json.loads(capsys.readouterr().out)["deterministic"] is True
+    assert not dataclasses.asdict(main_program.load_config())["deterministic"]

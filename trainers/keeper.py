@@ -1,0 +1,76 @@
+"""When a run's checkpoints are written: at the best return, now and then, at the end, if asked."""
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainers.checkpoint import BEST, LAST, PREVIOUS, save_checkpoint
+from trainers.interruption import Interruption
+from trainers.run_state import agent_state, run_state
+from utils.errors import Interrupted
+from utils.metrics import MetricsWriter
+from utils.run_folder import resume_command
+
+if TYPE_CHECKING:
+    from trainers.ppo import PPOTrainer
+
+
+class Keeper:
+    """Writes a run's checkpoints.
+
+    Args:
+        trainer: Whose run it is.
+        folder: The run's.
+        writer: What must be on the disk before a checkpoint that counts on it.
+        interruption: Where signals are noted.
+    """
+
+    def __init__(
+        self,
+        trainer: "PPOTrainer",
+        folder: Path,
+        writer: MetricsWriter,
+        interruption: Interruption,
+    ) -> None:
+        self.trainer, self.folder = trainer, folder
+        self.writer, self.interruption = writer, interruption
+        self._last_saved = -math.inf
+
+    def after_rollout(self, mean_return: float) -> None:
+        """Write the best checkpoint when the mean return improves, the last one when due."""
+        trainer, config = self.trainer, self.trainer.config
+        is_best = mean_return > trainer.best_mean_return
+        trainer.best_mean_return = max(mean_return, trainer.best_mean_return)
+        if is_best and config.save_ckpt:
+            save_checkpoint(self.folder / BEST, agent_state(trainer))
+        is_last = trainer.env_steps >= config.n_steps
+        if is_last or time.perf_counter() - self._last_saved >= 60 * config.checkpoint_minutes:
+            self._save()
+        if not is_last:
+            self.after_step()
+
+    def after_step(self) -> None:
+        """Do what signals have asked for.
+
+        Raises:
+            Interrupted: to end the run.
+        """
+        if not self.interruption.noted:
+            return
+        self._save()
+        if self.interruption.stop is None:
+            return
+        saved = "Nothing is saved (save_ckpt is false)"
+        if self.trainer.config.save_ckpt:
+            saved = f"Go on with: {resume_command(self.folder)}"
+        steps = f"{self.trainer.env_steps:,} steps"
+        raise Interrupted(f"interrupted after {steps}. {saved}", self.interruption.stop)
+
+    def _save(self) -> None:
+        """Write the last checkpoint, keeping the one before."""
+        if self.trainer.config.save_ckpt:
+            self.writer.sync()
+            save_checkpoint(self.folder / LAST, run_state(self.trainer), self.folder / PREVIOUS)
+        self.interruption.save = False
+        self._last_saved = time.perf_counter()

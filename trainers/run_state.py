@@ -1,0 +1,101 @@
+"""Everything a run needs to go on as if it had never been interrupted.
+
+    optimizer   AdamW's state
+    progress    counts, the best mean return, the last episodes, the seconds so far
+    advantages  their running statistics
+    env         reward statistics, and where the suite can, the running episodes
+    random      where all random streams stand
+    scene       what the agent is about to see, and its memory
+    rollout     what has been collected since the last update, if anything
+
+Where a suite cannot save its episodes, scene and rollout are left out: a resumed run collects its
+current rollout anew, in new episodes.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainers.evaluation import Episode
+from trainers.rollout import Rollout, Scene
+from utils.seeding import random_state, set_random_state
+
+if TYPE_CHECKING:
+    from trainers.ppo import PPOTrainer
+
+COUNTS = ("n_episodes", "n_epochs_done", "best_mean_return", "seconds")
+
+
+def agent_state(trainer: "PPOTrainer") -> dict[str, Any]:
+    """Return what it takes to play with the agent."""
+    return {
+        "config": dataclasses.asdict(trainer.config),
+        "agent": trainer.agent.state_dict(),
+        "weights": trainer.agent.fingerprints(),
+        "env_steps": trainer.env_steps,
+    }
+
+
+def run_state(trainer: "PPOTrainer") -> dict[str, Any]:
+    """Return what it takes to go on with the run; to be asked for between two steps."""
+    env = trainer.env.state_dict()
+    state = agent_state(trainer) | {
+        "optimizer": trainer.optimizer.state_dict(),
+        "progress": {name: getattr(trainer, name) for name in COUNTS},
+        "episodes": [tuple(episode) for episode in trainer.episodes],
+        "advantages": trainer.advantage_statistics.state_dict(),
+        "env": env,
+        "random": random_state(),
+    }
+    if env["resumable"]:
+        return state | _running_episodes(trainer)
+    rollout = trainer.rollout
+    begun = 0 if rollout is None else rollout.n_stored * rollout.n_envs
+    return state | {"env_steps": trainer.env_steps - begun}
+
+
+def restore(trainer: "PPOTrainer", state: dict[str, Any]) -> bool:
+    """Put a run's state into a new trainer; return whether its episodes go on, too."""
+    trainer.agent.load_state_dict(state["agent"])
+    trainer.optimizer.load_state_dict(state["optimizer"])
+    trainer.advantage_statistics.load_state_dict(state["advantages"])
+    trainer.env_steps = state["env_steps"]
+    for name in COUNTS:
+        setattr(trainer, name, state["progress"][name])
+    trainer.episodes.extend(Episode(*episode) for episode in state["episodes"])
+    goes_on = trainer.env.load_state_dict(state["env"]) and "scene" in state
+    if goes_on:
+        _continue_episodes(trainer, state)
+    else:
+        trainer.scene = trainer.first_scene(_other_seed(trainer.config.seed, trainer.env_steps))
+    set_random_state(state["random"])
+    return goes_on
+
+
+def _running_episodes(trainer: "PPOTrainer") -> dict[str, Any]:
+    scene, rollout = trainer.scene, trainer.rollout
+    assert scene is not None, "there is a scene from the first step on"
+    return {
+        "scene": {
+            "observations": scene.observations,
+            "starts": scene.starts,
+            "memory": scene.memory.state_dict(),
+        },
+        "rollout": None if rollout is None else rollout.state_dict(),
+    }
+
+
+def _continue_episodes(trainer: "PPOTrainer", state: dict[str, Any]) -> None:
+    device, saved = trainer.agent.device, state["scene"]
+    memory = trainer.agent.initial_memory(trainer.env.num_envs)
+    memory.load_state_dict(saved["memory"])
+    observations, starts = (saved[name].to(device) for name in ("observations", "starts"))
+    trainer.scene = Scene(observations, starts, memory)
+    if state["rollout"] is not None:
+        trainer.rollout = Rollout.from_state_dict(state["rollout"], device)
+
+
+def _other_seed(seed: int, env_steps: int) -> int:
+    """Return a seed of new episodes, unlike those the run has begun with."""
+    return int(np.random.SeedSequence((seed, env_steps)).generate_state(1)[0])

@@ -1,0 +1,55 @@
+"""The command line of main.py."""
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from utils.command_line import Parser
+from utils.config import describe_settings, load_config
+from utils.published import published_table
+
+
+def training_arguments(argv: Sequence[str] | None, description: str | None) -> argparse.Namespace:
+    """Read the command line; `overrides` has the settings in it as KEY=VALUE.
+
+    Raises:
+        UserError: an unknown argument, or settings beside --resume.
+    """
+    parser = Parser(
+        prog="main.py",
+        description=description,
+        epilog=f"settings, for --var and --config:\n{describe_settings()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", metavar="FILE", help="JSON file with the settings that differ")
+    parser.add_argument(
+        "--var", metavar="KEY=VALUE", action="append", default=[], help="one setting, repeatable"
+    )
+    parser.add_argument("--seed", metavar="N", nargs=1, default=[], help="short for --var seed=N")
+    parser.add_argument(
+        "--deterministic", action="store_true", help="short for --var deterministic=true"
+    )
+    parser.add_argument(
+        "--run-id", metavar="NAME", help="run folder's name instead of the settings"
+    )
+    parser.add_argument(
+        "--resume", metavar="RUN_FOLDER", type=Path, help="go on with an unfinished run"
+    )
+    parser.add_argument("--list-configs", action="store_true", help="show the published settings")
+    parser.add_argument("--print-config", action="store_true", help="show all settings and stop")
+    arguments = parser.parse_args(argv)
+    short = ["deterministic=true"] * arguments.deterministic
+    arguments.overrides = [*arguments.var, *(f"seed={seed}" for seed in arguments.seed), *short]
+    if arguments.resume and (arguments.overrides or arguments.config or arguments.run_id):
+        parser.error("--resume takes all settings from the run folder, give it alone")
+    return arguments
+
+
+def printed(arguments: argparse.Namespace) -> str:
+    """Return what is only to be shown: the published settings, or all settings of this run."""
+    if arguments.list_configs:
+        return published_table()
+    config = load_config(arguments.config, arguments.overrides)
+    return json.dumps(dataclasses.asdict(config), indent=2)
