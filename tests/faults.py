@@ -1,0 +1,322 @@
+"""Training runs killed, cut and starved at random moments, then resumed until they are done.
+
+    python -m tests.faults --rounds 100
+
+Every round breaks one run in one way and goes on with `main.py --resume`; in the end its trained
+parameters, optimiser and metrics.csv (but time/*) must be
+those of a run that nothing disturbed. Runs are forked from one process that has imported
+everything, so a round takes a second or two.
+"""
+
+import argparse
+import contextlib
+import csv
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+import main as main_program
+from envs import minigrid
+from tests.tiny_clip import tiny_settings
+from trainers.checkpoint import LAST, PREVIOUS, load_checkpoint
+
+SETTINGS = {
+    "device": "cpu",
+    "n_steps": 192,
+    "n_envs": 2,
+    "n_rollout_steps": 16,
+    "n_batches": 2,
+    "n_epochs": 1,
+    "checkpoint_minutes": 0,
+    "normalize_reward": "true",
+    "bootstrap_truncated": "true",
+}
+MAZE, GRID = "RandomMaze-v0", "MiniGrid-RedBlueDoors-6x6-v0"
+CASES: dict[str, dict[str, Any]] = {
+    "CNN-PPO": {"env": MAZE, "adv_norm": "true"},
+    "Impala-PPO": {"env": MAZE},
+    "HELM": {"env": GRID, "lr_decay": "linear"},
+    "HELMv2": {"env": MAZE},
+    "SHELM": {"env": MAZE},
+}
+MOST_KILLS = 3
+LOG = "log.txt"
+DISK_MB = 256
+DISK_BLOCK = 4096
+
+
+class Case(NamedTuple):
+    """A run to break.
+
+    Attributes:
+        command: What begins it.
+        folder: Its run folder, below the working directory.
+        seconds: What it takes undisturbed.
+        n_bytes: What it writes.
+        expected: What must come out.
+    """
+
+    command: list[str]
+    folder: Path
+    seconds: float
+    n_bytes: int
+    expected: dict[str, Any]
+
+
+def make_case(model: str, workplace: Path) -> Case:
+    """Return a case with the outcome of an undisturbed run."""
+    settings = SETTINGS | {"model": model} | tiny_settings(model) | CASES[model]
+    command = [*(f"--var={key}={value}" for key, value in settings.items()), "--run-id=run"]
+    folder = Path("experiments", model, settings["env"], "run")
+    workplace.mkdir()
+    warm_up(command, workplace)
+    begun = time.perf_counter()
+    status = wait(start(command, workplace))
+    assert status == 0, (workplace / LOG).read_text()
+    seconds = time.perf_counter() - begun
+    n_bytes = sum(path.stat().st_size for path in (workplace / folder).iterdir())
+    return Case(command, folder, seconds, n_bytes, outcome(workplace / folder))
+
+
+def warm_up(command: list[str], workplace: Path) -> None:
+    """Import in this process whatever a run imports, so that none of its forks must."""
+    with (
+        contextlib.chdir(workplace),
+        open(LOG, "w") as log,
+        contextlib.redirect_stdout(log),
+        contextlib.redirect_stderr(log),
+    ):
+        status = main_program.main([*command, "--run-id=warm-up", "--var=n_steps=1"])
+    assert status == 0, (workplace / LOG).read_text()
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """Return the trained state of a finished run and its metrics without what the clock says."""
+    with (folder / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    checkpoint = load_checkpoint(folder / LAST)
+    kept = {name: checkpoint[name] for name in ("agent", "optimizer", "env_steps", "episodes")}
+    metrics = [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+    return {"metrics": metrics, **kept}
+
+
+def same(one: Any, other: Any) -> bool:
+    """Return whether two nested values agree in every bit."""
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def start(command: list[str], workplace: Path) -> int:
+    """Fork a process that runs main.py with a command line in a folder; return its id."""
+    process = os.fork()
+    if process:
+        return process
+    status = 70
+    try:
+        os.chdir(workplace)
+        log = os.open(LOG, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        status = main_program.main(command)
+        sys.stdout.flush()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(status)
+
+
+def wait(process: int) -> int:
+    """Return the exit status of a process, negative for a signal."""
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def go_on(case: Case, workplace: Path) -> list[str]:
+    """Return the command line that continues a run, or begins it where it has no folder yet."""
+    begun = (workplace / case.folder).is_dir()
+    return ["--resume", str(case.folder)] if begun else case.command
+
+
+def finish(case: Case, workplace: Path) -> None:
+    """Go on to the end and compare."""
+    command = go_on(case, workplace)
+    status = wait(start(command, workplace))
+    said = (workplace / LOG).read_text()
+    assert status == 0 or "this run is finished" in said, f"{command}: status {status}\n{said}"
+    assert same(outcome(workplace / case.folder), case.expected), "another outcome"
+
+
+def kill_at_random(case: Case, workplace: Path, dice: random.Random) -> str:
+    """Kill the run up to three times, at any moment."""
+    n_killed = 0
+    for _ in range(dice.randint(1, MOST_KILLS)):
+        process = start(go_on(case, workplace), workplace)
+        time.sleep(dice.uniform(0, case.seconds))
+        os.kill(process, signal.SIGKILL)
+        n_killed += wait(process) == -signal.SIGKILL
+    return f"{n_killed} kills"
+
+
+def kill_in_a_checkpoint(case: Case, workplace: Path, dice: random.Random) -> str:
+    """Kill the run while a checkpoint is being written."""
+    process = start(case.command, workplace)
+    partial = workplace / case.folder / (LAST + ".partial")
+    for _ in range(dice.randint(1, 6)):
+        _wait_until(lambda: not partial.exists(), process)
+        _wait_until(partial.exists, process)
+    time.sleep(dice.uniform(0, 0.002))
+    left = partial.exists()
+    os.kill(process, signal.SIGKILL)
+    wait(process)
+    return "during a checkpoint" if left and partial.exists() else "between checkpoints"
+
+
+def truncate(case: Case, workplace: Path, dice: random.Random) -> str:
+    """Cut the last checkpoint of a killed run anywhere."""
+    last = _killed_with_two_checkpoints(case, workplace, dice)
+    os.truncate(last, dice.randrange(last.stat().st_size))
+    return "cut"
+
+
+def flip_a_bit(case: Case, workplace: Path, dice: random.Random) -> str:
+    """Flip one bit of the last checkpoint of a killed run."""
+    last = _killed_with_two_checkpoints(case, workplace, dice)
+    content = bytearray(last.read_bytes())
+    content[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
+    last.write_bytes(content)
+    return "flipped"
+
+
+def fill_the_disk(case: Case, workplace: Path, dice: random.Random) -> str:
+    """Let the disk run full while the run goes on, then make room again."""
+    with small_disk(workplace):
+        ballast = workplace / "ballast"
+        free = os.statvfs(workplace).f_bavail * DISK_BLOCK
+        ballast.write_bytes(bytes(max(0, free - dice.randrange(case.n_bytes))))
+        status = wait(start(case.command, workplace))
+        said = (workplace / LOG).read_text()
+        assert status in (0, 1, 2), f"status {status}\n{said}"
+        assert "Traceback" not in said, said
+        assert not list(workplace.rglob("*.pt.partial")), "a half-written file is left"
+        ballast.unlink()
+        finish(case, workplace)
+    return {0: "room enough", 1: "full", 2: "full before the first step"}[status]
+
+
+def _killed_with_two_checkpoints(case: Case, workplace: Path, dice: random.Random) -> Path:
+    """Kill a run that has written at least two checkpoints and return its last one."""
+    process = start(case.command, workplace)
+    last, previous = (workplace / case.folder / name for name in (LAST, PREVIOUS))
+    _wait_until(previous.exists, process)
+    time.sleep(dice.uniform(0, case.seconds / 2))
+    os.kill(process, signal.SIGKILL)
+    wait(process)
+    return last if last.exists() else previous.rename(last)
+
+
+def _wait_until(condition: Callable[[], bool], process: int) -> None:
+    """Wait for a condition as long as a process lives."""
+    while not condition() and os.waitid(os.P_PID, process, _DEAD) is None:
+        time.sleep(0.0001)
+
+
+_DEAD = os.WEXITED | os.WNOHANG | os.WNOWAIT
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """Mount a small file system in memory on a folder."""
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(folder)],
+        check=True,
+        capture_output=True,
+    )
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def can_mount() -> bool:
+    """Return whether this process may mount a file system."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with small_disk(Path(folder)):
+                return True
+        except (OSError, subprocess.CalledProcessError):
+            return False
+
+
+FAULTS: dict[str, Callable[[Case, Path, random.Random], str]] = {
+    "killed": kill_at_random,
+    "killed in a checkpoint": kill_in_a_checkpoint,
+    "checkpoint cut": truncate,
+    "checkpoint flipped": flip_a_bit,
+    "disk full": fill_the_disk,
+}
+
+
+def main() -> int:
+    """Break `--rounds` runs in every way and say how many came out as if nothing had been."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=100, help="of every fault (default 100)")
+    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS))
+    parser.add_argument("--agents", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.basicConfig(format="%(message)s", level=logging.ERROR)
+    minigrid.pool_tasks = list  # MiniGrid's own environments, which can be saved
+    if "disk full" in arguments.faults and not can_mount():
+        print("disk full: skipped, file systems cannot be mounted here")
+        arguments.faults.remove("disk full")
+    failures = 0
+    with tempfile.TemporaryDirectory() as place:
+        cases = [make_case(agent, Path(place) / agent) for agent in arguments.agents]
+        for fault in arguments.faults:
+            failures += break_runs(fault, cases, arguments.rounds, arguments.seed)
+    return int(failures > 0)
+
+
+def break_runs(fault: str, cases: list[Case], n_rounds: int, seed: int) -> int:
+    """Break runs in one way, print what happened, and return how many came out wrong."""
+    happened: Counter[str] = Counter()
+    failures = 0
+    begun = time.perf_counter()
+    for number in range(n_rounds):
+        dice = random.Random(f"{fault} {seed} {number}")
+        case = cases[number % len(cases)]
+        with tempfile.TemporaryDirectory() as place:
+            try:
+                happened[FAULTS[fault](case, Path(place), dice)] += 1
+                if fault != "disk full":
+                    finish(case, Path(place))
+            except AssertionError as error:
+                failures += 1
+                print(f"{fault}, round {number}, {case.folder}: {error}", flush=True)
+    seconds = time.perf_counter() - begun
+    detail = ", ".join(f"{count} {what}" for what, count in sorted(happened.items()))
+    right = n_rounds - failures
+    print(
+        f"{fault}: {right} of {n_rounds} as if undisturbed ({detail}; {seconds:.0f} s)", flush=True
+    )
+    return failures
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,16 @@
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_a_few_runs_broken_in_every_way_end_as_if_nothing_had_been():
+    command = [sys.executable, "-m", "tests.faults", "--rounds", "2", "--agents", "HELM"]
+    done = subprocess.run(
+        command,
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("2 of 2 as if undisturbed") >= 4
