@@ -43,7 +43,7 @@ def play(argv: Sequence[str] | None) -> None:
         normalize_reward=False,  # recordings show the environment's own rewards
     )
     print(f"{config.model} on {config.env}, from {path}", flush=True)
-    seed_everything(arguments.seed)
+    seed_everything(arguments.seed, config.deterministic)
     env = make_vector_env(config, arguments.seed)
     try:
         agent = build(config, env, None if arguments.random else checkpoint, str(path))
