@@ -127,7 +127,8 @@ class PPOTrainer:
         if checkpoint is not None:
             check_weights(checkpoint, self.agent.fingerprints(), str(folder))
             exactly = restore(self, checkpoint)
-        note_resumption(folder, self.env_steps, exactly)
+        with guarded(folder):
+            note_resumption(folder, self.env_steps, exactly)
         how = "exactly" if exactly else "in new episodes"
         return f"going on after {self.env_steps:,} steps, {how}, in {folder}"
 

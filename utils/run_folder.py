@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,6 +58,7 @@ def create_run_folder(
         write_json(unfinished / DESCRIPTION, describe_run(weights or {}))
         unfinished.rename(folder)
     except OSError as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
         raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
     return folder
 
