@@ -5,24 +5,28 @@ import dataclasses
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 from tqdm import tqdm
 
-from envs import make_vector_env
-from models import build_agent, resolve_device
+from envs import check_env_name, make_vector_env
+from models import agent_class, build_agent, resolve_device
 from models.agent import Agent
 from models.baselines import RandomAgent
 from trainers.checkpoint import check_weights, find_checkpoint, load_checkpoint
 from trainers.evaluation import Episode, Recording, evaluate
 from utils.command_line import Parser, run_program, whole_number
-from utils.config import Config, config_from_dict
+from utils.config import MOST_SEED, Config, config_from_dict
+from utils.errors import UserError
+from utils.folders import check_writable
 from utils.run_folder import write_json
 from utils.seeding import seed_everything
 
 EPISODES = Path("episodes")
 MOST_ENVS = 16
+MOST_EPISODES = 1_000_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,6 +38,7 @@ def play(argv: Sequence[str] | None) -> None:
     """Restore the agent, play the episodes, print them and write them beside the checkpoint."""
     arguments = parse_arguments(argv)
     path = find_checkpoint(arguments.ckpt_path)
+    check_writable(path.parent, "--ckpt-path")
     checkpoint = load_checkpoint(path)
     config = config_from_dict(checkpoint["config"], str(path))
     config = dataclasses.replace(
@@ -42,16 +47,21 @@ def play(argv: Sequence[str] | None) -> None:
         n_envs=min(arguments.n_episodes, MOST_ENVS),
         normalize_reward=False,  # recordings show the environment's own rewards
     )
+    check_env_name(config.env)
+    agent = agent_class(config.model)
+    if not arguments.random:
+        agent.check(config)
+    folder = EPISODES / config.env / config.model  # both are known names, so no path of their own
+    check_writable(folder, "episodes:")
     print(f"{config.model} on {config.env}, from {path}", flush=True)
     seed_everything(arguments.seed, config.deterministic)
     env = make_vector_env(config, arguments.seed)
     try:
-        agent = build(config, env, None if arguments.random else checkpoint, str(path))
+        player = build(config, env, None if arguments.random else checkpoint, path)
         played = evaluate(
-            agent, env, arguments.n_episodes, arguments.deterministic, seed=arguments.seed
+            player, env, arguments.n_episodes, arguments.deterministic, seed=arguments.seed
         )
-        name = f"{path.parent.name}_{path.stem}_{result_name(arguments)}"
-        folder = EPISODES / config.env / config.model
+        name = f"{path.resolve().parent.name}_{path.stem}_{result_name(arguments)}"
         recordings = tqdm(played, total=arguments.n_episodes, unit=" episodes")
         episodes = list(save_each(recordings, folder, name))
     finally:
@@ -64,14 +74,27 @@ def play(argv: Sequence[str] | None) -> None:
     print(f"written to {target}, the episodes to {folder}")
 
 
-def build(config: Config, env: VectorEnv, checkpoint: dict | None, source: str) -> Agent:
+def build(config: Config, env: VectorEnv, checkpoint: dict | None, path: Path) -> Agent:
     """Return the checkpoint's agent, or the random one without a checkpoint."""
     if checkpoint is None:
         return RandomAgent(env.single_action_space).to(config.device)
     agent = build_agent(config, env.single_observation_space, env.single_action_space)
-    check_weights(checkpoint, agent.fingerprints(), source)
-    agent.load_state_dict(checkpoint["agent"])
+    check_weights(checkpoint, agent.fingerprints(), str(path))
+    restore(agent, checkpoint["agent"], path)
     return agent.eval()
+
+
+def restore(agent: Agent, state: Any, path: Path) -> None:
+    """Fill an agent with the state in a checkpoint; UserError where it is not this agent's."""
+    try:
+        agent.load_state_dict(state)
+    except Exception as error:  # a changed state raises about five kinds of errors
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{path}: the agent in it is not the one of its settings ({reason})"
+        ) from error
+    if not all(tensor.isfinite().all() for tensor in agent.state_dict().values()):
+        raise UserError(f"{path}: the agent in it has weights that are not finite numbers")
 
 
 def save_each(recordings: Iterable[Recording], folder: Path, name: str) -> Iterator[Episode]:
@@ -86,8 +109,10 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = Parser(prog="eval.py", description=__doc__)
     parser.add_argument("--ckpt-path", metavar="FOLDER_OR_FILE", type=Path, required=True)
-    parser.add_argument("--n-episodes", metavar="N", type=whole_number(1), default=10)
-    parser.add_argument("--seed", metavar="N", type=whole_number(0), default=0)
+    parser.add_argument(
+        "--n-episodes", metavar="N", type=whole_number(1, MOST_EPISODES), default=10
+    )
+    parser.add_argument("--seed", metavar="N", type=whole_number(0, MOST_SEED), default=0)
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
     parser.add_argument(
         "--deterministic", action="store_true", help="take the most probable action, do not sample"

@@ -3,6 +3,7 @@
 import argparse
 import csv
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,9 +12,11 @@ import numpy as np
 
 from utils.command_line import Parser, run_program
 from utils.errors import UserError
+from utils.folders import check_writable
 from utils.metrics import FILE
 
 METRIC = "rollout/return_mean"
+PICTURES = (".png", ".pdf", ".svg", ".jpg")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def plot(argv: Sequence[str] | None) -> None:
     """Read the runs, group them by agent, draw and write the picture."""
     arguments = parse_arguments(argv)
+    check_picture(arguments.output)
     curves: dict[str, list[np.ndarray]] = {}
     for folder in arguments.runs:
         curves.setdefault(agent_of(folder), []).append(read_curve(folder, arguments.metric))
@@ -43,11 +47,20 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def check_picture(path: Path) -> None:
+    """Raise UserError unless a picture can be written there."""
+    if path.suffix.lower() not in PICTURES or os.path.isdir(path):
+        raise UserError(f"--output {path}: name a file ending in {', '.join(PICTURES)}")
+    if not os.path.isdir(path.parent):
+        raise UserError(f"--output {path}: there is no folder {path.parent}")
+    check_writable(path.parent, "--output")
+
+
 def agent_of(folder: Path) -> str:
     """Return the name of the agent a run trained."""
     try:
         return str(json.loads((folder / "config.json").read_text(encoding="utf-8"))["model"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise UserError(f"{folder}: not a run folder, it has no config.json with a model") from None
 
 
@@ -58,11 +71,20 @@ def read_curve(folder: Path, metric: str) -> np.ndarray:
             rows = list(csv.DictReader(file))
     except OSError:
         raise UserError(f"{folder / FILE} is missing. Name folders that main.py wrote") from None
+    except (ValueError, csv.Error) as error:
+        raise UserError(f"{folder / FILE}: not a table of main.py ({error})") from None
     if not rows:
         raise UserError(f"{folder / FILE} has no rows yet")
+    if any(None in row for row in rows):  # where DictReader puts what is beyond the last column
+        raise UserError(f"{folder / FILE}: not a table of main.py (a row is too long)")
     if metric not in rows[0]:
         raise UserError(f"--metric {metric}: not a column of {folder / FILE}: {', '.join(rows[0])}")
-    return np.array([[float(row["env_steps"]), float(row[metric])] for row in rows])
+    try:
+        return np.array([[float(row["env_steps"]), float(row[metric])] for row in rows])
+    except (ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{folder / FILE}: env_steps and {metric} are not numbers in every row"
+        ) from None
 
 
 def draw(curves: dict[str, list[np.ndarray]], metric: str, output: Path) -> None:
@@ -70,6 +92,7 @@ def draw(curves: dict[str, list[np.ndarray]], metric: str, output: Path) -> None
     import matplotlib as mpl
 
     mpl.use("agg")
+    mpl.rcParams["text.parse_math"] = False  # names are shown as they are
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")

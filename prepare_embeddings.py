@@ -14,6 +14,7 @@ from models.language import describe_language_model
 from models.language.published import find_model
 from models.prompt_embeddings import PROMPTS, embeddings_file
 from utils.command_line import Parser, run_program
+from utils.folders import check_writable
 
 SEED = 0  # of what grid-clip learns from, and begins with
 
@@ -26,8 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(argv: Sequence[str] | None) -> None:
     """Write the files that are missing and say which."""
     arguments = parse_arguments(argv)
+    check_writable(arguments.data_folder, "--data-folder")
     describe_language_model(arguments.language_model)
     language_model = find_model(arguments.language_model)
+    language_model.vocabulary()  # a broken one is found before the encoder is trained
     encoder = find_encoder(arguments)
     for suite in PROMPTS if arguments.suite == "all" else [arguments.suite]:
         written = prepare(encoder, language_model, suite, arguments.data_folder)

@@ -98,10 +98,10 @@ def check_env_name(name: str) -> None:
 
 def _find_suite(name: str) -> Suite:
     """Return the suite registered under the longest beginning of the name."""
-    for length in range(len(name), 0, -1):
-        if name[:length] in SUITES:
-            return SUITES[name[:length]]
-    raise _unknown(name, [key + "*" * key.endswith(("-", "_")) for key in SUITES])
+    beginnings = [key for key in SUITES if name.startswith(key)]
+    if not beginnings:
+        raise _unknown(name, [key + "*" * key.endswith(("-", "_")) for key in SUITES])
+    return SUITES[max(beginnings, key=len)]
 
 
 def _load(suite: Suite) -> ModuleType:

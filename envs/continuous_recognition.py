@@ -13,6 +13,7 @@ pictures (Psychlab: up to 60, in 180 seconds). The pictures are drawn objects wi
 Scores of the two are not comparable.
 """
 
+import os
 from pathlib import Path
 from typing import Protocol
 
@@ -123,7 +124,7 @@ def read_pictures(folder: Path) -> np.ndarray:
     Raises:
         UserError: There is no such folder, it has too few images, or one cannot be read.
     """
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise UserError(f"stimuli: {folder} is not a folder. Give a folder of images, or null")
     files = sorted(file for file in folder.iterdir() if file.suffix.lower() in IMAGE_ENDINGS)
     if len(files) < EPISODE_PICTURES:
@@ -140,6 +141,6 @@ def _read_picture(file: Path) -> np.ndarray:
     try:
         with Image.open(file) as image:
             square = ImageOps.pad(image.convert("RGB"), (SIDE, SIDE), color="white")
-    except OSError as error:
+    except Exception as error:  # a broken picture raises about ten kinds of errors
         raise UserError(f"stimuli: {file} cannot be read ({error}). Repair or remove it") from error
     return np.asarray(square).transpose(2, 0, 1)

@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import logging
+import os
 import warnings
 import zipfile
 from abc import abstractmethod
@@ -112,13 +113,7 @@ class ClipEncoder(ImageTextEncoder):
         facts = _published_facts(name, pretrained)
         path = _weights_file(name, pretrained, facts)
         with _without_logging():
-            self.clip = open_clip.create_model(
-                name,
-                load_weights=False,
-                pretrained_text=False,
-                force_quick_gelu=facts.get("quick_gelu", False),
-                force_preprocess_cfg=dict(facts),
-            )
+            self.clip = _empty_model(name, facts)
             _load_weights(self.clip, path, name)
         self.width = open_clip.get_model_config(name)["embed_dim"]
         self.preprocessing = Preprocessing.of(self.clip.visual.preprocess_cfg)
@@ -220,7 +215,7 @@ def _published_facts(name: str, pretrained: str) -> Mapping[str, Any]:
             f"clip_encoder: '{name}' is unknown.{suggestion(name, known)} "
             f"Choose {', '.join(STAND_INS)} or a model of open_clip such as ViT-B-16 or RN50"
         )
-    if Path(pretrained).is_file():
+    if os.path.isfile(pretrained):
         return {}
     facts = open_clip.get_pretrained_cfg(name, pretrained)
     if not facts:
@@ -247,15 +242,34 @@ def _weights_file(name: str, pretrained: str, facts: Mapping[str, Any]) -> Path:
         ) from error
 
 
+def _empty_model(name: str, facts: Mapping[str, Any]) -> Any:
+    """Return a model without its weights; the text sides of some are described on the hub only."""
+    import open_clip
+
+    try:
+        return open_clip.create_model(
+            name,
+            load_weights=False,
+            pretrained_text=False,
+            force_quick_gelu=facts.get("quick_gelu", False),
+            force_preprocess_cfg=dict(facts),
+        )
+    except Exception as error:  # whatever the hub, its client or another package may raise
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"clip_encoder '{name}' cannot be built ({reason})") from error
+
+
 def _load_weights(clip: nn.Module, path: Path, name: str) -> None:
     """Fill a model from safetensors, a saved state dict, or the archives OpenAI publishes."""
     import open_clip
 
     try:
-        if _is_torchscript(path):
-            clip.load_state_dict(_archived_tensors(path))
-        else:
-            open_clip.load_checkpoint(clip, str(path))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # old formats, and files that are refused anyway
+            if _is_torchscript(path):
+                clip.load_state_dict(_archived_tensors(path))
+            else:
+                open_clip.load_checkpoint(clip, str(path))
     except Exception as error:  # a broken or foreign file raises about ten kinds of errors
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path}: these are not the weights of {name} ({reason})") from error
@@ -269,9 +283,7 @@ def _is_torchscript(path: Path) -> bool:
 
 
 def _archived_tensors(path: Path) -> dict[str, Tensor]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # the format is old, the files are published
-        tensors = torch.jit.load(str(path), map_location="cpu").state_dict()
+    tensors = torch.jit.load(str(path), map_location="cpu").state_dict()
     sizes = ("input_resolution", "context_length", "vocab_size")
     return {name: tensor.float() for name, tensor in tensors.items() if name not in sizes}
 

@@ -21,6 +21,7 @@ from models.language.published import find_model
 from models.networks import unit_images
 from models.sentence_encoder import SentenceEncoder
 from utils.errors import UserError
+from utils.saved_tensors import load_saved
 
 NAME = "grid-clip"
 FILE = "grid-clip.pt"
@@ -121,7 +122,7 @@ def load_grid_clip(device: str = "cpu", data_folder: Path = DATA_FOLDER) -> Grid
         raise UserError(f"{path} is missing. Run: python prepare_embeddings.py")
     views = ViewEncoder()
     try:
-        views.load_state_dict(torch.load(path, map_location="cpu", weights_only=True)["views"])
+        views.load_state_dict(load_saved(path)["views"])
     except Exception as error:  # a broken file raises about ten kinds of errors
         raise UserError(
             f"{path}: not a readable grid-clip. Delete it and run: python prepare_embeddings.py"

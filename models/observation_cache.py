@@ -11,6 +11,7 @@ from utils.image_hash import first_occurrences, image_hashes
 
 FIRST_ROWS = 1024
 ENCODER_BLOCK = 4  # few images are new to an encoder at one step
+INDEX_BYTES = 280  # of Python's, to find one row: a key of two numbers and its place
 
 
 class ObservationCache:
@@ -23,7 +24,7 @@ class ObservationCache:
 
     Args:
         function: Map images [B, C, H, W] uint8 to results [B, ...], each row from its image alone.
-        megabytes: Size of the table; 0 remembers nothing.
+        megabytes: Size of the table and its index; 0 remembers nothing.
         block_size: Images computed at a time.
     """
 
@@ -85,7 +86,7 @@ class ObservationCache:
         return torch.cat(blocks)[: len(images)]
 
     def _remember(self, keys: list[tuple[int, int]], results: Tensor) -> None:
-        n_rows = self.n_bytes // (results[0].numel() * results.element_size())
+        n_rows = self.n_bytes // (results[0].numel() * results.element_size() + INDEX_BYTES)
         for key, result in zip(keys[:n_rows], results, strict=False):
             row = len(self._rows)
             if row >= n_rows:

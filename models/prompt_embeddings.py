@@ -1,6 +1,7 @@
 """The file of `prepare_embeddings.py`: every word two models share, and where its prompts lie."""
 
 import dataclasses
+import os
 import re
 import shlex
 from dataclasses import dataclass
@@ -72,9 +73,22 @@ class PromptEmbeddings:
         names = [field.name for field in dataclasses.fields(cls)]
         try:
             with np.load(path, allow_pickle=False) as arrays:
-                return cls(**{name: arrays[name] for name in names})
+                found = cls(**{name: arrays[name] for name in names})
+            found.check()
+            return found
         except Exception as error:  # a broken file raises about ten kinds of errors
             raise UserError(f"{path}: not a file of prepare_embeddings.py, delete it") from error
+
+    def check(self) -> None:
+        """Raise ValueError unless the arrays fit together and hold numbers."""
+        n_words = len(self.ids)
+        shapes = (self.tokens.shape, self.ids.shape, self.embeddings.shape[:-1])
+        if set(shapes) != {(n_words,)} or self.embeddings.dtype != np.float32:
+            raise ValueError(f"shapes {shapes} of {self.embeddings.dtype}")
+        if n_words < 1 or self.ids.dtype != np.int64 or self.ids.min() < 0:
+            raise ValueError("numbers of words are missing or below 0")
+        if not np.isfinite(self.embeddings).all():
+            raise ValueError("an embedding is not a number")
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all."""
@@ -100,7 +114,7 @@ def suite_of(env: str) -> str:
 
 def file_name(model: str) -> str:
     """Return a model's name as a part of a file's: of a folder its last part, without slashes."""
-    return Path(model).resolve().name if Path(model).is_dir() else re.sub(r"[^\w.-]+", "-", model)
+    return Path(model).resolve().name if os.path.isdir(model) else re.sub(r"[^\w.-]+", "-", model)
 
 
 def embeddings_file(
@@ -117,7 +131,7 @@ def configured_embeddings(config: Config) -> PromptEmbeddings:
         UserError: they are missing or were made for models of other names.
     """
     path = configured_file(config)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UserError(f"{path} is missing. {_what_to_do(config)}")
     found = PromptEmbeddings.read(path)
     wanted = (config.clip_encoder, file_name(config.language_model))
@@ -143,6 +157,15 @@ def check_weights(config: Config, stored: np.ndarray, loaded: str, name: str) ->
         raise UserError(
             f"{configured_file(config)} was made with other weights of {name} "
             f"({str(stored)[:8]}..., not {loaded[:8]}...). {_what_to_do(config)}"
+        )
+
+
+def check_sizes(config: Config, embeddings: PromptEmbeddings, width: int, n_tokens: int) -> None:
+    """Raise UserError where embeddings do not fit an encoder's width or a vocabulary's size."""
+    if embeddings.embeddings.shape[1] != width or embeddings.ids.max() >= n_tokens:
+        raise UserError(
+            f"{configured_file(config)} does not fit an encoder of width {width} and a language "
+            f"model of {n_tokens} tokens. {_what_to_do(config)}"
         )
 
 

@@ -17,7 +17,13 @@ from torch import Tensor
 
 from models.clip_encoder import check_encoder, load_encoder
 from models.helm import LanguageMemoryAgent, configured_language_model
-from models.prompt_embeddings import check_weights, configured_embeddings, configured_file
+from models.language import describe_language_model
+from models.prompt_embeddings import (
+    check_sizes,
+    check_weights,
+    configured_embeddings,
+    configured_file,
+)
 from models.token_retrieval import Retrieval, TokenRetrieval, retrieved
 from utils.config import Config
 from utils.errors import UserError, raise_all
@@ -37,6 +43,7 @@ class Shelm(LanguageMemoryAgent):
             language_model.fingerprint,
             language_model.name,
         )
+        check_sizes(config, found, encoder.width, language_model.embeddings.n_tokens)
         ids = torch.from_numpy(found.ids).to(config.device)
         to_language = TokenRetrieval(
             encoder,
@@ -83,6 +90,12 @@ def _check_memory(config: Config) -> None:
     if config.mem_len < config.topk:
         raise UserError(
             f"mem_len: {config.mem_len} is below the {config.topk} tokens of a step (topk)"
+        )
+    n_positions = describe_language_model(config.language_model).n_positions
+    if n_positions is not None and config.topk > n_positions:
+        raise UserError(
+            f"topk: {config.topk} is more than the {n_positions} positions of "
+            f"{config.language_model}, which a step's tokens share. Choose 1 to {n_positions}"
         )
 
 

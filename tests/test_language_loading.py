@@ -64,8 +64,8 @@ def test_a_missing_package_is_named(monkeypatch):
 def test_a_description_reads_no_weights(tmp_path):
     folder = tiny_bert_folder(tmp_path)
     (folder / "model.safetensors").unlink()
-    assert describe_language_model(folder) == ("bert", 2, 24, len(WORDS))
-    assert describe_language_model(TRANSFORMER_XL) == ("transfo-xl", 3, 64, 500)
+    assert describe_language_model(folder) == ("bert", 2, 24, len(WORDS), 12)
+    assert describe_language_model(TRANSFORMER_XL) == ("transfo-xl", 3, 64, 500, None)
 
 
 def test_a_local_folder_can_hold_either_model(tmp_path):

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import pytest
 import torch
 from torch import nn
@@ -41,7 +43,7 @@ def test_an_image_is_computed_once():
 
 def test_the_least_recently_used_leaves():
     function = Recorder()
-    cache = ObservationCache(function, megabytes=2 / 1024, block_size=1)  # two rows
+    cache = ObservationCache(function, megabytes=3 / 1024, block_size=1)  # two rows
     cache(numbered_images(1, 2))
     cache(numbered_images(1))
     cache(numbered_images(3))  # 2 leaves
@@ -53,7 +55,7 @@ def test_the_least_recently_used_leaves():
 
 
 def test_more_images_at_once_than_there_are_rows_come_out_right():
-    cache = ObservationCache(Recorder(), megabytes=2 / 1024, block_size=4)
+    cache = ObservationCache(Recorder(), megabytes=3 / 1024, block_size=4)
     for _ in range(3):
         assert first_values(cache(numbered_images(*range(9)))) == list(range(9))
 
@@ -121,3 +123,17 @@ def test_features_of_the_encoder_carry_no_gradient_and_do_not_need_the_cache():
     again = with_cache(images[torch.tensor([8, 0, 0, 3])])
     without = EncoderCache(encoder, megabytes=0)(images)
     assert torch.equal(again, without[[8, 0, 0, 3]])
+
+
+def test_what_finds_the_results_counts_as_memory():
+    def first_pixel(images):
+        return images[:, 0, 0, :1].float()  # four bytes a result
+
+    cache = ObservationCache(first_pixel, megabytes=1, block_size=100)
+    images = random_images(10_000)
+    tracemalloc.start()
+    for part in images.split(500):
+        cache(part)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 0.5 * 2**20 < held < 1.2 * 2**20

@@ -140,7 +140,7 @@ TRAINING_MISTAKES = {
         ["--var", "n_layer=9", "--var", "language_model=all-MiniLM-L6-v2"],
         "n_layer: 9 is more than the 6 layers",
     ),
-    "memory below a step": (["--var", "mem_len=0"], "mem_len: 0 is out of range (1 or more)"),
+    "memory below a step": (["--var", "mem_len=0"], "mem_len: 0 is out of range (1 to 16384)"),
     "unknown image encoder": (
         ["--var", "model=HELMv2", "--var", "clip_encoder=ViT-B16"],
         "Did you mean 'ViT-B-16'?",
@@ -217,8 +217,8 @@ EVALUATION_MISTAKES = {
     "text file": (["--ckpt-path", "text.pt"], "not a checkpoint"),
     "another torch file": (["--ckpt-path", "other.pt"], "not a checkpoint of format"),
     "without settings": (["--ckpt-path", "bare.pt"], "not a checkpoint"),
-    "no episodes": (["--ckpt-path", "text.pt", "--n-episodes", "0"], "whole number of 1 or more"),
-    "negative seed": (["--ckpt-path", "text.pt", "--seed=-1"], "whole number of 0 or more"),
+    "no episodes": (["--ckpt-path", "text.pt", "--n-episodes", "0"], "whole number from 1 to"),
+    "negative seed": (["--ckpt-path", "text.pt", "--seed=-1"], "whole number from 0 to"),
 }
 
 

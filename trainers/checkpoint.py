@@ -25,6 +25,7 @@ import torch
 from utils.config import Config
 from utils.errors import UserError
 from utils.files import written_whole
+from utils.saved_tensors import load_saved
 
 FORMAT = 2
 BEST, LAST, PREVIOUS = "ckpt_best.pt", "ckpt_last.pt", "ckpt_last.previous.pt"
@@ -53,9 +54,9 @@ def save_checkpoint(path: Path, state: dict[str, Any], previous: Path | None = N
 
 def find_checkpoint(path: Path) -> Path:
     """Return the checkpoint a user means by a file, or by a run folder: its best, else its last."""
-    if path.is_file():
+    if os.path.isfile(path):
         return path
-    if not path.exists():
+    if not os.path.exists(path):
         raise UserError(
             f"--ckpt-path {path}: no such file or folder. Name a run folder or a checkpoint"
         )
@@ -182,4 +183,4 @@ def _read(path: Path) -> Any:
         if digest != header[2].decode():
             raise UserError(f"{path}: damaged, its content does not have its checksum")
         file.seek(len(UNWRITTEN))
-        return torch.load(file, map_location="cpu", weights_only=True)
+        return load_saved(file)

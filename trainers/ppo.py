@@ -252,7 +252,7 @@ class PPOTrainer:
             "epoch": epoch,
             "number": number,
             "logged": logged[first],
-            **batch._asdict(),
+            **batch._replace(images=batch.images.images)._asdict(),
         }
 
     def _learn(self, batch: Batch, now: Coefficients) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""What the three programs share: one-line errors and exit statuses."""
+"""What the programs share: one-line errors and exit statuses."""
 
 import argparse
 import logging
@@ -7,7 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from utils.errors import Interrupted, RunError, UserError
+from utils.errors import Interrupted, RunError, UserError, printable
+
+MOST_DIGITS = 40
 
 
 class Parser(argparse.ArgumentParser):
@@ -21,11 +23,15 @@ class Parser(argparse.ArgumentParser):
 def run_program(program: Callable[[Sequence[str] | None], None], argv: Sequence[str] | None) -> int:
     """Run a program and return its exit status.
 
-    0 is success, 2 a user's mistake, 1 a run that could not go on, 128 + n the signal n.
+    0 is success, 2 a user's mistake, 1 a run that could not go on, 128 + n the signal n. A file that
+    cannot be read or written is a user's mistake, too.
     """
     logging.basicConfig(format="%(message)s", level=logging.INFO)
+    words = sys.argv[1:] if argv is None else argv
     try:
-        program(argv)
+        if any(word.startswith("--") and word.endswith("=--") for word in words):
+            raise UserError("'--' is no value of an option")  # argparse would take it for a list
+        program(words)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
@@ -37,15 +43,23 @@ def run_program(program: Callable[[Sequence[str] | None], None], argv: Sequence[
         return 128 + error.signal
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(printable(f"{error.filename}: {error.strerror}"), file=sys.stderr)
+        return 2
     return 0
 
 
-def whole_number(low: int) -> Callable[[str], int]:
-    """Return an argument type: a whole number of at least `low`."""
+def whole_number(low: int, high: int) -> Callable[[str], int]:
+    """Return an argument type: a whole number from `low` to `high`."""
 
     def convert(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or int(text) < low:
-            raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of {low} or more")
+        is_number = text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
+        if not is_number or not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(
+                f"'{text[:MOST_DIGITS]}' is not a whole number from {low} to {high}"
+            )
         return int(text)
 
     return convert

@@ -6,10 +6,20 @@ from collections.abc import Callable, Iterable
 
 
 class UserError(Exception):
-    """Bad input of any kind; the programs print its one line and exit with status 2.
+    """Bad input of any kind; the programs print a line for each mistake and exit with status 2.
 
-    The message says where, what was given, what is allowed and what to do.
+    A line says where, what was given, what is allowed and what to do. What a user gave may hold
+    line breaks and other signs that do not print: they are shown as Python writes them.
     """
+
+    def __init__(self, *lines: str) -> None:
+        self.lines = [printable(line) for line in lines]
+        super().__init__("\n".join(self.lines))
+
+
+def printable(text: str) -> str:
+    r"""Return a text with what does not print written out, such as \n for a line break."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 class RunError(Exception):
@@ -36,11 +46,11 @@ def suggestion(name: str, allowed: Iterable[str]) -> str:
 
 def raise_all(*checks: Callable[[], object]) -> None:
     """Run every check and raise the UserErrors of all of them as one, a line each."""
-    problems = []
+    problems: list[str] = []
     for check in checks:
         try:
             check()
         except UserError as error:
-            problems.append(str(error))
+            problems += error.lines
     if problems:
-        raise UserError("\n".join(problems))
+        raise UserError(*problems)

@@ -67,10 +67,10 @@ def check_run_id(config: Config, run_id: str | None) -> None:
     """Raise UserError unless a given run id is one plain folder name that is still free."""
     if run_id is None:
         return
-    if not re.fullmatch(r"[A-Za-z0-9=_+-][A-Za-z0-9=._+-]{0,119}", run_id):
+    if not re.fullmatch(r"[A-Za-z0-9=_+][A-Za-z0-9=._+-]{0,119}", run_id):
         raise UserError(
             f"--run-id {run_id!r}: a run id is one folder name of up to 120 letters, digits and "
-            "= _ . + -, not starting with a dot"
+            "= _ . + -, not starting with a dot or a dash"
         )
     folder = _parent(config) / run_id
     if folder.exists():

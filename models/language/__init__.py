@@ -31,21 +31,23 @@ class Kind(NamedTuple):
     build: type[TransformerXL] | type[Bert]
     n_layer: str
     width: str
+    n_positions: str | None
 
 
 KINDS = {
-    "transfo-xl": Kind(TransformerXL, "n_layer", "d_model"),
-    "bert": Kind(Bert, "num_hidden_layers", "hidden_size"),
+    "transfo-xl": Kind(TransformerXL, "n_layer", "d_model", None),
+    "bert": Kind(Bert, "num_hidden_layers", "hidden_size", "max_position_embeddings"),
 }
 
 
 class LanguageModelFacts(NamedTuple):
-    """What config.json tells about a language model."""
+    """What config.json tells about a language model; positions are None where they have no end."""
 
     model_type: str
     n_layer: int
     width: int
     n_tokens: int
+    n_positions: int | None
 
 
 def describe_language_model(name_or_folder: str | Path) -> LanguageModelFacts:
@@ -79,7 +81,35 @@ def load_language_model(
             f"n_layer={n_layer}: language model '{files.name}' has {facts.n_layer} layers. "
             f"Choose 1 to {facts.n_layer}."
         )
-    return KINDS[facts.model_type].build(files, mem_len, n_layer).to(device).pack(dtype)
+    return _build(files, facts, mem_len, n_layer).to(device).pack(dtype)
+
+
+def _build(
+    files: ModelFiles, facts: LanguageModelFacts, mem_len: int, n_layer: int | None
+) -> LanguageModel:
+    """Return the model of some files, or raise UserError where they do not fit together."""
+    try:
+        model = KINDS[facts.model_type].build(files, mem_len, n_layer)
+        sizes = (model.width, model.embeddings.n_tokens)
+        if sizes != (facts.width, facts.n_tokens):
+            raise ValueError(f"embeddings are {sizes[1]} x {sizes[0]}")
+        _read_one_token(model)
+    except UserError:
+        raise
+    except Exception as error:  # files that do not fit raise about ten kinds of errors
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise UserError(
+            f"language model '{files.name}': config.json and weights do not fit ({reason})."
+        ) from error
+    return model
+
+
+def _read_one_token(model: LanguageModel) -> None:
+    """Raise an error where the layers do not fit each other or hold what is no number."""
+    token = model.embed(torch.zeros(1, 1, dtype=torch.int64))
+    hidden = model.step(token, model.initial_memory(1), torch.ones(1, dtype=torch.bool))
+    if hidden.shape != (1, model.width) or not hidden.isfinite().all():
+        raise ValueError("what it reads does not become a finite hidden state")
 
 
 def _describe(files: ModelFiles) -> LanguageModelFacts:
@@ -91,8 +121,16 @@ def _describe(files: ModelFiles) -> LanguageModelFacts:
             f"{suggestion(model_type, KINDS)} Supported are {', '.join(KINDS)}."
         )
     kind = KINDS[model_type]
-    try:
-        sizes = (config[kind.n_layer], config[kind.width], config["vocab_size"])
-    except KeyError as error:
-        raise UserError(f"language model '{files.name}': config.json lacks {error}.") from error
-    return LanguageModelFacts(model_type, *sizes)
+    keys = [kind.n_layer, kind.width, "vocab_size", kind.n_positions]
+    for key in filter(None, keys):
+        size = config.get(key)
+        if not isinstance(size, int) or size < 1:
+            given = f"has {key}={size}" if key in config else f"lacks '{key}'"
+            raise UserError(
+                f"language model '{files.name}': config.json {given}, needed is a whole number."
+            )
+    n_layer, width, n_tokens = (
+        int(config[key]) for key in (kind.n_layer, kind.width, "vocab_size")
+    )
+    n_positions = int(config[kind.n_positions]) if kind.n_positions else None
+    return LanguageModelFacts(model_type, n_layer, width, n_tokens, n_positions)

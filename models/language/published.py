@@ -2,18 +2,19 @@
 
 import hashlib
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
 from models.hub import HubError, hub_file
 from models.language.vocabulary import READERS, read_vocabulary
 from utils.errors import UserError, suggestion
+from utils.saved_tensors import load_saved
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 
@@ -76,7 +77,7 @@ class ModelFiles(ABC):
         path = self.find("config.json")
         try:
             config = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path}: not a JSON file ({error}).") from error
         if not isinstance(config, dict):
             raise UserError(f"{path}: expected an object with the model's settings.")
@@ -142,7 +143,7 @@ def find_model(name_or_folder: str | Path) -> ModelFiles:
     name = str(name_or_folder)
     if name in EMBEDDED:
         return _embedded_model(name)
-    if Path(name).is_dir():
+    if os.path.isdir(name):  # false, too, where no path can have such a name
         return LocalModel(name, Path(name))
     return HubModel(name, HUB_NAMES.get(name, name))
 
@@ -163,6 +164,6 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return load_saved(path)
     except Exception as error:  # a broken file raises about ten kinds of errors
         raise UserError(f"{path}: not a readable file of weights, fetch it again.") from error

@@ -4,23 +4,21 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from utils.errors import UserError
+from utils.saved_tensors import load_saved
 
 
 def read_vocabulary(path: Path) -> list[str]:
     """Return the string of every token, in the order of their ids."""
     try:
-        vocabulary = READERS[path.name](path)
+        return [str(token) for token in READERS[path.name](path)]
     except Exception as error:  # a broken file raises about ten kinds of errors
         raise UserError(f"{path}: not a readable vocabulary, fetch it again.") from error
-    return [str(token) for token in vocabulary]
 
 
 def _read_saved(path: Path) -> list[str]:
     # The published dictionary holds lists, an OrderedDict and a Counter: torch allows no more.
-    return torch.load(path, weights_only=True)["idx2sym"]
+    return load_saved(path)["idx2sym"]
 
 
 def _read_lines(path: Path) -> list[str]:

@@ -1,0 +1,193 @@
+"""The bad inputs by name: (program, command line)."""
+
+from tests.bad_inputs.harness import settings
+from tests.bad_inputs.workshop import JSON_FILES, TINY_RUN
+from tests.published_models import TRANSFORMER_XL
+from tests.tiny_clip import tiny_clip, tiny_settings
+
+LONG = "x" * 5000
+ZERO = "a\0b"
+BIG = "9" * 5000
+
+RUN_IDS = ("", ".", "..", "../x", "a/b", "/x", "a/", ".x", "-x", "--", "a b", "a\nb", "a\n", ZERO)
+RUN_IDS += (
+    "é",
+    "\u202ex",
+    "\udcff",
+    "１",
+    "x" * 121,
+    LONG,
+    "a\\b",
+    "~",
+    "$HOME",
+    "*",
+    "a:b",
+    "%2e",
+)
+
+ENVS = ("Pong", "MiniGrid-", "MiniGrid-Nowhere-v0", "MiniGrid-Empty-5x5-v0/..", "../x", "/x", "..")
+ENVS += ("MiniGrid-Empty-5x5-v0\n", "maze ", "MAZE", "mazes", "psychlab_x", "RandomMaze-v0/x", ZERO)
+ENVS += ("psychlab_continuous_recognition", "MiniWorld-x", "MiniGrid-" + "x" * 10**6, "\ud800", "-")
+
+MODELS = ("helm", "GPT", "..", "../HELM", "HELM/", "HELM\n", "models.helm:Helm", "__class__", LONG)
+
+DEVICES = ("abacus", "meta", "CPU", "cpu\n", "cuda:99", "cuda:-1", "cuda:" + "9" * 20, "xpu", "mps")
+DEVICES += ("xla", "hpu", "vulkan", "/dev/null", ZERO, LONG)
+
+LANGUAGE_MODELS = ("folder", "..", "nowhere/", "foreign/text", "someone/some-model", "a/b/c", ZERO)
+LANGUAGE_MODELS += (
+    LONG,
+    "https://example.org/model",
+    "all-MiniLM-L6",
+    "é",
+    "a\nb",
+    "-",
+    " ",
+    "\ud800",
+)
+
+FOREIGN = (
+    "empty",
+    "text",
+    "picture.png",
+    "pickle.pkl",
+    "intruder.pt",
+    "old_intruder.pt",
+    "list.pt",
+)
+FOREIGN += ("hidden_intruder.pt", "array.npy", "objects.npy", "objects.npz", "arrays.npz")
+FOREIGN += ("other.safetensors", "script.pt")
+
+PATHS = ("nowhere", "nowhere/x", "foreign/text/x", ZERO, LONG, "a\nb", "\ud800")
+
+
+def main_cases():
+    """Return the bad inputs of main.py but for values of settings."""
+    cases = {f"config {name}": ["--config", f"json/{name}"] for name in JSON_FILES}
+    cases |= {f"config at {path[:20]!r}": ["--config", path] for path in (*PATHS, "folder")}
+    good = settings(**TINY_RUN)
+    cases |= {f"run id {name[:20]!r}": [*good, f"--run-id={name}"] for name in RUN_IDS}
+    cases["run id in use"] = [*good, "--run-id=good"]
+    for field, values in (("env", ENVS), ("model", MODELS), ("device", DEVICES)):
+        for value in values:
+            command = settings(**(TINY_RUN | {field: value}))
+            cases[f"{field} {value[:40]!r}"] = command
+    cases |= {
+        "no such option": ["--vra", "gamma=1"],
+        "option without value": ["--var"],
+        "words": ["train", "please"],
+        "an empty word": [""],
+        "a word with a line break": ["a\nb"],
+        "setting without value": ["--var", "gamma"],
+        "setting without name": ["--var", "=1"],
+        "setting of 5000 signs": ["--var", LONG],
+        "two seeds": ["--seed", "1", "2"],
+        "seed of 5000 digits": ["--seed", BIG],
+        "seed beyond 32 bits": ["--seed", str(2**32)],
+        "rollout not divisible": settings(n_envs=3, n_rollout_steps=5, n_batches=4),
+        "rollout too large": settings(n_envs=1024, n_rollout_steps=2**24),
+        "more minibatches than samples": settings(n_envs=1, n_rollout_steps=2, n_batches=4),
+        "decay ends before it starts": settings(
+            lr_decay="linear_burn_in", lr_decay_start=0.5, lr_decay_end=0.5
+        ),
+    }
+    return cases
+
+
+def language_model_cases(names):
+    """Return HELM with language models of the workshop's folder `models`, and with odd names."""
+    run = TINY_RUN | {"model": "HELM"}
+    values = [*LANGUAGE_MODELS, *(f"models/{name}" for name in names)]
+    cases = {
+        f"language model {value[:40]!r}": settings(**run, language_model=value) for value in values
+    }
+    bert = run | {"language_model": "models/good"}
+    return cases | {"too many layers": settings(**bert, n_layer=3)}
+
+
+def encoder_cases():
+    """Return HELMv2 with encoders that are not to be had."""
+    run = TINY_RUN | tiny_settings("HELMv2") | {"model": "HELMv2"}
+    cases = {}
+    for name in ("ViT-B16", "tiny_vit", "../tiny-vit", ZERO, LONG, "a\nb", "grid-clip"):
+        cases[f"encoder {name[:20]!r}"] = settings(**(run | {"clip_encoder": name}))
+    weights = [*PATHS, "folder", *(f"foreign/{name}" for name in FOREIGN)]
+    for name in (*weights, "foreign/other_clip.safetensors", "foreign/half_clip.safetensors"):
+        cases[f"weights {name[:40]!r}"] = settings(**(run | {"clip_pretrained": name}))
+    hub = {"clip_encoder": "ViT-B-16", "clip_pretrained": "openai"}
+    cases["weights out of reach"] = settings(**(run | hub))
+    return cases
+
+
+def embeddings_cases(names):
+    """Return SHELM with files of embeddings that do not fit."""
+    run = TINY_RUN | tiny_settings("SHELM") | {"model": "SHELM"}
+    files = [*PATHS, "folder", *(f"foreign/{name}" for name in FOREIGN)]
+    files += [f"embeddings/{name}" for name in names]
+    cases = {
+        f"embeddings {file[:40]!r}": settings(**(run | {"embeddings": file})) for file in files
+    }
+    return cases | {
+        "more tokens than words": settings(**(run | {"topk": 100})),
+        "more tokens than memory": settings(**(run | {"topk": 3, "mem_len": 2})),
+    }
+
+
+def stimuli_cases():
+    """Return folders without pictures to show."""
+    run = TINY_RUN | {"env": "ContinuousRecognition-v0"}
+    folders = (*PATHS, "folder", "foreign/text", "pictures/few", "pictures/broken")
+    return {
+        f"pictures {folder[:20]!r}": settings(**run, stimuli=folder)
+        for folder in (*folders, "pictures/folders")
+    }
+
+
+def eval_cases(names):
+    """Return the bad inputs of eval.py."""
+    files = [*PATHS, "folder", *(f"foreign/{name}" for name in FOREIGN)]
+    files += [f"checkpoints/{name}" for name in names]
+    cases = {f"checkpoint {file[:40]!r}": ["--ckpt-path", file] for file in files}
+    for name in ("model elsewhere", "env elsewhere", "env absolute", "unknown model"):
+        path = f"checkpoints/{name}.pt"
+        cases[f"{name}, at random"] = ["--ckpt-path", path, "--random"]
+    good = ["--ckpt-path", "experiments/CNN-PPO/RandomMaze-v0/good/ckpt_last.pt"]
+    for number in ("0", "-1", "1.5", "many", "", "１", "1e3", BIG, str(10**12)):
+        cases[f"{number[:20]!r} episodes"] = [*good, f"--n-episodes={number}"]
+    for number in ("-1", "1.5", "x", str(2**32), BIG):
+        cases[f"seed {number[:20]!r}"] = [*good, f"--seed={number}"]
+    for device in DEVICES:
+        cases[f"device {device[:20]!r}"] = [*good, f"--device={device}"]
+    return cases | {"nothing": [], "a word": [*good, "more"], "no such option": [*good, "--rnadom"]}
+
+
+def prepare_cases(vocabularies):
+    """Return the bad inputs of prepare_embeddings.py."""
+    good = ["--clip-encoder=tiny-vit", f"--clip-pretrained={tiny_clip()}", "--device=cpu"]
+    good += [f"--language-model={TRANSFORMER_XL}", "--data-folder=folder"]
+    cases = {}
+    for value in ("minigird", "", "../minigrid", LONG):
+        cases[f"suite {value[:20]!r}"] = [*good, f"--suite={value}"]
+    for value in ("ViT-B16", "", ZERO, LONG):
+        cases[f"encoder {value[:20]!r}"] = [*good, f"--clip-encoder={value}"]
+    for value in (*PATHS, "folder", *(f"foreign/{name}" for name in FOREIGN)):
+        cases[f"weights {value[:40]!r}"] = [*good, f"--clip-pretrained={value}"]
+    for value in (*LANGUAGE_MODELS, *(f"models/{name}" for name in vocabularies)):
+        cases[f"language model {value[:40]!r}"] = [*good, f"--language-model={value}"]
+    for value in ("foreign/text", "foreign/text/x", ZERO, LONG, "/dev/null/x"):
+        cases[f"data folder {value[:20]!r}"] = ["--device=cpu", f"--data-folder={value}"]
+    for value in DEVICES:
+        cases[f"device {value[:20]!r}"] = [*good, f"--device={value}"]
+    return cases | {"a word": ["more"], "no such option": ["--siute=all"]}
+
+
+def plot_cases(names):
+    """Return the bad inputs of plot.py."""
+    cases = {f"run {path[:20]!r}": [path] for path in (*PATHS, "folder", "foreign/text")}
+    cases |= {f"run {name}": [f"runs/{name}"] for name in names}
+    outputs = ("", "picture", "picture.xyz", "nowhere/x.png", "folder", "foreign/text/x.png", LONG)
+    for output in (*outputs, "/dev/null/x.png"):
+        cases[f"output {output[:20]!r}"] = ["runs/good", f"--output={output}"]
+    cases["metric"] = ["runs/good", "--metric=rollout/retrun_mean"]
+    cases["metric with a line break"] = ["runs/good", "--metric=a\nb"]
+    return cases | {"nothing": [], "one good, one bad": ["runs/good", "folder"]}

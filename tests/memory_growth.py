@@ -1,0 +1,120 @@
+"""Train every agent with tiny networks for long and watch the memory: python -m tests.memory_growth
+
+Each agent has a process of its own. Its resident memory, read after every update, may not rise by
+more than 5 % once the first 20,000 steps are done; the exit status is 1 where one does.
+"""
+
+import argparse
+import multiprocessing
+import os
+import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from envs import make_vector_env
+from models import AGENTS, build_agent
+from models.baselines import CnnPpo, ImpalaPpo
+from tests.agents import small_config
+from tests.tiny_clip import tiny_settings
+from trainers.ppo import PPOTrainer
+from utils.seeding import seed_everything
+
+WARM_UP = 20_000
+ALLOWED = 0.05
+WIDTH = 16  # of the baselines, whose networks have no setting of their own
+TINY = {
+    "env": "RandomMaze-v0",  # ever new images: the observation cache fills and has to forget
+    "observation_cache_mb": 1,
+    "mem_len": 8,
+    "n_envs": 16,
+    "n_rollout_steps": 64,
+    "n_epochs": 1,
+    "n_batches": 2,
+}
+SLIM = {"CNN-PPO": CnnPpo, "Impala-PPO": ImpalaPpo}
+
+
+class Sample(NamedTuple):
+    """How much memory the process had after an update."""
+
+    env_steps: int
+    resident: int  # bytes
+
+
+class Watched(PPOTrainer):
+    """A trainer that notes the memory after every update."""
+
+    def __init__(self, config, agent, env):
+        super().__init__(config, agent, env)
+        self.samples = []
+
+    def update(self, rollout, permutations=None):
+        metrics = super().update(rollout, permutations)
+        self.samples.append(self.look())
+        return metrics
+
+    def look(self):
+        return Sample(self.env_steps, resident_bytes())
+
+
+def resident_bytes():
+    """Return what the process occupies in memory, as Linux counts it."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def watch(name, n_steps, trainer=Watched, **changes):
+    """Train an agent with everything a run has, logs and checkpoints, and return the samples."""
+    settings = TINY | tiny_settings(name) | changes
+    config = small_config(model=name, n_steps=n_steps, **settings)
+    seed_everything(config.seed)
+    env = make_vector_env(config, config.seed)
+    spaces = env.single_observation_space, env.single_action_space
+    agent = SLIM[name](config, *spaces, WIDTH) if name in SLIM else build_agent(config, *spaces)
+    watched = trainer(config, agent, env)
+    with tempfile.TemporaryDirectory() as folder:
+        watched.train(Path(folder))
+    env.close()
+    return watched.samples
+
+
+def growth(samples, warm_up=WARM_UP):
+    """Return by which share the memory has risen at most since the warm-up."""
+    warm = [sample.resident for sample in samples if sample.env_steps >= warm_up]
+    return max(warm) / warm[0] - 1
+
+
+def line(name, samples):
+    """Return one row of the table."""
+    warm = next(sample for sample in samples if sample.env_steps >= WARM_UP)
+    last = samples[-1]
+    rise = growth(samples)
+    verdict = "flat" if rise <= ALLOWED else "GROWS"
+    return (
+        f"{name:10s} {last.env_steps:9,d} {warm.resident / 2**20:9.1f} "
+        f"{last.resident / 2**20:9.1f} {100 * rise:8.2f} %  {verdict}"
+    )
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(prog="python -m tests.memory_growth", description=__doc__)
+    parser.add_argument("--steps", type=int, default=200_000, help="more than 20000")
+    parser.add_argument("--agents", nargs="+", choices=AGENTS, default=list(AGENTS))
+    arguments = parser.parse_args(argv)
+    print("agent          steps  MB at 20k    at end    largest rise", flush=True)
+    flat = True
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn, torch.set_num_threads, (1,), max_tasks_per_child=1) as pool:
+        for name in arguments.agents:
+            samples = pool.submit(watch, name, arguments.steps).result()
+            print(line(name, samples), flush=True)
+            flat &= growth(samples) <= ALLOWED
+    return 0 if flat else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

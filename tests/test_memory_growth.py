@@ -1,0 +1,70 @@
+import gc
+import sys
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from models import AGENTS
+from tests.memory_growth import Sample, Watched, growth, line, resident_bytes, watch
+
+SHORT = {"n_envs": 4, "n_rollout_steps": 16, "observation_cache_mb": 0}
+N_STEPS, WARM_UP = 2048, 1024
+
+
+class Held(NamedTuple):
+    """What the process holds after an update."""
+
+    env_steps: int
+    n_tensors: int
+    n_blocks: int  # of Python's allocator
+
+
+class Counting(Watched):
+    def look(self):
+        gc.collect()
+        n_tensors = sum(isinstance(each, torch.Tensor) for each in gc.get_objects())
+        return Held(self.env_steps, n_tensors, sys.getallocatedblocks())
+
+
+class Leaking(Counting):
+    def __init__(self, config, agent, env):
+        super().__init__(config, agent, env)
+        self.kept = []
+
+    def update(self, rollout, permutations=None):
+        self.kept.append((rollout, [object() for _ in range(20)]))
+        return super().update(rollout, permutations)
+
+
+def held(name, trainer=Counting):
+    """Return what is held after the warm-up and at the end."""
+    samples = watch(name, N_STEPS, trainer, **SHORT)
+    return next(each for each in samples if each.env_steps >= WARM_UP), samples[-1]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_nothing_piles_up_while_an_agent_is_trained(name):
+    warm, last = held(name)
+    assert last.env_steps == N_STEPS
+    assert last.n_tensors <= warm.n_tensors
+    assert last.n_blocks - warm.n_blocks < 16 * 16  # a step of four environments leaves nothing
+
+
+def test_what_piles_up_is_seen():
+    warm, last = held("CNN-PPO", Leaking)
+    assert last.n_tensors >= warm.n_tensors + 16
+    assert last.n_blocks - warm.n_blocks > 16 * 16
+
+
+def test_the_largest_rise_after_the_warm_up_counts():
+    samples = [Sample(10_000, 50), Sample(20_000, 100), Sample(30_000, 107), Sample(40_000, 101)]
+    assert growth(samples) == pytest.approx(0.07)
+    assert line("HELM", samples).endswith("7.00 %  GROWS")
+    assert line("HELM", samples[1:2]).endswith("0.00 %  flat")
+
+
+def test_the_resident_memory_follows_what_is_allocated():
+    before = resident_bytes()
+    block = torch.ones(2**24)  # 64 MiB
+    assert resident_bytes() - before > 0.9 * block.nbytes

@@ -1,0 +1,30 @@
+"""Whether a folder can be written into, asked before long work and without writing."""
+
+import os
+from pathlib import Path
+
+from utils.errors import UserError
+
+
+def check_writable(folder: Path, name: str) -> None:
+    """Raise UserError unless the folder, or the nearest there is above it, can be written into.
+
+    Args:
+        folder: It need not exist yet.
+        name: What the user knows the folder by.
+    """
+    try:
+        os.lstat(folder)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        raise UserError(f"{name} {folder}: cannot be written ({error})") from None
+    existing = Path(os.path.abspath(folder))
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
+    if not os.path.isdir(existing):
+        raise UserError(f"{name} {folder}: {existing} is not a folder. Choose another place")
+    if not os.access(
+        existing, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids
+    ):
+        raise UserError(f"{name} {folder}: no permission to write in {existing}")
