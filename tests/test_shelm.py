@@ -7,6 +7,7 @@ from models.networks import unit_images
 from models.prompt_embeddings import PromptEmbeddings
 from models.shelm import Shelm
 from tests.agents import random_images, small_config, spaces
+from tests.published_models import tiny_bert_folder
 from tests.test_token_retrieval import plain_retrieval
 from tests.tiny_clip import tiny_clip, tiny_embeddings, tiny_encoder, tiny_settings
 from utils.errors import UserError
@@ -103,3 +104,11 @@ def test_a_mistake_is_told_before_anything_is_loaded(changes, line, in_empty_fol
 
 def test_settings_that_can_work_pass():
     assert Shelm.check(shelm_config()) is None
+
+
+def test_more_tokens_a_step_than_positions_are_refused(tmp_path):
+    changes = tiny_settings("SHELM") | {"language_model": str(tiny_bert_folder(tmp_path))}
+    with pytest.raises(
+        UserError, match=r"topk: 13 is more than the 12 positions of .*Choose 1 to 12"
+    ):
+        Shelm.check(small_config(model="SHELM", **(changes | {"topk": 13})))

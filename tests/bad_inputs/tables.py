@@ -9,7 +9,22 @@ LONG = "x" * 5000
 ZERO = "a\0b"
 BIG = "9" * 5000
 
-RUN_IDS = ("", ".", "..", "../x", "a/b", "/x", "a/", ".x", "-x", "--", "a b", "a\nb", "a\n", ZERO)
+RUN_IDS: tuple[str, ...] = (
+    "",
+    ".",
+    "..",
+    "../x",
+    "a/b",
+    "/x",
+    "a/",
+    ".x",
+    "-x",
+    "--",
+    "a b",
+    "a\nb",
+    "a\n",
+    ZERO,
+)
 RUN_IDS += (
     "é",
     "\u202ex",
@@ -25,16 +40,42 @@ RUN_IDS += (
     "%2e",
 )
 
-ENVS = ("Pong", "MiniGrid-", "MiniGrid-Nowhere-v0", "MiniGrid-Empty-5x5-v0/..", "../x", "/x", "..")
+ENVS: tuple[str, ...] = (
+    "Pong",
+    "MiniGrid-",
+    "MiniGrid-Nowhere-v0",
+    "MiniGrid-Empty-5x5-v0/..",
+    "../x",
+    "/x",
+    "..",
+)
 ENVS += ("MiniGrid-Empty-5x5-v0\n", "maze ", "MAZE", "mazes", "psychlab_x", "RandomMaze-v0/x", ZERO)
 ENVS += ("psychlab_continuous_recognition", "MiniWorld-x", "MiniGrid-" + "x" * 10**6, "\ud800", "-")
 
 MODELS = ("helm", "GPT", "..", "../HELM", "HELM/", "HELM\n", "models.helm:Helm", "__class__", LONG)
 
-DEVICES = ("abacus", "meta", "CPU", "cpu\n", "cuda:99", "cuda:-1", "cuda:" + "9" * 20, "xpu", "mps")
+DEVICES: tuple[str, ...] = (
+    "abacus",
+    "meta",
+    "CPU",
+    "cpu\n",
+    "cuda:99",
+    "cuda:-1",
+    "cuda:" + "9" * 20,
+    "xpu",
+    "mps",
+)
 DEVICES += ("xla", "hpu", "vulkan", "/dev/null", ZERO, LONG)
 
-LANGUAGE_MODELS = ("folder", "..", "nowhere/", "foreign/text", "someone/some-model", "a/b/c", ZERO)
+LANGUAGE_MODELS: tuple[str, ...] = (
+    "folder",
+    "..",
+    "nowhere/",
+    "foreign/text",
+    "someone/some-model",
+    "a/b/c",
+    ZERO,
+)
 LANGUAGE_MODELS += (
     LONG,
     "https://example.org/model",
@@ -46,7 +87,7 @@ LANGUAGE_MODELS += (
     "\ud800",
 )
 
-FOREIGN = (
+FOREIGN: tuple[str, ...] = (
     "empty",
     "text",
     "picture.png",

@@ -19,7 +19,19 @@ from utils.config import FIELDS, TYPES, Config, load_config
 
 property_test = settings(max_examples=100, deadline=None, database=None, derandomize=True)
 
-NO_NUMBERS = ("many", "", "NaN", "-1", "1e999", "Infinity", "-Infinity", "[1]", "{}", "true", "1 2")
+NO_NUMBERS: tuple[str, ...] = (
+    "many",
+    "",
+    "NaN",
+    "-1",
+    "1e999",
+    "Infinity",
+    "-Infinity",
+    "[1]",
+    "{}",
+    "true",
+    "1 2",
+)
 NO_NUMBERS += (
     "１2",
     "--1",
