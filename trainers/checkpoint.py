@@ -14,6 +14,7 @@ and ckpt_last.pt all else that a run needs to go on (trainers/run_state.py).
 import dataclasses
 import hashlib
 import logging
+import os
 import re
 import shlex
 from collections.abc import Mapping

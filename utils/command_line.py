@@ -23,8 +23,8 @@ class Parser(argparse.ArgumentParser):
 def run_program(program: Callable[[Sequence[str] | None], None], argv: Sequence[str] | None) -> int:
     """Run a program and return its exit status.
 
-    0 is success, 2 a user's mistake, 1 a run that could not go on, 128 + n the signal n. A file that
-    cannot be read or written is a user's mistake, too.
+    0 is success, 2 a user's mistake, 1 a run that could not go on, 128 + n the signal n. A file
+    that cannot be read or written is a user's mistake, too.
     """
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     words = sys.argv[1:] if argv is None else argv

@@ -113,9 +113,7 @@ class Config:
     )
 
     save_ckpt: bool = setting("write ckpt_best.pt and ckpt_last.pt into the run folder")
-    checkpoint_minutes: float = setting(
-        "minutes between two ckpt_last.pt", low=0, high=100_000
-    )
+    checkpoint_minutes: float = setting("minutes between two ckpt_last.pt", low=0, high=100_000)
     deterministic: bool = setting("the same bits in every run on a GPU, at some cost of speed")
 
 
