@@ -1,115 +1,94 @@
-"""Draw the learning curves of run folders as a PNG, one line an agent, its seeds averaged."""
+"""Compare runs: learning curves, final scores, steps to a threshold, who is probably better.
+
+Runs that differ in their seed alone are averaged, with 95 % bootstrap intervals; each environment
+gets its own panel. A picture (PNG and SVG) and its numbers (CSV and Markdown) are written.
+"""
 
 import argparse
-import csv
-import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
-
+from plots.figure import Labels, draw
+from plots.results import compare, comparisons_table, results_table, summarize
+from plots.runs import AXES, Group, group_runs, read_runs
+from plots.statistics import NAMES
+from plots.style import save_figure, short_number
+from plots.table import aligned, markdown, write_csv, write_text
 from utils.command_line import Parser, run_program
 from utils.errors import UserError
 from utils.folders import check_writable
-from utils.metrics import FILE
 
 METRIC = "rollout/return_mean"
-PICTURES = (".png", ".pdf", ".svg", ".jpg")
+PICTURES = (".png", ".svg")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draw what the command line names and return the exit status."""
+    """Compare what the command line names and return the exit status."""
     return run_program(plot, argv)
 
 
 def plot(argv: Sequence[str] | None) -> None:
-    """Read the runs, group them by agent, draw and write the picture."""
+    """Read the runs, group and compare them, print the tables and write picture and numbers."""
     arguments = parse_arguments(argv)
     check_picture(arguments.output)
-    curves: dict[str, list[np.ndarray]] = {}
-    for folder in arguments.runs:
-        curves.setdefault(agent_of(folder), []).append(read_curve(folder, arguments.metric))
-    draw(curves, arguments.metric, arguments.output)
-    for agent, runs in sorted(curves.items()):
-        finals = [run[-1, 1] for run in runs]
-        print(f"{agent:12s} {len(runs)} runs, last value {np.mean(finals):.3f}")
-    print(f"written to {arguments.output}")
+    axis, threshold, output = arguments.axis, arguments.threshold, arguments.output.with_suffix("")
+    groups = group_runs(read_runs(arguments.runs, arguments.metric, axis), arguments.by.split(","))
+    results = [summarize(group, arguments.statistic, threshold) for group in groups]
+    comparisons = compare(results)
+    tables = [results_table(results, axis, threshold)]
+    if comparisons:
+        tables.append(comparisons_table(comparisons))
+    print("\n\n".join([*notes(groups, axis), *map(aligned, tables)]))
+
+    labels = Labels(arguments.metric, axis, arguments.statistic, threshold)
+    picture = draw(results, comparisons, labels)
+    save_figure(picture, output.with_suffix(".png"), output.with_suffix(".svg"))
+    write_text(output.with_suffix(".md"), "\n".join(map(markdown, tables)))
+    write_csv(output.with_suffix(".csv"), results_table(results, axis, threshold, precise=True))
+    if comparisons:
+        pairs = output.with_name(f"{output.name}_improvement.csv")
+        write_csv(pairs, comparisons_table(comparisons, precise=True))
+    print(f"\nwritten to {output}.png, .svg, .csv, .md")
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = Parser(prog="plot.py", description=__doc__)
-    parser.add_argument("runs", metavar="RUN_FOLDER", nargs="+", type=Path)
-    parser.add_argument("--metric", default=METRIC, help=f"a column of metrics.csv ({METRIC})")
-    parser.add_argument("--output", metavar="FILE", type=Path, default=Path("curves.png"))
+    parser = Parser(
+        prog="plot.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("runs", metavar="FOLDER", nargs="+", type=Path, help="run folders, or folders of them")
+    add("--by", metavar="KEY,KEY", default="model", help="settings that tell agents apart (model)")
+    add("--metric", metavar="NAME", default=METRIC, help=f"a column of metrics.csv ({METRIC})")
+    add("--axis", choices=AXES, default="steps", help="what runs to the right (steps)")
+    add("--statistic", choices=NAMES, default="iqm", help="interquartile mean (iqm) or mean")
+    add("--threshold", metavar="SCORE", type=float, help="tell when the curves get there")
+    add("--output", metavar="FILE", type=Path, default=Path("curves.png"), help="(curves.png)")
     return parser.parse_args(argv)
 
 
 def check_picture(path: Path) -> None:
     """Raise UserError unless a picture can be written there."""
-    if path.suffix.lower() not in PICTURES or os.path.isdir(path):
-        raise UserError(f"--output {path}: name a file ending in {', '.join(PICTURES)}")
+    if path.suffix not in PICTURES or os.path.isdir(path):
+        raise UserError(f"--output {path}: name a file ending in {' or '.join(PICTURES)}")
     if not os.path.isdir(path.parent):
         raise UserError(f"--output {path}: there is no folder {path.parent}")
     check_writable(path.parent, "--output")
 
 
-def agent_of(folder: Path) -> str:
-    """Return the name of the agent a run trained."""
-    try:
-        return str(json.loads((folder / "config.json").read_text(encoding="utf-8"))["model"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        raise UserError(f"{folder}: not a run folder, it has no config.json with a model") from None
-
-
-def read_curve(folder: Path, metric: str) -> np.ndarray:
-    """Return environment steps and values of one run.  [rows, 2]"""
-    try:
-        with (folder / FILE).open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except OSError:
-        raise UserError(f"{folder / FILE} is missing. Name folders that main.py wrote") from None
-    except (ValueError, csv.Error) as error:
-        raise UserError(f"{folder / FILE}: not a table of main.py ({error})") from None
-    if not rows:
-        raise UserError(f"{folder / FILE} has no rows yet")
-    if any(None in row for row in rows):  # where DictReader puts what is beyond the last column
-        raise UserError(f"{folder / FILE}: not a table of main.py (a row is too long)")
-    if metric not in rows[0]:
-        raise UserError(f"--metric {metric}: not a column of {folder / FILE}: {', '.join(rows[0])}")
-    try:
-        return np.array([[float(row["env_steps"]), float(row[metric])] for row in rows])
-    except (ValueError, KeyError, TypeError):
-        raise UserError(
-            f"{folder / FILE}: env_steps and {metric} are not numbers in every row"
-        ) from None
-
-
-def draw(curves: dict[str, list[np.ndarray]], metric: str, output: Path) -> None:
-    """Draw each agent's mean over its runs, and the runs themselves where there are several."""
-    import matplotlib as mpl
-
-    mpl.use("agg")
-    mpl.rcParams["text.parse_math"] = False  # names are shown as they are
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    for colour, (agent, runs) in enumerate(sorted(curves.items())):
-        n_rows = min(len(run) for run in runs)
-        steps = runs[0][:n_rows, 0]
-        mean = np.mean([run[:n_rows, 1] for run in runs], axis=0)
-        if len(runs) > 1:
-            for run in runs:
-                axes.plot(run[:, 0], run[:, 1], color=f"C{colour}", alpha=0.25, linewidth=0.8)
-        axes.plot(steps, mean, color=f"C{colour}", label=f"{agent} ({len(runs)})")
-    axes.set_xlabel("environment steps")
-    axes.set_ylabel(metric)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k")
-    axes.grid(alpha=0.3)
-    axes.legend(title="agent (runs)", frameon=False)
-    figure.savefig(output, dpi=150)
+def notes(groups: Iterable[Group], axis: str) -> list[str]:
+    """Return a line for every group whose runs do not share their axis."""
+    lines = []
+    for environment, name, runs in groups:
+        first, last = min(run.x[-1] for run in runs), max(run.x[-1] for run in runs)
+        if first < last:
+            lines.append(
+                f"{name} on {environment}: the runs end between {short_number(first)} and "
+                f"{short_number(last)} {axis}; interpolated, and averaged up to the first end"
+            )
+    return lines
 
 
 if __name__ == "__main__":

@@ -122,3 +122,10 @@ def test_the_description_names_every_setting_with_its_default():
         assert f"  {field.name} (" in text
         assert field.metadata["help"] in text
     assert "default 0.0001" in text
+
+
+def test_a_run_from_before_a_setting_without_effect_can_still_be_read():
+    values = dataclasses.asdict(load_config())
+    del values["media_minutes"], values["wandb"]
+    config = config_from_dict(values | {"wandb_project": "mine"}, "old.pt")
+    assert (config.media_minutes, config.wandb_project) == (load_config().media_minutes, "mine")

@@ -1,14 +1,16 @@
 import csv
 import shutil
+from contextlib import suppress
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.agents import small_config
 from utils.metrics import MetricsWriter
 
 
 def test_csv_and_tensorboard_carry_the_same_names_and_numbers(tmp_path):
-    with MetricsWriter(tmp_path) as writer:
+    with MetricsWriter(tmp_path, small_config()) as writer:
         writer.write(16, {"train/loss": 0.5, "time/fps": 100.0})
         writer.write(32, {"train/loss": 0.25, "time/fps": 200.0})
 
@@ -24,12 +26,20 @@ def test_csv_and_tensorboard_carry_the_same_names_and_numbers(tmp_path):
 
 
 def test_every_row_can_be_read_while_the_run_goes_on(tmp_path):
-    with MetricsWriter(tmp_path) as writer:
+    with MetricsWriter(tmp_path, small_config()) as writer:
         writer.write(16, {"train/loss": 0.5})
         assert (tmp_path / "metrics.csv").read_text().splitlines() == [
             "env_steps,train/loss",
             "16,0.5",
         ]
+
+
+def write_and_be_interrupted(folder, config):
+    """Write three rows, and do not come to the run's end."""
+    with suppress(KeyboardInterrupt), MetricsWriter(folder, config) as writer:
+        for env_steps in (16, 32, 48):
+            writer.write(env_steps, {"train/loss": 0.5})
+        raise KeyboardInterrupt
 
 
 def read_steps(folder):
@@ -41,11 +51,11 @@ def read_steps(folder):
 
 
 def test_a_resumed_run_has_no_doubled_rows(tmp_path):
-    with MetricsWriter(tmp_path) as writer:
+    with MetricsWriter(tmp_path, small_config()) as writer:
         for env_steps in (16, 32, 48):
             writer.write(env_steps, {"train/loss": 0.5})
     for _ in range(2):
-        with MetricsWriter(tmp_path, env_steps=32) as writer:
+        with MetricsWriter(tmp_path, small_config(), env_steps=32) as writer:
             writer.write(48, {"train/loss": 0.25})
             writer.write(64, {"train/loss": 0.25})
     assert read_steps(tmp_path) == ([16, 32, 48, 64], [16, 32, 48, 64])
@@ -53,13 +63,11 @@ def test_a_resumed_run_has_no_doubled_rows(tmp_path):
 
 @pytest.mark.parametrize("cut", [1, 2, 5])
 def test_what_a_crash_left_half_written_is_readable_and_taken_back(cut, tmp_path):
-    with MetricsWriter(tmp_path) as writer:
-        for env_steps in (16, 32, 48):
-            writer.write(env_steps, {"train/loss": 0.5})
+    write_and_be_interrupted(tmp_path, small_config())
     for path in tmp_path.iterdir():
         path.write_bytes(path.read_bytes()[:-cut])
     assert EventAccumulator(str(tmp_path)).Reload().Scalars("train/loss")[-1].step == 32
-    with MetricsWriter(tmp_path, env_steps=32) as writer:
+    with MetricsWriter(tmp_path, small_config(), env_steps=32) as writer:
         writer.write(48, {"train/loss": 0.25})
     assert read_steps(tmp_path) == ([16, 32, 48], [16, 32, 48])
 
@@ -67,7 +75,7 @@ def test_what_a_crash_left_half_written_is_readable_and_taken_back(cut, tmp_path
 def test_a_file_removed_while_the_run_goes_on_is_an_error(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    with MetricsWriter(folder) as writer:
+    with MetricsWriter(folder, small_config()) as writer:
         writer.write(16, {"train/loss": 0.5})
         shutil.rmtree(folder)
         with pytest.raises(OSError, match="removed while the run went on"):

@@ -1,36 +1,142 @@
+import csv
 import json
+from pathlib import Path
 
 import pytest
 
 import plot
+from plots.runs import group_runs, read_runs
+
+SETTINGS = {"model": "HELM", "env": "Maze-v0", "seed": 0, "beta": 100.0, "save_ckpt": True}
+
+
+def write_run(name, scores, every=16, **changes):
+    """Write a run folder whose return grows by the given scores."""
+    folder = Path(name)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(SETTINGS | changes))
+    rows = [f"{every * n},{score},{n}.5" for n, score in enumerate(scores, start=1)]
+    lines = ["env_steps,rollout/return_mean,time/seconds", *rows]
+    (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
 
 
 @pytest.fixture
 def runs(in_empty_folder):
-    """Write two runs of one agent and one of another."""
-    for name, model, value in (("a", "HELM", 0.5), ("b", "HELM", 0.7), ("c", "CNN-PPO", 0.1)):
-        folder = in_empty_folder / name
-        folder.mkdir()
-        (folder / "config.json").write_text(json.dumps({"model": model}))
-        rows = f"env_steps,rollout/return_mean\n16,0.0\n32,{value}\n"
-        (folder / "metrics.csv").write_text(rows)
+    """Write three seeds of one agent and two of another."""
+    for seed, last in enumerate((0.5, 0.6, 0.7)):
+        write_run(f"runs/helm{seed}", [0.0, 0.4, last], seed=seed)
+    for seed, last in enumerate((0.1, 0.65)):
+        write_run(f"runs/cnn{seed}", [0.0, 0.05, last], seed=seed, model="CNN-PPO")
     return in_empty_folder
 
 
-def test_runs_are_grouped_by_agent_and_drawn(runs, capsys):
-    assert plot.main(["a", "b", "c", "--output", "curves.png"]) == 0
-    assert (runs / "curves.png").read_bytes().startswith(b"\x89PNG")
+def numbers(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_runs_are_averaged_and_compared(runs, capsys):
+    Path("out").mkdir()
+    assert plot.main(["runs", "--threshold", "0.55", "--output", "out/all.png"]) == 0
+    assert (runs / "out/all.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (runs / "out/all.svg").read_text()[:1000]
+    cnn, helm = numbers(runs / "out/all.csv")
+    assert (helm["agent"], helm["runs"], helm["environment"]) == ("HELM", "3", "Maze-v0")
+    assert float(helm["final"]) == pytest.approx(0.6)
+    assert 0.5 <= float(helm["low"]) < 0.6 < float(helm["high"]) <= 0.7
+    assert (float(helm["steps to 0.55"]), helm["runs there"]) == (48, "2")
+    assert (cnn["steps to 0.55"], cnn["runs there"]) == ("never", "1")
+    (pair,) = numbers(runs / "out/all_improvement.csv")
+    assert (pair["agent"], pair["beats"]) == ("HELM", "CNN-PPO")
+    assert float(pair["probability"]) == pytest.approx(4 / 6)
     printed = capsys.readouterr().out
-    assert "HELM         2 runs, last value 0.600" in printed
-    assert "CNN-PPO      1 runs, last value 0.100" in printed
+    assert "0.600" in printed
+    assert "| HELM | Maze-v0 | 3 |" in (runs / "out/all.md").read_text()
+
+
+def test_the_same_runs_give_the_same_files(runs):
+    for name in ("first", "second"):
+        assert plot.main(["runs", "--output", f"{name}.png"]) == 0
+    for ending in (".png", ".svg", ".csv", "_improvement.csv"):
+        assert (runs / f"first{ending}").read_bytes() == (runs / f"second{ending}").read_bytes()
+
+
+def test_a_run_alone_has_no_interval(runs, capsys):
+    assert plot.main(["runs/helm0", "--axis", "seconds"]) == 0
+    (line,) = numbers(runs / "curves.csv")
+    assert (line["seconds"], line["low"], line["high"]) == ("3.5", "", "")
+    assert not (runs / "curves_improvement.csv").exists()
+
+
+def test_runs_of_unequal_length_are_averaged_where_all_have_been(runs, capsys):
+    write_run("runs/helm3", [0.0, 0.2, 0.4, 0.6, 0.8], every=8, seed=3)
+    assert plot.main([f"runs/helm{seed}" for seed in range(4)] + ["--statistic", "mean"]) == 0
+    (line,) = numbers(runs / "curves.csv")
+    assert float(line["steps"]) == 40
+    assert float(line["final"]) == pytest.approx((0.45 + 0.5 + 0.55 + 0.8) / 4)
+    assert "the runs end between 40 and 48 steps" in capsys.readouterr().out
+
+
+def test_each_environment_is_apart(runs):
+    write_run("runs/other", [0.1, 0.2], env="Other-v0")
+    assert plot.main(["runs"]) == 0
+    found = [(line["agent"], line["environment"]) for line in numbers(runs / "curves.csv")]
+    assert found == [("CNN-PPO", "Maze-v0"), ("HELM", "Maze-v0"), ("HELM", "Other-v0")]
+
+
+def test_runs_that_differ_in_more_than_the_seed_are_not_averaged(runs, capsys):
+    write_run("runs/helm3", [0.0, 0.4, 0.9], seed=3, beta=1.0, n_layer=2)
+    assert plot.main(["runs"]) == 2
+    error = capsys.readouterr().err
+    assert "HELM on Maze-v0: these runs differ in more than the seed" in error
+    assert "beta (1.0, 100.0), n_layer (2, not set). Draw them apart with --by model,beta" in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_they_are_drawn_apart_by_what_differs(runs):
+    write_run("runs/helm3", [0.0, 0.4, 0.9], seed=3, beta=1.0)
+    groups = group_runs(read_runs([runs / "runs"], plot.METRIC, "steps"), ["model", "beta"])
+    assert [(group.name, len(group.runs)) for group in groups] == [
+        ("CNN-PPO, beta=100.0", 2),
+        ("HELM, beta=1.0", 1),
+        ("HELM, beta=100.0", 3),
+    ]
+
+
+def test_what_a_run_keeps_of_itself_does_not_matter(runs):
+    write_run("runs/helm3", [0.0, 0.4, 0.9], seed=3, save_ckpt=False, media_minutes=1)
+    assert plot.main(["runs"]) == 0
+
+
+def test_a_folder_named_twice_counts_once(runs):
+    assert plot.main(["runs/helm0", "runs/helm0", "runs/helm1", "runs/../runs/helm1"]) == 0
+    (line,) = numbers(runs / "curves.csv")
+    assert line["runs"] == "2"
+
+
+def test_one_seed_counts_once(runs, capsys):
+    write_run("runs/again", [0.0, 0.4, 0.9], seed=1)
+    assert plot.main(["runs"]) == 2
+    assert "runs/again and runs/helm1 have the same settings and seed 1" in capsys.readouterr().err
+
+
+def test_a_row_still_being_written_is_left_out(runs):
+    with (runs / "runs/helm0/metrics.csv").open("a") as file:
+        file.write("64,0.9")
+    (run,) = read_runs([runs / "runs/helm0"], plot.METRIC, "steps")
+    assert run.x.tolist() == [16, 32, 48]
 
 
 @pytest.mark.parametrize(
     ("command", "line"),
     [
-        (["nowhere"], "not a run folder"),
-        (["a", "--metric", "luck"], "--metric luck: not a column"),
-        ([], "required: RUN_FOLDER"),
+        (["nowhere"], "nowhere: neither a run folder nor a folder of run folders"),
+        (["runs", "--metric", "luck"], "no column 'luck'. It has env_steps"),
+        (["runs", "--metric", "rollout/return_men"], "Did you mean 'rollout/return_mean'?"),
+        (["runs", "--by", "modle"], "--by modle: no setting of these runs. Did you mean 'model'?"),
+        (["runs", "--output", "curves.pdf"], "--output curves.pdf: name a file ending in .png or"),
+        (["runs", "--output", "nowhere/x.png"], "there is no folder nowhere"),
+        ([], "required: FOLDER"),
     ],
 )
 def test_a_mistake_gets_one_line(runs, capsys, command, line):

@@ -90,7 +90,7 @@ class PPOTrainer:
         with (
             guarded(folder),
             Interruption() as interruption,
-            MetricsWriter(folder, self.env_steps) as writer,
+            MetricsWriter(folder, self.config, self.env_steps) as writer,
             self._progress_bar() as bar,
         ):
             keeper = Keeper(self, folder, writer, interruption)

@@ -29,9 +29,14 @@ def setting(
     low: float | None = None,
     high: float | None = None,
     choices: tuple[str, ...] | None = None,
+    has_effect: bool = True,
 ) -> Any:
-    """Declare a field: one line of explanation, an inclusive range or the allowed names."""
-    return dataclasses.field(metadata={"help": text, "low": low, "high": high, "choices": choices})
+    """Declare a field: one line of explanation, an inclusive range or the allowed names.
+
+    A setting without effect says what a run keeps and shows, not what it learns.
+    """
+    metadata = {"help": text, "low": low, "high": high, "choices": choices}
+    return dataclasses.field(metadata=metadata | {"has_effect": has_effect})
 
 
 @dataclass(frozen=True)
@@ -112,12 +117,25 @@ class Config:
         "scale rewards by their return; null: as the suite does"
     )
 
-    save_ckpt: bool = setting("write ckpt_best.pt and ckpt_last.pt into the run folder")
-    checkpoint_minutes: float = setting("minutes between two ckpt_last.pt", low=0, high=100_000)
+    save_ckpt: bool = setting(
+        "write ckpt_best.pt and ckpt_last.pt into the run folder", has_effect=False
+    )
+    checkpoint_minutes: float = setting(
+        "minutes between two ckpt_last.pt", low=0, high=100_000, has_effect=False
+    )
     deterministic: bool = setting("the same bits in every run on a GPU, at some cost of speed")
+    media_minutes: float | None = setting(
+        "minutes between an episode's movie, words and attention in TensorBoard; null: never",
+        low=0,
+        high=100_000,
+        has_effect=False,
+    )
+    wandb: bool = setting("send metrics to Weights & Biases as well", has_effect=False)
+    wandb_project: str = setting("its project there", has_effect=False)
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
+WITHOUT_EFFECT = {name for name, field in FIELDS.items() if not field.metadata["has_effect"]}
 TYPES = typing.get_type_hints(Config)
 
 
@@ -156,9 +174,14 @@ def load_config(
 
 
 def config_from_dict(values: Any, source: str) -> Config:
-    """Return the settings stored in a checkpoint or a run folder, which must be complete."""
+    """Return the settings stored in a checkpoint or a run folder, which must be complete.
+
+    Those without effect may be missing and are as in config.json.
+    """
     if not isinstance(values, dict):
         raise UserError(f"{source}: its settings are not there but {_shown(values)}")
+    defaults = read_json_object(DEFAULT_FILE)
+    values = {name: defaults[name] for name in WITHOUT_EFFECT} | values
     found, problems = _checked(values, source)
     problems += [f"{source}: setting '{name}' is missing" for name in FIELDS if name not in values]
     if problems:

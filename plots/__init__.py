@@ -1,0 +1,1 @@
+"""Pictures and tables of runs: what plot.py draws, and the style every picture shares."""

@@ -1,0 +1,154 @@
+"""Run folders as learning curves, and which of them may be averaged."""
+
+import csv
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from utils.config import WITHOUT_EFFECT, read_json_object
+from utils.errors import UserError, printable, suggestion
+from utils.metrics import FILE
+
+AXES = {"steps": "env_steps", "seconds": "time/seconds"}
+
+
+class Run(NamedTuple):
+    """One run folder.
+
+    Attributes:
+        folder: Where it lies.
+        settings: Its config.json.
+        x: Environment steps or seconds behind each row.  [rows]
+        y: The metric.  [rows]
+    """
+
+    folder: Path
+    settings: dict[str, Any]
+    x: np.ndarray
+    y: np.ndarray
+
+
+class Group(NamedTuple):
+    """Runs that differ in their seed alone, under the name they are drawn with."""
+
+    environment: str
+    name: str
+    runs: list[Run]
+
+
+def read_runs(paths: Iterable[Path], metric: str, axis: str) -> list[Run]:
+    """Return the runs in folders: each is a run folder, or holds run folders somewhere below."""
+    folders = {folder.resolve(): folder for path in paths for folder in _run_folders(path)}
+    return [_read_run(folder, metric, axis) for folder in folders.values()]
+
+
+def group_runs(runs: Iterable[Run], keys: Sequence[str]) -> list[Group]:
+    """Return the runs grouped by environment and by the named settings, sorted.
+
+    Raises:
+        UserError: a setting no run has; runs of a group that differ in more than the seed, or in
+            nothing at all.
+    """
+    runs = list(runs)
+    known = {name for run in runs for name in run.settings}
+    for key in keys:
+        if key not in known:
+            raise UserError(f"--by {key}: no setting of these runs.{suggestion(key, known)}")
+    grouped: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        name = ", ".join(_label(run, key) for key in keys if key != "env")
+        grouped.setdefault((_text(run.settings["env"]), name), []).append(run)
+    groups = [Group(environment, name, found) for (environment, name), found in grouped.items()]
+    for group in groups:
+        _check_only_the_seed_differs(group, keys)
+    return sorted(groups, key=lambda group: (group.environment, group.name))
+
+
+def _run_folders(path: Path) -> list[Path]:
+    if os.path.isfile(path / "config.json"):
+        return [path]
+    found = sorted(file.parent for file in path.rglob(FILE)) if os.path.isdir(path) else []
+    if not found:
+        raise UserError(
+            f"{path}: neither a run folder nor a folder of run folders (experiments/...)"
+        )
+    return found
+
+
+def _read_run(folder: Path, metric: str, axis: str) -> Run:
+    settings = read_json_object(folder / "config.json")
+    kinds = {"model": str, "env": str, "seed": int}
+    if not all(isinstance(settings.get(name), kind) for name, kind in kinds.items()):
+        raise UserError(f"{folder / 'config.json'}: not the settings of a run")
+    rows = _read_rows(folder / FILE)
+    columns = [AXES[axis], metric]
+    for column in columns:
+        if column not in rows[0]:
+            hint = suggestion(column, rows[0]) or f" It has {', '.join(rows[0])}"
+            raise UserError(f"{folder / FILE}: no column '{column}'.{hint}")
+    try:
+        x, y = np.array([[float(row[column]) for column in columns] for row in rows]).T
+    except ValueError:
+        raise UserError(
+            f"{folder / FILE}: {columns[0]} and {metric} are not numbers in every row"
+        ) from None
+    return Run(folder, settings, x, y)
+
+
+def _read_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file, without a last one that is still being written."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if None not in row.values()]
+    except OSError:
+        raise UserError(f"{path} is missing. Name folders that main.py wrote") from None
+    except (ValueError, csv.Error) as error:
+        raise UserError(f"{path}: not a table of main.py ({error})") from None
+    if not rows:
+        raise UserError(f"{path} has no rows yet")
+    if any(None in row for row in rows):  # where DictReader puts what is beyond the last column
+        raise UserError(f"{path}: not a table of main.py (a row is too long)")
+    return rows
+
+
+def _label(run: Run, key: str) -> str:
+    value = run.settings.get(key)
+    return _text(value) if key == "model" else f"{key}={_text(value)}"
+
+
+def _text(value: object) -> str:
+    return printable(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _check_only_the_seed_differs(group: Group, keys: Sequence[str]) -> None:
+    title = f"{group.name} on {group.environment}" if group.name else group.environment
+    differing = _differing(group.runs)
+    if differing:
+        names = ", ".join(f"{key} ({', '.join(values)})" for key, values in differing.items())
+        raise UserError(
+            f"{title}: these runs differ in more than the seed: {names}. "
+            f"Draw them apart with --by {','.join([*keys, *differing])}, or name fewer runs"
+        )
+    by_seed: dict[object, Run] = {}
+    for run in group.runs:
+        other = by_seed.setdefault(run.settings["seed"], run)
+        if other is not run:
+            raise UserError(
+                f"{title}: {other.folder} and {run.folder} have the same settings and seed "
+                f"{run.settings['seed']}. Name one of them"
+            )
+
+
+def _differing(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Return the settings other than the seed in which runs differ, with their values."""
+    names = dict.fromkeys(name for run in runs for name in run.settings)
+    found = {
+        name: sorted({_text(run.settings.get(name, "not set")) for run in runs})
+        for name in names
+        if name != "seed" and name not in WITHOUT_EFFECT
+    }
+    return {name: values for name, values in found.items() if len(values) > 1}

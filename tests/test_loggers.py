@@ -1,0 +1,207 @@
+import dataclasses
+import io
+import sys
+from collections import defaultdict
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from PIL import Image
+from tensorboard.backend.event_processing import plugin_event_accumulator
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+import main as main_program
+from tests.agents import small_config
+from tests.test_metrics import write_and_be_interrupted
+from tests.test_program import arguments
+from utils.errors import UserError
+from utils.loggers import EncodedImage, check_loggers
+from utils.metrics import MetricsWriter
+
+
+def encoded(format_):
+    file = io.BytesIO()
+    Image.new("RGB", (4, 3)).save(file, format_)
+    return EncodedImage(file.getvalue(), 4, 3, format_)
+
+
+MEDIA = {"episode/movie": encoded("gif"), "episode/words": encoded("png"), "episode/n": "| 1 |"}
+
+
+def test_tensorboard_gets_pictures_movies_and_texts_in_the_one_event_file(tmp_path):
+    with MetricsWriter(tmp_path, small_config()) as writer:
+        writer.show(16, MEDIA)
+        writer.show(32, {})
+    assert len([path for path in tmp_path.rglob("*") if "tfevents" in path.name]) == 1
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert sorted(events.Tags()["images"]) == ["episode/movie", "episode/words"]
+    (movie,) = events.Images("episode/movie")
+    assert (movie.step, movie.width, movie.height) == (16, 4, 3)
+    assert movie.encoded_image_string == MEDIA["episode/movie"].data
+    assert "episode/n/text_summary" in events.Tags()["tensors"]
+
+
+def test_a_resumed_run_shows_and_describes_nothing_twice(tmp_path):
+    for env_steps in (0, 16):
+        with MetricsWriter(tmp_path, small_config(), env_steps) as writer:
+            for later in (16, 32, 48):
+                writer.show(env_steps + later, MEDIA)
+    events = plugin_event_accumulator.EventAccumulator(str(tmp_path)).Reload()
+    for name in ("episode/movie", "episode/n/text_summary"):
+        assert [item.step for item in events.Tensors(name)] == [16, 32, 48, 64]
+    assert len(events.Tensors("_hparams_/session_start_info")) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_an_error_where_a_picture_is_shown(tmp_path):
+    with (
+        Path("/dev/full").open("wb", buffering=0) as full,
+        MetricsWriter(tmp_path, small_config()) as writer,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(writer._loggers[0]._events._records, "_writer", full)
+        with pytest.raises(OSError, match="No space"):
+            writer.show(16, MEDIA)
+
+
+def session(folder):
+    """Return what the tab of hyper-parameters reads of a run."""
+    contents = EventAccumulator(str(folder)).Reload().PluginTagToContent("hparams")
+    return {name: HParamsPluginData.FromString(content) for name, content in contents.items()}
+
+
+def test_the_tab_of_hyper_parameters_finds_settings_and_return(tmp_path):
+    config = small_config(n_layer=2)
+    with MetricsWriter(tmp_path, config) as writer:
+        writer.write(16, {"rollout/return_mean": 0.5})
+    found = session(tmp_path)
+    hparams = found["_hparams_/session_start_info"].session_start_info.hparams
+    assert set(hparams) == {field.name for field in dataclasses.fields(config)}
+    assert (hparams["n_layer"].number_value, hparams["model"].string_value) == (2, "HELM")
+    assert hparams["clip_range_vf"].string_value == "null"
+    (metric,) = found["_hparams_/experiment"].experiment.metric_infos
+    assert metric.name.tag == "rollout/return_mean"
+    assert "_hparams_/session_end_info" in found
+
+
+def test_a_run_cut_short_is_not_marked_as_finished(tmp_path):
+    with pytest.raises(KeyboardInterrupt), MetricsWriter(tmp_path, small_config()):
+        raise KeyboardInterrupt
+    assert set(session(tmp_path)) == {"_hparams_/experiment", "_hparams_/session_start_info"}
+
+
+class FakeRun:
+    """A run as the package keeps it: a row a step, none behind the last."""
+
+    def __init__(self):
+        self.rows, self.exit_code = {}, None
+
+    def log(self, row, step):
+        if step >= max(self.rows, default=0):
+            self.rows[step] = self.rows.get(step, {}) | row
+
+    def define_metric(self, name, step_metric):
+        self.step_metric = step_metric
+
+    def finish(self, exit_code):
+        self.exit_code = exit_code
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """Put a stand-in where the package would be."""
+    module = ModuleType("wandb")
+    module.__spec__ = object()
+    module.Error = type("Error", (Exception,), {})
+    module.runs = defaultdict(FakeRun)
+
+    def init(**settings):
+        assert settings["resume"] == "allow"
+        module.settings = settings
+        return module.runs[settings["id"]]
+
+    module.init = init
+    module.Image = lambda image: ("image", image.size)
+    module.Video = lambda file, format: ("video", format)
+    module.Html = lambda text: ("html", text)
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return module
+
+
+def test_weights_and_biases_gets_settings_rows_and_media(wandb, tmp_path):
+    config = small_config(wandb=True, wandb_project="mine")
+    folder = tmp_path / "HELM" / "Maze-v0" / "first"
+    folder.mkdir(parents=True)
+    with MetricsWriter(folder, config) as writer:
+        writer.write(16, {"train/loss": 0.5})
+        writer.show(16, MEDIA)
+        writer.show(32, {})
+    assert (wandb.settings["project"], wandb.settings["name"]) == ("mine", "HELM/Maze-v0/first")
+    assert wandb.settings["config"] == dataclasses.asdict(config)
+    (run,) = wandb.runs.values()
+    assert run.rows == {
+        16: {
+            "env_steps": 16,
+            "train/loss": 0.5,
+            "episode/movie": ("video", "gif"),
+            "episode/words": ("image", (4, 3)),
+            "episode/n": ("html", "<pre>| 1 |</pre>"),
+        },
+    }
+    assert (run.step_metric, run.exit_code) == ("env_steps", 0)
+
+
+def test_a_resumed_run_goes_on_in_the_same_run_of_weights_and_biases(wandb, tmp_path):
+    config = small_config(wandb=True)
+    write_and_be_interrupted(tmp_path, config)
+    (run,) = wandb.runs.values()
+    assert run.exit_code == 1
+    with MetricsWriter(tmp_path, config, env_steps=32) as writer:
+        for env_steps in (48, 64):
+            writer.write(env_steps, {"train/loss": 0.5})
+    assert list(wandb.runs.values()) == [run]
+    assert [row["env_steps"] for row in run.rows.values()] == [16, 32, 48, 64]
+    assert run.exit_code == 0
+
+
+def test_every_run_is_another_for_weights_and_biases(wandb, tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        with MetricsWriter(tmp_path / name, small_config(wandb=True)) as writer:
+            writer.write(16, {"train/loss": 0.5})
+    assert len(wandb.runs) == 2
+
+
+def test_a_refusal_of_weights_and_biases_is_one_line(wandb, tmp_path):
+    def refuse(**settings):
+        raise wandb.Error("no API key.\nmore")
+
+    wandb.init = refuse
+    with pytest.raises(UserError, match=r"^wandb: no API key. Run: wandb login, or set WANDB_M"):
+        MetricsWriter(tmp_path, small_config(wandb=True))
+
+
+def test_a_missing_package_is_told_before_anything_is_loaded(monkeypatch, in_empty_folder, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main_program.main(arguments(wandb="true")) == 2
+    error = capsys.readouterr().err
+    assert error == (
+        "wandb: true needs the package 'wandb', which is not installed. Run: pip install wandb\n"
+    )
+    assert list(in_empty_folder.iterdir()) == []
+    assert check_loggers(small_config(wandb=False)) is None
+
+
+def test_the_real_package_writes_a_run_without_network(monkeypatch, tmp_path):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    with MetricsWriter(tmp_path, small_config(wandb=True)) as writer:
+        writer.write(16, {"train/loss": 0.5})
+        writer.show(16, MEDIA)
+    (run,) = (tmp_path / "wandb").glob("offline-run-*")
+    assert next(run.glob("run-*.wandb")).stat().st_size > 0
+    assert {path.suffix for path in (run / "files" / "media").rglob("episode/*")} == {
+        *(".gif", ".png", ".html")
+    }

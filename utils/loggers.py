@@ -1,0 +1,180 @@
+"""Where a run is watched: TensorBoard always, Weights & Biases where wanted."""
+
+import dataclasses
+import importlib.util
+import io
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from tensorboard.compat.proto.summary_pb2 import Summary
+
+from utils.config import Config
+from utils.errors import UserError
+from utils.event_file import EventFile
+from utils.files import written_whole
+
+WANDB_ID = "wandb_id"
+RETURN = "rollout/return_mean"  # what the table of hyper-parameters compares
+
+
+class EncodedImage(NamedTuple):
+    """A still or moving picture as the bytes of a file."""
+
+    data: bytes
+    width: int
+    height: int
+    format: str  # "png" or "gif"
+
+
+Media = Mapping[str, EncodedImage | str]  # pictures and Markdown by name
+
+
+class Logger(Protocol):
+    """A place where a run is watched."""
+
+    def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
+        """Take in the metrics after so many environment steps."""
+
+    def show(self, env_steps: int, media: Media) -> None:
+        """Take in pictures and texts."""
+
+    def sync(self) -> None:
+        """Bring everything taken in onto the disk."""
+
+    def close(self, finished: bool) -> None:
+        """End, after a run that finished or was cut short."""
+
+
+class TensorBoardLogger:
+    """Writes one event file into the run folder, the hyper-parameters included."""
+
+    def __init__(self, folder: Path, config: Config, env_steps: int) -> None:
+        self._events = EventFile(folder, env_steps)
+        experiment, begin, self._end = _session(config)
+        if self._events.is_first:
+            self._events.write(experiment)
+            self._events.write(begin)
+
+    def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
+        """Write scalars."""
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
+        self._events.write(Summary(value=values), env_steps)
+
+    def show(self, env_steps: int, media: Media) -> None:
+        """Write images and texts; a GIF is played where a picture is shown."""
+        for name, item in media.items():
+            self._events.write(_summary(name, item), env_steps)
+
+    def sync(self) -> None:
+        """Bring everything written onto the disk."""
+        self._events.sync()
+
+    def close(self, finished: bool) -> None:
+        """Mark a finished run as such and close the file."""
+        try:
+            if finished:
+                self._events.write(self._end)
+        finally:
+            self._events.close()
+
+
+def _session(config: Config) -> tuple[Summary, Summary, Summary]:
+    """Return what describes, begins and ends a run in the tab of hyper-parameters."""
+    from torch.utils.tensorboard.summary import hparams
+
+    settings = {
+        name: "null" if value is None else value
+        for name, value in dataclasses.asdict(config).items()
+    }
+    return hparams(settings, {RETURN: 0.0})
+
+
+def _summary(name: str, item: EncodedImage | str) -> Summary:
+    from torch.utils.tensorboard.summary import text
+
+    if isinstance(item, str):
+        return text(name, item)
+    image = Summary.Image(
+        height=item.height, width=item.width, colorspace=3, encoded_image_string=item.data
+    )
+    return Summary(value=[Summary.Value(tag=name, image=image)])
+
+
+class WandbLogger:
+    """Sends a run to Weights & Biases; WANDB_MODE=offline keeps it in the run folder.
+
+    A resumed run goes on there, too: rows of steps it has already had are left out by the package.
+    """
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        import wandb
+
+        self._wandb = wandb
+        try:
+            self._run = wandb.init(
+                project=config.wandb_project,
+                name="/".join(folder.parts[-3:]),
+                id=_wandb_id(folder),
+                resume="allow",
+                config=dataclasses.asdict(config),
+                dir=str(folder),
+            )
+        except wandb.Error as error:
+            reason = str(error).splitlines()[0].rstrip(".")
+            raise UserError(
+                f"wandb: {reason}. Run: wandb login, or set WANDB_MODE=offline"
+            ) from None
+        self._run.define_metric("*", step_metric="env_steps")
+
+    def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
+        """Send one row."""
+        self._run.log({"env_steps": env_steps, **metrics}, step=env_steps)
+
+    def show(self, env_steps: int, media: Media) -> None:
+        """Send pictures and texts."""
+        if media:
+            items = {name: self._item(item) for name, item in media.items()}
+            self._run.log({"env_steps": env_steps, **items}, step=env_steps)
+
+    def sync(self) -> None:
+        """Leave it to the package, whose own process writes."""
+
+    def close(self, finished: bool) -> None:
+        """Send what is left and end the run there."""
+        self._run.finish(exit_code=0 if finished else 1)
+
+    def _item(self, item: EncodedImage | str) -> object:
+        if isinstance(item, str):
+            return self._wandb.Html(f"<pre>{item}</pre>")
+        if item.format == "gif":
+            return self._wandb.Video(io.BytesIO(item.data), format="gif")
+        from PIL import Image
+
+        return self._wandb.Image(Image.open(io.BytesIO(item.data)))
+
+
+def check_loggers(config: Config) -> None:
+    """Raise UserError where a wanted logger is not installed."""
+    if config.wandb and importlib.util.find_spec("wandb") is None:
+        raise UserError(
+            "wandb: true needs the package 'wandb', which is not installed. Run: pip install wandb"
+        )
+
+
+def configured_loggers(folder: Path, config: Config, env_steps: int) -> list[Logger]:
+    """Return the loggers of a run that begins or goes on after so many environment steps."""
+    loggers: list[Logger] = [TensorBoardLogger(folder, config, env_steps)]
+    if config.wandb:
+        loggers.append(WandbLogger(folder, config))
+    return loggers
+
+
+def _wandb_id(folder: Path) -> str:
+    """Return the run's name that nobody else has, the same whenever it goes on."""
+    path = folder / WANDB_ID
+    if not path.exists():
+        with written_whole(path) as file:
+            file.write(uuid.uuid4().hex.encode())
+    return path.read_text(encoding="utf-8")
