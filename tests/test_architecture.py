@@ -11,10 +11,12 @@ MAY_IMPORT = {
     "models": {"utils"},
     "envs": {"utils"},
     "trainers": {"models", "utils"},
-    "main": {"trainers", "models", "envs", "utils"},
+    "plots": {"utils"},
+    "analysis": {"plots", "trainers", "models", "envs", "utils"},
+    "main": {"analysis", "trainers", "models", "envs", "utils"},
     "eval": {"trainers", "models", "envs", "utils"},
     "prepare_embeddings": {"models", "envs", "utils"},
-    "plot": {"utils"},
+    "plot": {"plots", "utils"},
 }
 OURS = {*MAY_IMPORT, "benchmarks", "tests"}
 WRAPPED = {
@@ -23,6 +25,7 @@ WRAPPED = {
     "miniworld": "envs/miniworld.py",
     "deepmind_lab": "envs/psychlab.py",
     "open_clip": "models/clip_encoder.py",
+    "wandb": "utils/loggers.py",
 }
 
 

@@ -138,6 +138,17 @@ def test_looking_at_the_attention_changes_nothing(model):
     assert same(memory, before)
 
 
+def test_looking_at_the_hidden_states_changes_nothing(model):
+    tokens, starts = stream(model, n_new=2)
+    memory = model.initial_memory(N_ENVS)
+    play(model, memory, tokens[:4], starts[:4])
+    before = memory.copy()
+    hidden = model.hidden_states(tokens[4], memory, starts[4])
+    assert hidden.shape == (model.n_layer, N_ENVS, 2, model.width)
+    assert same(memory, before)
+    assert torch.equal(hidden[-1, :, -1], model.step(tokens[4], memory, starts[4]))
+
+
 def test_a_copy_is_independent(model):
     tokens, starts = stream(model)
     memory = model.initial_memory(N_ENVS)

@@ -128,6 +128,15 @@ class LanguageModel(nn.Module):
             maps.append(nn.functional.pad(by_head, (missing, 0)))
         return torch.stack(maps)
 
+    @torch.no_grad()
+    def hidden_states(self, tokens: Tensor, memory: KeyValueMemory, starts: Tensor) -> Tensor:
+        """Return every layer's output at each new token; the memory stays as it was.
+
+        Arguments are those of `step`.  [L, N, K, D]
+        """
+        outputs = self._outputs(tokens, memory, memory.current_ages(starts))
+        return torch.stack([output.hidden for output in outputs])
+
     def _outputs(
         self, tokens: Tensor, memory: KeyValueMemory, ages: Tensor
     ) -> Iterator[LayerOutput]:

@@ -1,0 +1,103 @@
+"""Look into an agent's frozen memory, as the papers do."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from analysis import attention, distances, layers, words
+from analysis.findings import Findings
+from analysis.source import Choice, Source
+from utils.command_line import Parser, run_program, whole_number
+
+EPILOG = """SOURCE is a run folder or checkpoint, whose agent then plays; or episodes that eval.py
+saved, files or a folder; or both: that agent looks at those episodes. Without one a random agent
+plays, and the settings (config.json, --config, --var) say in which environment and who looks on.
+
+python -m analysis distances --var env=MiniGrid-MemoryS11-v0
+python -m analysis words episodes/MiniGrid-MemoryS11-v0/SHELM
+python -m analysis attention experiments/HELM/MiniGrid-KeyCorridorS3R1-v0/seed=0
+"""
+ANALYSES: dict[str, tuple[str, Callable[[Source, argparse.Namespace], Findings]]] = {
+    "distances": (
+        "distances between observations beside those between their tokens, for several beta",
+        lambda source, arguments: distances.analyse(source, arguments.beta),
+    ),
+    "words": (
+        "the words of a task's observations by frequency (SHELM)",
+        lambda source, arguments: words.analyse(source, arguments.most),
+    ),
+    "attention": (
+        "which past steps each layer looks at, over an episode",
+        lambda source, _: attention.analyse(source),
+    ),
+    "layers": (
+        "how alike hidden states are between layers and between steps: which layers matter",
+        lambda source, _: layers.analyse(source),
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Analyse as the command line says and return the exit status."""
+    return run_program(analyse, argv)
+
+
+def analyse(argv: Sequence[str] | None) -> None:
+    """Load what is to be analysed, analyse it, and write picture and numbers."""
+    arguments = parse_arguments(argv)
+    _, run = ANALYSES[arguments.analysis]
+    choice = Choice(
+        arguments.source, arguments.config, arguments.var, arguments.n_episodes, arguments.seed
+    )
+    files = run(Source(choice), arguments).save(arguments.output, arguments.analysis)
+    print(f"\nwritten to {', '.join(map(str, files))}")
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    options: dict[str, Any] = {
+        "epilog": EPILOG,
+        "formatter_class": argparse.RawDescriptionHelpFormatter,
+    }
+    parser = Parser(prog="python -m analysis", description=__doc__, **options)
+    commands = parser.add_subparsers(dest="analysis", metavar="ANALYSIS", required=True)
+    for name, (text, _) in ANALYSES.items():
+        command = commands.add_parser(name, help=text, description=f"Show {text}.", **options)
+        add_source(command, n_episodes=5 if name in ("distances", "words") else 1)
+        if name == "distances":
+            command.add_argument(
+                "--beta",
+                type=float,
+                nargs="+",
+                default=distances.BETAS,
+                help="inverse temperatures",
+            )
+        if name == "words":
+            command.add_argument(
+                "--most",
+                metavar="N",
+                type=whole_number(1),
+                default=words.MOST,
+                help="words to show",
+            )
+    return parser.parse_args(argv)
+
+
+def add_source(parser: argparse.ArgumentParser, n_episodes: int) -> None:
+    """Add what every analysis understands."""
+    add = parser.add_argument
+    add(
+        "source", metavar="SOURCE", nargs="*", type=Path, help="a run, episodes, or both; see below"
+    )
+    add("--config", metavar="FILE", type=Path, help="settings, where no run is named")
+    add("--var", metavar="KEY=VALUE", action="append", default=[], help="one setting, repeatable")
+    episodes = f"episodes to play, where none are named ({n_episodes})"
+    add("--n-episodes", metavar="N", type=whole_number(1), default=n_episodes, help=episodes)
+    add("--seed", metavar="N", type=whole_number(0), default=0)
+    add("--output", metavar="FOLDER", type=Path, default=Path("analysis_output"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

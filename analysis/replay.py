@@ -1,0 +1,63 @@
+"""A language model reads an episode again, as the agent's did, and what can be seen then."""
+
+import torch
+from torch import Tensor
+
+from models.helm import LanguageMemoryAgent
+from models.language import LanguageModel
+from models.networks import unit_images
+
+
+@torch.no_grad()
+def episode_tokens(agent: LanguageMemoryAgent, observations: Tensor) -> Tensor:
+    """Return the tokens of an episode's images [T, C, H, W] uint8, past the agent's cache.
+
+    [T, K, D]
+    """
+    to_language = agent.to_language
+    blocks = observations.to(agent.device).split(to_language.block_size)
+    return torch.cat([to_language.tokens(to_language(unit_images(block))) for block in blocks])
+
+
+@torch.no_grad()
+def episode_attention(language_model: LanguageModel, tokens: Tensor) -> Tensor:
+    """Return how much each step of an episode looks at each step so far, the mean over heads.
+
+    Rows sum to 1 where nothing has been forgotten and the model has no empty slots to look at.
+
+    Args:
+        language_model: The reader.
+        tokens: Of T steps.  [T, K, D]
+
+    Returns:
+        [L, T, T], zero where a step lies ahead.
+    """
+    n_steps, n_new, _ = tokens.shape
+    memory, start = language_model.initial_memory(1), _flags(tokens)
+    attention = tokens.new_zeros(language_model.n_layer, n_steps, n_steps)
+    for t, new in enumerate(tokens[:, None]):
+        seen = language_model.attention(new, memory, start).mean((1, 2, 3))  # [L, M+K]
+        n_seen = min(t + 1, seen.shape[1] // n_new)
+        by_step = seen[:, seen.shape[1] - n_seen * n_new :].unflatten(-1, (n_seen, n_new))
+        attention[:, t, t + 1 - n_seen : t + 1] = by_step.sum(-1)
+        language_model.step(new, memory, start)
+    return attention
+
+
+@torch.no_grad()
+def episode_hidden_states(language_model: LanguageModel, tokens: Tensor) -> Tensor:
+    """Return every layer's output at the last token of each step; tokens [T, K, D].
+
+    [L, T, D]
+    """
+    memory, start = language_model.initial_memory(1), _flags(tokens)
+    hidden = []
+    for new in tokens[:, None]:
+        hidden.append(language_model.hidden_states(new, memory, start)[:, 0, -1])
+        language_model.step(new, memory, start)
+    return torch.stack(hidden, dim=1)
+
+
+def _flags(tokens: Tensor) -> Tensor:
+    """Return starts of a memory that is new already.  [1]"""
+    return torch.zeros(1, dtype=torch.bool, device=tokens.device)

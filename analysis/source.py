@@ -1,0 +1,159 @@
+"""What is analysed: episodes, played or recorded, and the agent whose frozen parts look at them."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, Space
+
+from envs import make_vector_env
+from models import agent_class, build_agent, resolve_device
+from models.agent import Agent
+from models.baselines import RandomAgent
+from models.helm import LanguageMemoryAgent
+from trainers.checkpoint import find_checkpoint, load_checkpoint
+from trainers.evaluation import evaluate
+from utils.config import Config, config_from_dict, load_config
+from utils.errors import UserError
+from utils.seeding import seed_everything
+
+MOST_ENVS = 16
+
+
+class Choice(NamedTuple):
+    """What the command line says about the source.
+
+    Attributes:
+        paths: A run folder or checkpoint, episode files (.npz) or folders of them; both, or none.
+        settings: A settings file, for an agent without checkpoint.
+        overrides: KEY=VALUE, for an agent without checkpoint.
+        n_episodes: How many to play, where none are named.
+        seed: Of what is played and drawn.
+    """
+
+    paths: Sequence[Path] = ()
+    settings: Path | None = None
+    overrides: Sequence[str] = ()
+    n_episodes: int = 1
+    seed: int = 0
+
+
+class Source:
+    """Episodes and an agent, each loaded when first asked for.
+
+    The agent is a checkpoint's, or an untrained one of the settings: what is frozen is the same.
+    The episodes are the named files, else played by the checkpoint's agent, else at random.
+    """
+
+    def __init__(self, choice: Choice) -> None:
+        self.choice = choice
+        self.files = [file for path in choice.paths for file in _episode_files(path)]
+        others = [path for path in choice.paths if not _episode_files(path)]
+        if len(others) > 1:
+            raise UserError(f"{others[1]}: a second run beside {others[0]}. Name one run")
+        self.checkpoint = find_checkpoint(others[0]) if others else None
+        if self.checkpoint and (choice.settings or choice.overrides):
+            raise UserError(
+                f"--config and --var are for an agent without checkpoint, not for {others[0]}"
+            )
+        seed_everything(choice.seed)
+
+    @property
+    def names_an_agent(self) -> bool:
+        """Whether the command line says which agent, not only which episodes."""
+        named = self.checkpoint or self.choice.settings or self.choice.overrides
+        return bool(named) or not self.files
+
+    @cached_property
+    def config(self) -> Config:
+        """The settings of the checkpoint or of the command line."""
+        if self.checkpoint:
+            config = config_from_dict(self._state["config"], str(self.checkpoint))
+        else:
+            config = load_config(self.choice.settings, self.choice.overrides)
+            agent_class(config.model).check(config)
+        n_envs = min(self.choice.n_episodes, MOST_ENVS)
+        device = resolve_device("auto" if self.checkpoint else config.device)
+        return dataclasses.replace(config, device=device, n_envs=n_envs, normalize_reward=False)
+
+    @cached_property
+    def agent(self) -> Agent:
+        """The agent, in evaluation mode."""
+        if not self.checkpoint:
+            return build_agent(self.config, *_spaces(self.episodes)).eval()
+        env = make_vector_env(self.config, self.choice.seed)
+        env.close()
+        agent = build_agent(self.config, env.single_observation_space, env.single_action_space)
+        agent.load_state_dict(self._state["agent"])
+        return agent.eval()
+
+    @property
+    def language_agent(self) -> LanguageMemoryAgent:
+        """The agent, if its memory is a language model.
+
+        Raises:
+            UserError: it is not.
+        """
+        if not isinstance(self.agent, LanguageMemoryAgent):
+            raise UserError(
+                f"{self.config.model} has no language model. Name a run of HELM, HELMv2 or SHELM, "
+                "or none and --var model=HELM"
+            )
+        return self.agent
+
+    @cached_property
+    def episodes(self) -> list[dict[str, np.ndarray]]:
+        """Each episode's arrays by name, [L, ...]."""
+        return [_read(file) for file in self.files] or self._played()
+
+    def images(self, most: int) -> np.ndarray:
+        """Return up to `most` different observations of the episodes.  [B, C, H, W] uint8"""
+        seen = np.concatenate([episode["observations"] for episode in self.episodes])
+        distinct = np.unique(seen, axis=0)
+        if len(distinct) <= most:
+            return distinct
+        return distinct[np.random.default_rng(self.choice.seed).choice(len(distinct), most, False)]
+
+    @cached_property
+    def _state(self) -> dict[str, Any]:
+        assert self.checkpoint is not None, "only a checkpoint has a state"
+        return load_checkpoint(self.checkpoint)
+
+    def _played(self) -> list[dict[str, np.ndarray]]:
+        env = make_vector_env(self.config, self.choice.seed)
+        try:
+            random = RandomAgent(env.single_action_space).to(self.config.device)
+            player = self.agent if self.checkpoint else random
+            played = evaluate(player, env, self.choice.n_episodes, seed=self.choice.seed)
+            return [recording.steps for recording in played]
+        finally:
+            env.close()
+
+
+def _episode_files(path: Path) -> list[Path]:
+    """Return the episodes a path stands for: itself, or all of a folder; none for a run."""
+    if path.suffix == ".npz":
+        return [path]
+    return sorted(path.glob("*.npz")) if path.is_dir() else []
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            episode = dict(arrays)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not readable as an episode: {error}".splitlines()[0]) from None
+    if "observations" not in episode:
+        raise UserError(f"{path}: not an episode of eval.py, it has no observations")
+    return episode
+
+
+def _spaces(episodes: Iterable[dict[str, np.ndarray]]) -> tuple[Space, Space]:
+    """Return spaces that episodes fit in."""
+    episodes = list(episodes)
+    shape = episodes[0]["observations"].shape[1:]
+    n_actions = 1 + max(int(episode["actions"].max()) for episode in episodes)
+    return Box(0, 255, shape, np.uint8), Discrete(n_actions)

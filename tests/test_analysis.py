@@ -1,0 +1,163 @@
+"""The analyses through their command line, and what they compute."""
+
+import csv
+
+import numpy as np
+import pytest
+import torch
+
+from analysis.__main__ import ANALYSES, main
+from analysis.distances import PROJECTION, token_distances
+from analysis.layers import between_layers, between_steps
+from analysis.replay import episode_attention, episode_hidden_states, episode_tokens
+from models import build_agent
+from models.frozen_hopfield import FrozenHopfield
+from models.language import DenseEmbeddings, load_language_model
+from tests.agents import random_images, small_config, spaces
+from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
+from tests.test_program import TASK, TINY_MODEL, train
+from tests.tiny_clip import tiny_settings
+
+
+def variables(model):
+    settings = {"model": model, "env": TASK, "device": "cpu", **tiny_settings(model)}
+    return [f"--var={key}={value}" for key, value in settings.items()]
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def episode(in_empty_folder):
+    """Write an episode as eval.py does."""
+    rng = np.random.default_rng(0)
+    path = in_empty_folder / "episode.npz"
+    np.savez(
+        path,
+        observations=rng.integers(0, 256, (7, 3, 9, 9), np.uint8),
+        actions=rng.integers(0, 4, 7),
+        words=np.array([["door", "key"], ["door", "ball"], *[["wall", "wall"]] * 5]),
+    )
+    return path
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_an_analysis_writes_a_picture_and_its_numbers(name, in_empty_folder, capsys):
+    model = "SHELM" if name == "words" else "HELM"
+    assert main([name, *variables(model), "--n-episodes=1", "--output=out"]) == 0
+    assert (in_empty_folder / f"out/{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert len(rows(in_empty_folder / f"out/{name}.csv")) > 1
+    assert len(rows(in_empty_folder / f"out/{name}_summary.csv")) > 1
+    assert f"written to out/{name}.png" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["attention", "layers"])
+def test_a_trained_agent_plays_or_looks_at_an_episode(name, in_empty_folder, capsys):
+    folder = train("HELM", "first", language_model=TINY_MODEL)
+    assert main([name, str(folder), "--output", "played"]) == 0
+    observations = np.zeros((4, 3, 56, 56), np.uint8)
+    np.savez("other.npz", observations=observations, actions=np.zeros(4, int))
+    assert main([name, str(folder), "other.npz", "--output", "recorded"]) == 0
+    steps = {row["step"] for row in rows(in_empty_folder / f"recorded/{name}.csv")}
+    assert steps <= {"0", "1", "2", "3"}
+
+
+def test_recorded_words_are_counted_without_any_model(episode, capsys):
+    assert main(["words", str(episode), "--most", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()[:3]
+    assert [line.split() for line in lines] == [
+        ["word", "count", "share"],
+        ["wall", "10", "0.7143"],
+        ["door", "2", "0.1429"],
+    ]
+
+
+def test_a_named_agent_reads_recorded_episodes_itself(episode, capsys):
+    assert main(["words", str(episode), *variables("SHELM"), "--var=topk=3"]) == 0
+    counted = sum(int(row["count"]) for row in rows(episode.parent / "analysis_output/words.csv"))
+    assert counted == 7 * 3
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (["word"], "invalid choice: 'word'"),
+        (["words", "nowhere"], "nowhere: no such file or folder"),
+        (["attention", "--var", "model=CNN-PPO", "--var", f"env={TASK}"], "no language model"),
+        (["attention", "episode.npz", "--var", "beta=x"], 'beta: "x" is not a number'),
+        (["words", "bad.npz"], "bad.npz: not readable as an episode"),
+        (["words", "episode.npz", "--var", "model=CNN-PPO"], "CNN-PPO retrieves none"),
+    ],
+)
+def test_a_mistake_gets_one_line(episode, capsys, command, line):
+    (episode.parent / "bad.npz").write_text("hello")
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert line in error
+    assert len(error.strip().splitlines()) == 1
+    assert not (episode.parent / "analysis_output").exists()
+
+
+def test_distances_of_the_projection_are_those_of_the_images_on_average():
+    images = torch.rand(40, 3, 9, 9)
+    projection = torch.randn(4000, 81) / 4000**0.5
+    retrieval = FrozenHopfield(projection, DenseEmbeddings(torch.randn(50, 4000)), 1.0)
+    observed, found = token_distances(retrieval, images, [0.0, 50.0])
+    assert observed.shape == (40 * 39 / 2,)
+    np.testing.assert_allclose(found[PROJECTION], observed, rtol=0.1)
+    np.testing.assert_allclose(found["beta 0"], 0, atol=1e-4)  # the mean of all tokens, always
+    assert found["beta 50"].max() > 1
+
+
+@pytest.fixture(params=["transformer_xl", "bert"])
+def language_model(request, tmp_path):
+    folder = TRANSFORMER_XL if request.param == "transformer_xl" else tiny_bert_folder(tmp_path)
+    return load_language_model(folder, mem_len=6)
+
+
+@pytest.mark.parametrize("n_new", [1, 2])
+def test_attention_goes_to_steps_that_were_and_are_remembered(language_model, n_new):
+    tokens = torch.randn(9, n_new, language_model.width)
+    attention = episode_attention(language_model, tokens)
+    assert attention.shape == (language_model.n_layer, 9, 9)
+    back = torch.arange(9)[:, None] - torch.arange(9)
+    assert (attention[:, (back >= 0) & (back * n_new < 5)] > 0).all()
+    assert (attention[:, (back < 0) | (back * n_new > 7)] == 0).all()
+    assert (attention.sum(-1) <= 1 + 1e-5).all()
+
+
+def test_hidden_states_end_in_what_the_agent_acts_on(language_model):
+    tokens = torch.randn(9, 2, language_model.width)
+    hidden = episode_hidden_states(language_model, tokens)
+    memory = language_model.initial_memory(1)
+    no_start = torch.zeros(1, dtype=torch.bool)
+    expected = [language_model.step(new, memory, no_start)[0] for new in tokens[:, None]]
+    assert hidden.shape == (language_model.n_layer, 9, language_model.width)
+    torch.testing.assert_close(hidden[-1], torch.stack(expected))
+
+
+@pytest.mark.parametrize("model", ["HELM", "HELMv2", "SHELM"])
+def test_tokens_are_those_the_agent_reads_and_its_cache_is_not_asked(model):
+    agent = build_agent(small_config(model=model, **tiny_settings(model)), *spaces()).eval()
+    images = random_images(20)
+    tokens = episode_tokens(agent, images)
+    assert agent.remembered.n_seen == 0
+    expected = agent.to_language.tokens(agent.remembered(images))
+    torch.testing.assert_close(tokens, expected)
+
+
+def test_layers_that_differ_by_a_rotation_are_alike_and_strangers_are_not():
+    states = torch.randn(1, 200, 4, dtype=torch.float64)
+    rotation = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64)).Q
+    stranger = torch.randn_like(states)
+    layers = between_layers(torch.cat((states, 3 * states @ rotation + 1, stranger)))
+    torch.testing.assert_close(layers.diagonal(), torch.ones(3, dtype=torch.float64))
+    assert layers[0, 1] == pytest.approx(1)
+    assert layers[0, 2] < 0.2
+
+
+def test_steps_are_compared_by_their_direction():
+    states = torch.tensor([[[1.0, 0], [2, 0], [0, 3], [-1, 0]]])
+    assert between_steps(states)[0, 0].tolist() == [1, 1, 0, -1]
