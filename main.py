@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from analysis.showcase import configured_showcase
 from envs import check_env_name, make_vector_env
 from models import agent_class, build_agent, resolve_device
 from trainers.checkpoint import unfinished_checkpoint
@@ -14,6 +15,7 @@ from utils import run_folder
 from utils.command_line import run_program
 from utils.config import Config, load_config
 from utils.errors import raise_all
+from utils.loggers import check_loggers
 from utils.seeding import seed_everything
 from utils.training_arguments import printed, training_arguments
 
@@ -37,8 +39,8 @@ def train(argv: Sequence[str] | None) -> None:
         lambda: check_env_name(config.env),
         lambda: agent_class(config.model).check(config),
         lambda: run_folder.check_run_id(config, arguments.run_id),
+        lambda: check_loggers(config),
     )
-
     config = dataclasses.replace(config, device=resolve_device(config.device))
     with trainer_of(config) as trainer:
         folder = run_folder.create_run_folder(
@@ -52,6 +54,7 @@ def train(argv: Sequence[str] | None) -> None:
 def resume(folder: Path) -> None:
     """Go on with an unfinished run from its last good checkpoint, or from its beginning."""
     config = run_folder.recorded_config(folder)
+    check_loggers(config)
     with run_folder.locked(folder):
         checkpoint = unfinished_checkpoint(folder, config)
         with trainer_of(config) as trainer:
@@ -67,7 +70,7 @@ def trainer_of(config: Config) -> Iterator[PPOTrainer]:
     env = make_vector_env(config, config.seed)
     try:
         agent = build_agent(config, env.single_observation_space, env.single_action_space)
-        yield PPOTrainer(config, agent, env)
+        yield PPOTrainer(config, agent, env, configured_showcase(config, agent))
     finally:
         env.close()
 

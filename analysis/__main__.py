@@ -10,6 +10,8 @@ from analysis import attention, distances, layers, words
 from analysis.findings import Findings
 from analysis.source import Choice, Source
 from utils.command_line import Parser, run_program, whole_number
+from utils.config import MOST_SEED
+from utils.folders import check_writable
 
 EPILOG = """SOURCE is a run folder or checkpoint, whose agent then plays; or episodes that eval.py
 saved, files or a folder; or both: that agent looks at those episodes. Without one a random agent
@@ -47,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def analyse(argv: Sequence[str] | None) -> None:
     """Load what is to be analysed, analyse it, and write picture and numbers."""
     arguments = parse_arguments(argv)
+    check_writable(arguments.output, "--output")
     _, run = ANALYSES[arguments.analysis]
     choice = Choice(
         arguments.source, arguments.config, arguments.var, arguments.n_episodes, arguments.seed
@@ -78,7 +81,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             command.add_argument(
                 "--most",
                 metavar="N",
-                type=whole_number(1),
+                type=whole_number(1, 1000),
                 default=words.MOST,
                 help="words to show",
             )
@@ -94,8 +97,8 @@ def add_source(parser: argparse.ArgumentParser, n_episodes: int) -> None:
     add("--config", metavar="FILE", type=Path, help="settings, where no run is named")
     add("--var", metavar="KEY=VALUE", action="append", default=[], help="one setting, repeatable")
     episodes = f"episodes to play, where none are named ({n_episodes})"
-    add("--n-episodes", metavar="N", type=whole_number(1), default=n_episodes, help=episodes)
-    add("--seed", metavar="N", type=whole_number(0), default=0)
+    add("--n-episodes", metavar="N", type=whole_number(1, 1000), default=n_episodes, help=episodes)
+    add("--seed", metavar="N", type=whole_number(0, MOST_SEED), default=0)
     add("--output", metavar="FOLDER", type=Path, default=Path("analysis_output"))
 
 

@@ -41,6 +41,7 @@ SETTINGS = {
     "checkpoint_minutes": 0,
     "normalize_reward": "true",
     "bootstrap_truncated": "true",
+    "media_minutes": "null",
 }
 MAZE, GRID = "RandomMaze-v0", "MiniGrid-RedBlueDoors-6x6-v0"
 CASES: dict[str, dict[str, Any]] = {

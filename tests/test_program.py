@@ -27,6 +27,7 @@ TINY = {
     "n_rollout_steps": 16,
     "n_batches": 2,
     "n_epochs": 1,
+    "media_minutes": "null",
 }
 
 

@@ -35,6 +35,7 @@ TINY = {
     "n_epochs": 1,
     "checkpoint_minutes": 0,
     "normalize_reward": "true",
+    "media_minutes": "null",
 }
 
 
@@ -77,6 +78,20 @@ def test_an_interrupted_run_ends_as_if_nothing_had_been(name, in_empty_folder, m
     assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
     (resumed,) = json.loads((folder_of("cut") / "run.json").read_text())["resumed"]
     assert (resumed["env_steps"], resumed["exact"]) == (78, True)
+
+
+def test_what_a_resumed_run_shows_of_itself_changes_nothing(in_empty_folder, monkeypatch):
+    monkeypatch.setattr(minigrid, "pool_tasks", list)
+    task = {"env": "MiniGrid-Dynamic-Obstacles-5x5-v0"}
+    assert main_program.main(command("HELM", "whole", **task)) == 0
+    signal_at(monkeypatch, signal.SIGINT, at=39)
+    assert main_program.main(command("HELM", "cut", **task, media_minutes=0)) == 130
+    assert resume("cut") == 0
+    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+    images = EventAccumulator(str(folder_of("cut"))).Reload().Images("episode/attention")
+    steps = [image.step for image in images]
+    assert steps == sorted(set(steps))
+    assert len(steps) >= 2
 
 
 def test_minigrid_by_gymnasium_goes_on_exactly(in_empty_folder, monkeypatch):

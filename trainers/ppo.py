@@ -27,11 +27,13 @@ from trainers.run_state import restore
 from trainers.schedules import Coefficients, configured_schedules
 from trainers.summary import Summary
 from utils.config import Config
+from utils.loggers import Media
 from utils.metrics import MetricsWriter
 from utils.run_folder import note_end, note_resumption
 from utils.running_statistics import RunningMeanVariance
 
 EPISODES_AVERAGED = 100
+Showcase = Callable[[Rollout, bool], Media]
 
 
 class TrainingEnv(Protocol):
@@ -63,10 +65,13 @@ class PPOTrainer:
         config: The settings of the run.
         agent: What is trained, known by the interface in models/agent.py alone.
         env: N environments that open the next episode in the step that ends one.
+        showcase: Told of every rollout and whether it is the last; returns what there is to show.
     """
 
-    def __init__(self, config: Config, agent: Agent, env: TrainingEnv) -> None:
-        self.config, self.agent, self.env = config, agent, env
+    def __init__(
+        self, config: Config, agent: Agent, env: TrainingEnv, showcase: Showcase | None = None
+    ) -> None:
+        self.config, self.agent, self.env, self.showcase = config, agent, env, showcase
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=config.learning_rate, eps=1e-8, weight_decay=0.01, fused=True
@@ -105,6 +110,9 @@ class PPOTrainer:
                 metrics["time/fps"] = rollout.n_samples / seconds
                 metrics["time/seconds"] = self.seconds
                 writer.write(self.env_steps, metrics)
+                if self.showcase is not None:
+                    is_last = self.env_steps >= self.config.n_steps
+                    writer.show(self.env_steps, self.showcase(rollout, is_last))
                 keeper.after_rollout(metrics["rollout/return_mean"])
                 bar.set_postfix_str(f"return {metrics['rollout/return_mean']:.3f}")
             note_end(folder)

@@ -1,0 +1,111 @@
+"""What a run shows of itself while it trains: an episode's movie, words and attention."""
+
+import io
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from analysis import attention, words
+from analysis.replay import episode_attention, episode_tokens
+from models.agent import Agent
+from models.helm import LanguageMemoryAgent
+from models.shelm import Shelm
+from plots.style import style
+from plots.table import markdown
+from trainers.rollout import Rollout
+from utils.config import Config
+from utils.loggers import EncodedImage, Media
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_STEPS = 256  # of an episode; longer ones would hold up the training
+FRAME_MILLISECONDS = 125
+SMALLEST_SIDE = 224  # pixels of a frame
+
+
+def configured_showcase(config: Config, agent: Agent) -> "Showcase | None":
+    """Return the showcase of a run, if it is to have one."""
+    return None if config.media_minutes is None else Showcase(agent, config.media_minutes)
+
+
+class Showcase:
+    """Shows the latest episode of the first environment: the first, one now and then, the last.
+
+    Looking changes nothing: no environment is stepped, no random number is drawn, no cache asked.
+
+    Args:
+        agent: Whose memory is shown where it can be read.
+        minutes: Between two shows.
+        clock: Tells seconds.
+    """
+
+    def __init__(
+        self, agent: Agent, minutes: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.agent, self.seconds, self._clock = agent, 60 * minutes, clock
+        self._due = -math.inf
+        self._running: list[Tensor] | None = None  # None until an episode's begin is seen
+        self._latest: Tensor | None = None
+
+    def __call__(self, rollout: Rollout, is_last: bool) -> Media:
+        """Return what there is to show after a rollout, mostly nothing."""
+        self._follow(rollout.observations[:, 0], rollout.starts[:, 0])
+        if self._latest is None or not (is_last or self._clock() >= self._due):
+            return {}
+        self._due = self._clock() + self.seconds
+        episode, self._latest = self._latest[:MOST_STEPS], None
+        return media(self.agent, episode)
+
+    def _follow(self, images: Tensor, starts: Tensor) -> None:
+        """Keep the running episode and the latest whole one; images [T, C, H, W], starts [T]."""
+        rest, *begun = images.cpu().tensor_split(starts.nonzero().flatten().cpu())
+        if self._running is not None:
+            self._running.append(rest)
+        for piece in begun:
+            if self._running is not None:
+                self._latest = torch.cat(self._running)
+            self._running = [piece]
+
+
+@torch.no_grad()
+def media(agent: Agent, episode: Tensor) -> Media:
+    """Return movie, words and attention of an episode [T, C, H, W] uint8, as far as there are."""
+    shown: dict[str, EncodedImage | str] = {"episode/movie": movie(episode)}
+    if isinstance(agent, Shelm):
+        counts = words.count_words([words.retrieved_words(agent, episode)])
+        shown["episode/words"] = picture(words.draw(counts))
+        shown["episode/word_counts"] = markdown(words.word_table(counts)[: words.MOST + 1])
+    if isinstance(agent, LanguageMemoryAgent):
+        weights = episode_attention(agent.language_model, episode_tokens(agent, episode))
+        shown["episode/attention"] = picture(attention.draw(weights.cpu().numpy()))
+    return shown
+
+
+def movie(images: Tensor) -> EncodedImage:
+    """Return images [T, C, H, W] uint8 as a GIF, enlarged pixel by pixel."""
+    factor = max(1, round(SMALLEST_SIDE / min(images.shape[2:])))
+    enlarged = images.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
+    frames = [Image.fromarray(image) for image in enlarged.permute(0, 2, 3, 1).numpy()]
+    file = io.BytesIO()
+    frames[0].save(
+        *(file, "GIF"),
+        save_all=True,
+        append_images=frames[1:],
+        duration=FRAME_MILLISECONDS,
+        loop=0,
+    )
+    return EncodedImage(file.getvalue(), *frames[0].size, "gif")
+
+
+def picture(figure: "Figure") -> EncodedImage:
+    """Return a figure as a PNG."""
+    file = io.BytesIO()
+    with style():
+        figure.savefig(file, format="png", dpi=110)
+    return EncodedImage(file.getvalue(), *Image.open(file).size, "png")

@@ -1,0 +1,117 @@
+import io
+
+import pytest
+import torch
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from analysis import showcase
+from models import build_agent
+from tests.agents import random_images, small_config, spaces
+from tests.test_program import metrics, train
+from tests.tiny_clip import tiny_settings
+from trainers.rollout import Rollout
+
+
+class Clock:
+    seconds = 0.0
+
+    def __call__(self):
+        return self.seconds
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """Collect the episodes that would be drawn, by the red of their first pixels."""
+    found = []
+    monkeypatch.setattr(showcase, "media", lambda agent, episode: found.append(reds(episode)))
+    return found
+
+
+def reds(episode):
+    return episode[:, 0, 0, 0].tolist()
+
+
+def rollout(first, starts, n_envs=2):
+    """Return a rollout whose first environment shows first, first + 1, ... as its pixels."""
+    images = random_images(n_envs)
+    made = Rollout(len(starts), images, torch.zeros(n_envs, 0))
+    made.observations[:, 0] = torch.arange(first, first + len(starts)).view(-1, 1, 1, 1)
+    made.starts[:] = True
+    made.starts[:, 0] = torch.tensor(starts)
+    return made
+
+
+def test_whole_episodes_are_shown_across_rollouts(shown):
+    show = showcase.Showcase(agent=None, minutes=0)
+    show(rollout(0, [1, 0, 0]), False)
+    assert shown == []
+    show(rollout(3, [0, 1, 0]), False)
+    assert shown == [[0, 1, 2, 3]]
+    show(rollout(6, [1, 0, 1]), False)
+    assert shown[1:] == [[6, 7]]
+    show(rollout(9, [1, 0, 0]), False)
+    assert shown[2:] == [[8]]
+
+
+def test_an_episode_whose_begin_was_not_seen_is_not_shown(shown):
+    show = showcase.Showcase(agent=None, minutes=0)
+    show(rollout(0, [0, 0, 1]), False)
+    show(rollout(3, [0, 1, 0]), False)
+    assert shown == [[2, 3]]
+
+
+def test_the_first_episode_is_shown_then_one_an_interval_and_the_last(shown):
+    clock = Clock()
+    show = showcase.Showcase(agent=None, minutes=1, clock=clock)
+    for second in range(0, 130, 10):
+        clock.seconds = second
+        show(rollout(second, [1, 1, 1]), False)
+    assert shown == [[1], [61], [121]]
+    show(rollout(200, [1, 1, 1]), True)
+    assert shown[3:] == [[201]]
+    show(rollout(0, [0, 0, 0]), True)
+    assert len(shown) == 4
+
+
+def test_there_is_no_showcase_where_none_is_wanted():
+    assert showcase.configured_showcase(small_config(media_minutes=None), None) is None
+    assert showcase.configured_showcase(small_config(media_minutes=2.0), None).seconds == 120
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        ("CNN-PPO", {"movie"}),
+        ("HELM", {"movie", "attention"}),
+        ("SHELM", {"movie", "attention", "words", "word_counts"}),
+    ],
+)
+def test_an_agent_shows_what_it_has_and_is_left_as_it_was(model, names):
+    agent = build_agent(small_config(model=model, **tiny_settings(model)), *spaces())
+    episode, random_state = random_images(5), torch.get_rng_state()
+    media = showcase.media(agent, episode)
+    assert set(media) == {f"episode/{name}" for name in names}
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert agent.training
+    if "HELM" in model:
+        assert agent.remembered.n_seen == 0
+    for item in media.values():
+        if not isinstance(item, str):
+            opened = Image.open(io.BytesIO(item.data))
+            assert (opened.format.lower(), opened.size) == (item.format, (item.width, item.height))
+
+
+def test_the_movie_has_every_step_enlarged():
+    movie = showcase.movie(random_images(6))
+    opened = Image.open(io.BytesIO(movie.data))
+    assert opened.n_frames == 6
+    assert opened.size == (225, 225)
+
+
+def test_a_run_that_is_shown_learns_the_same(in_empty_folder):
+    shown = train("HELM", "shown", media_minutes=0, n_steps=256, env="RandomMaze-v0")
+    hidden = train("HELM", "hidden", media_minutes="null", n_steps=256, env="RandomMaze-v0")
+    assert metrics(shown) == metrics(hidden)
+    images = [EventAccumulator(str(run)).Reload().Tags()["images"] for run in (shown, hidden)]
+    assert images == [["episode/movie", "episode/attention"], []]
