@@ -77,6 +77,7 @@ def _draw(layers: np.ndarray, steps: np.ndarray) -> "Figure":
 def _draw_layers(axes: "Axes", layers: np.ndarray) -> None:
     names = _names(len(layers))
     axes.imshow(layers, cmap=MAP, vmin=0, vmax=1)
+    axes.set_anchor("N")  # beside the first row of panels
     axes.set_xticks(range(len(names)), names, rotation=90 if len(names) > 8 else 0)
     axes.set_yticks(range(len(names)), names)
     axes.spines[:].set_visible(False)
