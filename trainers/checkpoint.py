@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from utils.config import Config
+from utils.config import WITHOUT_EFFECT, Config
 from utils.errors import UserError
 from utils.files import written_whole
 from utils.saved_tensors import load_saved
@@ -105,7 +105,11 @@ def unfinished_checkpoint(folder: Path, config: Config) -> dict[str, Any] | None
     checkpoint = last_checkpoint(folder)
     if checkpoint is None:
         return None
-    changed = [k for k, v in dataclasses.asdict(config).items() if checkpoint["config"].get(k) != v]
+    changed = [
+        name
+        for name, value in dataclasses.asdict(config).items()
+        if name not in WITHOUT_EFFECT and checkpoint["config"].get(name) != value
+    ]
     if changed:
         raise UserError(
             f"{folder}: config.json differs from the checkpoint in {', '.join(changed)}. "
@@ -136,6 +140,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise UserError(
             f"{path}: not a checkpoint of this program (config, agent or weights is missing)"
         )
+    weights = state["weights"]
+    if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
+        raise UserError(f"{path}: not a checkpoint of this program (its weights have no names)")
     return state
 
 

@@ -14,6 +14,7 @@ from models.prompt_embeddings import PromptEmbeddings
 from tests.bad_inputs.harness import settings
 from tests.published_models import tiny_bert_folder
 from tests.tiny_clip import tiny_clip, tiny_embeddings
+from trainers.checkpoint import UNWRITTEN, load_checkpoint, save_checkpoint
 
 TRACE = "code_was_run"  # the file an intruder would leave
 TINY_RUN = {
@@ -25,12 +26,14 @@ TINY_RUN = {
     "n_batches": 2,
     "n_epochs": 1,
     "n_steps": 16,
+    "media_minutes": "null",
 }
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c489"
     "0000000d49444154789c6360f8cfc000000301010018dd8db00000000049454e44ae426082"
 )
 NESTED = 100_000
+RUN = {"model": "HELM", "env": "RandomMaze-v0", "seed": 0}
 
 JSON_FILES = {
     "truncated": b'{"gamma": 0.5',
@@ -124,16 +127,11 @@ def checkpoints(folder):
     assert main_program.main([*settings(**TINY_RUN), "--run-id", "good"]) == 0
     good = next(Path("experiments").rglob("ckpt_last.pt"))
     folder.mkdir()
-    state = torch.load(good, weights_only=True)
+    state = load_checkpoint(good)
     config, agent = state["config"], state["agent"]
     name = "heads.critic.3.bias"
     without = {key: tensor for key, tensor in agent.items() if key != name}
     changes = {
-        "format 0": {"format": 0},
-        "format 999": {"format": 999},
-        "format text": {"format": "1"},
-        "format true": {"format": True},
-        "format tensor": {"format": torch.ones(3)},
         "no settings": {"config": None},
         "settings as list": {"config": [1]},
         "settings as text": {"config": "CNN-PPO"},
@@ -151,6 +149,10 @@ def checkpoints(folder):
         "env of other images": {"config": config | {"env": "MiniGrid-Empty-5x5-v0"}},
         "another agent": {"config": config | {"model": "Impala-PPO"}},
         "no language model": {"config": config | {"model": "HELM", "language_model": "folder"}},
+        "weights are nothing": {"weights": None},
+        "weights as text": {"weights": "language_model"},
+        "weights with numbers as keys": {"weights": {1: 2, "language_model": "0" * 64}},
+        "other weights": {"weights": {"language_model": "0" * 64}},
         "agent is nothing": {"agent": None},
         "agent is text": {"agent": "CNN-PPO"},
         "agent is empty": {"agent": {}},
@@ -161,12 +163,20 @@ def checkpoints(folder):
         "weights not finite": {"agent": agent | {name: torch.full((1,), torch.nan)}},
     }
     for label, change in changes.items():
-        torch.save(state | change, folder / f"{label}.pt")
-    torch.save(state | {"more": Intruder()}, folder / "with intruder.pt")
-    torch.save([state], folder / "list.pt")
+        save_checkpoint(folder / f"{label}.pt", state | change)
+    save_checkpoint(folder / "with intruder.pt", state | {"more": Intruder()})
+    save_checkpoint(folder / "list.pt", [state])
     content = good.read_bytes()
-    (folder / "half.pt").write_bytes(content[: len(content) // 2])
-    (folder / "without its end.pt").write_bytes(content[:-1000])
+    contents = {
+        "half": content[: len(content) // 2],
+        "without its end": content[:-1000],
+        "without its header": content[len(UNWRITTEN) :],
+        "another byte": content[:-1000] + bytes([content[-1000] ^ 1]) + content[-999:],
+    }
+    for number in (b"000", b"001", b"999", b"two"):
+        contents[f"format {number.decode()}"] = content.replace(b"002", number, 1)
+    for label, changed_content in contents.items():
+        (folder / f"{label}.pt").write_bytes(changed_content)
 
 
 def language_models(folder):
@@ -279,7 +289,7 @@ def runs(folder):
     for name, content in tables.items():
         run = folder / name
         run.mkdir(parents=True)
-        (run / "config.json").write_text('{"model": "HELM"}')
+        (run / "config.json").write_text(json.dumps(RUN))
         if content is not None:
             raw = content if isinstance(content, bytes) else content.encode()
             (run / "metrics.csv").write_bytes(raw)
@@ -288,6 +298,11 @@ def runs(folder):
         run.mkdir()
         (run / "config.json").write_bytes(JSON_FILES[name])
         (run / "metrics.csv").write_text(header + "1,2\n")
+    for name, value in (("model", ["HELM"]), ("env", 1), ("seed", [0]), ("seed", "0")):
+        run = folder / f"{name} is {value!r}"
+        run.mkdir()
+        (run / "config.json").write_text(json.dumps(RUN | {name: value}))
+        (run / "metrics.csv").write_text(header + "1,2\n")
     (folder / "good").mkdir()
-    (folder / "good" / "config.json").write_text('{"model": "HELM"}')
+    (folder / "good" / "config.json").write_text(json.dumps(RUN))
     (folder / "good" / "metrics.csv").write_text(header + "1,2\n")
