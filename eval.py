@@ -1,25 +1,27 @@
-"""Play episodes with a trained agent and report their returns and lengths."""
+"""Play episodes with a trained agent: their returns and lengths, pages and movies to look at."""
 
 import argparse
 import dataclasses
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 from tqdm import tqdm
 
-from envs import check_env_name, make_vector_env
+from envs import action_names, check_env_name, make_vector_env
 from models import agent_class, build_agent, resolve_device
 from models.agent import Agent
 from models.baselines import RandomAgent
-from trainers.checkpoint import check_weights, find_checkpoint, load_checkpoint
+from report.movie import write_movies
+from report.page import EpisodePage
+from trainers.checkpoint import find_checkpoint, load_checkpoint, restore_agent
 from trainers.evaluation import Episode, Recording, evaluate
 from utils.command_line import Parser, run_program, whole_number
 from utils.config import MOST_SEED, Config, config_from_dict
-from utils.errors import UserError
 from utils.folders import check_writable
 from utils.run_folder import write_json
 from utils.seeding import seed_everything
@@ -40,38 +42,85 @@ def play(argv: Sequence[str] | None) -> None:
     path = find_checkpoint(arguments.ckpt_path)
     check_writable(path.parent, "--ckpt-path")
     checkpoint = load_checkpoint(path)
+    config = evaluation_config(checkpoint, path, arguments)
+    check_writable(EPISODES / config.env / config.model, "episodes:")
+    print(f"{config.model} on {config.env}, from {path}", flush=True)
+    seed_everything(arguments.seed, config.deterministic)
+    in_detail = arguments.report or arguments.video
+    env = make_vector_env(config, arguments.seed, drawn=in_detail)
+    try:
+        keeper = Keeper(arguments, config, path, env)
+        player = build(config, env, None if arguments.random else checkpoint, path)
+        played = evaluate(
+            player, env, arguments.n_episodes, arguments.deterministic, arguments.seed, in_detail
+        )
+        recordings = tqdm(played, total=arguments.n_episodes, unit=" episodes")
+        episodes = [keeper.keep(recording) for recording in recordings]
+    finally:
+        env.close()
+
+    result = summarize(episodes) | {
+        "checkpoint": path.name,
+        "env_steps": checkpoint["env_steps"],
+        **settings(arguments, config),
+    }
+    print(table(episodes, result))
+    print("\n".join(keeper.finish(result)))
+
+
+def evaluation_config(
+    checkpoint: dict[str, Any], path: Path, arguments: argparse.Namespace
+) -> Config:
+    """Return the settings of a checkpoint as they are to be played with, names all known."""
     config = config_from_dict(checkpoint["config"], str(path))
-    config = dataclasses.replace(
+    check_env_name(config.env)
+    agent = agent_class(config.model)
+    if not arguments.random:
+        agent.check(config)
+    return dataclasses.replace(
         config,
         device=resolve_device(arguments.device),
         n_envs=min(arguments.n_episodes, MOST_ENVS),
         normalize_reward=False,  # recordings show the environment's own rewards
     )
-    check_env_name(config.env)
-    agent = agent_class(config.model)
-    if not arguments.random:
-        agent.check(config)
-    folder = EPISODES / config.env / config.model  # both are known names, so no path of their own
-    check_writable(folder, "episodes:")
-    print(f"{config.model} on {config.env}, from {path}", flush=True)
-    seed_everything(arguments.seed, config.deterministic)
-    env = make_vector_env(config, arguments.seed)
-    try:
-        player = build(config, env, None if arguments.random else checkpoint, path)
-        played = evaluate(
-            player, env, arguments.n_episodes, arguments.deterministic, seed=arguments.seed
-        )
-        name = f"{path.resolve().parent.name}_{path.stem}_{result_name(arguments)}"
-        recordings = tqdm(played, total=arguments.n_episodes, unit=" episodes")
-        episodes = list(save_each(recordings, folder, name))
-    finally:
-        env.close()
 
-    target = path.with_name(f"{path.stem}_{result_name(arguments)}.json")
-    result = summarize(episodes) | {"checkpoint": path.name, **settings(arguments, config)}
-    write_json(target, result)
-    print(table(episodes, result))
-    print(f"written to {target}, the episodes to {folder}")
+
+class Keeper:
+    """Writes what is to be kept of an evaluation: beside the checkpoint, and every episode."""
+
+    def __init__(
+        self, arguments: argparse.Namespace, config: Config, checkpoint: Path, env: VectorEnv
+    ) -> None:
+        name = f"{checkpoint.stem}_{result_name(arguments)}"
+        self.result = checkpoint.with_name(f"{name}.json")
+        self.folder = EPISODES / config.env / config.model  # known names, no path of their own
+        self.name = f"{checkpoint.resolve().parent.name}_{name}"
+        self.video = arguments.video
+        self.actions = action_names(config.env, int(cast(Discrete, env.single_action_space).n))
+        title = f"{'Chance' if arguments.random else config.model} on {config.env}"
+        self.page = EpisodePage(title, self.actions) if arguments.report else None
+        self.count = 0
+
+    def keep(self, recording: Recording) -> Episode:
+        """Write an episode's files as it comes and return its return and length."""
+        self.count += 1
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{self.name}_{self.count:03d}.npz"
+        recording.save(path)
+        if self.video:
+            write_movies(path, recording, self.actions)
+        if self.page is not None:
+            self.page.add(recording)
+        return recording.episode
+
+    def finish(self, result: dict[str, object]) -> Iterator[str]:
+        """Write the result, and the page if one is asked for; tell where everything is."""
+        write_json(self.result, result)
+        yield f"written to {self.result}, the episodes to {self.folder}"
+        if self.page is not None:
+            path = self.result.with_suffix(".html")
+            self.page.write(path, facts(result))
+            yield f"open in a browser: {path}"
 
 
 def build(config: Config, env: VectorEnv, checkpoint: dict | None, path: Path) -> Agent:
@@ -79,30 +128,8 @@ def build(config: Config, env: VectorEnv, checkpoint: dict | None, path: Path) -
     if checkpoint is None:
         return RandomAgent(env.single_action_space).to(config.device)
     agent = build_agent(config, env.single_observation_space, env.single_action_space)
-    check_weights(checkpoint, agent.fingerprints(), str(path))
-    restore(agent, checkpoint["agent"], path)
+    restore_agent(agent, checkpoint, str(path))
     return agent.eval()
-
-
-def restore(agent: Agent, state: Any, path: Path) -> None:
-    """Fill an agent with the state in a checkpoint; UserError where it is not this agent's."""
-    try:
-        agent.load_state_dict(state)
-    except Exception as error:  # a changed state raises about five kinds of errors
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"{path}: the agent in it is not the one of its settings ({reason})"
-        ) from error
-    if not all(tensor.isfinite().all() for tensor in agent.state_dict().values()):
-        raise UserError(f"{path}: the agent in it has weights that are not finite numbers")
-
-
-def save_each(recordings: Iterable[Recording], folder: Path, name: str) -> Iterator[Episode]:
-    """Write each recording into a folder as it comes and pass on its return and length."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, recording in enumerate(recordings, start=1):
-        recording.save(folder / f"{name}_{number:03d}.npz")
-        yield recording.episode
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -120,6 +147,12 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--random", action="store_true", help="act at random in the checkpoint's environment"
     )
+    parser.add_argument(
+        "--report", action="store_true", help="write a page that shows every step of the episodes"
+    )
+    parser.add_argument(
+        "--video", action="store_true", help="write every episode as .gif and as .mp4"
+    )
     return parser.parse_args(argv)
 
 
@@ -131,8 +164,19 @@ def result_name(arguments: argparse.Namespace) -> str:
 
 def settings(arguments: argparse.Namespace, config: Config) -> dict[str, object]:
     """Return what is needed to repeat the evaluation."""
-    names = ("n_episodes", "seed", "deterministic", "random")
+    names = ("n_episodes", "seed", "deterministic", "random", "report", "video")
     return {"env": config.env, **{name: getattr(arguments, name) for name in names}}
+
+
+def facts(result: dict[str, object]) -> dict[str, str]:
+    """Return what stands at the head of the page."""
+    policy = "sampled actions" if not result["deterministic"] else "most probable actions"
+    return {
+        "return": f"{result['return_mean']:.3f} ± {result['return_std']:.3f}",
+        "length": f"{result['length_mean']:.1f} ± {result['length_std']:.1f} steps",
+        "episodes": f"{result['n_episodes']}, {policy}, seed {result['seed']}",
+        "checkpoint": f"{result['checkpoint']} at {result['env_steps']:,} steps",
+    }
 
 
 def summarize(episodes: list[Episode]) -> dict[str, object]:

@@ -14,13 +14,14 @@ from models import agent_class, build_agent, resolve_device
 from models.agent import Agent
 from models.baselines import RandomAgent
 from models.helm import LanguageMemoryAgent
-from trainers.checkpoint import find_checkpoint, load_checkpoint
+from trainers.checkpoint import find_checkpoint, load_checkpoint, restore_agent
 from trainers.evaluation import evaluate
 from utils.config import Config, config_from_dict, load_config
 from utils.errors import UserError
 from utils.seeding import seed_everything
 
 MOST_ENVS = 16
+NOTHING = np.empty(0)
 
 
 class Choice(NamedTuple):
@@ -87,7 +88,7 @@ class Source:
         env = make_vector_env(self.config, self.choice.seed)
         env.close()
         agent = build_agent(self.config, env.single_observation_space, env.single_action_space)
-        agent.load_state_dict(self._state["agent"])
+        restore_agent(agent, self._state, str(self.checkpoint))
         return agent.eval()
 
     @property
@@ -144,10 +145,14 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             episode = dict(arrays)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: not readable as an episode: {error}".splitlines()[0]) from None
-    if "observations" not in episode:
+    except Exception as error:  # NumPy documents no set of exceptions for a bad file
+        reason = f"{path}: not readable as an episode: {error}"
+        raise UserError(reason.splitlines()[0]) from None
+    observations, actions = (episode.get(name, NOTHING) for name in ("observations", "actions"))
+    if observations.dtype != np.uint8 or observations.ndim != 4 or not observations.size:
         raise UserError(f"{path}: not an episode of eval.py, it has no observations")
+    if actions.dtype.kind != "i" or actions.shape != (len(observations),):
+        raise UserError(f"{path}: not an episode of eval.py, it has no actions of its steps")
     return episode
 
 

@@ -5,6 +5,11 @@ Every suite is a module of this package with two functions:
     names() -> list[str]               all environments it offers
     make(config, seed) -> VectorEnv    config.n_envs times config.env, number i seeded with seed + i
 
+It may have two more things: `ACTION_NAMES`, the names of its actions, and
+`make_drawn(config, seed)`, for environments that can be drawn whole where those of `make` cannot.
+An environment that can be drawn has Gymnasium's `render_mode` "rgb_array", and `render` returns a
+picture [H, W, 3] of each.
+
 Its environments show uint8 images, channel first, take discrete actions and restart an ended
 episode within the step that ends it (Gymnasium's SAME_STEP autoreset). An environment that can
 say where it stands has `state_dict()`, or None if just now it cannot, and `load_state_dict(state)`:
@@ -64,9 +69,14 @@ class EnvironmentSettings(Protocol):
 
 
 def make_vector_env(
-    config: EnvironmentSettings, seed: int
+    config: EnvironmentSettings, seed: int, drawn: bool = False
 ) -> EpisodeStatistics | RewardNormalization:
     """Return the environments of the settings with episode statistics and normalised rewards.
+
+    Args:
+        config: The settings.
+        seed: Environment i is seeded with seed + i.
+        drawn: Prefer environments that can be drawn whole to faster ones.
 
     Raises:
         UserError: No suite knows the name, or the suite's package is not installed.
@@ -74,7 +84,9 @@ def make_vector_env(
     check_env_name(config.env)
     suite = _find_suite(config.env)
     try:
-        env = EpisodeStatistics(_load(suite).make(config, seed))
+        module = _load(suite)
+        make = getattr(module, "make_drawn", module.make) if drawn else module.make
+        env = EpisodeStatistics(make(config, seed))
     except ModuleNotFoundError as error:
         raise _missing_package(config.env, error) from error
     except DependencyNotInstalled as error:
@@ -94,6 +106,12 @@ def check_env_name(name: str) -> None:
         raise _missing_package(name, error) from error
     if name not in names:
         raise _unknown(name, names)
+
+
+def action_names(name: str, n_actions: int) -> list[str]:
+    """Return what the actions of an environment are called; numbers where nothing is known."""
+    known = getattr(_load(_find_suite(name)), "ACTION_NAMES", ())
+    return [*known[:n_actions], *(str(number) for number in range(len(known), n_actions))]
 
 
 def _find_suite(name: str) -> Suite:

@@ -28,6 +28,7 @@ NAME = "ContinuousRecognition-v0"
 SIDE = 80
 EPISODE_PICTURES = 50
 NEW, OLD = 0, 1
+ACTION_NAMES = ("new", "old")
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 BLANK = 255
 

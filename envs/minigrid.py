@@ -18,9 +18,12 @@ from envs.minigrid_state import MiniGridVectorEnv
 
 VIEW = 7
 TILE = 8
+OVERVIEW_TILE = 16
 IMAGE_SHAPE = (3, VIEW * TILE, VIEW * TILE)
 AGENT_CELL = (VIEW // 2, VIEW - 1)
 AGENT_FACES_UP = 3
+
+ACTION_NAMES = ("left", "right", "forward", "pick up", "drop", "toggle", "done")
 
 # Kinds of objects, colours and door states in MiniGrid's symbols.
 SYMBOLS = (11, 6, 3)
@@ -40,6 +43,11 @@ def make(config: EnvironmentSettings, seed: int) -> VectorEnv:
     if config.env in pool_tasks():
         return make_by_envpool(config.env, config.n_envs, seed)
     log.warning("%s: not offered by an installed envpool; using slower environments", config.env)
+    return make_by_gymnasium(config.env, config.n_envs, seed)
+
+
+def make_drawn(config: EnvironmentSettings, seed: int) -> VectorEnv:
+    """Return environments whose whole grid can be drawn, which EnvPool's cannot."""
     return make_by_gymnasium(config.env, config.n_envs, seed)
 
 
@@ -122,7 +130,8 @@ def _make_drawn(env_id: str) -> gymnasium.Env:
     """Return one of MiniGrid's environments showing images."""
     import minigrid  # noqa: F401  (registers its environments with Gymnasium)
 
-    env = gymnasium.make(env_id, disable_env_checker=True)
+    env = gymnasium.make(env_id, disable_env_checker=True, render_mode="rgb_array")
+    env.get_wrapper_attr("unwrapped").tile_size = OVERVIEW_TILE
     space = gymnasium.spaces.Box(0, 255, IMAGE_SHAPE, np.uint8)
     return gymnasium.wrappers.TransformObservation(
         env, lambda observation: draw(observation["image"][None])[0], space

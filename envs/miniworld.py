@@ -43,6 +43,10 @@ TASKS = (
     "YMazeLeft",
     "YMazeRight",
 )
+ACTION_NAMES = (
+    *("turn left", "turn right", "forward", "back"),
+    *("pick up", "drop", "toggle", "done"),
+)
 IMAGE_SHAPE = (3, 60, 80)
 PACKAGES = "libegl1 libgl1 libgl1-mesa-dri libglu1-mesa"
 

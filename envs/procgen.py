@@ -17,6 +17,10 @@ from utils.errors import UserError, suggestion
 
 # The games that have a memory mode; Procgen's other ten have none.
 GAMES = ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner")
+ACTION_NAMES = (
+    *("left down", "left", "left up", "down", "nothing", "up", "right down", "right", "right up"),
+    *("D", "A", "W", "S", "Q", "E"),
+)
 IMAGE_SHAPE = (3, 64, 64)
 
 

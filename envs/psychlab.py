@@ -45,6 +45,11 @@ ACTIONS = np.array(
     ],
     dtype=np.intc,
 )
+ACTION_NAMES = (
+    *("forward", "backward", "strafe left", "strafe right"),
+    *("look left 10", "look right 10", "look left 60", "look right 60", "look down", "look up"),
+    *("forward left 10", "forward right 10", "forward left 60", "forward right 60", "fire"),
+)
 
 
 def names() -> list[str]:

@@ -21,6 +21,7 @@ COLOURS = np.array(
 )
 # North, south, east, west as (row, column).
 MOVES = np.array([(-1, 0), (1, 0), (0, 1), (0, -1)])
+ACTION_NAMES = ("north", "south", "east", "west")
 
 # Any of 2, 3 or 4 neighbours is uniform among this many numbers, taken modulo.
 NEIGHBOUR_DRAWS = 12
@@ -50,6 +51,14 @@ class RandomMazeVectorEnv(NumpyVectorEnv):
         self._cells = np.full((n_envs, CANVAS, CANVAS), WALL, dtype=np.uint8)
         self._positions = np.full((n_envs, 2), PADDING)
         self._steps = np.zeros(n_envs, dtype=np.int64)
+        self.render_mode = "rgb_array"
+
+    def render(self) -> tuple[np.ndarray, ...]:
+        """Return every maze whole, a pixel a cell, in the corner of the largest.  [S, S, 3] each"""
+        cells = self._cells.copy()
+        cells[self._rows, self._positions[:, 0], self._positions[:, 1]] = AGENT
+        inside = slice(PADDING, PADDING + MAX_SIDE)
+        return tuple(COLOURS[cells[:, inside, inside]])
 
     def begin(self, row: int, generator: np.random.Generator) -> None:
         """Draw a maze and a free cell to begin on; the goal itself is not one."""

@@ -62,12 +62,14 @@ class Step(NamedTuple):
         log_probs: Log-probability of each action.  [N]
         values: The critic's value of each observation.  [N]
         context: What `evaluate` needs again of this step; width 0 if nothing.  [N, ...]
+        all_log_probs: Log-probability of every action; None if the agent does not say.  [N, A]
     """
 
     actions: Tensor
     log_probs: Tensor
     values: Tensor
     context: Tensor
+    all_log_probs: Tensor | None = None
 
 
 class Batch(NamedTuple):
@@ -135,6 +137,17 @@ class Agent(nn.Module, ABC):
 
     def explain(self, observations: Tensor) -> dict[str, np.ndarray]:
         """Return what a person may want to know of each observation, [N, ...] under each name."""
+        return {}
+
+    def inspect(
+        self, observations: Tensor, memory: Memory, starts: Tensor
+    ) -> dict[str, np.ndarray]:
+        """Return what takes longer to find out; called before `act`, it leaves the memory alone.
+
+        Names with a meaning of their own: `attention` [N, L, H, S], how much each head of each
+        layer looks at the last S steps, oldest first, the present one last; `words` and
+        `similarities` [N, K]; `entropy` [N], of what the words were chosen by, in nats.
+        """
         return {}
 
     def metrics(self) -> dict[str, float]:

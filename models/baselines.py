@@ -128,7 +128,8 @@ class RandomAgent(Agent):
         log_probs = self.logits.log_softmax(-1)
         actions = torch.multinomial(log_probs.exp(), n_envs, replacement=True)
         zeros = torch.zeros(n_envs, device=self.device)
-        return Step(actions, log_probs[actions], zeros, zeros[:, None][:, :0])
+        context = zeros[:, None][:, :0]
+        return Step(actions, log_probs[actions], zeros, context, log_probs.expand(n_envs, -1))
 
     def peek_values(self, observations: Tensor, memory: Memory, starts: Tensor) -> Tensor:
         """Return zeros [N]."""

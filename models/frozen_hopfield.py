@@ -46,8 +46,11 @@ class FrozenHopfield(ImageToLanguage):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images in [0, 1], [N, C, H, W], to tokens [N, 1, D]."""
-        weights = self.similarities(images).mul_(self.beta).softmax(-1)
-        return self.embeddings.average(weights)[:, None]
+        return self.embeddings.average(self.weights(self.similarities(images)))[:, None]
+
+    def weights(self, similarities: Tensor) -> Tensor:
+        """Return how much every token counts, given its cosine, which is overwritten.  [N, V]"""
+        return similarities.mul_(self.beta).softmax(-1)
 
     def similarities(self, images: Tensor) -> Tensor:
         """Return the cosine of each projected image with every token.  [N, V]"""

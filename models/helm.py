@@ -11,9 +11,11 @@ Frozen: the random projection, the token embeddings, the language model.
 
 from typing import cast
 
+import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor
+from torch.nn import functional as F
 
 from models.agent import Agent, Batch, Evaluation, Memory, Step
 from models.frozen_hopfield import FrozenHopfield, random_projection
@@ -107,6 +109,15 @@ class LanguageMemoryAgent(Agent):
         queries = self.query_encoder.of_distinct(batch.images)[batch.image_of]
         return self.heads.evaluate(torch.cat((batch.context, queries), dim=-1), batch.actions)
 
+    @torch.no_grad()
+    def inspect(
+        self, observations: Tensor, memory: Memory, starts: Tensor
+    ) -> dict[str, np.ndarray]:
+        """Return which past steps every head of every layer looks at.  [N, L, H, S]"""
+        tokens = self.to_language.tokens(self.remembered(observations))
+        attention = self.language_model.attention(tokens, cast(KeyValueMemory, memory), starts)
+        return {"attention": attention_by_step(attention).half().cpu().numpy()}
+
     def metrics(self) -> dict[str, float]:
         """Return the hit rate of the observation cache in this process; it only saves time."""
         return {"time/cache_hit_rate": self.remembered.hit_rate}
@@ -146,3 +157,34 @@ class Helm(LanguageMemoryAgent):
             language_model,
             config.observation_cache_mb,
         )
+
+    @torch.no_grad()
+    def inspect(
+        self, observations: Tensor, memory: Memory, starts: Tensor
+    ) -> dict[str, np.ndarray]:
+        """Return besides the nearest token, its cosine [N, 1], and the retrieval's entropy [N].
+
+        The nearest token is what the retrieval returns as beta goes to infinity.
+        """
+        retrieval = cast(FrozenHopfield, self.to_language)
+        similarities = retrieval.similarities(unit_images(observations))
+        nearest = similarities.max(-1, keepdim=True)
+        vocabulary = self.language_model.vocabulary
+        return {
+            **super().inspect(observations, memory, starts),
+            "words": np.array([[vocabulary[token]] for (token,) in nearest.indices.tolist()]),
+            "similarities": nearest.values.cpu().numpy(),
+            "entropy": torch.special.entr(retrieval.weights(similarities)).sum(-1).cpu().numpy(),
+        }
+
+
+def attention_by_step(attention: Tensor) -> Tensor:
+    """Return attention between tokens [L, N, H, K, M+K] as attention to steps of K tokens.
+
+    The K tokens of the present step count alike.  [N, L, H, S], oldest step first
+    """
+    n_new = attention.shape[3]
+    looked_at = attention.mean(3)  # [L, N, H, M+K]
+    # The oldest step may have lost a part of its tokens already.
+    whole = F.pad(looked_at, (-looked_at.shape[-1] % n_new, 0))
+    return whole.unflatten(-1, (-1, n_new)).sum(-1).transpose(0, 1)

@@ -110,7 +110,7 @@ class ActorCritic(nn.Module):
         else:
             actions = torch.multinomial(all_log_probs.exp(), 1).squeeze(-1)
         log_probs = all_log_probs.gather(-1, actions[:, None]).squeeze(-1)
-        return Step(actions, log_probs, self.values(features), context)
+        return Step(actions, log_probs, self.values(features), context, all_log_probs)
 
     def evaluate(
         self, features: Tensor, actions: Tensor, row_of: Tensor | None = None

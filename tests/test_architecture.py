@@ -14,7 +14,8 @@ MAY_IMPORT = {
     "plots": {"utils"},
     "analysis": {"plots", "trainers", "models", "envs", "utils"},
     "main": {"analysis", "trainers", "models", "envs", "utils"},
-    "eval": {"trainers", "models", "envs", "utils"},
+    "report": {"trainers", "utils"},
+    "eval": {"report", "trainers", "models", "envs", "utils"},
     "prepare_embeddings": {"models", "envs", "utils"},
     "plot": {"plots", "utils"},
 }

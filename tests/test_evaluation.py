@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 
 from models.agent import Step, TensorMemory
@@ -20,6 +21,22 @@ class Silent:
 
     def explain(self, observations):
         return {"words": np.array([[str(n)] for n in observations[:, 0, 0, 0].tolist()])}
+
+
+class Telling(Silent):
+    """Counts the steps of every episode in its memory and tells what it held before each."""
+
+    def initial_memory(self, n_envs):
+        return TensorMemory(torch.zeros(n_envs, 1))
+
+    def act(self, observations, memory, starts, deterministic=False):
+        memory.state.masked_fill_(starts[:, None], 0)
+        memory.state += 1
+        step = super().act(observations, memory, starts, deterministic)
+        return step._replace(all_log_probs=torch.full((len(observations), 4), 0.25).log())
+
+    def inspect(self, observations, memory, starts):
+        return {"held": memory.state.masked_fill(starts[:, None], 0).numpy().copy()}
 
 
 def test_every_environment_plays_its_share_however_long_its_episodes_are():
@@ -50,3 +67,26 @@ def test_a_recording_holds_its_own_episode_and_is_read_without_pickle(tmp_path):
             assert arrays["rewards"].tolist() == [count + 1 for count in counts]
             assert arrays["words"][:, 0].tolist() == [str(count) for count in counts]
             assert arrays["actions"].shape == (length,)
+
+
+def test_details_are_what_the_agent_held_before_it_acted():
+    env = CountingEnv(lengths=[2, 3])
+    for recording in evaluate(Telling(), env, n_episodes=4, in_detail=True):
+        length = recording.episode.length
+        assert recording.details["held"][:, 0].tolist() == list(range(length))
+        assert recording.details["probabilities"].shape == (length, 4)
+        assert recording.details["probabilities"] == pytest.approx(0.25)
+
+
+def test_nothing_is_looked_into_unless_asked_for():
+    (recording,) = evaluate(Telling(), CountingEnv(lengths=[2]), n_episodes=1)
+    assert recording.details == {}
+
+
+@pytest.mark.parametrize("in_detail", [False, True])
+def test_details_are_not_written_with_the_steps(in_detail, tmp_path):
+    env = CountingEnv(lengths=[2])
+    (recording,) = evaluate(Telling(), env, n_episodes=1, in_detail=in_detail)
+    recording.save(tmp_path / "episode.npz")
+    with np.load(tmp_path / "episode.npz") as arrays:
+        assert set(arrays) == {"observations", "actions", "values", "words", "rewards"}

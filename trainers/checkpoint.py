@@ -23,12 +23,14 @@ from typing import Any, BinaryIO
 
 import torch
 
+from models.agent import Agent
 from utils.config import WITHOUT_EFFECT, Config
 from utils.errors import UserError
 from utils.files import written_whole
 from utils.saved_tensors import load_saved
 
 FORMAT = 2
+HELD_BY_ALL = ("config", "agent", "weights", "env_steps")
 BEST, LAST, PREVIOUS = "ckpt_best.pt", "ckpt_last.pt", "ckpt_last.previous.pt"
 HEADER = "HELM checkpoint {:03d} sha256 {}\n"
 UNWRITTEN = HEADER.format(FORMAT, "-" * 64).encode()
@@ -136,14 +138,34 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     except Exception as error:  # torch.load documents no set of exceptions for a bad file
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
         raise UserError(f"{path}: not a checkpoint of this program ({reason})") from None
-    if not isinstance(state, dict) or not {"config", "agent", "weights"} <= state.keys():
+    if not isinstance(state, dict) or not all(name in state for name in HELD_BY_ALL):
         raise UserError(
-            f"{path}: not a checkpoint of this program (config, agent or weights is missing)"
+            f"{path}: not a checkpoint of this program (it lacks some of {', '.join(HELD_BY_ALL)})"
         )
     weights = state["weights"]
     if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
         raise UserError(f"{path}: not a checkpoint of this program (its weights have no names)")
+    if not isinstance(state["env_steps"], int):
+        raise UserError(f"{path}: not a checkpoint of this program (env_steps is no number)")
     return state
+
+
+def restore_agent(agent: Agent, checkpoint: Mapping[str, Any], source: str) -> None:
+    """Fill an agent with what a checkpoint holds of it.
+
+    Raises:
+        UserError: it is not this agent's, made with other pretrained parts, or not finite.
+    """
+    check_weights(checkpoint, agent.fingerprints(), source)
+    try:
+        agent.load_state_dict(checkpoint["agent"])
+    except Exception as error:  # a changed state raises about five kinds of errors
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{source}: the agent in it is not the one of its settings ({reason})"
+        ) from error
+    if not all(tensor.isfinite().all() for tensor in agent.state_dict().values()):
+        raise UserError(f"{source}: the agent in it has weights that are not finite numbers")
 
 
 def check_weights(checkpoint: Mapping[str, Any], found: Mapping[str, str], source: str) -> None:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
+from torch import Tensor
 
-from models.agent import Agent
+from models.agent import Agent, Memory
 
 
 class Episode(NamedTuple):
@@ -25,13 +26,16 @@ class Recording(NamedTuple):
         episode: Return and length L.
         steps: Arrays by name, [L, ...] each: observations (uint8 images seen before each action),
             actions, rewards, values, and what the agent itself has to say of its observations.
+        details: More of them, for looking at: probabilities [L, A], overviews [L, H, W, 3] where
+            the environment can be drawn, and what `Agent.inspect` returns. Empty unless asked for.
     """
 
     episode: Episode
     steps: dict[str, np.ndarray]
+    details: dict[str, np.ndarray]
 
     def save(self, path: Path) -> None:
-        """Write an .npz that NumPy reads without pickle."""
+        """Write an .npz of the steps that NumPy reads without pickle."""
         np.savez_compressed(path, allow_pickle=False, **self.steps)
 
 
@@ -41,6 +45,7 @@ def evaluate(
     n_episodes: int,
     deterministic: bool = False,
     seed: int | None = None,
+    in_detail: bool = False,
 ) -> Iterator[Recording]:
     """Yield n_episodes recordings, the first episodes of each environment in equal shares.
 
@@ -56,7 +61,10 @@ def evaluate(
     while missing.any():
         images = torch.as_tensor(observations, device=agent.device)
         begins = torch.as_tensor(starts, device=agent.device)
+        details = _details(agent, env, (images, memory, begins)) if in_detail else {}
         step = agent.act(images, memory, begins, deterministic)
+        if in_detail and step.all_log_probs is not None:
+            details["probabilities"] = step.all_log_probs.exp().cpu().numpy()
         rows = {
             "observations": observations,
             "actions": step.actions.cpu().numpy(),
@@ -66,13 +74,25 @@ def evaluate(
         observations, rows["rewards"], terminated, truncated, info = env.step(rows["actions"])
         starts = terminated | truncated
         for n in np.flatnonzero(missing):
-            running[n].append({name: values[n] for name, values in rows.items()})
+            running[n].append({name: values[n] for name, values in (rows | details).items()})
         for n in np.flatnonzero(starts & (missing > 0)):
             statistics = info["episode"]
             episode = Episode(float(statistics["r"][n]), int(statistics["l"][n]))
-            yield Recording(episode, _stacked(running[n]))
+            arrays = _stacked(running[n])
+            steps = {name: arrays.pop(name) for name in rows}
+            yield Recording(episode, steps, arrays)
             running[n] = []
         missing -= starts & (missing > 0)
+
+
+def _details(
+    agent: Agent, env: VectorEnv, seen: tuple[Tensor, Memory, Tensor]
+) -> dict[str, np.ndarray]:
+    """Return what there is to look at before the agent acts on what it has seen.  [N, ...]"""
+    details = agent.inspect(*seen)
+    if env.render_mode == "rgb_array":
+        details["overviews"] = np.stack(env.render())
+    return details
 
 
 def _stacked(steps: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -153,6 +153,7 @@ def checkpoints(folder):
         "weights as text": {"weights": "language_model"},
         "weights with numbers as keys": {"weights": {1: 2, "language_model": "0" * 64}},
         "other weights": {"weights": {"language_model": "0" * 64}},
+        "steps as text": {"env_steps": "16"},
         "agent is nothing": {"agent": None},
         "agent is text": {"agent": "CNN-PPO"},
         "agent is empty": {"agent": {}},

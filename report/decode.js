@@ -1,0 +1,116 @@
+// Reads what report/packing.py has packed.
+
+const TYPES = { uint8: Uint8Array, uint16: Uint16Array, int16: Int16Array, float32: Float32Array };
+
+function bytesOf(text) {
+  return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+}
+
+/** Return a packed array's shape and numbers; nothing for nothing. */
+async function unpack(packed) {
+  if (!packed) return null;
+  const stream = new Blob([bytesOf(packed.data)]).stream();
+  const plain = stream.pipeThrough(new DecompressionStream("deflate"));
+  const buffer = await new Response(plain).arrayBuffer();
+  return { shape: packed.shape, values: new TYPES[packed.type](buffer) };
+}
+
+/** Pictures of one size, put together from the tiles of an atlas. */
+class Pictures {
+  static async load(packed) {
+    const pictures = new Pictures();
+    [pictures.height, pictures.width] = packed.size;
+    [pictures.tileHeight, pictures.tileWidth] = packed.tile;
+    pictures.atlasColumns = packed.columns;
+    pictures.maps = await unpack(packed.maps);
+    const blob = new Blob([bytesOf(packed.atlas)], { type: "image/webp" });
+    pictures.atlas = await createImageBitmap(blob);
+    return pictures;
+  }
+
+  /** Draw a picture onto a canvas, which takes its size. */
+  draw(canvas, number) {
+    if (canvas.width !== this.width) canvas.width = this.width;
+    if (canvas.height !== this.height) canvas.height = this.height;
+    const context = canvas.getContext("2d");
+    const { tileWidth: w, tileHeight: h, atlasColumns } = this;
+    const columns = this.width / w;
+    const size = this.maps.shape[1];
+    for (let n = 0; n < size; n++) {
+      const tile = this.maps.values[number * size + n];
+      const left = (tile % atlasColumns) * w;
+      const top = Math.floor(tile / atlasColumns) * h;
+      context.drawImage(this.atlas, left, top, w, h, (n % columns) * w, Math.floor(n / columns) * h, w, h);
+    }
+  }
+}
+
+/** One episode, unpacked. */
+class Episode {
+  static async load(packed, words) {
+    const episode = new Episode();
+    const names = ["views", "wholes", "actions", "rewards", "values", "entropy", "probabilities"];
+    const arrays = await Promise.all(names.map((name) => unpack(packed[name])));
+    names.forEach((name, n) => (episode[name] = arrays[n]));
+    episode.length = episode.actions.values.length;
+    episode.retrieved = await unpack(packed.words);
+    episode.similarities = await unpack(packed.similarities);
+    episode.attention = await Attention.load(packed);
+    episode.words = words;
+    episode.returns = [];
+    episode.rewards.values.reduce((sum, reward, t) => (episode.returns[t] = sum + reward), 0);
+    return episode;
+  }
+
+  /** Return the chosen action's name and all probabilities at a step. */
+  probability(step, action) {
+    const [, count] = this.probabilities.shape;
+    return (this.probabilities.values[step * count + action] / 255) ** 2;
+  }
+
+  /** Return the words of a step, most similar first. */
+  wordsAt(step) {
+    if (!this.retrieved) return [];
+    const [, count] = this.retrieved.shape;
+    return Array.from({ length: count }, (_, k) => ({
+      word: this.words[this.retrieved.values[step * count + k]],
+      similarity: this.similarities.values[step * count + k] / 10000,
+    }));
+  }
+}
+
+/** Which earlier steps every head of every layer looks at. */
+class Attention {
+  static async load(packed) {
+    const looks = await unpack(packed.attention);
+    if (!looks) return null;
+    const attention = new Attention();
+    [attention.layers, attention.heads, attention.size] = looks.shape;
+    attention.quantized = looks.values;
+    attention.seen = packed.seen;
+    attention.begins = [0];
+    for (let t = 0; attention.begins[t] < attention.size; t++) {
+      attention.begins.push(attention.begins[t] + Math.min(t + 1, attention.seen));
+    }
+    return attention;
+  }
+
+  /** Return the shares of one head (or the mean of all, head -1), all steps one after the other. */
+  shares(layer, head) {
+    const chosen = head >= 0 ? [head] : [...Array(this.heads).keys()];
+    const mean = new Float32Array(this.size);
+    for (const one of chosen) {
+      const begin = (layer * this.heads + one) * this.size;
+      for (let n = 0; n < this.size; n++) mean[n] += this.quantized[begin + n] ** 2;
+    }
+    const scale = 1 / (255 * 255 * chosen.length);
+    return mean.map((sum) => sum * scale);
+  }
+
+  /** Return where the shares of a step begin and which step the first of them is of. */
+  row(step) {
+    const begin = this.begins[step];
+    const count = this.begins[step + 1] - begin;
+    return { begin, count, first: step + 1 - count };
+  }
+}

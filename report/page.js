@@ -1,0 +1,404 @@
+// The page: one state (episode, step, layer and head), shown whenever it changes.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const element = (id) => document.getElementById(id);
+const SPEEDS = [1, 2, 4, 8, 16, 32, 64];
+const MOST_TARGETS = 6;
+const LEAST_SHARE = 0.005;
+const LEAST_NAMED = 0.001;
+const MOST_RUNS = 6;
+
+const pictures = {};
+let episode = null;
+let number = 0;
+let step = 0;
+let tracks = {};
+let shares = null;
+let ranks = new Map();
+let timer = null;
+let loading = 0;
+
+const percent = (share) => `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
+const decimal = (value) => value.toFixed(Math.abs(value) >= 100 ? 0 : 2).replace("-", "−");
+const create = (tag, className, text) => {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  if (text !== undefined) made.textContent = text;
+  return made;
+};
+
+function buildHeader() {
+  document.title = data.title;
+  element("title").textContent = data.title;
+  for (const [name, value] of Object.entries(data.facts)) {
+    const pair = create("div");
+    pair.append(create("dt", "", name), create("dd", "", value));
+    element("facts").append(pair);
+  }
+}
+
+function buildEpisodes() {
+  data.episodes.forEach((one, n) => {
+    const length = one.actions.shape[0];
+    const button = create("button");
+    button.type = "button";
+    button.append(
+      create("span", "number", n + 1),
+      create("span", "return", decimal(one.return)),
+      create("span", "length", `${length} steps`),
+    );
+    button.setAttribute("aria-label", `Episode ${n + 1}, return ${decimal(one.return)}, ${length} steps`);
+    button.addEventListener("click", () => choose(n));
+    const item = create("li");
+    item.append(button);
+    element("episodes").append(item);
+  });
+}
+
+function buildActions() {
+  data.actions.forEach((name) => {
+    const item = create("li");
+    item.append(create("span", "", name), create("i"), create("b"));
+    element("probabilities").append(item);
+  });
+}
+
+function buildSelectors() {
+  for (const speed of SPEEDS) element("speed").append(new Option(`${speed} / s`, speed));
+  element("speed").value = 4;
+  const looks = data.episodes[0].attention;
+  element("looks").hidden = !looks;
+  if (!looks) return;
+  const [layers, heads] = looks.shape;
+  for (let n = 0; n < layers; n++) element("layer").append(new Option(n + 1, n));
+  element("layer").value = layers - 1;
+  element("head").append(new Option("mean of all", -1));
+  for (let n = 0; n < heads; n++) element("head").append(new Option(n + 1, n));
+}
+
+/** Go to an episode, at its first step. */
+async function choose(n) {
+  const request = ++loading;
+  const loaded = await Episode.load(data.episodes[n], data.words);
+  if (request !== loading) return;
+  episode = loaded;
+  number = n;
+  step = 0;
+  pause();
+  [...element("episodes").children].forEach((item, index) => {
+    item.firstChild.setAttribute("aria-current", index === n);
+  });
+  element("episodes").children[n].scrollIntoView({ block: "nearest", inline: "nearest" });
+  element("slider").max = episode.length - 1;
+  const hidden = { whole: !episode.wholes, choice: !episode.probabilities, retrieval: !episode.retrieved };
+  for (const [id, away] of Object.entries(hidden)) element(id).hidden = away;
+  element("stage").classList.toggle("no-whole", hidden.whole);
+  element("stage").classList.toggle("no-words", hidden.retrieval);
+  buildTracks();
+  paint();
+}
+
+function buildTracks() {
+  tracks = {
+    return: new Track("Return so far", 44, paintLine(episode.returns)),
+    value: new Track("Value", 44, paintLine(Array.from(episode.values.values))),
+  };
+  if (episode.retrieved) tracks.words = wordTrack();
+  if (episode.entropy) {
+    tracks.entropy = new Track("Entropy", 44, paintLine(Array.from(episode.entropy.values)));
+  }
+  if (episode.attention) addAttentionTracks();
+  for (const track of Object.values(tracks)) track.canvas.addEventListener("pointerdown", follow(track));
+  element("course").replaceChildren(...Object.values(tracks).map((track) => track.element));
+}
+
+function wordTrack() {
+  const ranked = rankedWords(episode);
+  ranks = new Map(ranked.map(([word], rank) => [word, rank]));
+  const others = ranked.slice(WORD_ROWS);
+  const rows = Math.min(ranked.length, WORD_ROWS + 1);
+  const track = new Track("Words", rows * WORD_HEIGHT, paintWords(episode, ranks, rows));
+  const list = create("ol");
+  for (const [word, steps] of ranked.slice(0, WORD_ROWS)) list.append(wordButton(word, steps));
+  if (others.length) {
+    const steps = [...new Set(others.flatMap(([, at]) => at))].sort((a, b) => a - b);
+    list.append(wordButton(`${others.length} more`, steps));
+  }
+  track.label.replaceChildren(list);
+  return track;
+}
+
+function wordButton(word, steps) {
+  const button = create("button");
+  button.type = "button";
+  button.title = `Go to the next of ${steps.length} steps`;
+  button.append(create("span", "", word), create("span", "", steps.length));
+  button.setAttribute("aria-label", `${word}, ${steps.length} steps: go to the next`);
+  button.addEventListener("click", () => go(steps.find((t) => t > step) ?? steps[0]));
+  button.dataset.word = word;
+  const item = create("li");
+  item.append(button);
+  return item;
+}
+
+function addAttentionTracks() {
+  const { attention } = episode;
+  const read = () => {
+    shares = attention.shares(Number(element("layer").value), Number(element("head").value));
+  };
+  read();
+  tracks.looks = new Track("This step looks at", 48, () => read());
+  tracks.looks.mark = markLooks;
+  tracks.heat = new Track("Every step (down) looks at (across)", 230, (context, track) =>
+    paintHeat(attention, shares)(context, track),
+  );
+  tracks.heat.mark = (context, at) => {
+    const height = tracks.heat.height / episode.length;
+    context.globalAlpha = 0.9;
+    context.fillRect(0, (at + 0.5) * height - 0.5, (at + 1) * tracks.heat.cell, 1);
+    context.globalAlpha = 1;
+  };
+  const least = data.leastAttention;
+  if (least >= LEAST_NAMED) tracks.heat.label.append(create("p", "note", `Shares below ${percent(least)} are left out.`));
+}
+
+/** Draw a bar at every step that the present one looks at. */
+function markLooks(context, at) {
+  const { height, width, cell } = tracks.looks;
+  const { begin, count, first } = episode.attention.row(at);
+  const row = shares.subarray(begin, begin + count);
+  const largest = Math.max(...row, 0.01);
+  context.fillStyle = colours.track;
+  context.fillRect(0, height - 1, width, 1);
+  context.fillStyle = colours.accent;
+  row.forEach((share, n) => {
+    const bar = (share / largest) * (height - 3);
+    context.fillRect((first + n) * cell, height - 1 - bar, Math.max(1, cell - (cell > 4 ? 1 : 0)), bar);
+  });
+}
+
+let colours = {};
+
+/** Paint all charts anew: another episode, width, head or theme. */
+function paint() {
+  if (!episode) return;
+  colours = { track: colour("track"), accent: colour("accent") };
+  for (const track of Object.values(tracks)) track.prepare(episode.length);
+  show();
+}
+
+/** Show the present step. */
+function show() {
+  pictures.views.draw(element("view").firstElementChild, episode.views.values[step]);
+  if (episode.wholes) pictures.wholes.draw(element("whole").firstElementChild, episode.wholes.values[step]);
+  element("slider").value = step;
+  element("slider").setAttribute("aria-valuetext", `step ${step + 1} of ${episode.length}`);
+  element("step").textContent = `${step + 1} / ${episode.length}`;
+  // Not `disabled`, which would take the focus away from whoever steps with a button.
+  for (const id of ["first", "back"]) element(id).ariaDisabled = step === 0;
+  for (const id of ["forward", "last"]) element(id).ariaDisabled = step === episode.length - 1;
+  showAction();
+  showWords();
+  if (episode.attention) showTargets();
+  showNumbers();
+  for (const track of Object.values(tracks)) track.show(step);
+}
+
+function showAction() {
+  const action = episode.actions.values[step];
+  element("action").textContent = data.actions[action];
+  if (!episode.probabilities) return;
+  [...element("probabilities").children].forEach((item, n) => {
+    const share = episode.probability(step, n);
+    item.classList.toggle("chosen", n === action);
+    item.children[1].style.setProperty("--share", share.toFixed(4));
+    item.children[2].textContent = percent(share);
+  });
+}
+
+function showWords() {
+  const words = episode.wordsAt(step);
+  if (!words.length) return;
+  element("words").replaceChildren(
+    ...words.map(({ word, similarity }) => {
+      const item = create("li");
+      item.style.setProperty("--hue", wordColour(Math.min(ranks.get(word), WORD_ROWS)));
+      item.append(create("span", "word", word), create("span", "cosine", decimal(similarity)));
+      return item;
+    }),
+  );
+  const here = new Set(words.map(({ word }) => word));
+  for (const button of tracks.words.label.querySelectorAll("button")) {
+    button.classList.toggle("here", here.has(button.dataset.word));
+  }
+  showTrail();
+  if (!episode.entropy) return;
+  const spread = Math.exp(episode.entropy.values[step]);
+  element("retrieval-note").textContent =
+    `The nearest single token. The retrieval spreads as over ${spread.toFixed(spread < 10 ? 1 : 0)} tokens.`;
+}
+
+/** Tell the nearest words read before, equal ones in a row together, the latest first. */
+function showTrail() {
+  const runs = [];
+  for (let t = step - 1; t >= 0 && runs.length <= MOST_RUNS; t--) {
+    const [{ word }] = episode.wordsAt(t);
+    const run = runs.at(-1);
+    if (run?.word === word) Object.assign(run, { at: t, count: run.count + 1 });
+    else runs.push({ word, at: t, count: 1 });
+  }
+  element("trail").replaceChildren(...runs.slice(0, MOST_RUNS).map(trailButton));
+}
+
+function trailButton({ word, at, count }) {
+  const button = create("button", "", count > 1 ? `${word} ×${count}` : word);
+  button.type = "button";
+  button.style.setProperty("--hue", wordColour(Math.min(ranks.get(word), WORD_ROWS)));
+  button.setAttribute("aria-label", `Go to step ${at + 1}, ${word}`);
+  button.addEventListener("click", () => go(at));
+  const item = create("li");
+  item.append(button);
+  return item;
+}
+
+/** List the past steps most looked at, as pictures to click. */
+function showTargets() {
+  const { begin, count, first } = episode.attention.row(step);
+  const looked = Array.from(shares.subarray(begin, begin + count), (share, n) => ({ share, at: first + n }));
+  const past = looked.filter(({ share, at }) => at !== step && share >= LEAST_SHARE);
+  past.sort((a, b) => b.share - a.share || b.at - a.at);
+  const best = past.slice(0, MOST_TARGETS);
+  const itself = create("li", "note", `${percent(looked[count - 1].share)} at itself`);
+  element("targets").replaceChildren(...best.map(target), itself);
+}
+
+function target({ share, at }) {
+  const [first] = episode.wordsAt(at);
+  const button = create("button");
+  button.type = "button";
+  const picture = create("canvas");
+  pictures.views.draw(picture, episode.views.values[at]);
+  const where = first ? `step ${at + 1}, ${first.word}` : `step ${at + 1}`;
+  button.append(picture, create("span", "share", percent(share)), create("span", "where", where));
+  button.setAttribute("aria-label", `Go to ${where}: ${percent(share)} of the attention`);
+  button.addEventListener("click", () => go(at));
+  const item = create("li");
+  item.append(button);
+  return item;
+}
+
+function showNumbers() {
+  tracks.return.output.textContent = decimal(episode.returns[step]);
+  tracks.value.output.textContent = decimal(episode.values.values[step]);
+  if (episode.entropy) tracks.entropy.output.textContent = `${decimal(episode.entropy.values[step])} nats`;
+}
+
+/** Go to a step and say where that is. */
+function go(to) {
+  pause();
+  move(to);
+  const words = episode.wordsAt(step).map(({ word }) => word);
+  const action = data.actions[episode.actions.values[step]];
+  element("said").textContent = [`Step ${step + 1}`, action, ...words].join(", ");
+}
+
+function move(to) {
+  step = Math.max(0, Math.min(episode.length - 1, to));
+  show();
+}
+
+function follow(track) {
+  return (event) => {
+    go(track.stepAt(event));
+    const drag = (moved) => move(track.stepAt(moved));
+    track.canvas.addEventListener("pointermove", drag);
+    const stop = () => track.canvas.removeEventListener("pointermove", drag);
+    for (const end of ["pointerup", "pointercancel", "pointerleave"]) {
+      track.canvas.addEventListener(end, stop, { once: true });
+    }
+  };
+}
+
+function pause() {
+  clearInterval(timer);
+  timer = null;
+  showPlaying();
+}
+
+function play() {
+  if (step === episode.length - 1) step = -1;
+  clearInterval(timer);
+  timer = setInterval(advance, 1000 / Number(element("speed").value));
+  showPlaying();
+  advance();
+}
+
+function advance() {
+  move(step + 1);
+  if (step === episode.length - 1) pause();
+}
+
+function showPlaying() {
+  element("player").classList.toggle("playing", timer !== null);
+  element("play").setAttribute("aria-label", timer === null ? "Play" : "Pause");
+}
+
+const toggle = () => (timer === null ? play() : pause());
+
+function changeSpeed(by) {
+  const select = element("speed");
+  select.selectedIndex = Math.max(0, Math.min(SPEEDS.length - 1, select.selectedIndex + by));
+  if (timer !== null) play();
+}
+
+function switchTheme() {
+  const root = document.documentElement;
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const now = root.dataset.theme ?? (dark ? "dark" : "light");
+  root.dataset.theme = now === "dark" ? "light" : "dark";
+  paint();
+}
+
+const KEYS = {
+  ArrowLeft: () => go(step - 1),
+  ArrowRight: () => go(step + 1),
+  Home: () => go(0),
+  End: () => go(episode.length - 1),
+  " ": toggle,
+  p: () => choose(Math.max(0, number - 1)),
+  n: () => choose(Math.min(data.episodes.length - 1, number + 1)),
+  "+": () => changeSpeed(1),
+  "=": () => changeSpeed(1),
+  "-": () => changeSpeed(-1),
+  t: switchTheme,
+};
+
+/** Act on a key, unless the control in focus has a use for it. */
+function press(event) {
+  const action = KEYS[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+  const tag = event.target.tagName;
+  const taken = tag === "SELECT" || (tag === "BUTTON" && event.key === " ");
+  if (!action || taken || event.ctrlKey || event.metaKey || event.altKey || !episode) return;
+  event.preventDefault();
+  action();
+}
+
+function listen() {
+  const clicks = { first: "Home", back: "ArrowLeft", play: " ", forward: "ArrowRight", last: "End", theme: "t" };
+  for (const [id, key] of Object.entries(clicks)) element(id).addEventListener("click", KEYS[key]);
+  element("slider").addEventListener("input", () => go(Number(element("slider").value)));
+  element("speed").addEventListener("change", () => changeSpeed(0));
+  element("layer").addEventListener("change", paint);
+  element("head").addEventListener("change", paint);
+  document.addEventListener("keydown", press);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
+  new ResizeObserver(paint).observe(element("course"));
+}
+
+buildHeader();
+buildEpisodes();
+buildActions();
+buildSelectors();
+listen();
+for (const name of Object.keys(data.pictures)) pictures[name] = await Pictures.load(data.pictures[name]);
+await choose(0);

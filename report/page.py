@@ -1,0 +1,111 @@
+"""The episode page: everything of an evaluation in one HTML file that needs no network."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from report.packing import Packed, Pictures, looking_back, packed, packed_within, quantized
+from trainers.evaluation import Recording
+from utils.files import written_whole
+
+HERE = Path(__file__).parent
+SCRIPTS = ("decode.js", "charts.js", "page.js")
+# What compressed bytes may take, so that ten episodes stay under 5 MB once written as text.
+ATTENTION_BYTES = 1.8e6
+PICTURE_BYTES = 0.7e6
+COSINE_STEPS = 10_000  # cosines are kept to four decimals
+
+
+class EpisodePage:
+    """Gathers episodes as they are played and writes their page.
+
+    Args:
+        title: Who played what.
+        actions: What the A actions are called.
+    """
+
+    def __init__(self, title: str, actions: Sequence[str]) -> None:
+        self._title, self._actions = title, actions
+        self._episodes: list[dict[str, Any]] = []
+        self._attention: list[np.ndarray] = []
+        self._words: dict[str, int] = {}
+        self._pictures = {"views": Pictures(), "wholes": Pictures()}
+
+    def add(self, recording: Recording) -> None:
+        """Take in an episode that was recorded in detail."""
+        arrays = recording.steps | recording.details
+        frames = {"views": arrays["observations"].transpose(0, 2, 3, 1)}
+        if "overviews" in arrays:
+            frames["wholes"] = arrays["overviews"]
+        numbers = {name: self._pictures[name].add(shown) for name, shown in frames.items()}
+        self._episodes.append(
+            {
+                "return": recording.episode.episode_return,
+                **{name: packed(of.astype(np.uint16)) for name, of in numbers.items()},
+                **_course(arrays),
+                **self._retrieved(arrays),
+            }
+        )
+        if "attention" in arrays:
+            self._attention.append(looking_back(arrays["attention"]))
+            self._episodes[-1]["seen"] = arrays["attention"].shape[-1]
+
+    def data(self, facts: Mapping[str, str]) -> dict[str, Any]:
+        """Return all that the page shows, as JSON can hold it; the facts stand at its head."""
+        attention, coarseness = packed_within(self._attention, ATTENTION_BYTES)
+        for episode, looks in zip(self._episodes, attention, strict=False):
+            episode["attention"] = looks
+        return {
+            "title": self._title,
+            "facts": facts,
+            "actions": self._actions,
+            "words": list(self._words),
+            "leastAttention": (coarseness / 255) ** 2 if coarseness > 1 else 0,
+            "pictures": {
+                name: pictures.packed(PICTURE_BYTES)
+                for name, pictures in self._pictures.items()
+                if pictures.shape
+            },
+            "episodes": self._episodes,
+        }
+
+    def write(self, path: Path, facts: Mapping[str, str]) -> None:
+        """Write the page."""
+        # No "<" may stand in a script, lest a word should end it.
+        data = json.dumps(self.data(facts), separators=(",", ":")).replace("<", "\\u003c")
+        parts = {
+            "style": (HERE / "page.css").read_text(encoding="utf-8"),
+            "script": "\n".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS),
+            "data": data,
+        }
+        page = (HERE / "template.html").read_text(encoding="utf-8")
+        for name, part in parts.items():
+            page = page.replace(f"{{{{{name}}}}}", part)
+        with written_whole(path) as file:
+            file.write(page.encode())
+
+    def _retrieved(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
+        """Return the words of an episode [T, K] by their numbers, with their cosines."""
+        if "words" not in arrays:
+            return {}
+        words = arrays["words"]
+        numbers = [self._words.setdefault(word, len(self._words)) for word in words.flat]
+        cosines = np.rint(COSINE_STEPS * arrays["similarities"])
+        return {
+            "words": packed(np.array(numbers, np.uint16).reshape(words.shape)),
+            "similarities": packed(cosines.astype(np.int16)),
+        }
+
+
+def _course(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
+    """Return what an episode has one number of at each step, and the actions' probabilities."""
+    course = {"actions": packed(arrays["actions"].astype(np.uint8))}
+    for name in ("rewards", "values", "entropy"):
+        if name in arrays:
+            course[name] = packed(arrays[name].astype(np.float32))
+    if "probabilities" in arrays:
+        course["probabilities"] = packed(quantized(arrays["probabilities"]))
+    return course
