@@ -36,7 +36,7 @@ def write_movies(path: Path, recording: Recording, actions: Sequence[str]) -> No
     import imageio.v2 as imageio
 
     with contextlib.ExitStack() as stack:
-        writers = [
+        writers: list[Any] = [
             stack.enter_context(imageio.get_writer(path.with_suffix(ending), **options))
             for ending, options in FORMATS.items()
         ]
@@ -52,9 +52,7 @@ def frames(recording: Recording, actions: Sequence[str]) -> Iterator[np.ndarray]
         yield np.asarray(_frame(arrays, step, actions))
 
 
-def _frame(
-    arrays: Mapping[str, np.ndarray], step: int, actions: Sequence[str]
-) -> "Image.Image":
+def _frame(arrays: Mapping[str, np.ndarray], step: int, actions: Sequence[str]) -> "Image.Image":
     from PIL import Image, ImageDraw
 
     pictures = [arrays["observations"][step].transpose(1, 2, 0)]

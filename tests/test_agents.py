@@ -6,6 +6,8 @@ import torch
 
 from models import AGENTS, agent_class, build_agent
 from models.agent import Agent, Step, TensorMemory
+from models.helm import attention_by_step
+from models.networks import unit_images
 from tests.agents import random_images, small_config, spaces
 from tests.counting import CountingEnv
 from tests.tiny_clip import tiny_settings
@@ -221,3 +223,69 @@ def test_the_mean_return_is_padded_with_zeros_until_as_many_episodes_as_environm
 def test_an_unknown_agent_is_refused_with_a_suggestion():
     with pytest.raises(UserError, match=r"unknown agent 'HELLM'.*Did you mean 'HELM'"):
         agent_class("HELLM")
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_looking_into_an_agent_changes_nothing(name):
+    _, agent = build(name)
+    agent.eval()
+    images, starts = random_images(6, 3), torch.zeros(6, 3, dtype=torch.bool)
+    starts[0] = starts[3, 1] = True
+
+    def play(look):
+        memory, torch_state = agent.initial_memory(3), torch.get_rng_state()
+        values = []
+        for t in range(6):
+            if look:
+                agent.inspect(images[t], memory, starts[t])
+            values.append(agent.act(images[t], memory, starts[t]).values)
+        torch.set_rng_state(torch_state)
+        return torch.stack(values)
+
+    assert torch.equal(play(look=False), play(look=True))
+
+
+@pytest.mark.parametrize("name", [name for name in AGENTS if "HELM" in name])
+def test_attention_goes_to_steps_of_the_running_episode(name):
+    _, agent = build(name, mem_len=8)
+    memory = agent.initial_memory(2)
+    n_head, _ = agent.language_model.heads
+    for t in range(6):
+        starts = torch.tensor([t == 0, t in (0, 4)])
+        images = random_images(2)
+        attention = agent.inspect(images, memory, starts)["attention"]
+        agent.act(images, memory, starts)
+    n_tokens = 2 if name == "SHELM" else 1
+    n_steps = (8 + n_tokens) // n_tokens
+    assert attention.shape == (2, agent.language_model.n_layer, n_head, n_steps)
+    assert attention.sum(-1) == pytest.approx(1, abs=2e-3)
+
+
+def test_attention_to_the_tokens_of_a_step_is_added_up():
+    shares = torch.arange(14.0).view(1, 1, 1, 2, 7)  # two new tokens, five slots
+    by_step = attention_by_step(shares)
+    # Columns are averaged over the new tokens: 3.5, 4.5, ... 9.5; the oldest step lost a token.
+    assert by_step.tolist() == [[[[3.5, 10.0, 14.0, 18.0]]]]
+
+
+def test_helm_tells_the_single_token_that_a_large_beta_would_retrieve():
+    _, agent = build("HELM")
+    images, starts = random_images(3), torch.ones(3, dtype=torch.bool)
+    told = agent.inspect(images, agent.initial_memory(3), starts)
+    agent.to_language.beta = 1e6
+    tokens = agent.to_language(unit_images(images))
+    vocabulary = agent.language_model.vocabulary
+    ids = torch.tensor([vocabulary.index(word) for (word,) in told["words"]])
+    torch.testing.assert_close(tokens[:, 0], agent.language_model.embed(ids), atol=1e-4, rtol=0)
+    sharp = agent.inspect(images, agent.initial_memory(3), starts)["entropy"]
+    assert (sharp < told["entropy"]).all()
+    assert sharp == pytest.approx(0, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_step_tells_the_probability_of_every_action(name):
+    _, agent = build(name)
+    starts = torch.ones(3, dtype=torch.bool)
+    step = agent.act(random_images(3), agent.initial_memory(3), starts)
+    assert step.all_log_probs.exp().sum(-1).tolist() == pytest.approx([1, 1, 1])
+    assert torch.equal(step.all_log_probs.gather(1, step.actions[:, None])[:, 0], step.log_probs)

@@ -1,5 +1,6 @@
 """What every suite promises. Another suite joins the contract as one more line of CASES."""
 
+import importlib
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -11,7 +12,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 import envs
 from envs import (
+    SUITES,
     Suite,
+    action_names,
     check_env_name,
     continuous_recognition,
     make_vector_env,
@@ -249,3 +252,21 @@ def test_a_simulator_that_lacks_an_optional_part_is_a_users_error(monkeypatch):
     monkeypatch.setattr(minigrid, "make", make)
     with pytest.raises(UserError, match=f"'{DYNAMIC_OBSTACLES}': imageio is missing"):
         make_vector_env(settings(DYNAMIC_OBSTACLES), 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "n_actions", "expected"),
+    [
+        ("MiniGrid-MemoryS11-v0", 3, ["left", "right", "forward"]),
+        ("RandomMaze-v0", 4, ["north", "south", "east", "west"]),
+        ("ContinuousRecognition-v0", 3, ["new", "old", "2"]),
+    ],
+)
+def test_actions_have_names_and_numbers_where_none_is_known(name, n_actions, expected):
+    assert action_names(name, n_actions) == expected
+
+
+@pytest.mark.parametrize("suite", {suite.module for suite in SUITES.values()})
+def test_no_two_actions_of_a_suite_have_the_same_name(suite):
+    names = importlib.import_module(suite).ACTION_NAMES
+    assert len(set(names)) == len(names) > 1

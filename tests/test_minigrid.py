@@ -170,3 +170,16 @@ def test_a_task_unknown_to_envpool_is_played_slower_with_a_notice(monkeypatch, c
     assert isinstance(env, gymnasium.vector.SyncVectorEnv)
     assert len(caplog.messages) == 1
     assert PUBLISHED[0] in caplog.messages[0]
+
+
+def test_environments_to_look_at_draw_the_whole_grid_of_every_episode():
+    config = SimpleNamespace(env="MiniGrid-Empty-5x5-v0", n_envs=2)
+    env = minigrid.make_drawn(config, seed=0)
+    env.reset()
+    before = env.render()
+    forward = minigrid.ACTION_NAMES.index("forward")
+    env.step(np.array([forward, minigrid.ACTION_NAMES.index("done")]))
+    after = env.render()
+    assert [picture.shape for picture in after] == [(80, 80, 3)] * 2
+    assert (before[0] != after[0]).any()
+    assert (before[1] == after[1]).all()

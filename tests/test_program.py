@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import huggingface_hub
@@ -234,3 +235,31 @@ def test_a_mistake_in_an_evaluation_gets_one_line(mistake, in_empty_folder, caps
     assert eval_program.main(command) == 2
     assert_one_line(capsys, line)
     assert sorted(in_empty_folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_evaluation_leaves_a_page_to_look_at(name, in_empty_folder, capsys):
+    folder = train(name, "first")
+    command = ["--ckpt-path", str(folder), "--n-episodes", "2", "--report"]
+    assert eval_program.main(command) == 0
+    (page,) = folder.glob("ckpt_best_eval_*.html")
+    assert str(page) in capsys.readouterr().out
+    (data,) = re.findall(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)
+    data = json.loads(data)
+    assert data["title"] == f"{name} on {TASK}"
+    assert data["actions"][:3] == ["left", "right", "forward"]
+    assert set(data["pictures"]) == {"views", "wholes"}
+    remembers = "HELM" in name
+    for episode in data["episodes"]:
+        assert ("attention" in episode) == remembers
+        assert ("words" in episode) == (name in ("HELM", "SHELM"))
+        assert ("entropy" in episode) == (name == "HELM")
+
+
+def test_an_evaluation_leaves_movies(in_empty_folder):
+    folder = train("SHELM", "first")
+    command = ["--ckpt-path", str(folder), "--n-episodes", "1", "--video"]
+    assert eval_program.main(command) == 0
+    kept = Path("episodes", TASK, "SHELM").iterdir()
+    assert {path.suffix for path in kept} == {".npz", ".gif", ".mp4"}
+    assert not list(folder.glob("*.html"))

@@ -183,3 +183,15 @@ def test_a_restored_environment_continues_to_the_bit(tmp_path):
 def test_a_state_of_another_number_of_environments_is_refused():
     with pytest.raises(ValueError, match="3 environments, this is 2"):
         make(2).load_state_dict(make(3).state_dict())
+
+
+def test_a_maze_is_drawn_whole_with_its_agent_and_its_goal():
+    env = make(3)
+    views, _ = env.reset()
+    for row, picture in enumerate(env.render()):
+        assert picture.shape == (25, 25, 3)
+        ((y, x),) = np.argwhere((picture == COLOURS[AGENT]).all(-1))
+        assert (picture == COLOURS[GOAL]).all(-1).sum() == 1
+        around = np.pad(picture, ((4, 4), (4, 4), (0, 0)), constant_values=160)
+        expected = around[y : y + 9, x : x + 9].transpose(2, 0, 1)
+        np.testing.assert_array_equal(views[row], expected)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -91,7 +91,7 @@ def _details(
     """Return what there is to look at before the agent acts on what it has seen.  [N, ...]"""
     details = agent.inspect(*seen)
     if env.render_mode == "rgb_array":
-        details["overviews"] = np.stack(env.render())
+        details["overviews"] = np.stack(cast(tuple[np.ndarray, ...], env.render()))
     return details
 
 

@@ -1,0 +1,49 @@
+"""Recordings in detail without a simulator or a language model."""
+
+import numpy as np
+
+from trainers.evaluation import Episode, Recording
+
+ACTIONS = ["left", "right", "forward"]
+VOCABULARY = np.array(["key", "door", "<wall>", "ball"])
+KEY_STEP = 2  # the step that the last head of the last layer always looks at
+
+
+def recording(length, seed=0, n_words=2, n_layers=2, n_heads=3):
+    """Return an episode of random steps; n_words=0 is an agent without words, n_layers=0 without
+    a language model."""
+    generator = np.random.default_rng(seed)
+    rewards = np.zeros(length)
+    rewards[-1] = 0.5
+    steps = {
+        "observations": generator.integers(2, size=(length, 3, 7, 7), dtype=np.uint8) * 200,
+        "actions": generator.integers(len(ACTIONS), size=length),
+        "rewards": rewards,
+        "values": generator.normal(size=length),
+    }
+    steps["observations"] = steps["observations"].repeat(8, axis=2).repeat(8, axis=3)
+    details = {
+        "probabilities": generator.dirichlet(np.ones(len(ACTIONS)), size=length),
+        "overviews": generator.integers(256, size=(length, 1, 1, 3), dtype=np.uint8)
+        * np.ones((16, 16, 1), np.uint8),
+    }
+    if n_words:
+        steps["words"] = VOCABULARY[(np.arange(length)[:, None] + np.arange(n_words)) % 4]
+        steps["similarities"] = 0.5 - np.arange(n_words) / 10 * np.ones((length, 1))
+    if n_words == 1:
+        details["entropy"] = np.full(length, np.log(10.0))
+    if n_layers:
+        details["attention"] = attention(length, n_layers, n_heads, generator)
+    return Recording(Episode(0.5, length), steps, details)
+
+
+def attention(length, n_layers, n_heads, generator):
+    """Return random attention to all steps so far.  [T, L, H, T]"""
+    looks = np.zeros((length, n_layers, n_heads, length))
+    for t in range(length):
+        shares = generator.dirichlet(np.ones(t + 1), size=(n_layers, n_heads))
+        looks[t, :, :, length - 1 - t :] = shares
+        if t > KEY_STEP:
+            looks[t, -1, -1] = 0
+            looks[t, -1, -1, length - 1 - t + KEY_STEP] = 1
+    return looks

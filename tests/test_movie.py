@@ -1,0 +1,49 @@
+import imageio.v3 as iio
+import numpy as np
+import pytest
+
+from report.movie import frames, write_movies
+from tests.recordings import ACTIONS, recording
+
+
+def test_a_movie_has_a_frame_a_step_in_both_formats(tmp_path):
+    one = recording(5)
+    write_movies(tmp_path / "episode.npz", one, ACTIONS)
+    expected = np.stack(list(frames(one, ACTIONS)))
+    assert {path.name for path in tmp_path.iterdir()} == {"episode.gif", "episode.mp4"}
+    for ending in ("gif", "mp4"):
+        shown = iio.imread(tmp_path / f"episode.{ending}")
+        assert shown.shape == expected.shape
+        assert np.abs(shown.astype(float) - expected).mean() < 12
+
+
+def test_a_frame_shows_the_view_and_the_world_side_by_side():
+    one = recording(3)
+    frame = list(frames(one, ACTIONS))[1]
+    view = one.steps["observations"][1].transpose(1, 2, 0)
+    assert np.array_equal(frame[16 + 4 : 16 + 4 + 280 : 5, 16 : 16 + 280 : 5], view)
+    assert (frame[16 + 144, 16 + 280 + 16 + 144] == one.details["overviews"][1, 0, 0]).all()
+
+
+CHANGES = {
+    "words": lambda words: words[::-1],
+    "similarities": lambda similarities: similarities / 2,
+    "values": lambda values: values + 1,
+    "actions": lambda actions: (actions + 1) % len(ACTIONS),
+}
+
+
+@pytest.mark.parametrize("changed", CHANGES)
+def test_what_is_written_follows_the_episode(changed):
+    one = recording(2)
+    before = next(frames(one, ACTIONS))
+    one.steps[changed] = CHANGES[changed](one.steps[changed])
+    assert (next(frames(one, ACTIONS)) != before).any()
+
+
+def test_an_agent_without_words_shows_its_actions():
+    one = recording(2, n_words=0, n_layers=0)
+    before = next(frames(one, ACTIONS))
+    one.details["probabilities"] = np.zeros((2, 3))
+    assert (next(frames(one, ACTIONS)) != before).any()
+    assert not any(side % 16 for side in before.shape[:2])

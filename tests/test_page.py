@@ -1,0 +1,69 @@
+import json
+import re
+
+import numpy as np
+import pytest
+
+from report.page import EpisodePage
+from tests.recordings import ACTIONS, VOCABULARY, recording
+from tests.test_packing import drawn, unpacked
+
+FACTS = {"return": "0.5"}
+
+
+def page_of(*recordings):
+    page = EpisodePage("SHELM on a task", ACTIONS)
+    for one in recordings:
+        page.add(one)
+    return page
+
+
+def test_an_episode_is_in_the_page_step_by_step():
+    one = recording(6)
+    data = page_of(recording(3, seed=1), one).data(FACTS)
+    episode = data["episodes"][1]
+    assert episode["return"] == 0.5
+    for name in ("actions", "rewards", "values"):
+        assert unpacked(episode[name]) == pytest.approx(one.steps[name])
+    shares = (unpacked(episode["probabilities"]) / 255) ** 2
+    assert shares == pytest.approx(one.details["probabilities"], abs=0.004)
+    words = np.array(data["words"])[unpacked(episode["words"])]
+    np.testing.assert_array_equal(words, one.steps["words"])
+    assert unpacked(episode["similarities"]) / 1e4 == pytest.approx(one.steps["similarities"])
+    assert set(data["words"]) == set(VOCABULARY)
+
+
+def test_a_page_shows_the_pictures_of_every_step():
+    page, one = page_of(recording(3, seed=1)), recording(6)
+    page.add(one)
+    episode = page.data(FACTS)["episodes"][1]
+    views = drawn(page._pictures["views"])[unpacked(episode["views"])]
+    np.testing.assert_array_equal(views, one.steps["observations"].transpose(0, 2, 3, 1))
+    wholes = drawn(page._pictures["wholes"])[unpacked(episode["wholes"])]
+    np.testing.assert_array_equal(wholes, one.details["overviews"])
+
+
+def test_a_page_holds_every_head_of_every_layer():
+    one = recording(6)
+    data = page_of(one).data(FACTS)
+    looks = unpacked(data["episodes"][0]["attention"])
+    assert looks.shape == (2, 3, 6 * 7 / 2)
+    last = (looks[:, :, -6:] / 255.0) ** 2
+    assert last == pytest.approx(one.details["attention"][-1], abs=0.004)
+    assert data["leastAttention"] == 0
+
+
+def test_an_agent_without_language_has_a_page_without_memory():
+    data = page_of(recording(4, n_words=0, n_layers=0)).data(FACTS)
+    assert not {"words", "similarities", "attention", "entropy"} & set(data["episodes"][0])
+    assert data["words"] == []
+
+
+def test_the_file_needs_nothing_else_and_no_word_can_end_its_script(tmp_path):
+    page_of(recording(4)).write(tmp_path / "page.html", FACTS)
+    text = (tmp_path / "page.html").read_text()
+    assert "{{" not in text
+    assert not re.search(r"""(src|href)\s*=\s*["'](?!data:)|https?:|@import|url\(""", text)
+    (data,) = re.findall(r'type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert "<wall>" in json.loads(data)["words"]
+    assert "<" not in data
