@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from PIL import Image, ImageDraw, ImageFont
 
 PICTURE = 288  # height of both pictures, in pixels
+SHARP_FACTOR = 3  # from which on pixels are enlarged by whole numbers only
 MARGIN = 16
 TEXT_WIDTH = 272
 SIZES = {"large": 26, "normal": 17, "small": 13}
@@ -71,12 +72,12 @@ def _frame(arrays: Mapping[str, np.ndarray], step: int, actions: Sequence[str]) 
 
 
 def _enlarged(picture: np.ndarray) -> "Image.Image":
-    """Return a picture [H, W, 3] as near to PICTURE high as its pixels allow, all alike."""
+    """Return a picture [H, W, 3] about PICTURE high, its pixels sharp where they are large."""
     from PIL import Image
 
     image = Image.fromarray(picture)
     factor = max(1, PICTURE // image.height)
-    if image.height > PICTURE:
+    if factor * image.height != PICTURE and factor < SHARP_FACTOR:
         return image.resize((image.width * PICTURE // image.height, PICTURE))
     return image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
 

@@ -45,16 +45,25 @@ def packed_within(arrays: Sequence[np.ndarray], max_bytes: float) -> tuple[list[
     """Pack uint8 arrays together in at most `max_bytes`, as coarsely as that takes.
 
     Returns:
-        The arrays, every number a multiple of some step, and the step.
+        The arrays, their numbers rounded to multiples of some step, and the step.
     """
-    step = 1
     for step in COARSENESS:
-        rounded = (array // step * step for array in arrays)
-        blobs = [zlib.compress(array.tobytes(), 6) for array in rounded]
-        if sum(map(len, blobs)) <= max_bytes:
+        blobs, room = [], max_bytes if step < COARSENESS[-1] else math.inf
+        for array in arrays:
+            blobs.append(zlib.compress(rounded(array, step).tobytes(), 6))
+            room -= len(blobs[-1])
+            if room < 0:  # no need to pack the others
+                break
+        else:
             break
     pairs = zip(blobs, arrays, strict=True)
     return [_packed_bytes(blob, array) for blob, array in pairs], step
+
+
+def rounded(array: np.ndarray, step: int) -> np.ndarray:
+    """Return uint8 numbers as the nearest multiples of a step; the largest number stays itself."""
+    nearest = (array.astype(np.uint16) + step // 2) // step * step
+    return nearest.clip(max=255).astype(np.uint8)
 
 
 def _packed_bytes(blob: bytes, array: np.ndarray) -> Packed:

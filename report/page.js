@@ -395,10 +395,18 @@ function listen() {
   new ResizeObserver(paint).observe(element("course"));
 }
 
+/** Go where the address says, as in page.html#episode=2&step=14. */
+async function openAddress() {
+  const wanted = new URLSearchParams(location.hash.slice(1));
+  const place = (name, count) => Math.max(1, Math.min(count, parseInt(wanted.get(name)) || 1)) - 1;
+  await choose(place("episode", data.episodes.length));
+  move(place("step", episode.length));
+}
+
 buildHeader();
 buildEpisodes();
 buildActions();
 buildSelectors();
 listen();
 for (const name of Object.keys(data.pictures)) pictures[name] = await Pictures.load(data.pictures[name]);
-await choose(0);
+await openAddress();

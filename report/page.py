@@ -63,7 +63,7 @@ class EpisodePage:
             "facts": facts,
             "actions": self._actions,
             "words": list(self._words),
-            "leastAttention": (coarseness / 255) ** 2 if coarseness > 1 else 0,
+            "leastAttention": (coarseness // 2 / 255) ** 2,
             "pictures": {
                 name: pictures.packed(PICTURE_BYTES)
                 for name, pictures in self._pictures.items()

@@ -16,6 +16,7 @@ from report.packing import (
     packed,
     packed_within,
     quantized,
+    rounded,
     tiled,
 )
 
@@ -88,7 +89,13 @@ def test_arrays_lose_detail_until_they_fit():
     (entry,), step = packed_within([array], 10_000)
     assert 1 < step < COARSENESS[-1]
     assert len(base64.b64decode(entry["data"])) <= 10_000
-    np.testing.assert_array_equal(unpacked(entry), array // step * step)
+    np.testing.assert_array_equal(unpacked(entry), rounded(array, step))
+
+
+def test_rounding_keeps_nothing_and_everything():
+    numbers = np.array([0, 7, 8, 23, 24, 247, 255], np.uint8)
+    assert rounded(numbers, 16).tolist() == [0, 0, 16, 16, 32, 240, 255]
+    assert rounded(numbers, 1).tolist() == numbers.tolist()
 
 
 def test_nothing_to_pack_is_packed():

@@ -45,14 +45,14 @@ def opened(browser, written):
     """Return a function that opens a page and, at the end, fails if it reported an error."""
     contexts, errors = [], []
 
-    def open_page(name="shelm", screen="laptop", **options):
+    def open_page(name="shelm", screen="laptop", place="", **options):
         width, height = SCREENS[screen]
         viewport = {"width": width, "height": height}
         contexts.append(browser.new_context(viewport=viewport, offline=True, **options))
         page = contexts[-1].new_page()
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
-        page.goto((written / f"{name}.html").as_uri())
+        page.goto((written / f"{name}.html").as_uri() + place)
         page.wait_for_selector("#episodes [aria-current=true]")
         return page
 
@@ -176,14 +176,14 @@ def test_an_episode_is_chosen_from_the_list(opened):
 def test_clicking_the_step_that_is_looked_back_at_goes_there(opened):
     page = opened()
     page.keyboard.press("End")
-    page.select_option("#layer", value="1")
-    page.select_option("#head", value="2")
+    page.select_option("#layer", index=1)
+    page.select_option("#head", index=3)
     (target,) = page.locator("#targets button").all()
     assert target.inner_text().split("\n") == ["100 %", f"step {KEY_STEP + 1}, <wall>"]
     target.click()
     assert step(page) == KEY_STEP
     page.keyboard.press("End")
-    page.select_option("#head", value="-1")
+    page.select_option("#head", index=0)
     assert page.locator("#targets button").count() > 1
 
 
@@ -237,6 +237,20 @@ def test_an_agent_without_language_shows_no_memory(opened):
         assert not page.is_visible(part)
     assert page.locator(".track").count() == 2
     assert page.is_visible("#choice")
+
+
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [
+        ("#episode=2&step=4", "4 / 5"),
+        ("#step=99", f"{LENGTH} / {LENGTH}"),
+        ("#episode=-1&step=x", f"1 / {LENGTH}"),
+    ],
+)
+def test_an_address_can_name_a_step(opened, place, shown):
+    page = opened(place=place)
+    page.wait_for_function(f"document.getElementById('step').textContent === '{shown}'")
+    assert page.inner_text("#step") == shown
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
