@@ -14,8 +14,8 @@ from utils.files import written_whole
 HERE = Path(__file__).parent
 SCRIPTS = ("decode.js", "charts.js", "page.js")
 # What compressed bytes may take, so that ten episodes stay under 5 MB once written as text.
-ATTENTION_BYTES = 1.8e6
-PICTURE_BYTES = 0.7e6
+ATTENTION_BYTES = 1.5e6
+PICTURE_BYTES = 0.6e6
 COSINE_STEPS = 10_000  # cosines are kept to four decimals
 
 
