@@ -12,7 +12,7 @@ PIXEL_COLOURS = 3
 SMALLEST_TILE = 4
 TRIAL_FRAMES = 64  # from which the side of a tile is chosen
 LOSSY_QUALITIES = (80, 60, 40, 20)
-COARSENESS = (1, 2, 4, 8, 16, 32, 64)
+COARSENESS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 Packed = dict[str, object]
 

@@ -2,7 +2,6 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const element = (id) => document.getElementById(id);
-const SPEEDS = [1, 2, 4, 8, 16, 32, 64];
 const MOST_TARGETS = 6;
 const LEAST_SHARE = 0.005;
 const LEAST_NAMED = 0.001;
@@ -15,7 +14,6 @@ let step = 0;
 let tracks = {};
 let shares = null;
 let ranks = new Map();
-let timer = null;
 let loading = 0;
 
 const percent = (share) => `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
@@ -317,38 +315,6 @@ function follow(track) {
       track.canvas.addEventListener(end, stop, { once: true });
     }
   };
-}
-
-function pause() {
-  clearInterval(timer);
-  timer = null;
-  showPlaying();
-}
-
-function play() {
-  if (step === episode.length - 1) step = -1;
-  clearInterval(timer);
-  timer = setInterval(advance, 1000 / Number(element("speed").value));
-  showPlaying();
-  advance();
-}
-
-function advance() {
-  move(step + 1);
-  if (step === episode.length - 1) pause();
-}
-
-function showPlaying() {
-  element("player").classList.toggle("playing", timer !== null);
-  element("play").setAttribute("aria-label", timer === null ? "Play" : "Pause");
-}
-
-const toggle = () => (timer === null ? play() : pause());
-
-function changeSpeed(by) {
-  const select = element("speed");
-  select.selectedIndex = Math.max(0, Math.min(SPEEDS.length - 1, select.selectedIndex + by));
-  if (timer !== null) play();
 }
 
 function switchTheme() {

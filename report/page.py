@@ -12,7 +12,7 @@ from trainers.evaluation import Recording
 from utils.files import written_whole
 
 HERE = Path(__file__).parent
-SCRIPTS = ("decode.js", "charts.js", "page.js")
+SCRIPTS = ("decode.js", "charts.js", "player.js", "page.js")
 # What compressed bytes may take, so that ten episodes stay under 5 MB once written as text.
 ATTENTION_BYTES = 1.5e6
 PICTURE_BYTES = 0.6e6
