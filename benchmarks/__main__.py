@@ -9,9 +9,10 @@ from pathlib import Path
 from benchmarks.comparing import Figures, Pair, compare
 from benchmarks.growth import Cost, costs
 from benchmarks.measuring import Machine
-from benchmarks.tables import Table, save_json
+from benchmarks.tables import Table
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import UserError, suggestion
+from utils.run_folder import write_json
 
 PARTS = {
     "transformer-xl": "benchmarks.language_memory",
@@ -24,6 +25,7 @@ PARTS = {
 }
 GROWTH = "growth"
 NAMES = (*PARTS, GROWTH)
+MOST_THREADS = 1024
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +41,9 @@ def benchmark(argv: Sequence[str] | None) -> None:
         "--quick", action="store_true", help="tiny sizes: that it runs, not how fast"
     )
     cores = os.cpu_count() or 1
-    parser.add_argument("--threads", type=whole_number(1), default=cores, help="cores to use")
+    parser.add_argument(
+        "--threads", type=whole_number(1, MOST_THREADS), default=cores, help="cores to use"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
     arguments = parser.parse_args(argv)
     chosen = check_names("--only", arguments.only, NAMES)
@@ -51,7 +55,7 @@ def benchmark(argv: Sequence[str] | None) -> None:
         content = {"machine": machine._asdict(), "quick": arguments.quick}
         content["parts"] = [row._asdict() for row in figures]
         content["growth"] = [row._asdict() for row in growth]
-        save_json(arguments.json, content)
+        write_json(arguments.json, content)
 
 
 def check_names(option: str, names: Sequence[str], allowed: Iterable[str]) -> Sequence[str]:

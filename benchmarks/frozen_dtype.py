@@ -3,7 +3,7 @@
 Here the plain version is ours in float32, so that the largest difference is the drift.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -13,7 +13,7 @@ from benchmarks.comparing import Pair
 from benchmarks.language_memory import random_model
 from benchmarks.random_models import MINILM, TINY, WITHOUT_VOCABULARY
 from benchmarks.reading import Store
-from models.language import load_language_model
+from models.language import LanguageModel, load_language_model
 
 
 def pairs(quick: bool) -> Iterator[Pair]:
@@ -22,7 +22,7 @@ def pairs(quick: bool) -> Iterator[Pair]:
         (TINY, 12, 3, 6) if quick else (WITHOUT_VOCABULARY, 511, 16, 100)
     )
     store = Store.staggered(n_envs, episode)
-    loaders = {
+    loaders: dict[str, Callable[..., LanguageModel]] = {
         "MiniLM": partial(load_language_model, MINILM, mem_len, None, "cpu"),
         "Transformer-XL": partial(random_model, size, mem_len),
     }

@@ -1,9 +1,6 @@
 """The one printer of tables."""
 
-import json
 import re
-from pathlib import Path
-from typing import Any
 
 Cell = str | float | None
 
@@ -31,8 +28,3 @@ def _shown(cell: Cell, spec: str, width: str) -> str:
     if isinstance(cell, str) or cell is None:
         return format("–" if cell is None else cell, width)
     return format(cell, spec)
-
-
-def save_json(path: Path, content: dict[str, Any]) -> None:
-    """Write figures for programs to read."""
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

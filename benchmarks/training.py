@@ -21,11 +21,11 @@ from typing import NamedTuple
 
 import torch
 
-from benchmarks.__main__ import check_names
+from benchmarks.__main__ import MOST_THREADS, check_names
 from benchmarks.measuring import Machine, Stopwatch, in_own_process, peak_megabytes
 from benchmarks.random_models import write_clip, write_transformer_xl
 from benchmarks.shares import PARTS, profiled
-from benchmarks.tables import Table, save_json
+from benchmarks.tables import Table
 from envs import make_vector_env
 from models import AGENTS, agent_class, build_agent, resolve_device
 from trainers.ppo import PPOTrainer
@@ -33,8 +33,10 @@ from utils.command_line import Parser, run_program, whole_number
 from utils.config import Config, load_config
 from utils.errors import UserError
 from utils.metrics import FILE
+from utils.run_folder import write_json
 from utils.seeding import seed_everything
 
+MOST_STEPS = 10**9
 RIVAL, RIVALLED = "RecurrentPPO", "Impala-PPO"
 
 
@@ -99,11 +101,17 @@ def benchmark(argv: Sequence[str] | None) -> None:
     parser = Parser(prog="python -m benchmarks.training", description=__doc__.split("\n")[0])
     names = ", ".join(RECIPES)
     parser.add_argument("--agents", nargs="+", metavar="NAME", default=list(AGENTS), help=names)
-    parser.add_argument("--steps", type=whole_number(1), default=20_000, help="of a run")
+    parser.add_argument(
+        "--steps", type=whole_number(1, MOST_STEPS), default=20_000, help="of a run"
+    )
     warm_up_help = "steps of a run before those that count as steady"
-    parser.add_argument("--warm-up", type=whole_number(0), default=4096, help=warm_up_help)
+    parser.add_argument(
+        "--warm-up", type=whole_number(0, MOST_STEPS), default=4096, help=warm_up_help
+    )
     cores = os.cpu_count() or 1
-    parser.add_argument("--threads", type=whole_number(1), default=cores, help="cores to use")
+    parser.add_argument(
+        "--threads", type=whole_number(1, MOST_THREADS), default=cores, help="cores to use"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument(
         "--var", metavar="KEY=VALUE", action="append", default=[], help="one setting, repeatable"
@@ -125,7 +133,7 @@ def benchmark(argv: Sequence[str] | None) -> None:
     report_shares(runs)
     if arguments.json:
         content = {"machine": machine._asdict(), "options": options._asdict()}
-        save_json(arguments.json, content | {"runs": [run._asdict() for run in runs]})
+        write_json(arguments.json, content | {"runs": [run._asdict() for run in runs]})
 
 
 def with_rival(names: Sequence[str]) -> list[str]:

@@ -83,8 +83,12 @@ class RandomImages:
         return self._images(), rewards, nothing, nothing.copy(), {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return an empty state."""
-        return {}
+        """Return that nothing can be saved."""
+        return {"resumable": False}
+
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Return that new episodes must be begun."""
+        return False
 
     def _images(self) -> np.ndarray:
         shape = (self.num_envs, *self.single_observation_space.shape)
@@ -101,7 +105,7 @@ def prepare(size: Size, n_steps: int, all_differ: bool) -> Prepared:
         env = RandomImages(config.n_envs) if all_differ else make_vector_env(config, seed=0)
         agent = build_agent(config, env.single_observation_space, env.single_action_space)
     trainer = PPOTrainer(config, agent, env)
-    scene = trainer.first_scene()
+    scene = trainer.first_scene(config.seed)
     for _ in range(0 if all_differ else ROLLOUTS_BEFORE):
         _, scene = trainer.collect(scene)
     rollout, _ = trainer.collect(scene)

@@ -116,6 +116,10 @@ class PPOTrainer:
                 keeper.after_rollout(metrics["rollout/return_mean"])
                 bar.set_postfix_str(f"return {metrics['rollout/return_mean']:.3f}")
             note_end(folder)
+        return self.summary()
+
+    def summary(self) -> Summary:
+        """Return what the run has come to so far."""
         return Summary(
             self.env_steps,
             self.seconds,
@@ -162,34 +166,19 @@ class PPOTrainer:
             bar: Shows the progress.
             after_step: Called between steps; what it raises ends the rollout.
         """
-        observations, starts, memory = scene
         rollout = self.rollout
         for t in range(rollout.n_stored if rollout else 0, self.config.n_rollout_steps):
-            step = self.agent.act(observations, memory, starts)
-            if rollout is None:
-                rollout = Rollout(self.config.n_rollout_steps, observations, step.context)
-            rollout.store(t, observations, starts, step)
-
-            after, rewards, terminated, truncated, info = self.env.step(step.actions.cpu().numpy())
-            ended = terminated | truncated
-            rollout.rewards[t] = self._to_device(rewards)
-            rollout.continues[t] = self._to_device(~ended)
-            if self.config.bootstrap_truncated and truncated.any():
-                rollout.rewards[t] += self._value_at_time_limit(after, truncated, info, memory)
-
-            self._note_episodes(ended, info)
-            observations, starts = self._to_device(after), self._to_device(ended)
-            self.env_steps += self.env.num_envs
-            self.scene, self.rollout = Scene(observations, starts, memory), rollout
+            rollout, scene = self._take_step(t, rollout, scene)
+            self.scene, self.rollout = scene, rollout
             if bar is not None:
                 bar.update(self.env.num_envs)
             if after_step is not None:
                 after_step()
         assert rollout is not None, "n_rollout_steps is at least 1"
         self.rollout = None
-        bootstrap = self.agent.peek_values(observations, memory, starts)
+        bootstrap = self.agent.peek_values(scene.observations, scene.memory, scene.starts)
         rollout.estimate(bootstrap, self.config.gamma, self.config.gae_lambda)
-        return rollout, Scene(observations, starts, memory)
+        return rollout, scene
 
     def update(self, rollout: Rollout, permutations: Tensor | None = None) -> dict[str, float]:
         """Pass n_epochs times over a rollout and return what to log.
@@ -236,6 +225,29 @@ class PPOTrainer:
         returns = [episode.episode_return for episode in self.episodes]
         return float(np.sum(returns) / max(len(returns), self.env.num_envs))
 
+    def _take_step(self, t: int, rollout: Rollout | None, scene: Scene) -> tuple[Rollout, Scene]:
+        """Act once in every environment and keep it as step t of the rollout, the first of a new.
+
+        Returns:
+            The rollout, and where the environments stand now.
+        """
+        observations, starts, memory = scene
+        step = self.agent.act(observations, memory, starts)
+        if rollout is None:
+            rollout = Rollout(self.config.n_rollout_steps, observations, step.context)
+        rollout.store(t, observations, starts, step)
+
+        after, rewards, terminated, truncated, info = self.env.step(step.actions.cpu().numpy())
+        ended = terminated | truncated
+        rollout.rewards[t] = self._to_device(rewards)
+        rollout.continues[t] = self._to_device(~ended)
+        if self.config.bootstrap_truncated and truncated.any():
+            rollout.rewards[t] += self._value_at_time_limit(after, truncated, info, memory)
+
+        self._note_episodes(ended, info)
+        self.env_steps += self.env.num_envs
+        return rollout, Scene(self._to_device(after), self._to_device(ended), memory)
+
     def _permutation(self, rollout: Rollout) -> Tensor:
         """Return a random order of the samples, or of the sequences for a sequential agent."""
         n = len(rollout.sequences.firsts) if self.agent.sequential else rollout.n_samples
@@ -260,7 +272,8 @@ class PPOTrainer:
             "epoch": epoch,
             "number": number,
             "logged": logged[first],
-            **batch._replace(images=batch.images.images)._asdict(),
+            **batch._asdict(),
+            "images": batch.images.images,
         }
 
     def _learn(self, batch: Batch, now: Coefficients) -> dict[str, Tensor]:
