@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from models.helm import LanguageMemoryAgent
+from models.helm import LanguageMemoryAgent, attention_by_step
 from models.language import LanguageModel
 from models.networks import unit_images
 
@@ -32,14 +32,14 @@ def episode_attention(language_model: LanguageModel, tokens: Tensor) -> Tensor:
     Returns:
         [L, T, T], zero where a step lies ahead.
     """
-    n_steps, n_new, _ = tokens.shape
+    n_steps = len(tokens)
     memory, start = language_model.initial_memory(1), _flags(tokens)
     attention = tokens.new_zeros(language_model.n_layer, n_steps, n_steps)
     for t, new in enumerate(tokens[:, None]):
-        seen = language_model.attention(new, memory, start).mean((1, 2, 3))  # [L, M+K]
-        n_seen = min(t + 1, seen.shape[1] // n_new)
-        by_step = seen[:, seen.shape[1] - n_seen * n_new :].unflatten(-1, (n_seen, n_new))
-        attention[:, t, t + 1 - n_seen : t + 1] = by_step.sum(-1)
+        (by_head,) = attention_by_step(language_model.attention(new, memory, start))
+        seen = by_head.mean(1)  # [L, S]
+        n_seen = min(t + 1, seen.shape[1])
+        attention[:, t, t + 1 - n_seen : t + 1] = seen[:, seen.shape[1] - n_seen :]
         language_model.step(new, memory, start)
     return attention
 
