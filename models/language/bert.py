@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from models.language.causal_layer import CausalLayer
 from models.language.embeddings import DenseEmbeddings
 from models.language.key_value_memory import LayerWindow
-from models.language.language_model import LanguageModel
+from models.language.layer_stack import LayerStack
 from models.language.layers import (
     ACTIVATIONS,
     FrozenFeedForward,
@@ -28,7 +28,7 @@ from models.language.published import PublishedModel
 from utils.errors import UserError
 
 
-class Bert(LanguageModel):
+class Bert(LayerStack):
     """A frozen BERT.
 
     A call with K tokens sees a window of min(M + K, P) tokens, P being the pretrained positions:

@@ -1,17 +1,15 @@
 """What every frozen language model offers as a memory."""
 
 from abc import abstractmethod
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from models.language.causal_layer import LayerOutput
 from models.language.embeddings import TokenEmbeddings
-from models.language.key_value_memory import Foreseen, KeyValueMemory
+from models.language.key_value_memory import Foreseen, KeyValueMemory, LayerWindow
 from models.language.layers import FrozenLinear
 from models.language.published import PublishedModel
 
@@ -27,11 +25,11 @@ class LanguageModel(nn.Module):
         width: D.
         n_layer: L, the layers in use.
         mem_len: M, how many tokens are remembered.
+        heads: How many keys and values a token has in a layer, and their width d.
     """
 
     embeddings: TokenEmbeddings
-    layers: nn.ModuleList
-    heads: tuple[int, int]  # their number H and width d
+    heads: tuple[int, int]
 
     def __init__(self, published: PublishedModel, mem_len: int) -> None:
         super().__init__()
@@ -40,9 +38,9 @@ class LanguageModel(nn.Module):
         self.mem_len = mem_len
 
     @property
+    @abstractmethod
     def n_layer(self) -> int:
         """Return L."""
-        return len(self.layers)
 
     @property
     def width(self) -> int:
@@ -61,7 +59,7 @@ class LanguageModel(nn.Module):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return the sha256 of the file the weights came from."""
+        """Return the sha256 of what the weights came from."""
         return self.published.fingerprint()
 
     def initial_memory(self, n_envs: int, n_new: int = 1) -> KeyValueMemory:
@@ -76,7 +74,7 @@ class LanguageModel(nn.Module):
 
     def pack(self, dtype: torch.dtype = torch.float32) -> Self:
         """Lay the layers' weights out for the device they are on; products then use this type."""
-        for module in self.layers.modules():
+        for module in self.modules():
             if isinstance(module, FrozenLinear):
                 module.pack(dtype)
         return self
@@ -105,7 +103,7 @@ class LanguageModel(nn.Module):
         ages = memory.current_ages(starts)
         hidden = memory.recall(tokens, ages)
         if hidden is None:
-            hidden = deque(self._outputs(tokens, memory, ages), maxlen=1)[0].hidden[:, -1]
+            hidden = self._read(tokens, ages, self._windows(tokens, memory, ages))
         if advance:
             memory.advance(tokens.shape[1], ages)
         else:
@@ -119,14 +117,10 @@ class LanguageModel(nn.Module):
         Arguments are those of `step`. The columns are the M slots, oldest first, then the K new
         tokens; what a token cannot see is zero.  [L, N, H, K, M+K]
         """
-        n_head, _ = self.heads
-        n_envs, n_new, _ = tokens.shape
-        maps = []
-        for output in self._outputs(tokens, memory, memory.current_ages(starts)):
-            by_head = output.attention.view(n_head, n_envs, n_new, -1).transpose(0, 1)
-            missing = self.mem_len + n_new - by_head.shape[-1]
-            maps.append(nn.functional.pad(by_head, (missing, 0)))
-        return torch.stack(maps)
+        ages = memory.current_ages(starts)
+        maps = self._look(tokens, ages, self._windows(tokens, memory, ages))
+        n_columns = self.mem_len + tokens.shape[1]
+        return torch.stack([nn.functional.pad(m, (n_columns - m.shape[-1], 0)) for m in maps])
 
     @torch.no_grad()
     def hidden_states(self, tokens: Tensor, memory: KeyValueMemory, starts: Tensor) -> Tensor:
@@ -134,29 +128,42 @@ class LanguageModel(nn.Module):
 
         Arguments are those of `step`.  [L, N, K, D]
         """
-        outputs = self._outputs(tokens, memory, memory.current_ages(starts))
-        return torch.stack([output.hidden for output in outputs])
+        ages = memory.current_ages(starts)
+        return torch.stack([*self._states(tokens, ages, self._windows(tokens, memory, ages))])
 
-    def _outputs(
-        self, tokens: Tensor, memory: KeyValueMemory, ages: Tensor
-    ) -> Iterator[LayerOutput]:
+    def _windows(self, tokens: Tensor, memory: KeyValueMemory, ages: Tensor) -> list[LayerWindow]:
         n_envs, n_new, width = tokens.shape
         if (n_envs, width) != (memory.n_envs, self.width):
             raise ValueError(
                 f"tokens [{n_envs}, {n_new}, {width}] for a memory of {memory.n_envs} envs "
                 f"and a language model of width {self.width}"
             )
-        hidden = self._enter(tokens, ages)
-        windows = memory.windows(ages, self._n_visible(n_new), n_new)
-        for layer, window in zip(self.layers, windows, strict=True):
-            output = layer(hidden, window)
-            hidden = output.hidden
-            yield output
+        return memory.windows(ages, self._n_visible(n_new), n_new)
 
     def _n_visible(self, n_new: int) -> int:
         """Return how many past tokens a call with `n_new` tokens may see."""
         return self.n_past
 
     @abstractmethod
-    def _enter(self, tokens: Tensor, ages: Tensor) -> Tensor:
-        """Return what the first layer reads, given the episodes' ages [N].  [N, K, D]"""
+    def _read(self, tokens: Tensor, ages: Tensor, windows: list[LayerWindow]) -> Tensor:
+        """Return the hidden state [N, D] of the last of K tokens and write them into the windows.
+
+        Args:
+            tokens: Token vectors.  [N, K, D]
+            ages: Tokens before these in each running episode.  [N]
+            windows: What each layer sees.
+        """
+
+    @abstractmethod
+    def _look(self, tokens: Tensor, ages: Tensor, windows: list[LayerWindow]) -> Iterable[Tensor]:
+        """Return every layer's attention, the latest tokens in the last columns.
+
+        Arguments are those of `_read`.  L times [N, H, K, columns]
+        """
+
+    @abstractmethod
+    def _states(self, tokens: Tensor, ages: Tensor, windows: list[LayerWindow]) -> Iterable[Tensor]:
+        """Return every layer's output.
+
+        Arguments are those of `_read`.  L times [N, K, D]
+        """

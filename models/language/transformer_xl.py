@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from models.language.causal_layer import CausalLayer
 from models.language.embeddings import AdaptiveEmbeddings, DenseEmbeddings, TokenEmbeddings
 from models.language.key_value_memory import LayerWindow
-from models.language.language_model import LanguageModel
+from models.language.layer_stack import LayerStack
 from models.language.layers import (
     FrozenFeedForward,
     frozen,
@@ -32,7 +32,7 @@ from utils.errors import UserError
 SUPPORTED = {"pre_lnorm": False, "attn_type": 0, "same_length": True, "untie_r": True}
 
 
-class TransformerXL(LanguageModel):
+class TransformerXL(LayerStack):
     """The frozen Transformer-XL; its result equals recomputing every slot at every step."""
 
     def __init__(self, published: PublishedModel, mem_len: int, n_layer: int | None = None) -> None:
