@@ -109,7 +109,9 @@ def test_a_memory_of_nothing_is_refused():
         load_language_model(TRANSFORMER_XL, mem_len=0)
 
 
-@pytest.mark.parametrize("change", [{"model_type": "gpt2"}, {"model_type": None}])
+@pytest.mark.parametrize(
+    "change", [{"model_type": "t5"}, {"model_type": None}, {"model_type": "bart"}]
+)
 def test_other_kinds_of_models_are_refused(tmp_path, change):
     folder = tiny_bert_folder(tmp_path)
     config = json.loads((folder / "config.json").read_text())

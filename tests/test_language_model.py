@@ -4,16 +4,33 @@ import pytest
 import torch
 
 from models.language import KINDS, describe_language_model, load_language_model
+from models.language.decoder import Decoder
 from models.language.language_model import LanguageModel
+from models.language.layers import FrozenLinear
 from models.language.published import find_model
 from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
+from tests.tiny_decoders import tiny_decoder_folder
 
 N_ENVS = 3
+N_HEADS = {"transformer_xl": 4, "bert": 3, "gpt2": 6, "llama": 6, "qwen3": 6}
 
 
-@pytest.fixture(params=["transformer_xl", "bert"])
-def model(request, tmp_path) -> LanguageModel:
-    folder = TRANSFORMER_XL if request.param == "transformer_xl" else tiny_bert_folder(tmp_path)
+@pytest.fixture(params=N_HEADS)
+def kind(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def folder(kind, tmp_path):
+    if kind == "transformer_xl":
+        return TRANSFORMER_XL
+    if kind == "bert":
+        return tiny_bert_folder(tmp_path)
+    return tiny_decoder_folder(tmp_path, kind)
+
+
+@pytest.fixture
+def model(folder) -> LanguageModel:
     return load_language_model(folder, mem_len=6)
 
 
@@ -82,9 +99,11 @@ def test_what_was_looked_at_ahead_is_read_without_work(model):
     tokens, starts = stream(model)
     memory, other = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)
     calls = []
-    model.layers[0].register_forward_hook(lambda *_: calls.append(1))
+    layer = next(part for part in model.modules() if isinstance(part, FrozenLinear))
+    layer.register_forward_hook(lambda *_: calls.append(1))
     for token, start in zip(tokens, starts, strict=True):
         ahead = model.step(token, memory, start, advance=False)
+        assert calls
         calls.clear()
         assert torch.equal(model.step(token, memory, start), ahead)
         assert not calls
@@ -113,27 +132,26 @@ def test_attention_in_between_does_not_spoil_what_was_looked_at(model):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_packed_weights_give_the_same_numbers(tmp_path, dtype):
-    for folder in (TRANSFORMER_XL, tiny_bert_folder(tmp_path)):
-        packed = load_language_model(folder, mem_len=6, dtype=dtype)
-        plain = KINDS[describe_language_model(folder).model_type].build(find_model(folder), 6, None)
-        tokens, starts = stream(plain)
-        expected = play(plain, plain.initial_memory(N_ENVS), tokens, starts)
-        found = play(packed, packed.initial_memory(N_ENVS), tokens, starts)
-        bound = 1e-5 if dtype == torch.float32 else 0.1
-        torch.testing.assert_close(found, expected, atol=bound, rtol=0)
-        assert found.dtype == torch.float32
-        assert torch.equal(found, expected) is False or dtype == torch.float32
+def test_packed_weights_give_the_same_numbers(folder, dtype):
+    packed = load_language_model(folder, mem_len=6, dtype=dtype)
+    known = KINDS.get(describe_language_model(folder).model_type)
+    plain = (known.build if known else Decoder)(find_model(folder), 6, None)
+    tokens, starts = stream(plain)
+    expected = play(plain, plain.initial_memory(N_ENVS), tokens, starts)
+    found = play(packed, packed.initial_memory(N_ENVS), tokens, starts)
+    bound = 1e-5 if dtype == torch.float32 else 0.1
+    torch.testing.assert_close(found, expected, atol=bound, rtol=0)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected) is False or dtype == torch.float32
 
 
-def test_looking_at_the_attention_changes_nothing(model):
+def test_looking_at_the_attention_changes_nothing(model, kind):
     tokens, starts = stream(model)
     memory = model.initial_memory(N_ENVS)
     play(model, memory, tokens[:9], starts[:9])
     before = memory.copy()
     attention = model.attention(tokens[9], memory, starts[9])
-    n_head, _ = model.heads
-    assert attention.shape == (model.n_layer, N_ENVS, n_head, 1, 7)
+    assert attention.shape == (model.n_layer, N_ENVS, N_HEADS[kind], 1, 7)
     torch.testing.assert_close(attention.sum(-1), torch.ones(attention.shape[:-1]))
     assert same(memory, before)
 

@@ -15,6 +15,7 @@ import main as main_program
 from models import AGENTS
 from tests.golden_data import GOLDEN
 from tests.tiny_clip import tiny_settings
+from tests.tiny_decoders import tiny_decoder_folder
 from trainers.checkpoint import BEST, LAST, load_checkpoint
 
 TASK = "MiniGrid-Empty-5x5-v0"
@@ -75,6 +76,15 @@ def test_an_agent_is_trained_then_evaluated(name, in_empty_folder, capsys):
         with np.load(path, allow_pickle=False) as arrays:
             assert arrays["observations"].shape == (length, 3, 56, 56)
             assert arrays["rewards"].sum() == pytest.approx(episode_return)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen3"])
+def test_any_decoder_serves_as_memory(kind, in_empty_folder):
+    settings = {"language_model": str(tiny_decoder_folder(in_empty_folder / "model", kind))}
+    first, second = (train("HELM", name, mem_len=9, **settings) for name in ("first", "second"))
+    assert [row["env_steps"] for row in metrics(first)] == ["32", "64"]
+    assert metrics(first) == metrics(second)
+    assert eval_program.main(["--ckpt-path", str(first), "--n-episodes", "1"]) == 0
 
 
 @pytest.mark.parametrize("name", AGENTS)

@@ -1,7 +1,8 @@
 """Frozen language models as memories, loaded by name or from a folder."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -34,6 +35,7 @@ class Kind(NamedTuple):
     n_positions: str | None
 
 
+# What is of none of these kinds is a decoder of the transformers library, or not supported.
 KINDS = {
     "transfo-xl": Kind(TransformerXL, "n_layer", "d_model", None),
     "bert": Kind(Bert, "num_hidden_layers", "hidden_size", "max_position_embeddings"),
@@ -66,7 +68,8 @@ def load_language_model(
 
     Args:
         name_or_folder: `all-MiniLM-L6-v2` (installed), `transfo-xl-wt103` (from the hub), any
-            other BERT on the hub, or a local folder in the published layout.
+            BERT or decoder (GPT-2, Llama, Qwen, ...) on the hub, or a local folder in the
+            published layout.
         mem_len: M, how many tokens are remembered; at least 1.
         n_layer: Keep only the first layers; None for all.
         device: Where the weights and memories live.
@@ -89,7 +92,8 @@ def _build(
 ) -> LanguageModel:
     """Return the model of some files, or raise UserError where they do not fit together."""
     try:
-        model = KINDS[facts.model_type].build(files, mem_len, n_layer)
+        build = KINDS[facts.model_type].build if facts.model_type in KINDS else _build_decoder
+        model = build(files, mem_len, n_layer)
         sizes = (model.width, model.embeddings.n_tokens)
         if sizes != (facts.width, facts.n_tokens):
             raise ValueError(f"embeddings are {sizes[1]} x {sizes[0]}")
@@ -112,14 +116,17 @@ def _read_one_token(model: LanguageModel) -> None:
         raise ValueError("what it reads does not become a finite hidden state")
 
 
+def _build_decoder(files: ModelFiles, mem_len: int, n_layer: int | None) -> LanguageModel:
+    from models.language.decoder import Decoder  # brings in the transformers library
+
+    return Decoder(files, mem_len, n_layer)
+
+
 def _describe(files: ModelFiles) -> LanguageModelFacts:
     config = files.config()
     model_type = str(config.get("model_type"))
     if model_type not in KINDS:
-        raise UserError(
-            f"language model '{files.name}': model_type '{model_type}' is not supported."
-            f"{suggestion(model_type, KINDS)} Supported are {', '.join(KINDS)}."
-        )
+        return LanguageModelFacts(model_type, *_describe_decoder(config, model_type, files.name))
     kind = KINDS[model_type]
     keys = [kind.n_layer, kind.width, "vocab_size", kind.n_positions]
     for key in filter(None, keys):
@@ -134,3 +141,17 @@ def _describe(files: ModelFiles) -> LanguageModelFacts:
     )
     n_positions = int(config[kind.n_positions]) if kind.n_positions else None
     return LanguageModelFacts(model_type, n_layer, width, n_tokens, n_positions)
+
+
+def _describe_decoder(
+    config: Mapping[str, Any], model_type: str, name: str
+) -> tuple[int, int, int, int | None]:
+    from models.language.decoder import DECODERS, describe
+
+    if model_type not in DECODERS:
+        raise UserError(
+            f"language model '{name}': model_type '{model_type}' is not supported."
+            f"{suggestion(model_type, (*KINDS, *DECODERS))} Supported are {', '.join(KINDS)}, "
+            "and the decoder-only models of the transformers library (gpt2, llama, qwen3, ...)."
+        )
+    return describe(config, name)

@@ -1,0 +1,228 @@
+"""Decoders of the transformers library against the library reading a whole episode at once."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from models.language import describe_language_model, load_language_model
+from tests.tiny_decoders import DECODERS, N_POSITIONS, WORDS, tiny_decoder_folder
+from utils.errors import UserError
+
+N_ENVS = 3
+EVERYTHING_IN_SIGHT = ["gpt2", "llama", "qwen3"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    made = tmp_path_factory.mktemp("decoders")
+    return {name: tiny_decoder_folder(made / name, name) for name in DECODERS}
+
+
+def library(folder):
+    """Return the model as the library loads it, nothing of ours around it."""
+    from transformers import AutoModel
+
+    return AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+def episodes(n_calls, n_new):
+    """Return token ids [N, T*K] and staggered starts [N, T] of several episodes."""
+    generator = torch.Generator().manual_seed(4)
+    ids = torch.randint(0, len(WORDS), (N_ENVS, n_calls * n_new), generator=generator)
+    starts = torch.zeros(N_ENVS, n_calls, dtype=torch.bool)
+    starts[:, 0] = starts[0, 5] = starts[1, 2] = starts[1, 3] = True
+    return ids, starts
+
+
+def read(model, ids, starts):
+    """Return the hidden states [N, T, D] of streams read call by call with a memory."""
+    n_envs, n_calls = starts.shape
+    n_new = ids.shape[1] // n_calls
+    memory = model.initial_memory(n_envs, n_new)
+    calls = zip(ids.split(n_new, dim=1), starts.unbind(1), strict=True)
+    return torch.stack([model.step(model.embed(i), memory, s) for i, s in calls], dim=1)
+
+
+@torch.no_grad()
+def recomputed(plain, ids, starts):
+    """Return the same, each episode's whole context read anew for every call.  [N, T, D]"""
+    n_envs, n_calls = starts.shape
+    n_new = ids.shape[1] // n_calls
+    rows = []
+    for env in range(n_envs):
+        begin = 0
+        for call in range(n_calls):
+            begin = call if starts[env, call] else begin
+            context = ids[env : env + 1, begin * n_new : (call + 1) * n_new]
+            rows.append(plain(input_ids=context, use_cache=False).last_hidden_state[0, -1])
+    return torch.stack(rows).view(n_envs, n_calls, -1)
+
+
+@torch.no_grad()
+def windowed(plain, ids, n_new, window, last_position):
+    """Return the hidden states [N, T, D] of one episode of which a call sees `window` tokens."""
+    n_tokens = ids.shape[1]
+    columns = torch.arange(n_tokens)
+    last_of_call = columns // n_new * n_new + n_new - 1
+    visible = (columns > last_of_call[:, None] - window) & (columns <= columns[:, None])
+    mask = torch.zeros(visible.shape).masked_fill(~visible, torch.finfo(torch.float32).min)
+    hidden = plain(
+        input_ids=ids,
+        attention_mask=mask.expand(len(ids), 1, n_tokens, n_tokens),
+        position_ids=columns.clamp(max=last_position)[None],
+        use_cache=False,
+    ).last_hidden_state
+    return hidden[:, n_new - 1 :: n_new]
+
+
+@pytest.mark.parametrize("n_new", [1, 2, 3])
+@pytest.mark.parametrize("name", DECODERS)
+def test_episodes_agree_with_recomputing_their_whole_context(folders, name, n_new):
+    longest = N_POSITIONS // n_new  # calls GPT-2's positions allow an episode
+    ids, starts = episodes(3 * longest, n_new)
+    starts[:, ::longest] = True
+    expected = recomputed(library(folders[name]), ids, starts)
+    found = read(load_language_model(folders[name], mem_len=N_POSITIONS), ids, starts)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("mem_len", "n_new"), [(1, 1), (4, 1), (4, 2), (4, 3), (30, 1), (30, 3)])
+@pytest.mark.parametrize("name", EVERYTHING_IN_SIGHT)
+def test_the_oldest_tokens_leave_the_window(folders, name, mem_len, n_new):
+    n_positions = N_POSITIONS if name == "gpt2" else 10**6
+    ids, starts = episodes(36 // n_new, n_new)
+    starts[:] = False
+    window = min(mem_len + n_new, n_positions)
+    expected = windowed(library(folders[name]), ids, n_new, window, n_positions - 1)
+    found = read(load_language_model(folders[name], mem_len=mem_len), ids, starts)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_attention_is_the_librarys_own(folders, name):
+    ids, starts = episodes(7, 1)
+    starts[:] = False
+    model = load_language_model(folders[name], mem_len=9)
+    memory = model.initial_memory(N_ENVS)
+    for token in ids[:, :-1].unbind(1):
+        model.step(model.embed(token[:, None]), memory, starts[:, 0])
+    found = model.attention(model.embed(ids[:, -1:]), memory, starts[:, 0])
+    with torch.no_grad():
+        maps = library(folders[name])(input_ids=ids, output_attentions=True).attentions
+    assert found.shape == (2, N_ENVS, 6, 1, 10)
+    assert (found[..., :3] == 0).all()
+    expected = torch.stack(maps)[..., -1:, :]
+    torch.testing.assert_close(found[..., 3:], expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_embeddings_are_what_the_first_layer_is_fed(folders, name):
+    with torch.no_grad():
+        expected = library(folders[name]).get_input_embeddings()(torch.arange(len(WORDS)))
+    model = load_language_model(folders[name])
+    torch.testing.assert_close(model.embed(torch.arange(len(WORDS))), expected)
+    assert describe_language_model(folders[name]) == (name, 2, 24, len(WORDS))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_fewer_layers_are_the_first_ones(folders, name):
+    ids, starts = episodes(6, 1)
+    model = load_language_model(folders[name], n_layer=1)
+    found = read(model, ids, starts)
+    assert model.n_layer == 1
+    plain = library(folders[name])
+    layers = plain.h if name == "gpt2" else plain.layers
+    del layers[1:]
+    plain.config.num_hidden_layers = 1
+    torch.testing.assert_close(found, recomputed(plain, ids, starts), atol=1e-5, rtol=0)
+
+
+def test_weights_split_over_files_are_one_model(folders, tmp_path):
+    folder = tiny_decoder_folder(tmp_path / "split", "llama", max_shard_size="10KB")
+    shards = sorted(folder.glob("*.safetensors"))
+    assert len(shards) > 1
+    ids, starts = episodes(6, 1)
+    whole, split = load_language_model(folders["llama"]), load_language_model(folder)
+    assert torch.equal(read(whole, ids, starts), read(split, ids, starts))
+    before = split.fingerprint
+    shards[-1].write_bytes(shards[-1].read_bytes() + b"x")
+    assert load_language_model(folders["llama"]).fingerprint == whole.fingerprint
+    assert split.published.fingerprint() != before
+
+
+def test_half_precision_weights_are_kept_as_published_until_packed(tmp_path, folders):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folders["qwen3"], dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    ids, starts = episodes(6, 1)
+    expected = recomputed(library(tmp_path).float(), ids, starts)
+    found = read(load_language_model(tmp_path), ids, starts)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    rounded = read(load_language_model(tmp_path, dtype=torch.bfloat16), ids, starts)
+    torch.testing.assert_close(rounded, expected, atol=0.1, rtol=0)
+
+
+def test_byte_level_tokens_are_read_as_text(folders):
+    model = load_language_model(folders["gpt2"])
+    assert model.vocabulary[:5] == ["<s>", "</s>", "<unk>", " word0", " word1"]
+    assert len(model.vocabulary) == model.embeddings.n_tokens
+
+
+CHANGES = {
+    "positions that change": (
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+        "type 'dynamic' change with the longest episode",
+    ),
+    "layers of other kinds": (
+        {"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"]},
+        "layers of type linear_attention",
+    ),
+    "positions of another kind": (
+        {"model_type": "gptj", "rope_parameters": None},
+        "positions of model_type 'gptj'",
+    ),
+    "a misspelt type": ({"model_type": "lama"}, "Did you mean 'llama'"),
+    "an encoder": ({"model_type": "roberta"}, "'roberta' is not supported"),
+    "a nonsensical size": ({"hidden_size": "wide"}, "config.json: "),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_cannot_be_a_memory_is_refused_before_weights_are_read(folders, tmp_path, change):
+    settings, line = CHANGES[change]
+    config = json.loads((folders["llama"] / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | settings))
+    with pytest.raises(UserError, match=line) as caught:
+        describe_language_model(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_whose_memory_differs_from_the_whole_context_is_refused(folders, monkeypatch):
+    from models.language import decoder
+
+    wrong = decoder._mask
+    monkeypatch.setattr(decoder, "_mask", lambda *arguments: 0 * wrong(*arguments))
+    with pytest.raises(UserError, match=r"cannot serve as a memory: .* differs by \d+%"):
+        load_language_model(folders["llama"])
+
+
+@pytest.mark.parametrize("broken", ["missing", "unreadable", "incomplete"])
+def test_weights_that_cannot_be_had_are_one_line(folders, tmp_path, broken):
+    from safetensors.torch import load_file, save_file
+
+    folder = shutil.copytree(folders["llama"], tmp_path / "model")
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    path.unlink()
+    if broken == "unreadable":
+        path.write_bytes(b"\x00hello")
+    if broken == "incomplete":
+        weights.pop("model.norm.weight")
+        save_file(weights, path, metadata={"format": "pt"})
+    line = {"missing": "is missing", "unreadable": "do not load", "incomplete": "1 weights are"}
+    with pytest.raises(UserError, match=line[broken]) as caught:
+        load_language_model(folder)
+    assert "\n" not in str(caught.value)

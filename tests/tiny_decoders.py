@@ -1,0 +1,63 @@
+"""Small random decoders, written as the transformers library publishes them."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+N_POSITIONS = 12
+WORDS = ["<s>", "</s>", "<unk>", *(f"Ġword{index}" for index in range(27))]
+SIZES: dict[str, Any] = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "intermediate_size": 40,
+    "max_position_embeddings": 64,
+    "vocab_size": len(WORDS),
+    **{"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None},
+}
+GROUPED = SIZES | {"num_key_value_heads": 2, "head_dim": 8}
+DECODERS: dict[str, dict[str, Any]] = {
+    "gpt2": {
+        **{"n_embd": 24, "n_layer": 2, "n_head": 6, "n_inner": 40},
+        **{"n_positions": N_POSITIONS, "vocab_size": len(WORDS)},
+        **{"bos_token_id": 0, "eos_token_id": 1},
+    },
+    "llama": GROUPED,
+    "qwen3": GROUPED | {"tie_word_embeddings": True},
+    "mistral": GROUPED | {"sliding_window": 4},
+    "gemma3_text": GROUPED
+    | {"sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]},
+}
+
+
+def tiny_decoder_folder(folder: Path, model_type: str, **options: Any) -> Path:
+    """Write a random decoder of width 24 into the folder and return it.
+
+    Args:
+        folder: Made where missing.
+        model_type: A key of DECODERS.
+        options: Passed on to the library's `save_pretrained`.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(6)
+    config = AutoConfig.for_model(model_type, **DECODERS[model_type])
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():  # far from 0 and 1, so that all of them count
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    model.save_pretrained(folder, **options)
+    write_tokenizer(folder)
+    return folder
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Write the vocabulary as a byte-level tokenizer.json."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(WORDS)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(WORDS[:3])
+    tokenizer.save(str(folder / "tokenizer.json"))
