@@ -9,7 +9,7 @@ from models import AGENTS
 from tests.memory_growth import Sample, Watched, growth, line, resident_bytes, watch
 
 SHORT = {"n_envs": 4, "n_rollout_steps": 16, "observation_cache_mb": 0}
-N_STEPS, WARM_UP = 2048, 1024
+N_STEPS, WARM_UP = 1024, 512
 LEFT_BEHIND = 512  # blocks: less than one for two steps, the last episodes among them
 
 
@@ -56,7 +56,7 @@ def test_nothing_piles_up_while_an_agent_is_trained(name):
 
 def test_what_piles_up_is_seen():
     warm, last = held("CNN-PPO", Leaking)
-    assert last.n_tensors >= warm.n_tensors + 16
+    assert last.n_tensors >= warm.n_tensors + 8
     assert last.n_blocks - warm.n_blocks > LEFT_BEHIND
 
 

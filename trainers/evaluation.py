@@ -1,6 +1,6 @@
 """Playing whole episodes without learning."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -9,7 +9,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from models.agent import Agent, Memory
+from models.agent import Agent, Memory, Step
 
 
 class Episode(NamedTuple):
@@ -65,22 +65,13 @@ def evaluate(
         step = agent.act(images, memory, begins, deterministic)
         if in_detail and step.all_log_probs is not None:
             details["probabilities"] = step.all_log_probs.exp().cpu().numpy()
-        rows = {
-            "observations": observations,
-            "actions": step.actions.cpu().numpy(),
-            "values": step.values.cpu().numpy(),
-            **agent.explain(images),
-        }
+        rows = {"observations": observations, **_rows(step), **agent.explain(images)}
         observations, rows["rewards"], terminated, truncated, info = env.step(rows["actions"])
         starts = terminated | truncated
         for n in np.flatnonzero(missing):
             running[n].append({name: values[n] for name, values in (rows | details).items()})
         for n in np.flatnonzero(starts & (missing > 0)):
-            statistics = info["episode"]
-            episode = Episode(float(statistics["r"][n]), int(statistics["l"][n]))
-            arrays = _stacked(running[n])
-            steps = {name: arrays.pop(name) for name in rows}
-            yield Recording(episode, steps, arrays)
+            yield _recording(info["episode"], n, running[n], names=rows)
             running[n] = []
         missing -= starts & (missing > 0)
 
@@ -93,6 +84,23 @@ def _details(
     if env.render_mode == "rgb_array":
         details["overviews"] = np.stack(cast(tuple[np.ndarray, ...], env.render()))
     return details
+
+
+def _rows(step: Step) -> dict[str, np.ndarray]:
+    """Return what is kept of every step.  [N]"""
+    return {"actions": step.actions.cpu().numpy(), "values": step.values.cpu().numpy()}
+
+
+def _recording(
+    statistics: dict[str, np.ndarray],
+    n: int,
+    steps: list[dict[str, np.ndarray]],
+    names: Iterable[str],
+) -> Recording:
+    """Return the episode that environment n has ended; `names` are those of no detail."""
+    episode = Episode(float(statistics["r"][n]), int(statistics["l"][n]))
+    arrays = _stacked(steps)
+    return Recording(episode, {name: arrays.pop(name) for name in names}, arrays)
 
 
 def _stacked(steps: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

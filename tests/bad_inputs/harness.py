@@ -7,12 +7,14 @@ import eval as eval_program
 import main as main_program
 import plot
 import prepare_embeddings
+from analysis import __main__ as analysis
 
 PROGRAMS = {
     "main": main_program,
     "eval": eval_program,
     "prepare": prepare_embeddings,
     "plot": plot,
+    "analysis": analysis,
 }
 
 

@@ -1,7 +1,7 @@
 """The bad inputs by name: (program, command line)."""
 
 from tests.bad_inputs.harness import settings
-from tests.bad_inputs.workshop import JSON_FILES, TINY_RUN
+from tests.bad_inputs.workshop import EPISODES, JSON_FILES, TINY_RUN
 from tests.published_models import TRANSFORMER_XL
 from tests.tiny_clip import tiny_clip, tiny_settings
 
@@ -232,3 +232,18 @@ def plot_cases(names):
     cases["metric"] = ["runs/good", "--metric=rollout/retrun_mean"]
     cases["metric with a line break"] = ["runs/good", "--metric=a\nb"]
     return cases | {"nothing": [], "one good, one bad": ["runs/good", "folder"]}
+
+
+def analysis_cases(names):
+    """Return the bad inputs of the analyses."""
+    files = [*PATHS, "folder", *(f"foreign/{name}" for name in FOREIGN)]
+    files += [f"checkpoints/{name}" for name in names]
+    files += [f"episodes/{name}" for name in EPISODES]
+    cases = {f"source {file[:40]!r}": ["words", file] for file in files}
+    for output in ("foreign/text", "foreign/text/x", ZERO, LONG, "/dev/null/x"):
+        cases[f"output {output[:20]!r}"] = ["words", f"--output={output}"]
+    for number in ("0", "-1", "1.5", "many", BIG):
+        cases[f"{number[:20]!r} episodes"] = ["words", f"--n-episodes={number}"]
+        cases[f"{number[:20]!r} words"] = ["words", f"--most={number}"]
+    cases["beta"] = ["distances", "--beta=much"]
+    return cases | {"nothing": [], "no such analysis": ["wrods"], "no such option": ["words", "-x"]}

@@ -84,6 +84,7 @@ GROUPS = {
     "eval": ("eval", lambda: tables.eval_cases(below("checkpoints"))),
     "prepare": ("prepare", lambda: tables.prepare_cases(vocabulary_names())),
     "plot": ("plot", lambda: tables.plot_cases(below("runs", "good"))),
+    "analysis": ("analysis", lambda: tables.analysis_cases(below("checkpoints"))),
 }
 
 

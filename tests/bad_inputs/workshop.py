@@ -33,6 +33,16 @@ PNG = bytes.fromhex(
     "0000000d49444154789c6360f8cfc000000301010018dd8db00000000049454e44ae426082"
 )
 NESTED = 100_000
+OBSERVATIONS, ACTIONS = np.zeros((3, 3, 9, 9), np.uint8), np.zeros(3, np.int64)
+EPISODES: dict[str, dict[str, np.ndarray]] = {
+    "no observations.npz": {"actions": ACTIONS},
+    "no actions.npz": {"observations": OBSERVATIONS},
+    "no steps.npz": {"observations": OBSERVATIONS[:0], "actions": ACTIONS[:0]},
+    "flat.npz": {"observations": OBSERVATIONS[:, 0, 0], "actions": ACTIONS},
+    "fractions.npz": {"observations": OBSERVATIONS.astype(float), "actions": ACTIONS},
+    "other lengths.npz": {"observations": OBSERVATIONS, "actions": ACTIONS[:2]},
+    "actions as text.npz": {"observations": OBSERVATIONS, "actions": ACTIONS.astype(str)},
+}
 RUN = {"model": "HELM", "env": "RandomMaze-v0", "seed": 0}
 
 JSON_FILES = {
@@ -92,6 +102,7 @@ def build(folder):
     embeddings(folder / "embeddings")
     pictures(folder / "pictures")
     runs(folder / "runs")
+    episodes(folder / "episodes")
 
 
 def files(folder):
@@ -307,3 +318,10 @@ def runs(folder):
     (folder / "good").mkdir()
     (folder / "good" / "config.json").write_text(json.dumps(RUN))
     (folder / "good" / "metrics.csv").write_text(header + "1,2\n")
+
+
+def episodes(folder):
+    """Write episodes with one thing wrong in each."""
+    folder.mkdir()
+    for name, arrays in EPISODES.items():
+        np.savez(folder / name, **arrays)
