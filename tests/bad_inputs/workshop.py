@@ -139,10 +139,19 @@ def checkpoints(folder):
     good = next(Path("experiments").rglob("ckpt_last.pt"))
     folder.mkdir()
     state = load_checkpoint(good)
-    config, agent = state["config"], state["agent"]
+    for label, change in changed_parts(state["config"], state["agent"]).items():
+        save_checkpoint(folder / f"{label}.pt", state | change)
+    save_checkpoint(folder / "with intruder.pt", state | {"more": Intruder()})
+    save_checkpoint(folder / "list.pt", [state])
+    for label, content in broken_contents(good.read_bytes()).items():
+        (folder / f"{label}.pt").write_bytes(content)
+
+
+def changed_parts(config, agent):
+    """Return what to change in a good checkpoint, by what is wrong then."""
     name = "heads.critic.3.bias"
     without = {key: tensor for key, tensor in agent.items() if key != name}
-    changes = {
+    return {
         "no settings": {"config": None},
         "settings as list": {"config": [1]},
         "settings as text": {"config": "CNN-PPO"},
@@ -174,11 +183,10 @@ def checkpoints(folder):
         "tensor is text": {"agent": agent | {name: "0"}},
         "weights not finite": {"agent": agent | {name: torch.full((1,), torch.nan)}},
     }
-    for label, change in changes.items():
-        save_checkpoint(folder / f"{label}.pt", state | change)
-    save_checkpoint(folder / "with intruder.pt", state | {"more": Intruder()})
-    save_checkpoint(folder / "list.pt", [state])
-    content = good.read_bytes()
+
+
+def broken_contents(content):
+    """Return what may have become of a file's bytes on the disk, by what is wrong."""
     contents = {
         "half": content[: len(content) // 2],
         "without its end": content[:-1000],
@@ -187,8 +195,7 @@ def checkpoints(folder):
     }
     for number in (b"000", b"001", b"999", b"two"):
         contents[f"format {number.decode()}"] = content.replace(b"002", number, 1)
-    for label, changed_content in contents.items():
-        (folder / f"{label}.pt").write_bytes(changed_content)
+    return contents
 
 
 def language_models(folder):
