@@ -5,10 +5,10 @@ Every suite is a module of this package with two functions:
     names() -> list[str]               all environments it offers
     make(config, seed) -> VectorEnv    config.n_envs times config.env, number i seeded with seed + i
 
-It may have two more things: `ACTION_NAMES`, the names of its actions, and
-`make_drawn(config, seed)`, for environments that can be drawn whole where those of `make` cannot.
-An environment that can be drawn has Gymnasium's `render_mode` "rgb_array", and `render` returns a
-picture [H, W, 3] of each.
+It may have two more things: `ACTION_NAMES`, the names of its actions, and `make_drawn(config,
+seed)`, for environments that can be drawn whole where those of `make` cannot. A vector environment
+that can be drawn has Gymnasium's `render_mode` "rgb_array", and `render` returns a picture
+[H, W, 3] of each.
 
 Its environments show uint8 images, channel first, take discrete actions and restart an ended
 episode within the step that ends it (Gymnasium's SAME_STEP autoreset). An environment that can

@@ -71,7 +71,7 @@ def evaluate(
         for n in np.flatnonzero(missing):
             running[n].append({name: values[n] for name, values in (rows | details).items()})
         for n in np.flatnonzero(starts & (missing > 0)):
-            yield _recording(info["episode"], n, running[n], names=rows)
+            yield _recording(info["episode"], int(n), running[n], names=rows)
             running[n] = []
         missing -= starts & (missing > 0)
 
