@@ -1,4 +1,5 @@
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
@@ -138,3 +139,28 @@ def test_another_file_is_no_checkpoint(tmp_path):
     (tmp_path / LAST).write_text(HEADER.format(99, "0" * 64))
     with pytest.raises(UserError, match=r"format 2 \(found 99\)"):
         load_checkpoint(tmp_path / LAST)
+
+
+def test_a_damaged_checkpoint_never_pushes_out_a_good_one(tmp_path):
+    last, previous = tmp_path / LAST, tmp_path / PREVIOUS
+    for step in (1, 2):
+        save(tmp_path, step)
+    last.write_bytes(last.read_bytes()[:-1])
+    assert last_checkpoint(tmp_path)["env_steps"] == 1
+    save(tmp_path, 3)
+    assert [load_checkpoint(path)["env_steps"] for path in (last, previous)] == [3, 1]
+
+
+def test_a_checkpoint_stands_under_its_name_at_all_times(tmp_path, monkeypatch):
+    last, previous = tmp_path / LAST, tmp_path / PREVIOUS
+    save(tmp_path, 1)
+    replace = Path.replace
+
+    def watched(path, target):
+        assert load_checkpoint(last)["env_steps"] == 1
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", watched)
+    save(tmp_path, 2)
+    assert load_checkpoint(last)["env_steps"] == 2
+    assert load_checkpoint(previous)["env_steps"] == 1

@@ -26,7 +26,7 @@ import torch
 from models.agent import Agent
 from utils.config import WITHOUT_EFFECT, Config
 from utils.errors import UserError
-from utils.files import written_whole
+from utils.files import name_also, written_whole
 from utils.saved_tensors import load_saved
 
 FORMAT = 2
@@ -75,6 +75,8 @@ def find_checkpoint(path: Path) -> Path:
 def last_checkpoint(folder: Path) -> dict[str, Any] | None:
     """Return the last good checkpoint of a run, None if it has written none.
 
+    A damaged last one gives its place to the one before, which the next would else push out.
+
     Raises:
         UserError: there are checkpoints, and all are damaged.
     """
@@ -89,6 +91,7 @@ def last_checkpoint(folder: Path) -> dict[str, Any] | None:
             continue
         if problems:
             log.warning("%s; going on from the one before", problems[0])
+            name_also(path, folder / LAST)
         return checkpoint
     if problems:
         raise problems[0]

@@ -45,7 +45,7 @@ def suggestion(name: str, allowed: Iterable[str]) -> str:
 
 
 def raise_all(*checks: Callable[[], object]) -> None:
-    """Run every check and raise the UserErrors of all of them as one, a line each."""
+    """Run every check and raise the UserErrors of all of them as one, a line for each mistake."""
     problems: list[str] = []
     for check in checks:
         try:
@@ -53,4 +53,4 @@ def raise_all(*checks: Callable[[], object]) -> None:
         except UserError as error:
             problems += error.lines
     if problems:
-        raise UserError(*problems)
+        raise UserError(*dict.fromkeys(problems))

@@ -1,6 +1,7 @@
 """Files that are written whole or not at all."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedRandom
@@ -24,12 +25,23 @@ def written_whole(path: Path, previous: Path | None = None) -> Iterator[Buffered
             file.flush()
             os.fsync(file.fileno())
         if previous is not None and path.exists():
-            path.replace(previous)
+            name_also(path, previous)
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def name_also(path: Path, other: Path) -> None:
+    """Give a file a second name, in place of whatever stood there; its first stands all along."""
+    link = other.with_name(other.name + ".link")
+    link.unlink(missing_ok=True)
+    try:
+        link.hardlink_to(path)
+    except OSError:  # the file system has no second names
+        shutil.copyfile(path, link)
+    link.replace(other)
 
 
 def sync_folder(folder: Path) -> None:

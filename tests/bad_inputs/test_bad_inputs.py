@@ -241,7 +241,6 @@ LOCKED = {
     "checkpoint in a locked folder": ("eval", ["--ckpt-path", "locked/folder/file"]),
     "checkpoint to write beside": ("eval", ["--ckpt-path", "locked/checkpoint.pt"]),
     "pictures": ("main", command_line(env="ContinuousRecognition-v0", stimuli="locked/folder")),
-    "embeddings": ("main", command_line(model="SHELM", embeddings="locked/folder/file")),
     "language model": ("main", command_line(language_model="locked/folder/file")),
     "data folder": ("prepare", ["--device=cpu", "--data-folder=locked/folder/more"]),
     "data folder to write in": ("prepare", ["--device=cpu", "--data-folder=locked"]),
