@@ -49,13 +49,13 @@ def play(argv: Sequence[str] | None) -> None:
     in_detail = arguments.report or arguments.video
     env = make_vector_env(config, arguments.seed, drawn=in_detail)
     try:
-        keeper = Keeper(arguments, config, path, env)
+        files = EpisodeFiles(arguments, config, path, env)
         player = build(config, env, None if arguments.random else checkpoint, path)
         played = evaluate(
             player, env, arguments.n_episodes, arguments.deterministic, arguments.seed, in_detail
         )
         recordings = tqdm(played, total=arguments.n_episodes, unit=" episodes")
-        episodes = [keeper.keep(recording) for recording in recordings]
+        episodes = [files.keep(recording) for recording in recordings]
     finally:
         env.close()
 
@@ -65,7 +65,7 @@ def play(argv: Sequence[str] | None) -> None:
         **settings(arguments, config),
     }
     print(table(episodes, result))
-    print("\n".join(keeper.finish(result)))
+    print("\n".join(files.finish(result)))
 
 
 def evaluation_config(
@@ -85,7 +85,7 @@ def evaluation_config(
     )
 
 
-class Keeper:
+class EpisodeFiles:
     """Writes what is to be kept of an evaluation: beside the checkpoint, and every episode."""
 
     def __init__(
