@@ -151,16 +151,16 @@ def test_a_damaged_checkpoint_never_pushes_out_a_good_one(tmp_path):
     assert [load_checkpoint(path)["env_steps"] for path in (last, previous)] == [3, 1]
 
 
-def test_a_checkpoint_stands_under_its_name_at_all_times(tmp_path, monkeypatch):
-    last, previous = tmp_path / LAST, tmp_path / PREVIOUS
+def test_two_different_checkpoints_stand_at_all_times(tmp_path, monkeypatch):
     save(tmp_path, 1)
-    replace = Path.replace
+    save(tmp_path, 2)
+    replace, seen = Path.replace, []
 
     def watched(path, target):
-        assert load_checkpoint(last)["env_steps"] == 1
+        seen.append([load_checkpoint(tmp_path / name)["env_steps"] for name in (LAST, PREVIOUS)])
         return replace(path, target)
 
     monkeypatch.setattr(Path, "replace", watched)
-    save(tmp_path, 2)
-    assert load_checkpoint(last)["env_steps"] == 2
-    assert load_checkpoint(previous)["env_steps"] == 1
+    save(tmp_path, 3)
+    assert seen == [[2, 1], [3, 1]]
+    assert load_checkpoint(tmp_path / PREVIOUS)["env_steps"] == 2

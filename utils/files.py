@@ -24,9 +24,10 @@ def written_whole(path: Path, previous: Path | None = None) -> Iterator[Buffered
             yield file
             file.flush()
             os.fsync(file.fileno())
-        if previous is not None and path.exists():
-            name_also(path, previous)
+        kept = _second_name(path, previous) if previous and path.exists() else None
         partial.replace(path)
+        if previous and kept:  # only now, so that there are two whole files at all times
+            kept.replace(previous)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
@@ -35,13 +36,18 @@ def written_whole(path: Path, previous: Path | None = None) -> Iterator[Buffered
 
 def name_also(path: Path, other: Path) -> None:
     """Give a file a second name, in place of whatever stood there; its first stands all along."""
+    _second_name(path, other).replace(other)
+
+
+def _second_name(path: Path, other: Path) -> Path:
+    """Return a new name of a file, beside the place it is meant for."""
     link = other.with_name(other.name + ".link")
     link.unlink(missing_ok=True)
     try:
         link.hardlink_to(path)
     except OSError:  # the file system has no second names
         shutil.copyfile(path, link)
-    link.replace(other)
+    return link
 
 
 def sync_folder(folder: Path) -> None:
