@@ -18,6 +18,8 @@ MAY_IMPORT = {
     "eval": {"report", "trainers", "models", "envs", "utils"},
     "prepare_embeddings": {"models", "envs", "utils"},
     "plot": {"plots", "utils"},
+    "sweep": {"sweeps", "plot", "trainers", "models", "envs", "utils"},
+    "sweeps": {"utils"},
 }
 OURS = {*MAY_IMPORT, "benchmarks", "tests"}
 WRAPPED = {
@@ -27,6 +29,7 @@ WRAPPED = {
     "deepmind_lab": "envs/psychlab.py",
     "open_clip": "models/clip_encoder.py",
     "wandb": "utils/loggers.py",
+    "ray": "sweeps/cluster.py",
 }
 
 

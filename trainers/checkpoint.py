@@ -27,6 +27,7 @@ from models.agent import Agent
 from utils.config import WITHOUT_EFFECT, Config
 from utils.errors import UserError
 from utils.files import name_also, written_whole
+from utils.run_folder import is_finished, note_end
 from utils.saved_tensors import load_saved
 
 FORMAT = 2
@@ -101,6 +102,8 @@ def last_checkpoint(folder: Path) -> dict[str, Any] | None:
 def unfinished_checkpoint(folder: Path, config: Config) -> dict[str, Any] | None:
     """Return what a run goes on from, None where nothing has been saved yet.
 
+    Where a run was killed between its last checkpoint and its end, the end is noted in run.json.
+
     Raises:
         UserError: the run is finished, saves nothing, or its settings are no longer those of the
             checkpoint; or all its checkpoints are damaged.
@@ -121,6 +124,8 @@ def unfinished_checkpoint(folder: Path, config: Config) -> dict[str, Any] | None
             "Restore it, or begin another run"
         )
     if checkpoint["env_steps"] >= config.n_steps:
+        if not is_finished(folder):
+            note_end(folder)
         raise UserError(
             f"{folder}: this run is finished, it has had its {config.n_steps:,} steps. Play it: "
             f"{shlex.join(['python', 'eval.py', '--ckpt-path', str(folder)])}"

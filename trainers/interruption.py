@@ -14,13 +14,17 @@ STDERR = 2
 class Interruption:
     """Notes signals while it is entered; who trains asks between two steps what was noted.
 
+    Args:
+        doing: What is told to who asks to stop.
+
     Attributes:
         stop: The signal that asked to end the run: Ctrl-C or SIGTERM. A Ctrl-C after it ends the
             process at once.
         save: Whether SIGUSR1 asked for a checkpoint since the last one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, doing: str = "finishing this step") -> None:
+        self._answer = f"\n{doing}; Ctrl-C leaves at once\n".encode()
         self.stop: signal.Signals | None = None
         self.save = False
         self._before: dict[signal.Signals, Any] = {}
@@ -50,6 +54,6 @@ class Interruption:
         elif self.stop is None:
             self.stop = signal.Signals(number)
             # Printing is not safe here: the signal may have come in the middle of another print.
-            os.write(STDERR, b"\nfinishing this step; Ctrl-C leaves at once\n")
+            os.write(STDERR, self._answer)
         elif number == signal.SIGINT:
             os._exit(128 + number)

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,8 +51,8 @@ def create_run_folder(
         UserError: as `check_run_id`, or the folder cannot be written.
     """
     check_run_id(config, run_id)
-    folder = _parent(config) / run_id if run_id else _free_folder(config, overrides)
-    unfinished = folder.with_name(f".{os.getpid()}.partial")
+    folder = folder_of(config, run_id) if run_id else _free_folder(config, overrides)
+    unfinished = folder.with_name(f".{socket.gethostname()}.{os.getpid()}.partial")
     try:
         unfinished.mkdir(parents=True, exist_ok=True)
         write_json(unfinished / SETTINGS, dataclasses.asdict(config))
@@ -72,13 +73,22 @@ def check_run_id(config: Config, run_id: str | None) -> None:
             f"--run-id {run_id!r}: a run id is one folder name of up to 120 letters, digits and "
             "= _ . + -, not starting with a dot or a dash"
         )
-    folder = _parent(config) / run_id
+    folder = folder_of(config, run_id)
     if folder.exists():
-        finished = "finished" in _description(folder)
-        resume = "" if finished else f", or go on with it: {resume_command(folder)}"
+        resume = "" if is_finished(folder) else f", or go on with it: {resume_command(folder)}"
         raise UserError(
             f"--run-id {run_id}: {folder} exists already. Choose another run id{resume}"
         )
+
+
+def folder_of(config: Config, run_id: str) -> Path:
+    """Return the place of the run of these settings and this name."""
+    return _parent(config) / run_id
+
+
+def is_finished(folder: Path) -> bool:
+    """Return whether the run in a folder, if there is one, has had all its steps."""
+    return "finished" in _description(folder)
 
 
 def resume_command(folder: Path) -> str:

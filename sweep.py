@@ -1,0 +1,248 @@
+"""Train a grid of runs side by side with Ray, on this machine or on a cluster.
+
+Every combination of a settings file, a value of each list and a seed becomes an ordinary run
+folder. A run that fails or is killed goes on from its checkpoint, a number of times; the same
+command typed again does only what is missing.
+"""
+
+import argparse
+import dataclasses
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import plot
+from envs import check_env_name
+from models import agent_class
+from sweeps.cluster import ray_pool
+from sweeps.display import display, print_table, summary
+from sweeps.estimates import Estimates
+from sweeps.grid import PAPER_SEEDS, Run, check_runs, make_grid, parse_lists, swept_settings
+from sweeps.jobs import Job, State, carry_out
+from sweeps.progress import duration, shared_out
+from sweeps.worker import Order
+from trainers.interruption import Interruption
+from utils.command_line import Parser, run_program, whole_number
+from utils.config import Config
+from utils.errors import Interrupted, RunError, UserError, raise_all
+from utils.folders import check_writable
+from utils.run_folder import EXPERIMENTS, write_json
+
+PROGRAM = Path(__file__).resolve().with_name("main.py")
+PICTURES = (".png", ".svg")
+MOST_SEEDS, MOST_CPUS, MOST_GPUS, MOST_RETRIES = 10_000, 1024, 64, 1000
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Sweep as the command line says and return the exit status."""
+    return run_program(sweep, argv)
+
+
+def sweep(argv: Sequence[str] | None) -> None:
+    """Check the whole grid, do what is missing of it, show what came out."""
+    arguments = parse_arguments(argv)
+    jobs = [Job(run) for run in planned_runs(arguments)]
+    estimates = Estimates(job.run for job in jobs)
+    if arguments.dry_run:
+        print_table(jobs, estimates)
+        print(cost(jobs, estimates, arguments))
+        return
+    stopped_by = train(jobs, estimates, arguments)
+    print_table(jobs, estimates)
+    print(summary(jobs, estimates))
+    if any(job.state is State.STOPPED for job in jobs) and stopped_by is not None:
+        again = shlex.join(["python", "sweep.py", *(argv or ())])
+        raise Interrupted(f"interrupted. Go on with: {again}", stopped_by)
+    draw([job for job in jobs if job.state is State.DONE], arguments.output)
+    failed = [job for job in jobs if job.state is State.FAILED]
+    if failed:
+        raise RunError("\n".join(f"{job.run.folder}: {job.note}. See {job.log}" for job in failed))
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line; `lists` has the values of each setting, `seed` among them."""
+    parser = Parser(
+        prog="sweep.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--config", metavar="FILE", nargs="+", type=Path, default=[], help="settings files")
+    add(
+        "--var",
+        metavar="KEY=VALUE,VALUE",
+        action="append",
+        default=[],
+        help="values of one setting of main.py; repeatable",
+    )
+    add("--seeds", metavar="N", type=seeds, help="seeds 0 to N-1, or paper: the published thirty")
+    add("--name", help="begins the names of the run folders")
+    add("--cpus", metavar="N", type=whole_number(1, MOST_CPUS), default=1, help="cores a run (1)")
+    add("--gpus", metavar="X", type=gpus, default=0.0, help="GPUs a run, 0.25: four share one (0)")
+    add("--address", help="Ray cluster, such as auto; without it, this machine")
+    add(
+        "--retries",
+        metavar="N",
+        type=whole_number(0, MOST_RETRIES),
+        default=3,
+        help="how often a run that fails is tried again (3)",
+    )
+    add("--output", metavar="FILE", type=Path, default=Path("curves.png"), help="(curves.png)")
+    add("--dry-run", action="store_true", help="show the grid and what it costs, begin nothing")
+    arguments = parser.parse_args(argv)
+    arguments.lists = parse_lists(arguments.var)
+    if arguments.seeds:
+        if "seed" in arguments.lists:
+            parser.error("--seeds and --var seed=... both name the seeds, give one of them")
+        arguments.lists["seed"] = [str(seed) for seed in arguments.seeds]
+    return arguments
+
+
+def seeds(text: str) -> tuple[int, ...]:
+    """Return the seeds that a text names."""
+    if text == "paper":
+        return PAPER_SEEDS
+    return tuple(range(whole_number(1, MOST_SEEDS)(text)))
+
+
+def gpus(text: str) -> float:
+    """Return a share of a GPU, or a number of whole ones, which is how Ray gives them out."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not (0 <= value <= 1 or (value <= MOST_GPUS and value.is_integer())):
+        raise argparse.ArgumentTypeError(
+            f"'{text[:40]}' is neither a share from 0 to 1 nor a whole number up to {MOST_GPUS}"
+        )
+    return value
+
+
+def planned_runs(arguments: argparse.Namespace) -> list[Run]:
+    """Return the whole grid, or raise UserError with a line for each thing that is wrong."""
+    runs = make_grid(arguments.config, arguments.lists, arguments.name)
+    raise_all(
+        lambda: check_runs(runs, lambda config: check(config, arguments.gpus)),
+        lambda: check_room(arguments),
+        lambda: check_output(arguments.output),
+        lambda: check_writable(EXPERIMENTS, "run folders:"),
+    )
+    return runs
+
+
+def check(config: Config, n_gpus: float) -> None:
+    """Raise UserError where a run of these settings cannot work in a sweep."""
+    check_env_name(config.env)
+    agent_class(config.model).check(config)
+    if not config.save_ckpt:
+        raise UserError("save_ckpt: false. A sweep goes on from checkpoints, leave it true")
+    if config.device not in ("auto", "cpu", "cuda"):
+        raise UserError(f"device: '{config.device}'. Ray gives out the GPUs: use auto, cpu or cuda")
+    if config.device == "cuda" and not n_gpus:
+        raise UserError("device: 'cuda' needs --gpus, such as --gpus 0.25 for four runs on one")
+
+
+def check_room(arguments: argparse.Namespace) -> None:
+    """Raise UserError where this machine cannot hold one run; a cluster is asked later."""
+    if not arguments.address and not places_here(arguments):
+        cores, n_gpus = machine()
+        raise UserError(
+            f"--cpus {arguments.cpus} --gpus {arguments.gpus:g}: this machine has {cores} cores "
+            f"and {n_gpus} GPUs"
+        )
+
+
+def check_output(path: Path) -> None:
+    """Raise UserError unless the curves can be written there."""
+    if path.suffix not in PICTURES:
+        raise UserError(f"--output {path}: a picture ends in {' or '.join(PICTURES)}")
+    if not path.parent.is_dir():
+        raise UserError(f"--output {path}: there is no folder {path.parent}")
+    check_writable(path.parent, "--output")
+
+
+def machine() -> tuple[int, int]:
+    """Return the cores and GPUs that this process may use."""
+    import torch
+
+    return len(os.sched_getaffinity(0)), torch.cuda.device_count()
+
+
+def places_here(arguments: argparse.Namespace) -> int:
+    """Return how many runs this machine holds at once."""
+    cores, n_gpus = machine()
+    places = cores // arguments.cpus
+    return min(places, int(n_gpus / arguments.gpus)) if arguments.gpus else places
+
+
+def cost(jobs: Sequence[Job], estimates: Estimates, arguments: argparse.Namespace) -> str:
+    """Return what is still to be done: steps, and time where speeds are known."""
+    missing = [job for job in jobs if job.state is not State.DONE]
+    steps = sum(job.steps_left for job in missing)
+    seconds = [estimates.seconds_left(job) for job in missing]
+    line = f"{len(jobs)} runs, {len(missing)} of them missing: {steps:,} environment steps"
+    if None in seconds:
+        return f"{line}; time unknown until runs of each agent and environment have been measured"
+    line += f", {duration(shared_out(seconds, 1))} one after another"
+    if arguments.address:
+        return line
+    places = places_here(arguments)
+    return f"{line}, {duration(shared_out(seconds, places))} with {places} at a time here"
+
+
+def train(
+    jobs: Sequence[Job], estimates: Estimates, arguments: argparse.Namespace
+) -> signal.Signals | None:
+    """Do what is missing; return the signal that ended it early, if one did."""
+    if all(job.state is State.DONE for job in jobs):
+        return None
+    with (
+        ray_pool(arguments.address, arguments.cpus, arguments.gpus) as pool,
+        Interruption("ending the runs, they save first") as interruption,  # after Ray's handlers
+        display(estimates) as shown,
+    ):
+        for job in jobs:
+            write_settings(job)
+        for _ in carry_out(
+            jobs,
+            pool,
+            lambda job: order(job, arguments),
+            arguments.retries,
+            lambda: interruption.stop is not None,
+        ):
+            shown.show(jobs)
+        return interruption.stop
+
+
+def write_settings(job: Job) -> None:
+    """Write all settings of a run where main.py will read them, whatever happens to the files."""
+    job.settings.parent.mkdir(parents=True, exist_ok=True)
+    write_json(job.settings, dataclasses.asdict(job.run.config))
+
+
+def order(job: Job, arguments: argparse.Namespace) -> Order:
+    """Return what a worker is to do for a run."""
+    return Order(
+        workplace=Path.cwd(),
+        program=PROGRAM,
+        folder=job.run.folder,
+        settings=job.settings,
+        log=job.log,
+        n_threads=arguments.cpus,
+        on_gpu=arguments.gpus > 0,
+    )
+
+
+def draw(jobs: Sequence[Job], output: Path) -> None:
+    """Draw the curves of the finished runs, agents apart by what they differ in."""
+    if not jobs:
+        return
+    folders = [str(job.run.folder) for job in jobs]
+    swept = swept_settings(job.run for job in jobs)
+    apart = ["--by", ",".join(["model", *swept])] if swept else []
+    plot.main([*folders, *apart, "--output", str(output)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

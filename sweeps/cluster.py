@@ -1,0 +1,111 @@
+"""Attempts as Ray tasks, on this machine or on a cluster."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sweeps.worker
+from sweeps.jobs import Job
+from sweeps.worker import Ending, Order, attempt
+from utils.errors import UserError
+
+OBJECT_STORE_BYTES = 100 * 2**20  # only orders and endings go through it
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # A worker that ends would kill its runs at once; as it is they get SIGTERM and save.
+    "RAY_kill_child_processes_on_worker_exit": "false",
+}
+
+
+class RayPool:
+    """Carries out attempts as Ray has room for them.
+
+    Args:
+        cpus: Cores that a task occupies.
+        gpus: GPUs that a task occupies, or a share of one.
+    """
+
+    def __init__(self, cpus: int, gpus: float) -> None:
+        import ray
+
+        # Sent as it is, so that workers need not find this package.
+        ray.cloudpickle.register_pickle_by_value(sweeps.worker)
+        self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(attempt)
+        self._jobs: dict[Any, Job] = {}
+
+    def submit(self, job: Job, order: Order) -> None:
+        """Queue an attempt."""
+        self._jobs[self._task.remote(order)] = job
+
+    def ended(self, seconds: float) -> list[tuple[Job, Ending]]:
+        """Return the attempts that ended since the last call, waiting for one for some time."""
+        import ray
+
+        if not self._jobs:
+            return []
+        done, _ = ray.wait(list(self._jobs), num_returns=1, timeout=seconds)
+        return [(self._jobs.pop(task), _ending(task)) for task in done]
+
+    def stop(self) -> None:
+        """Take back what has not begun, ask what has to save and end."""
+        import ray
+
+        for task in self._jobs:
+            ray.cancel(task, force=False)
+
+
+@contextmanager
+def ray_pool(address: str | None, cpus: int, gpus: float) -> Iterator[RayPool]:
+    """Start Ray on this machine, or connect to a cluster; leave it in the end.
+
+    Raises:
+        UserError: there is no cluster at the address, or no machine of it has that many cores and
+            GPUs.
+    """
+    os.environ.update(ENVIRONMENT)
+    import ray
+
+    here = address is None
+    try:
+        ray.init(
+            address=address or "local",
+            num_cpus=len(os.sched_getaffinity(0)) if here else None,
+            object_store_memory=OBJECT_STORE_BYTES if here else None,
+            include_dashboard=False if here else None,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"--address {address or 'local'}: Ray cannot be reached: {reason}"
+        ) from None
+    try:
+        _check_room(cpus, gpus)
+        yield RayPool(cpus, gpus)
+    finally:
+        ray.shutdown()
+
+
+def _check_room(cpus: int, gpus: float) -> None:
+    """Raise UserError unless some machine can hold a task."""
+    import ray
+
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if any(m.get("CPU", 0) >= cpus and m.get("GPU", 0) >= gpus for m in machines):
+        return
+    found = ", ".join(f"{m.get('CPU', 0):g} cores and {m.get('GPU', 0):g} GPUs" for m in machines)
+    raise UserError(f"--cpus {cpus} --gpus {gpus:g}: no machine has that many, there are: {found}")
+
+
+def _ending(task: Any) -> Ending:
+    """Return how an attempt ended, also where its worker or machine was lost."""
+    import ray
+
+    try:
+        return Ending(*ray.get(task))
+    except ray.exceptions.RayError as error:
+        return Ending(1, f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"[:200])

@@ -1,0 +1,175 @@
+"""The grid of runs that a command line describes, with all its mistakes found before it starts."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from utils.config import FIELDS, Config, load_config
+from utils.errors import UserError, suggestion
+from utils.run_folder import default_run_id, folder_of, is_finished, locked, recorded_config
+
+# The seeds of the published experiments (arXiv:2205.12258).
+PAPER_SEEDS = (
+    *(4089113149, 3989343303, 259954264, 1205178002, 2140537296, 2678383410, 4093963723),
+    *(2872110071, 2503290290, 2182919691, 3847137473, 2069236864, 2995358383, 3844195238),
+    *(3508694373, 2646167478, 841010054, 928993432, 3869614058, 3159003276, 538460439),
+    *(3019818360, 2631238178, 730865695, 160817666, 4097261936, 4115305797, 3062268657),
+    *(2038540942, 3040149122),
+)
+MOST_RUNS = 10_000
+GENERAL_NAME = "config"  # of every settings file under configs/: it tells no two apart
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a grid: all its settings, and the name of its folder."""
+
+    config: Config
+    run_id: str
+
+    @property
+    def folder(self) -> Path:
+        """Where main.py writes it."""
+        return folder_of(self.config, self.run_id)
+
+
+def parse_lists(texts: Iterable[str]) -> dict[str, list[str]]:
+    """Return the values of every setting given as KEY=VALUE,VALUE,...
+
+    Raises:
+        UserError: a line for each one without a value, unknown, or given twice.
+    """
+    lists: dict[str, list[str]] = {}
+    problems = []
+    for text in texts:
+        key, equals, values = text.partition("=")
+        if not equals:
+            problems.append(f"--var {text}: expected KEY=VALUE, or KEY=VALUE,VALUE for a list")
+        elif key not in FIELDS:
+            problems.append(f"--var {text}: unknown key '{key}'.{suggestion(key, FIELDS)}")
+        elif key in lists:
+            problems.append(f"--var {text}: {key} is given twice. Join its values with commas")
+        else:
+            lists[key] = values.split(",")
+    if problems:
+        raise UserError(*problems)
+    return lists
+
+
+def make_grid(
+    files: Sequence[Path], lists: Mapping[str, Sequence[str]], name: str | None = None
+) -> list[Run]:
+    """Return every combination of a settings file and a value of each list.
+
+    One seed of everything comes first, then the next: what has been done can soon be compared.
+
+    Args:
+        files: Settings files; none takes the defaults.
+        lists: Values by setting, as texts.
+        name: Begins the names of the run folders.
+
+    Raises:
+        UserError: a line for each bad setting, and for each two runs that would share a folder.
+    """
+    axes = {key: [f"{key}={value}" for value in values] for key, values in lists.items()}
+    seeds = axes.pop("seed", [])
+    parts: list[Sequence[Any]] = [seeds or [None], files or [None], *axes.values()]
+    n_runs = math.prod(map(len, parts))
+    if n_runs > MOST_RUNS:
+        raise UserError(f"a grid of {n_runs:,} runs is larger than {MOST_RUNS:,}. Split it")
+    runs: list[Run] = []
+    problems: dict[str, None] = {}  # what is wrong with one run is wrong with many
+    for seed, file, *overrides in itertools.product(*parts):
+        try:
+            config = load_config(file, [*overrides, *([seed] if seed else [])])
+        except UserError as error:
+            problems |= dict.fromkeys(error.lines)
+            continue
+        runs.append(Run(config, _run_id(name, file, overrides, config.seed)))
+    if problems:
+        raise UserError(*problems)
+    _check_distinct(runs)
+    return runs
+
+
+def check_runs(runs: Iterable[Run], check: Callable[[Config], None]) -> None:
+    """Raise UserError with a line for everything that would stop a run, or a second one.
+
+    Args:
+        runs: The grid.
+        check: Raises UserError where settings cannot work; it is asked once for all seeds.
+    """
+    runs = list(runs)
+    kinds = {dataclasses.replace(run.config, seed=0): None for run in runs}
+    problems: dict[str, None] = {}
+    checks = [lambda config=config: check(config) for config in kinds]
+    checks += [lambda run=run: _check_folder(run) for run in runs]
+    for one in checks:
+        try:
+            one()
+        except UserError as error:
+            problems |= dict.fromkeys(error.lines)
+    if problems:
+        raise UserError(*problems)
+
+
+def swept_settings(runs: Iterable[Run]) -> list[str]:
+    """Return the settings that differ among runs of one agent in one environment, seeds aside."""
+    first: dict[tuple[str, str], Config] = {}
+    found: dict[str, None] = {}
+    for run in runs:
+        other = first.setdefault((run.config.model, run.config.env), run.config)
+        found |= dict.fromkeys(_differing(run.config, other))
+    return [name for name in FIELDS if name in found and name != "seed"]
+
+
+def _run_id(name: str | None, file: Path | None, overrides: list[str], seed: int) -> str:
+    """Return a folder's name from what tells the run from others of its agent and environment."""
+    stem = "" if file is None or file.stem == GENERAL_NAME else file.stem
+    return default_run_id([*filter(None, (name, stem)), *overrides], seed).lstrip(".-")
+
+
+def _check_distinct(runs: Iterable[Run]) -> None:
+    """Raise UserError where two runs are the same, or would be written into one folder."""
+    problems: dict[str, None] = {}
+    by_folder: dict[Path, Run] = {}
+    by_settings: dict[Config, Run] = {}
+    for run in runs:
+        other = by_settings.setdefault(run.config, run)
+        if other is not run:
+            problems[f"{run.folder}: the same settings as {other.folder}. Name them once"] = None
+            continue
+        other = by_folder.setdefault(run.folder, run)
+        if other is not run:
+            names = ", ".join(_differing(run.config, other.config))
+            problems[
+                f"{run.folder}: two runs of this name differ in {names}. "
+                "Give the settings files different names"
+            ] = None
+    if problems:
+        raise UserError(*problems)
+
+
+def _check_folder(run: Run) -> None:
+    """Raise UserError where the run's folder holds another run, or one that is going on."""
+    if not run.folder.exists():
+        return
+    differing = _differing(recorded_config(run.folder), run.config)
+    if run.config.device == "auto":  # the recorded one says what it became
+        differing = [name for name in differing if name != "device"]
+    if differing:
+        raise UserError(
+            f"{run.folder}: holds a run that differs in {', '.join(differing)}. "
+            "Give this sweep a --name of its own"
+        )
+    if not is_finished(run.folder):
+        with locked(run.folder):
+            pass
+
+
+def _differing(one: Config, other: Config) -> list[str]:
+    return [name for name in FIELDS if getattr(one, name) != getattr(other, name)]

@@ -1,0 +1,131 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from sweeps.grid import PAPER_SEEDS, check_runs, make_grid, parse_lists, swept_settings
+from utils.errors import UserError
+from utils.run_folder import create_run_folder, locked, note_end
+
+
+def settings_file(path, **values):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(values))
+    return path
+
+
+def accept(config):
+    """Find nothing wrong with any settings."""
+
+
+def test_every_combination_is_a_run_and_one_seed_of_everything_comes_first():
+    lists = parse_lists(["model=HELM,CNN-PPO", "learning_rate=1e-4,3e-4", "seed=0,1"])
+    runs = make_grid([], lists)
+    assert [(run.config.seed, run.config.model, run.config.learning_rate) for run in runs] == [
+        (seed, model, rate)
+        for seed in (0, 1)
+        for model in ("HELM", "CNN-PPO")
+        for rate in (1e-4, 3e-4)
+    ]
+
+
+def test_a_folder_is_named_by_what_tells_the_run_apart(tmp_path):
+    mine = settings_file(tmp_path / "mine.json", mem_len=7)
+    general = settings_file(tmp_path / "config.json", mem_len=8)
+    runs = make_grid([mine, general], {"learning_rate": ["1e-4"], "seed": ["3"]}, "trial")
+    assert [run.run_id for run in runs] == [
+        "trial_mine_learning_rate=1e-4_seed=3",
+        "trial_learning_rate=1e-4_seed=3",
+    ]
+    assert runs[0].folder == Path("experiments/HELM/MiniGrid-KeyCorridorS3R1-v0", runs[0].run_id)
+
+
+def test_a_run_of_main_with_the_same_settings_is_in_the_grid():
+    (run,) = make_grid([], {"seed": ["5"]})
+    assert run.run_id == "seed=5"
+
+
+def test_thirty_different_seeds_were_published():
+    assert len(set(PAPER_SEEDS)) == 30
+    assert (PAPER_SEEDS[0], PAPER_SEEDS[-1]) == (4089113149, 3040149122)
+
+
+def test_all_mistakes_are_told_once_each():
+    with pytest.raises(UserError) as caught:
+        make_grid([], {"gamma": ["0.9", "2"], "n_envs": ["x"], "seed": ["0", "1", "2"]})
+    assert len(caught.value.lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("learnin_rate=1", "Did you mean 'learning_rate'?"),
+        ("gamma", "expected KEY=VALUE"),
+    ],
+)
+def test_a_bad_list_gets_a_line(text, line):
+    with pytest.raises(UserError, match="--var") as caught:
+        parse_lists([text])
+    assert line in str(caught.value)
+
+
+def test_a_setting_has_one_list():
+    with pytest.raises(UserError, match="given twice"):
+        parse_lists(["gamma=0.9", "gamma=0.8"])
+
+
+def test_the_same_settings_are_not_trained_twice():
+    with pytest.raises(UserError, match="the same settings as"):
+        make_grid([], {"learning_rate": ["1e-4", "0.0001"]})
+
+
+def test_two_different_runs_do_not_share_a_folder(tmp_path):
+    files = [
+        settings_file(tmp_path / place / "a.json", gamma=g) for place, g in (("x", 1), ("y", 0))
+    ]
+    with pytest.raises(
+        UserError, match=r"differ in gamma\. Give the settings files different names"
+    ):
+        make_grid(files, {})
+
+
+def test_a_grid_has_a_largest_size():
+    with pytest.raises(UserError, match="larger than"):
+        make_grid([], {"seed": [str(n) for n in range(5000)], "gamma": ["0.1", "0.2", "0.3"]})
+
+
+def test_settings_are_checked_once_for_all_seeds(in_empty_folder):
+    asked = []
+    check_runs(make_grid([], {"seed": ["0", "1"], "gamma": ["0", "1"]}), asked.append)
+    assert len(asked) == 2
+
+
+def test_an_unfinished_or_finished_run_of_the_same_settings_is_welcome(in_empty_folder):
+    runs = make_grid([], {"seed": ["0", "1"]})
+    for run in runs:
+        became = dataclasses.replace(run.config, device="cpu")
+        create_run_folder(became, run.run_id, [])
+    note_end(runs[0].folder)
+    check_runs(runs, accept)
+    assert runs[1].folder.is_dir()
+
+
+def test_a_folder_of_another_run_is_refused(in_empty_folder):
+    (run,) = make_grid([], {"seed": ["0"]})
+    create_run_folder(dataclasses.replace(run.config, gamma=0.5, n_envs=4), run.run_id, [])
+    with pytest.raises(UserError, match=r"differs in n_envs, gamma\. Give this sweep a --name"):
+        check_runs([run], accept)
+
+
+def test_a_run_that_is_going_on_is_refused(in_empty_folder):
+    (run,) = make_grid([], {"seed": ["0"]})
+    folder = create_run_folder(run.config, run.run_id, [])
+    with locked(folder), pytest.raises(UserError, match="another run is writing here"):
+        check_runs([run], accept)
+
+
+def test_swept_settings_tell_runs_of_one_agent_and_task_apart():
+    lists = {"model": ["HELM", "CNN-PPO"], "gamma": ["0.9", "0.8"], "seed": ["0", "1"]}
+    assert swept_settings(make_grid([], lists)) == ["gamma"]
+    assert swept_settings(make_grid([], {"model": ["HELM", "CNN-PPO"]})) == []

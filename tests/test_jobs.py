@@ -1,0 +1,117 @@
+import dataclasses
+
+import pytest
+
+from sweeps.grid import make_grid
+from sweeps.jobs import Job, State, carry_out
+from sweeps.worker import Ending
+from utils.run_folder import create_run_folder, note_end
+
+KILLED = Ending(-9)
+
+
+class FakePool:
+    """Carries out one attempt after the other: what is written in a plan, then success."""
+
+    def __init__(self, plan=()):
+        self.plan = dict(plan)
+        self.queue, self.attempts = [], []
+        self.stopped = False
+
+    def submit(self, job, order):
+        assert order == f"order of {job.run.run_id}"
+        self.queue.append(job)
+
+    def ended(self, seconds):
+        job = self.queue.pop(0)
+        if self.stopped:
+            return [(job, Ending(-15))]
+        self.attempts.append(job.run.config.seed)
+        if not job.run.folder.exists():
+            create_run_folder(job.run.config, job.run.run_id, [])
+        endings = self.plan.get(job.run.config.seed)
+        if endings:
+            return [(job, endings.pop(0))]
+        note_end(job.run.folder)
+        return [(job, Ending(0, "bye"))]
+
+    def stop(self):
+        self.stopped = True
+
+
+@pytest.fixture
+def runs(in_empty_folder):
+    return make_grid([], {"seed": ["0", "1", "2"]})
+
+
+def carried_out(runs, pool, retries=2, stop_after=None):
+    jobs = [Job(run) for run in runs]
+    rounds = []
+    for _ in carry_out(
+        jobs,
+        pool,
+        lambda job: f"order of {job.run.run_id}",
+        retries,
+        lambda: stop_after is not None and len(rounds) >= stop_after,
+    ):
+        rounds.append([job.state for job in jobs])
+    return jobs
+
+
+def test_all_runs_are_done(runs):
+    pool = FakePool()
+    jobs = carried_out(runs, pool)
+    assert [job.state for job in jobs] == [State.DONE] * 3
+    assert pool.attempts == [0, 1, 2]
+
+
+def test_a_killed_run_is_tried_again(runs):
+    pool = FakePool({1: [KILLED, Ending(1, "disk full")]})
+    jobs = carried_out(runs, pool)
+    assert [job.state for job in jobs] == [State.DONE] * 3
+    assert pool.attempts == [0, 1, 2, 1, 1]
+    assert (jobs[1].n_attempts, jobs[1].note) == (3, "")
+
+
+def test_a_run_that_keeps_failing_is_given_up_and_the_others_are_not(runs):
+    pool = FakePool({1: [KILLED, KILLED, Ending(1, "disk full"), KILLED]})
+    jobs = carried_out(runs, pool)
+    assert [job.state for job in jobs] == [State.DONE, State.FAILED, State.DONE]
+    assert pool.attempts.count(1) == 3
+    assert jobs[1].note == "disk full"
+
+
+def test_a_restarted_sweep_does_only_what_is_missing(runs):
+    carried_out(runs, FakePool({1: [KILLED] * 9}))
+    again = FakePool()
+    jobs = carried_out(runs, again)
+    assert again.attempts == [1]
+    assert [job.state for job in jobs] == [State.DONE] * 3
+
+
+def test_a_sweep_asked_to_stop_tries_nothing_again(runs):
+    jobs = carried_out(runs, FakePool(), stop_after=1)
+    assert [job.state for job in jobs] == [State.DONE, State.STOPPED, State.STOPPED]
+
+
+def test_a_run_whose_attempt_ends_well_but_is_not_complete_is_not_done(runs):
+    pool = FakePool({0: [Ending(0, "nothing to do")] * 9})
+    assert carried_out(runs, pool)[0].state == State.FAILED
+
+
+def test_a_job_runs_once_its_attempt_has_printed_something(runs):
+    job = Job(runs[0])
+    job.log.parent.mkdir(parents=True)
+    job.log.write_text("of an earlier attempt\n")
+    job.queued()
+    job.refresh()
+    assert job.state == State.WAITING
+    job.log.write_text("of an earlier attempt\nof this one\n")
+    job.refresh()
+    assert job.state == State.RUNNING
+
+
+def test_no_two_runs_share_a_file(runs):
+    other = dataclasses.replace(runs[0].config, model="CNN-PPO")
+    jobs = [Job(run) for run in (*runs, dataclasses.replace(runs[0], config=other))]
+    assert len({job.log for job in jobs} | {job.settings for job in jobs}) == 8

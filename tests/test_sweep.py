@@ -1,0 +1,163 @@
+"""sweep.py through its command line: with a stand-in for Ray, and once with Ray itself."""
+
+import contextlib
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+import sweep as sweep_program
+from sweeps.worker import Ending
+from tests.test_jobs import KILLED, FakePool
+from utils.run_folder import is_finished
+
+TINY = {"device": "cpu", "n_steps": 64, "n_envs": 2, "n_rollout_steps": 16, "n_batches": 2}
+GRID = ["--config", "tiny.json", "--var", "model=CNN-PPO", "--var", "env=RandomMaze-v0"]
+PLACE = Path("experiments/CNN-PPO/RandomMaze-v0")
+
+
+@pytest.fixture
+def tiny(in_empty_folder):
+    """Write a settings file of short runs."""
+    (in_empty_folder / "tiny.json").write_text(json.dumps(TINY))
+    return in_empty_folder
+
+
+@pytest.fixture
+def swept(tiny, monkeypatch):
+    """Sweep with a fake pool and no plot; return the pool and what was to be drawn."""
+
+    def run(plan, *arguments):
+        pool, drawn = FakePool(plan), []
+        pool.submit = lambda job, order: pool.queue.append(job)
+        fake = contextlib.nullcontext(pool)
+        monkeypatch.setattr(sweep_program, "ray_pool", lambda *options: fake)
+        monkeypatch.setattr(sweep_program.plot, "main", drawn.append)
+        return sweep_program.main([*GRID, *arguments]), pool, drawn
+
+    return run
+
+
+def test_a_dry_run_prints_the_grid_and_its_cost_and_writes_nothing(tiny, capsys):
+    assert sweep_program.main([*GRID, "--seeds", "3", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert f"{PLACE}/tiny_seed=2" in printed
+    assert "3 runs, 3 of them missing: 192 environment steps; time unknown" in printed
+    assert [path.name for path in tiny.iterdir()] == ["tiny.json"]
+
+
+def test_a_dry_run_takes_the_speed_of_earlier_runs(tiny, capsys):
+    earlier = tiny / PLACE / "earlier"
+    earlier.mkdir(parents=True)
+    row = "64,0.5,8.0"
+    (earlier / "metrics.csv").write_text(f"env_steps,rollout/return_mean,time/fps\n{row}\n")
+    assert sweep_program.main([*GRID, "--seeds", "3", "--dry-run"]) == 0
+    assert "192 environment steps, 24 s one after another" in capsys.readouterr().out
+
+
+MISTAKES = {
+    "unknown key": (["--var", "learnin_rate=1"], "Did you mean 'learning_rate'?"),
+    "bad value": (["--var", "gamma=0.9,many"], 'gamma: "many" is not a number'),
+    "unknown agent": (["--var", "model=HELLM"], "Did you mean 'HELM'?"),
+    "unknown task": (["--var", "env=Pong"], "unknown environment 'Pong'"),
+    "the same twice": (["--var", "gamma=0.9,0.90"], "the same settings as"),
+    "no such file": (["--config", "nowhere.json"], "no such settings file"),
+    "seeds twice": (["--seeds", "2", "--var", "seed=1"], "give one of them"),
+    "bad seeds": (["--seeds", "many"], "is not a whole number from 1"),
+    "no checkpoints": (["--var", "save_ckpt=false"], "goes on from checkpoints"),
+    "one of the GPUs": (["--var", "device=cuda:1"], "Ray gives out the GPUs"),
+    "GPU without a share": (["--var", "device=cuda"], "needs --gpus"),
+    "too many cores": (["--cpus", "1000"], "this machine has"),
+    "too many GPUs": (["--gpus", "64"], "this machine has"),
+    "share of two": (["--gpus", "1.5"], "neither a share from 0 to 1 nor a whole number"),
+    "no picture": (["--output", "curves.txt"], "a picture ends in .png or .svg"),
+    "no place": (["--output", "nowhere/curves.png"], "there is no folder nowhere"),
+    "unknown option": (["--vra", "gamma=1"], "unrecognized arguments"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_gets_one_line_and_nothing_is_started_or_written(mistake, tiny, capsys):
+    command, line = MISTAKES[mistake]
+    assert sweep_program.main(command) == 2
+    captured = capsys.readouterr()
+    assert line in captured.err
+    assert len(captured.err.strip().splitlines()) == 1, captured.err
+    assert captured.out == ""
+    assert [path.name for path in tiny.iterdir()] == ["tiny.json"]
+
+
+def test_different_mistakes_are_told_together(tiny, capsys):
+    assert sweep_program.main(["--var", "env=Pong", "--cpus", "1000", "--output", "x.txt"]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 3
+
+
+def test_finished_runs_are_drawn_together(swept):
+    status, _, drawn = swept({}, "--seeds", "2", "--output", "mine.png")
+    assert status == 0
+    folders = [str(PLACE / f"tiny_seed={seed}") for seed in (0, 1)]
+    assert drawn == [[*folders, "--output", "mine.png"]]
+
+
+def test_what_is_swept_is_drawn_apart(swept):
+    _, _, drawn = swept({}, "--var", "gamma=0.8,0.9")
+    assert drawn[0][2:] == ["--by", "model,gamma", "--output", "curves.png"]
+
+
+def test_a_run_gets_the_settings_that_were_checked(swept, tiny):
+    swept({}, "--seeds", "1")
+    written = json.loads(
+        (tiny / "experiments/.sweep/CNN-PPO/RandomMaze-v0/tiny_seed=0.json").read_text()
+    )
+    assert (written["n_envs"], written["model"]) == (2, "CNN-PPO")
+
+
+def test_a_run_that_keeps_failing_makes_the_status_1_and_is_named(swept, capsys):
+    status, _, drawn = swept({1: [Ending(1, "disk full")] * 9}, "--seeds", "2", "--retries", "1")
+    assert status == 1
+    error = capsys.readouterr().err
+    assert f"{PLACE}/tiny_seed=1: disk full. See experiments/.sweep/" in error
+    assert len(error.strip().splitlines()) == 1
+    assert str(PLACE / "tiny_seed=0") in drawn[0]
+
+
+def test_the_same_command_again_does_only_what_is_missing(swept):
+    swept({1: [KILLED] * 9}, "--seeds", "3")
+    status, pool, drawn = swept({}, "--seeds", "3")
+    assert (status, pool.attempts) == (0, [1])
+    assert len(drawn[0]) == 5
+    status, pool, drawn = swept({}, "--seeds", "3")
+    assert (status, pool.attempts) == (0, [])
+    assert len(drawn[0]) == 5
+
+
+def test_an_interrupted_sweep_says_what_to_type(swept, monkeypatch, capsys):
+    class Interrupted:
+        stop = sweep_program.signal.SIGINT
+
+    monkeypatch.setattr(
+        sweep_program, "Interruption", lambda doing: contextlib.nullcontext(Interrupted())
+    )
+    status, _, drawn = swept({}, "--seeds", "2")
+    assert status == 130
+    assert (
+        capsys.readouterr()
+        .err.strip()
+        .endswith(
+            "Go on with: python sweep.py --config tiny.json --var model=CNN-PPO "
+            "--var env=RandomMaze-v0 --seeds 2"
+        )
+    )
+    assert drawn == []
+
+
+def test_two_runs_are_trained_side_by_side_by_ray(tiny, capfd):
+    assert sweep_program.main([*GRID, "--seeds", "2"]) == 0, capfd.readouterr().err
+    for seed in (0, 1):
+        folder = PLACE / f"tiny_seed={seed}"
+        assert is_finished(folder)
+        with (folder / "metrics.csv").open(newline="") as file:
+            assert [row["env_steps"] for row in csv.DictReader(file)] == ["32", "64"]
+    assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "2 runs: 2 done" in capfd.readouterr().out
