@@ -10,6 +10,7 @@ import dataclasses
 import os
 import shlex
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from sweeps.cluster import ray_pool
 from sweeps.display import display, print_table, summary
 from sweeps.estimates import Estimates
 from sweeps.grid import PAPER_SEEDS, Run, check_runs, make_grid, parse_lists, swept_settings
-from sweeps.jobs import Job, State, carry_out
+from sweeps.jobs import DESK, Job, State, carry_out
 from sweeps.progress import duration, shared_out
 from sweeps.worker import Order
 from trainers.interruption import Interruption
@@ -197,6 +198,7 @@ def train(
     """Do what is missing; return the signal that ended it early, if one did."""
     if all(job.state is State.DONE for job in jobs):
         return None
+    stop = stop_file()
     with (
         ray_pool(arguments.address, arguments.cpus, arguments.gpus) as pool,
         Interruption("ending the runs, they save first") as interruption,  # after Ray's handlers
@@ -204,15 +206,23 @@ def train(
     ):
         for job in jobs:
             write_settings(job)
+        stop.unlink(missing_ok=True)
         for _ in carry_out(
             jobs,
             pool,
             lambda job: order(job, arguments),
             arguments.retries,
             lambda: interruption.stop is not None,
+            stop.touch,
         ):
             shown.show(jobs)
-        return interruption.stop
+    stop.unlink(missing_ok=True)
+    return interruption.stop
+
+
+def stop_file() -> Path:
+    """Return the file that asks the runs of this process to end."""
+    return DESK / f"stop-{socket.gethostname()}-{os.getpid()}"
 
 
 def write_settings(job: Job) -> None:
@@ -229,6 +239,7 @@ def order(job: Job, arguments: argparse.Namespace) -> Order:
         folder=job.run.folder,
         settings=job.settings,
         log=job.log,
+        stop=stop_file(),
         n_threads=arguments.cpus,
         on_gpu=arguments.gpus > 0,
     )

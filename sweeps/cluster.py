@@ -11,6 +11,7 @@ from sweeps.jobs import Job
 from sweeps.worker import Ending, Order, attempt
 from utils.errors import UserError
 
+LONGEST_NOTE = 200
 OBJECT_STORE_BYTES = 100 * 2**20  # only orders and endings go through it
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -48,13 +49,6 @@ class RayPool:
             return []
         done, _ = ray.wait(list(self._jobs), num_returns=1, timeout=seconds)
         return [(self._jobs.pop(task), _ending(task)) for task in done]
-
-    def stop(self) -> None:
-        """Take back what has not begun, ask what has to save and end."""
-        import ray
-
-        for task in self._jobs:
-            ray.cancel(task, force=False)
 
 
 @contextmanager
@@ -108,4 +102,5 @@ def _ending(task: Any) -> Ending:
     try:
         return Ending(*ray.get(task))
     except ray.exceptions.RayError as error:
-        return Ending(1, f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"[:200])
+        lines = str(error).strip().splitlines()
+        return Ending(1, ": ".join((type(error).__name__, *lines[-1:]))[:LONGEST_NOTE])

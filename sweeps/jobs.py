@@ -104,9 +104,6 @@ class Pool(Protocol):
     def ended(self, seconds: float) -> list[tuple[Job, Ending]]:
         """Return the attempts that ended since the last call, waiting for one for some time."""
 
-    def stop(self) -> None:
-        """Take back what has not begun, ask what has to save and end."""
-
 
 def carry_out(
     jobs: Sequence[Job],
@@ -114,6 +111,7 @@ def carry_out(
     order_of: Callable[[Job], Order],
     retries: int,
     is_asked_to_stop: Callable[[], bool],
+    stop: Callable[[], object],
 ) -> Iterable[Sequence[Job]]:
     """Do what is missing; yield the jobs about once a second, with where they stand.
 
@@ -123,6 +121,7 @@ def carry_out(
         order_of: Returns what the pool is to do for a job.
         retries: Further attempts after a first one that fails.
         is_asked_to_stop: Whether to end all runs, saved.
+        stop: Asks the attempts to do so.
     """
     n_open, stopping = 0, False
     for job in jobs:
@@ -133,7 +132,7 @@ def carry_out(
     while n_open:
         if is_asked_to_stop() and not stopping:
             stopping = True
-            pool.stop()
+            stop()
         for job, ending in pool.ended(REFRESH_SECONDS):
             job.settle(ending, retries, stopping)
             if job.state is State.WAITING:

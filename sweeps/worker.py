@@ -28,6 +28,7 @@ class Order(NamedTuple):
         folder: The run's.
         settings: File with all its settings.
         log: File for what it prints, added to.
+        stop: File whose presence asks to end.
         n_threads: For PyTorch's operations.
         on_gpu: Whether it may use the GPUs that are visible here.
     """
@@ -37,6 +38,7 @@ class Order(NamedTuple):
     folder: Path
     settings: Path
     log: Path
+    stop: Path
     n_threads: int
     on_gpu: bool
 
@@ -56,9 +58,13 @@ class Ending(NamedTuple):
 def attempt(order: Order) -> Ending:
     """Begin a run, or go on with it, and wait for its end.
 
-    A KeyboardInterrupt, which is how Ray cancels a task, asks the run to save and end.
+    Once the file `order.stop` is there the run is asked to save and end, and none is begun. It
+    reaches every machine, where the ways in which Ray cancels tasks depend on its version.
     """
     workplace = order.workplace
+    stop = workplace / order.stop
+    if stop.exists():
+        return Ending(128 + signal.SIGTERM, "not begun")
     log_path = workplace / order.log
     with log_path.open("ab") as log:
         command = _command(order)
@@ -74,7 +80,7 @@ def attempt(order: Order) -> Ending:
             start_new_session=True,
             preexec_fn=_ends_with(os.getpid()),
         )
-        status = _wait(process)
+        status = _wait(process, stop)
     return Ending(status, last_line(log_path))
 
 
@@ -113,12 +119,12 @@ def _ends_with(parent: int) -> Callable[[], None]:
     return in_child
 
 
-def _wait(process: subprocess.Popen) -> int:
-    """Return the exit status, of a process told to end where this one is interrupted."""
-    while True:
-        try:
-            while process.poll() is None:
-                time.sleep(POLL_SECONDS)
-            return process.returncode
-        except KeyboardInterrupt:
+def _wait(process: subprocess.Popen, stop: Path) -> int:
+    """Return the exit status of a process that is asked to end once a file is there."""
+    asked = False
+    while process.poll() is None:
+        if not asked and stop.exists():
+            asked = True
             process.terminate()
+        time.sleep(POLL_SECONDS)
+    return process.returncode

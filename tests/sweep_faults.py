@@ -24,7 +24,12 @@ from typing import Any, NamedTuple
 from sweeps.progress import read_progress
 
 ROOT = Path(__file__).parent.parent
-SETTINGS: dict[str, Any] = {"n_steps": 8192, "n_envs": 8, "n_rollout_steps": 64, "checkpoint_minutes": 0.05}
+SETTINGS: dict[str, Any] = {
+    "n_steps": 8192,
+    "n_envs": 8,
+    "n_rollout_steps": 64,
+    "checkpoint_minutes": 0.05,
+}
 ROLLOUT = 8 * 64
 AGENTS, TASKS, SEEDS = ("CNN-PPO", "HELM"), ("RandomMaze-v0", "MiniGrid-Empty-5x5-v0"), range(3)
 FILE = "short.json"

@@ -53,6 +53,7 @@ def carried_out(runs, pool, retries=2, stop_after=None):
         lambda job: f"order of {job.run.run_id}",
         retries,
         lambda: stop_after is not None and len(rounds) >= stop_after,
+        pool.stop,
     ):
         rounds.append([job.state for job in jobs])
     return jobs

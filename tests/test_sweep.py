@@ -17,6 +17,18 @@ GRID = ["--config", "tiny.json", "--var", "model=CNN-PPO", "--var", "env=RandomM
 PLACE = Path("experiments/CNN-PPO/RandomMaze-v0")
 
 
+class StoppablePool(FakePool):
+    """A fake pool that ends attempts as a worker does."""
+
+    def submit(self, job, order):
+        self.stop_file = order.stop
+        self.queue.append(job)
+
+    def ended(self, seconds):
+        self.stopped = self.stop_file.exists()
+        return super().ended(seconds)
+
+
 @pytest.fixture
 def tiny(in_empty_folder):
     """Write a settings file of short runs."""
@@ -29,8 +41,7 @@ def swept(tiny, monkeypatch):
     """Sweep with a fake pool and no plot; return the pool and what was to be drawn."""
 
     def run(plan, *arguments):
-        pool, drawn = FakePool(plan), []
-        pool.submit = lambda job, order: pool.queue.append(job)
+        pool, drawn = StoppablePool(plan), []
         fake = contextlib.nullcontext(pool)
         monkeypatch.setattr(sweep_program, "ray_pool", lambda *options: fake)
         monkeypatch.setattr(sweep_program.plot, "main", drawn.append)
@@ -150,6 +161,7 @@ def test_an_interrupted_sweep_says_what_to_type(swept, monkeypatch, capsys):
         )
     )
     assert drawn == []
+    assert not list(Path("experiments/.sweep").glob("stop-*"))
 
 
 def test_two_runs_are_trained_side_by_side_by_ray(tiny, capfd):

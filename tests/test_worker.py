@@ -1,4 +1,3 @@
-import _thread
 import os
 import signal
 import sys
@@ -24,7 +23,7 @@ time.sleep(60)
 
 def order(folder, program, **changes):
     (folder / "program.py").write_text(program)
-    names = Path("runs/a"), Path("a.json"), Path("a.log")
+    names = Path("runs/a"), Path("a.json"), Path("a.log"), Path("stop")
     return Order(folder, folder / "program.py", *names, n_threads=3, on_gpu=False)._replace(
         **changes
     )
@@ -75,17 +74,23 @@ def test_attempts_add_to_the_log(tmp_path):
     assert last_line(tmp_path / "a.log") == "second words"
 
 
-def test_an_interrupted_attempt_lets_its_run_save(tmp_path):
-    def interrupt():
+def test_a_run_saves_and_ends_once_it_is_asked_to(tmp_path):
+    def ask():
         wait_for(tmp_path / "ready")
-        _thread.interrupt_main()
+        (tmp_path / "stop").touch()
 
-    thread = threading.Thread(target=interrupt)
+    thread = threading.Thread(target=ask)
     thread.start()
     ending = attempt(order(tmp_path, WAITING_RUN))
     thread.join()
     assert ending.status == 143
     assert (tmp_path / "saved").exists()
+
+
+def test_nothing_is_begun_once_all_is_to_end(tmp_path):
+    (tmp_path / "stop").touch()
+    assert attempt(order(tmp_path, WAITING_RUN)).last_line == "not begun"
+    assert not (tmp_path / "a.log").exists()
 
 
 def test_a_run_saves_and_ends_when_its_worker_is_killed(tmp_path):
