@@ -58,7 +58,7 @@ def sweep(argv: Sequence[str] | None) -> None:
         again = shlex.join(["python", "sweep.py", *(argv or ())])
         raise Interrupted(f"interrupted. Go on with: {again}", stopped_by)
     draw([job for job in jobs if job.state is State.DONE], arguments.output)
-    failed = [job for job in jobs if job.state is State.FAILED]
+    failed = [job for job in jobs if job.state is not State.DONE]
     if failed:
         raise RunError("\n".join(f"{job.run.folder}: {job.note}. See {job.log}" for job in failed))
 

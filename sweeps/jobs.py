@@ -45,6 +45,7 @@ class Job:
     _log_bytes: int = 0
 
     def __post_init__(self) -> None:
+        self.queued()  # what an earlier sweep printed does not count
         if is_finished(self.run.folder):
             self.state = State.DONE
         self.refresh()
@@ -67,7 +68,7 @@ class Job:
         return max(0, self.run.config.n_steps - self.progress.env_steps)
 
     def queued(self) -> None:
-        """Note that an attempt has been asked for; it runs once something is printed."""
+        """Note that an attempt is to come; it runs once it has printed something."""
         self.state, self._log_bytes = State.WAITING, _n_bytes(self.log)
 
     def refresh(self) -> None:
@@ -87,7 +88,7 @@ class Job:
         elif self.n_attempts > retries:
             self.state = State.FAILED
         else:
-            self.state = State.WAITING
+            self.queued()
         self.refresh()
 
     def _on_desk(self, suffix: str) -> Path:
@@ -125,8 +126,7 @@ def carry_out(
     """
     n_open, stopping = 0, False
     for job in jobs:
-        if job.state is State.WAITING:
-            job.queued()
+        if job.state is not State.DONE:
             pool.submit(job, order_of(job))
             n_open += 1
     while n_open:
@@ -136,7 +136,6 @@ def carry_out(
         for job, ending in pool.ended(REFRESH_SECONDS):
             job.settle(ending, retries, stopping)
             if job.state is State.WAITING:
-                job.queued()
                 pool.submit(job, order_of(job))
             else:
                 n_open -= 1

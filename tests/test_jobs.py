@@ -27,6 +27,9 @@ class FakePool:
         if self.stopped:
             return [(job, Ending(-15))]
         self.attempts.append(job.run.config.seed)
+        job.log.parent.mkdir(parents=True, exist_ok=True)
+        with job.log.open("a") as log:
+            log.write("an attempt\n")
         if not job.run.folder.exists():
             create_run_folder(job.run.config, job.run.run_id, [])
         endings = self.plan.get(job.run.config.seed)
