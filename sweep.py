@@ -33,7 +33,6 @@ from utils.folders import check_writable
 from utils.run_folder import EXPERIMENTS, write_json
 
 PROGRAM = Path(__file__).resolve().with_name("main.py")
-PICTURES = (".png", ".svg")
 MOST_SEEDS, MOST_CPUS, MOST_GPUS, MOST_RETRIES = 10_000, 1024, 64, 1000
 
 
@@ -126,7 +125,7 @@ def planned_runs(arguments: argparse.Namespace) -> list[Run]:
     raise_all(
         lambda: check_runs(runs, lambda config: check(config, arguments.gpus)),
         lambda: check_room(arguments),
-        lambda: check_output(arguments.output),
+        lambda: plot.check_picture(arguments.output),
         lambda: check_writable(EXPERIMENTS, "run folders:"),
     )
     return runs
@@ -152,15 +151,6 @@ def check_room(arguments: argparse.Namespace) -> None:
             f"--cpus {arguments.cpus} --gpus {arguments.gpus:g}: this machine has {cores} cores "
             f"and {n_gpus} GPUs"
         )
-
-
-def check_output(path: Path) -> None:
-    """Raise UserError unless the curves can be written there."""
-    if path.suffix not in PICTURES:
-        raise UserError(f"--output {path}: a picture ends in {' or '.join(PICTURES)}")
-    if not path.parent.is_dir():
-        raise UserError(f"--output {path}: there is no folder {path.parent}")
-    check_writable(path.parent, "--output")
 
 
 def machine() -> tuple[int, int]:

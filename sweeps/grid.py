@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from utils.config import FIELDS, Config, load_config
+from utils.config import FIELDS, WITHOUT_EFFECT, Config, load_config
 from utils.errors import UserError, suggestion
 from utils.run_folder import default_run_id, folder_of, is_finished, locked, recorded_config
 
@@ -158,9 +158,12 @@ def _check_folder(run: Run) -> None:
     """Raise UserError where the run's folder holds another run, or one that is going on."""
     if not run.folder.exists():
         return
-    differing = _differing(recorded_config(run.folder), run.config)
+    harmless = set(WITHOUT_EFFECT)
     if run.config.device == "auto":  # the recorded one says what it became
-        differing = [name for name in differing if name != "device"]
+        harmless.add("device")
+    differing = [
+        name for name in _differing(recorded_config(run.folder), run.config) if name not in harmless
+    ]
     if differing:
         raise UserError(
             f"{run.folder}: holds a run that differs in {', '.join(differing)}. "

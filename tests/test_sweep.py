@@ -82,7 +82,7 @@ MISTAKES = {
     "too many cores": (["--cpus", "1000"], "this machine has"),
     "too many GPUs": (["--gpus", "64"], "this machine has"),
     "share of two": (["--gpus", "1.5"], "neither a share from 0 to 1 nor a whole number"),
-    "no picture": (["--output", "curves.txt"], "a picture ends in .png or .svg"),
+    "no picture": (["--output", "curves.txt"], "name a file ending in .png or .svg"),
     "no place": (["--output", "nowhere/curves.png"], "there is no folder nowhere"),
     "unknown option": (["--vra", "gamma=1"], "unrecognized arguments"),
 }
