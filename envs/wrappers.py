@@ -1,5 +1,6 @@
 """What every suite is wrapped in: statistics of episodes, then normalised rewards."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from utils.running_statistics import RunningMeanVariance
 EPSILON = 1e-8
 REWARD_LIMIT = 1.0
 
+AllRows = Callable[[torch.Tensor], torch.Tensor]
 Transitions = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 
 
@@ -45,6 +47,9 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         self.episode_lengths[:] = state["lengths"].numpy()
         return True
 
+    def share_statistics(self, rows: AllRows) -> None:
+        """Do nothing: those of an episode are its own."""
+
 
 class RewardNormalization(VectorWrapper):
     """Rewards divided by the running standard deviation of the discounted return, then clipped.
@@ -66,6 +71,7 @@ class RewardNormalization(VectorWrapper):
         self.gamma = gamma
         self.statistics = RunningMeanVariance()
         self._returns = np.zeros(self.num_envs)
+        self._all_rows: AllRows = lambda own: own
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -78,7 +84,7 @@ class RewardNormalization(VectorWrapper):
         """Take one step everywhere; rewards [N] come back normalised."""
         observations, rewards, terminated, truncated, info = self.env.step(actions)
         self._returns = self._returns * self.gamma + rewards
-        self.statistics.update(self._returns)
+        self.statistics.update(self._all_rows(torch.from_numpy(self._returns)))
         self._returns[terminated | truncated] = 0.0
         deviation = np.sqrt(self.statistics.variance + EPSILON)
         rewards = np.clip(rewards / deviation, -REWARD_LIMIT, REWARD_LIMIT)
@@ -101,3 +107,7 @@ class RewardNormalization(VectorWrapper):
         if goes_on:
             self._returns[:] = state["discounted"].numpy()
         return goes_on
+
+    def share_statistics(self, rows: AllRows) -> None:
+        """Let the statistics take in the returns of all ranks, [n] -> [N]."""
+        self._all_rows = rows

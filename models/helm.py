@@ -9,6 +9,7 @@ Frozen: the random projection, the token embeddings, the language model.
 4. The summary needs no gradient, so the rollout stores it and the update never runs the model.
 """
 
+from collections.abc import Callable
 from typing import cast
 
 import numpy as np
@@ -126,6 +127,10 @@ class LanguageMemoryAgent(Agent):
         """Return the sha256 of the language model's weights and of what leads from images to it."""
         language_model = {"language_model": self.language_model.fingerprint}
         return language_model | self.to_language.fingerprints()
+
+    def share_statistics(self, rows: Callable[[Tensor], Tensor]) -> None:
+        """Let running statistics take in the rows of all ranks, [n, ...] -> [N, ...]."""
+        self.to_language.share_statistics(rows)
 
     @classmethod
     def check(cls, config: Config) -> None:

@@ -8,6 +8,8 @@ Followed while training: mean and deviation of the encoder's features.
 2. All else is HELM.
 """
 
+from collections.abc import Callable
+
 import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor, nn
@@ -91,6 +93,7 @@ class ClipProjection(ImageToLanguage):
         width = embeddings.width
         bridge = None if encoder.width == width else random_projection(width, encoder.width)
         self.register_buffer("projection", bridge)
+        self._all_rows: Callable[[Tensor], Tensor] = lambda own: own
         self.standardize = RunningStandardization(width)
         self.register_buffer("scale", embeddings.std.clone(), persistent=False)
         self.register_buffer("shift", embeddings.mean.clone(), persistent=False)
@@ -106,7 +109,11 @@ class ClipProjection(ImageToLanguage):
 
     def observe(self, remembered: Tensor) -> None:
         """Count features [N, D] in."""
-        self.standardize.update(remembered)
+        self.standardize.update(self._all_rows(remembered))
+
+    def share_statistics(self, rows: Callable[[Tensor], Tensor]) -> None:
+        """Count in what all ranks see, [n, D] -> [N, D]."""
+        self._all_rows = rows
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of the encoder's weights."""

@@ -1,5 +1,7 @@
 """What every way from an image to language has in common."""
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 BLOCK_SIZE = 16
@@ -29,6 +31,9 @@ class ImageToLanguage(nn.Module):
 
     def observe(self, remembered: Tensor) -> None:
         """Take in what was seen at one step of a training rollout [N, ...]."""
+
+    def share_statistics(self, rows: Callable[[Tensor], Tensor]) -> None:
+        """Let running statistics take in the rows of all ranks, [n, ...] -> [N, ...]."""
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of every pretrained part, by the setting that names it."""

@@ -152,9 +152,9 @@ def test_the_first_minibatch_meets_the_policy_that_acted(name):
     trainer, rollout, _ = collect(name, LENGTHS)
     if trainer.agent.sequential:
         n = len(rollout.sequences.firsts)
-        (batch,) = rollout.sequence_minibatches(torch.arange(n), n)
+        (batch,) = rollout.sequence_minibatches([torch.arange(n)])
     else:
-        (batch,) = rollout.minibatches(torch.arange(rollout.n_samples), rollout.n_samples)
+        (batch,) = rollout.minibatches([torch.arange(rollout.n_samples)])
     result = trainer.agent.evaluate(batch)
     torch.testing.assert_close(result.log_probs, batch.log_probs, atol=1e-5, rtol=0)
     torch.testing.assert_close(result.values, batch.values, atol=1e-5, rtol=0)

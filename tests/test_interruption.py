@@ -9,9 +9,9 @@ from trainers.interruption import Interruption
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_stop_is_noted_and_nothing_else_happens(number):
     with Interruption() as interruption:
-        assert not interruption.noted
+        assert interruption.stop is None
         os.kill(os.getpid(), number)
-        assert interruption.noted
+        assert not interruption.save
         assert interruption.stop == number
 
 

@@ -18,14 +18,14 @@ def numbered_rollout(n_steps=4, n_envs=3):
 
 def test_samples_are_numbered_environment_by_environment():
     rollout = numbered_rollout()
-    (batch,) = rollout.minibatches(torch.arange(12), 12)
+    (batch,) = rollout.minibatches([torch.arange(12)])
     assert batch.actions.tolist() == list(range(12))
     assert batch.images.images[batch.image_of, 0, 0, 0].tolist() == list(range(12))
     assert batch.context[:, 0].tolist() == list(range(12))
 
 
 def test_a_permutation_is_cut_into_slices_and_a_remainder():
-    batches = list(numbered_rollout().minibatches(torch.arange(12).flip(0), 5))
+    batches = list(numbered_rollout().minibatches(torch.arange(12).flip(0).split(5)))
     assert [b.actions.tolist() for b in batches] == [[11, 10, 9, 8, 7], [6, 5, 4, 3, 2], [1, 0]]
 
 
@@ -42,7 +42,7 @@ def test_sequences_are_cut_at_episode_starts_and_at_the_rollouts_ends():
 def test_a_sequence_batch_holds_whole_sequences_one_after_another():
     rollout = numbered_rollout()
     rollout.starts[2, 0] = True
-    batches = list(rollout.sequence_minibatches(torch.tensor([3, 0, 1, 2]), 2))
+    batches = list(rollout.sequence_minibatches(torch.tensor([3, 0, 1, 2]).split(2)))
     assert [b.lengths.tolist() for b in batches] == [[4, 2], [2, 4]]
     assert batches[0].actions.tolist() == [8, 9, 10, 11, 0, 1]
     assert batches[1].actions.tolist() == [2, 3, 4, 5, 6, 7]
@@ -65,6 +65,6 @@ def test_images_stay_bytes():
 def test_an_image_seen_twice_is_passed_on_once():
     rollout = numbered_rollout()
     rollout.observations[3, 0] = rollout.observations[0, 1]  # sample 3 shows what sample 4 does
-    (batch,) = rollout.minibatches(torch.tensor([3, 4, 5, 3]), 4)
+    (batch,) = rollout.minibatches([torch.tensor([3, 4, 5, 3])])
     assert len(batch.images) == 2
     assert batch.images.images[batch.image_of, 0, 0, 0].tolist() == [4, 4, 5, 4]

@@ -27,7 +27,7 @@ from models.agent import Agent
 from utils.config import WITHOUT_EFFECT, Config
 from utils.errors import UserError
 from utils.files import name_also, written_whole
-from utils.run_folder import is_finished, note_end
+from utils.run_folder import is_finished, note_end, resume_command
 from utils.saved_tensors import load_saved
 
 FORMAT = 2
@@ -99,14 +99,14 @@ def last_checkpoint(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def unfinished_checkpoint(folder: Path, config: Config) -> dict[str, Any] | None:
+def unfinished_checkpoint(folder: Path, config: Config, n_ranks: int = 1) -> dict[str, Any] | None:
     """Return what a run goes on from, None where nothing has been saved yet.
 
     Where a run was killed between its last checkpoint and its end, the end is noted in run.json.
 
     Raises:
         UserError: the run is finished, saves nothing, or its settings are no longer those of the
-            checkpoint; or all its checkpoints are damaged.
+            checkpoint; or another number of ranks made it; or all its checkpoints are damaged.
     """
     if not config.save_ckpt:
         raise UserError(f"{folder}: a run with save_ckpt=false cannot go on. Begin another")
@@ -122,6 +122,12 @@ def unfinished_checkpoint(folder: Path, config: Config) -> dict[str, Any] | None
         raise UserError(
             f"{folder}: config.json differs from the checkpoint in {', '.join(changed)}. "
             "Restore it, or begin another run"
+        )
+    made_by = 1 + len(checkpoint.get("other_ranks", []))
+    if made_by != n_ranks:
+        raise UserError(
+            f"{folder}: its checkpoint is one of {made_by} rank{'s'[: made_by - 1]}, "
+            f"this is {n_ranks}. Go on with: {resume_command(folder, made_by)}"
         )
     if checkpoint["env_steps"] >= config.n_steps:
         if not is_finished(folder):

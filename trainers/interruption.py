@@ -29,11 +29,6 @@ class Interruption:
         self.save = False
         self._before: dict[signal.Signals, Any] = {}
 
-    @property
-    def noted(self) -> bool:
-        """Whether there is anything to do."""
-        return self.save or self.stop is not None
-
     def __enter__(self) -> "Interruption":
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._note) for number in (*STOP, SAVE)}

@@ -1,6 +1,7 @@
 """When a run's checkpoints are written: at the best return, now and then, at the end, if asked."""
 
 import math
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,8 @@ class Keeper:
     Args:
         trainer: Whose run it is.
         folder: The run's.
-        writer: What must be on the disk before a checkpoint that counts on it.
+        writer: What must be on the disk before a checkpoint that counts on it; None on a rank that
+            writes nothing.
         interruption: Where signals are noted.
     """
 
@@ -30,7 +32,7 @@ class Keeper:
         self,
         trainer: "PPOTrainer",
         folder: Path,
-        writer: MetricsWriter,
+        writer: MetricsWriter | None,
         interruption: Interruption,
     ) -> None:
         self.trainer, self.folder = trainer, folder
@@ -42,35 +44,39 @@ class Keeper:
         trainer, config = self.trainer, self.trainer.config
         is_best = mean_return > trainer.best_mean_return
         trainer.best_mean_return = max(mean_return, trainer.best_mean_return)
-        if is_best and config.save_ckpt:
+        if is_best and config.save_ckpt and self.writer is not None:
             save_checkpoint(self.folder / BEST, agent_state(trainer))
         is_last = trainer.env_steps >= config.n_steps
-        if is_last or time.perf_counter() - self._last_saved >= 60 * config.checkpoint_minutes:
+        is_time = time.perf_counter() - self._last_saved >= 60 * config.checkpoint_minutes
+        if any(trainer.ranks.most(is_last or is_time)):
             self._save()
         if not is_last:
             self.after_step()
 
     def after_step(self) -> None:
-        """Do what signals have asked for.
+        """Do what signals have asked any rank for.
 
         Raises:
             Interrupted: to end the run.
         """
-        if not self.interruption.noted:
+        stop, save = self.trainer.ranks.most(self.interruption.stop or 0, self.interruption.save)
+        if not (stop or save):
             return
         self._save()
-        if self.interruption.stop is None:
+        if not stop:
             return
         saved = "Nothing is saved (save_ckpt is false)"
         if self.trainer.config.save_ckpt:
             saved = f"Go on with: {resume_command(self.folder)}"
         steps = f"{self.trainer.env_steps:,} steps"
-        raise Interrupted(f"interrupted after {steps}. {saved}", self.interruption.stop)
+        raise Interrupted(f"interrupted after {steps}. {saved}", signal.Signals(stop))
 
     def _save(self) -> None:
         """Write the last checkpoint, keeping the one before."""
         if self.trainer.config.save_ckpt:
-            self.writer.sync()
-            save_checkpoint(self.folder / LAST, run_state(self.trainer), self.folder / PREVIOUS)
+            state = run_state(self.trainer)
+            if self.writer is not None:
+                self.writer.sync()
+                save_checkpoint(self.folder / LAST, state, self.folder / PREVIOUS)
         self.interruption.save = False
         self._last_saved = time.perf_counter()

@@ -7,6 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from trainers.guards import NotFiniteError, guarded
 from trainers.interruption import Interruption
 from trainers.keeper import Keeper
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
+from trainers.ranks import Ranks
 from trainers.rollout import Rollout, Scene
 from trainers.run_state import restore
 from trainers.schedules import Coefficients, configured_schedules
@@ -57,6 +59,9 @@ class TrainingEnv(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Take over a saved state; return False where new episodes must be begun."""
 
+    def share_statistics(self, rows: Callable[[Tensor], Tensor]) -> None:
+        """Let running statistics take in the rows of all ranks, [n, ...] -> [N, ...]."""
+
 
 class PPOTrainer:
     """Trains one agent in one vector environment.
@@ -65,13 +70,22 @@ class PPOTrainer:
         config: The settings of the run.
         agent: What is trained, known by the interface in models/agent.py alone.
         env: N environments that open the next episode in the step that ends one.
+        ranks: The processes that train together, each with N environments; None for this one alone.
         showcase: Told of every rollout and whether it is the last; returns what there is to show.
     """
 
     def __init__(
-        self, config: Config, agent: Agent, env: TrainingEnv, showcase: Showcase | None = None
+        self,
+        config: Config,
+        agent: Agent,
+        env: TrainingEnv,
+        ranks: Ranks | None = None,
+        showcase: Showcase | None = None,
     ) -> None:
         self.config, self.agent, self.env, self.showcase = config, agent, env, showcase
+        self.ranks = ranks or Ranks()
+        self.ranks.unite(agent, env, config)
+        self.n_envs = env.num_envs * self.ranks.size  # of all ranks
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=config.learning_rate, eps=1e-8, weight_decay=0.01, fused=True
@@ -92,10 +106,11 @@ class PPOTrainer:
             RunError: the run cannot go on.
             Interrupted: a signal ended it.
         """
+        first = self.ranks.first
         with (
-            guarded(folder),
+            guarded(folder) if first else self.ranks.quiet(),
             Interruption() as interruption,
-            MetricsWriter(folder, self.config, self.env_steps) as writer,
+            MetricsWriter(folder, self.config, self.env_steps) if first else nullcontext() as writer,
             self._progress_bar() as bar,
         ):
             keeper = Keeper(self, folder, writer, interruption)
@@ -107,15 +122,15 @@ class PPOTrainer:
                 seconds = time.perf_counter() - begun
                 self.seconds += seconds
                 metrics |= self._episode_metrics() | self.agent.metrics()
-                metrics["time/fps"] = rollout.n_samples / seconds
+                metrics["time/fps"] = rollout.n_samples * self.ranks.size / seconds
                 metrics["time/seconds"] = self.seconds
-                writer.write(self.env_steps, metrics)
-                if self.showcase is not None:
-                    is_last = self.env_steps >= self.config.n_steps
-                    writer.show(self.env_steps, self.showcase(rollout, is_last))
+                if writer is not None:
+                    writer.write(self.env_steps, metrics)
+                    self._show(rollout, writer)
                 keeper.after_rollout(metrics["rollout/return_mean"])
                 bar.set_postfix_str(f"return {metrics['rollout/return_mean']:.3f}")
-            note_end(folder)
+            if first:
+                note_end(folder)
         return self.summary()
 
     def summary(self) -> Summary:
@@ -139,14 +154,15 @@ class PPOTrainer:
         if checkpoint is not None:
             check_weights(checkpoint, self.agent.fingerprints(), str(folder))
             exactly = restore(self, checkpoint)
-        with guarded(folder):
-            note_resumption(folder, self.env_steps, exactly)
+        if self.ranks.first:
+            with guarded(folder):
+                note_resumption(folder, self.env_steps, exactly)
         how = "exactly" if exactly else "in new episodes"
         return f"going on after {self.env_steps:,} steps, {how}, in {folder}"
 
     def first_scene(self, seed: int) -> Scene:
         """Open an episode in every environment, with an empty memory."""
-        observations, _ = self.env.reset(seed=seed)
+        observations, _ = self.env.reset(seed=seed + self.ranks.rank * self.env.num_envs)
         starts = torch.ones(self.env.num_envs, dtype=torch.bool, device=self.agent.device)
         memory = self.agent.initial_memory(self.env.num_envs)
         return Scene(self._to_device(observations), starts, memory)
@@ -171,7 +187,7 @@ class PPOTrainer:
             rollout, scene = self._take_step(t, rollout, scene)
             self.scene, self.rollout = scene, rollout
             if bar is not None:
-                bar.update(self.env.num_envs)
+                bar.update(self.n_envs)
             if after_step is not None:
                 after_step()
         assert rollout is not None, "n_rollout_steps is at least 1"
@@ -188,7 +204,7 @@ class PPOTrainer:
         Args:
             rollout: Collected, with its advantages estimated.
             permutations: Orders to use instead of random ones: of samples, or of sequences for a
-                sequential agent.  [n_epochs, T*N or S]
+                sequential agent, those of all ranks.  [n_epochs, T*N or S]
         """
         now = self.coefficients(self.env_steps / self.config.n_steps)
         for group in self.optimizer.param_groups:
@@ -196,11 +212,11 @@ class PPOTrainer:
 
         logged = []
         orders = []
+        counts = self._counts(rollout)
         for epoch in range(self.config.n_epochs):
-            orders.append(
-                self._permutation(rollout) if permutations is None else permutations[epoch]
-            )
-            for batch in self._minibatches(rollout, orders[-1]):
+            random = self.ranks.from_first(torch.randperm(sum(counts)))
+            orders.append(random if permutations is None else permutations[epoch])
+            for batch in self._minibatches(rollout, orders[-1], counts):
                 logged.append(self._learn(batch, now))
         self.n_epochs_done += self.config.n_epochs
 
@@ -223,7 +239,7 @@ class PPOTrainer:
     def mean_return(self) -> float:
         """Mean raw return of the last 100 episodes, zeros standing in until N have ended."""
         returns = [episode.episode_return for episode in self.episodes]
-        return float(np.sum(returns) / max(len(returns), self.env.num_envs))
+        return float(np.sum(returns) / max(len(returns), self.n_envs))
 
     def _take_step(self, t: int, rollout: Rollout | None, scene: Scene) -> tuple[Rollout, Scene]:
         """Act once in every environment and keep it as step t of the rollout, the first of a new.
@@ -245,19 +261,24 @@ class PPOTrainer:
             rollout.rewards[t] += self._value_at_time_limit(after, truncated, info, memory)
 
         self._note_episodes(ended, info)
-        self.env_steps += self.env.num_envs
+        self.env_steps += self.n_envs
         return rollout, Scene(self._to_device(after), self._to_device(ended), memory)
 
-    def _permutation(self, rollout: Rollout) -> Tensor:
-        """Return a random order of the samples, or of the sequences for a sequential agent."""
-        n = len(rollout.sequences.firsts) if self.agent.sequential else rollout.n_samples
-        return torch.randperm(n)
-
-    def _minibatches(self, rollout: Rollout, permutation: Tensor) -> Iterator[Batch]:
+    def _counts(self, rollout: Rollout) -> list[int]:
+        """Return how many samples each rank has, or sequences for a sequential agent."""
         if self.agent.sequential:
-            return rollout.sequence_minibatches(permutation, self.config.sequences_per_batch)
-        size = rollout.n_samples // self.config.n_batches
-        return rollout.minibatches(permutation.to(self.agent.device), size)
+            return self.ranks.counts(len(rollout.sequences.firsts))
+        return [rollout.n_samples] * self.ranks.size
+
+    def _minibatches(
+        self, rollout: Rollout, permutation: Tensor, counts: list[int]
+    ) -> Iterator[Batch]:
+        """Yield what is here of every minibatch of a permutation, which covers all ranks."""
+        if self.agent.sequential:
+            parts = permutation.split(self.config.sequences_per_batch)
+            return rollout.sequence_minibatches(self.ranks.own_parts(parts, counts))
+        parts = permutation.to(self.agent.device).split(sum(counts) // self.config.n_batches)
+        return rollout.minibatches(self.ranks.own_parts(parts, counts))
 
     def _first_not_finite(
         self, rollout: Rollout, orders: list[Tensor], logged: list[dict[str, Tensor]]
@@ -266,20 +287,21 @@ class PPOTrainer:
         sums = torch.stack([row["train/loss"] + row["train/grad_norm"] for row in logged])
         first = int((~sums.isfinite()).nonzero()[0])
         epoch, number = divmod(first, len(logged) // len(orders))
-        batch = list(self._minibatches(rollout, orders[epoch]))[number]
+        batch = list(self._minibatches(rollout, orders[epoch], self._counts(rollout)))[number]
+        parts = self.ranks.gathered(batch._asdict() | {"images": batch.images.images})
         return {
             "env_steps": self.env_steps,
             "epoch": epoch,
             "number": number,
             "logged": logged[first],
-            **batch._asdict(),
-            "images": batch.images.images,
+            **(parts[0] if parts else {}),
+            "other_ranks": parts[1:],
         }
 
     def _learn(self, batch: Batch, now: Coefficients) -> dict[str, Tensor]:
         """Take one gradient step and return what to log of it, without waiting for the device."""
         config = self.config
-        result = self.agent.evaluate(batch)
+        result, batch = self.ranks.evaluate(self.agent, batch)
         advantages = self._normalized(batch.advantages)
         policy = clipped_policy_loss(result.log_probs, batch.log_probs, advantages, now.clip_range)
         critic = value_loss(result.values, batch.values, batch.returns, config.clip_range_vf)
@@ -288,6 +310,7 @@ class PPOTrainer:
 
         self.optimizer.zero_grad()
         loss.backward()
+        self.ranks.sum_gradients(self.parameters)
         grad_norm = nn.utils.clip_grad_norm_(self.parameters, config.max_grad_norm)
         self.optimizer.step()
         return {
@@ -326,10 +349,15 @@ class PPOTrainer:
         return self.config.gamma * values * self._to_device(truncated)
 
     def _note_episodes(self, ended: np.ndarray, info: dict[str, Any]) -> None:
-        for n in np.flatnonzero(ended):
-            episode = info["episode"]
-            self.episodes.append(Episode(float(episode["r"][n]), int(episode["l"][n])))
-            self.n_episodes += 1
+        if self.ranks.size == 1 and not ended.any():
+            return
+        nothing = {"r": np.zeros(len(ended)), "l": np.zeros(len(ended))}
+        episode = info.get("episode", nothing)
+        table = np.stack((ended, episode["r"], episode["l"]), 1).astype(np.float64)
+        for has_ended, episode_return, length in self.ranks.rows(torch.from_numpy(table)).tolist():
+            if has_ended:
+                self.episodes.append(Episode(episode_return, int(length)))
+                self.n_episodes += 1
 
     def _episode_metrics(self) -> dict[str, float]:
         lengths = [episode.length for episode in self.episodes]
@@ -339,11 +367,17 @@ class PPOTrainer:
             "rollout/n_episodes": self.n_episodes,
         }
 
+    def _show(self, rollout: Rollout, writer: MetricsWriter) -> None:
+        if self.showcase is not None:
+            is_last = self.env_steps >= self.config.n_steps
+            writer.show(self.env_steps, self.showcase(rollout, is_last))
+
     def _progress_bar(self) -> tqdm:
         """Return a bar that ends with the rollout in which the configured steps are reached."""
         per_rollout = self.config.n_envs * self.config.n_rollout_steps
         total = math.ceil(self.config.n_steps / per_rollout) * per_rollout
         return tqdm(
+            disable=not self.ranks.first,
             total=total,
             initial=self.env_steps,
             unit=" frames",

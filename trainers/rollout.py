@@ -3,7 +3,7 @@
 Samples are numbered environment by environment: n * T + t.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -123,9 +123,9 @@ class Rollout:
         )
         self.returns = self.advantages + self.values
 
-    def minibatches(self, permutation: Tensor, size: int) -> Iterator[Batch]:
-        """Yield consecutive slices of a permutation [T*N]; a remainder forms one smaller batch."""
-        for samples in permutation.split(size):
+    def minibatches(self, parts: Iterable[Tensor]) -> Iterator[Batch]:
+        """Yield a batch of each part: numbers of samples [B]."""
+        for samples in parts:
             yield self._batch(samples)
 
     @cached_property
@@ -137,12 +137,13 @@ class Rollout:
         ends = torch.cat((firsts[1:], firsts.new_tensor([self.n_samples])))
         return Sequences(firsts, ends - firsts)
 
-    def sequence_minibatches(self, permutation: Tensor, size: int) -> Iterator[Batch]:
-        """Yield batches of whole sequences, `size` consecutive entries of a permutation [S]."""
+    def sequence_minibatches(self, parts: Iterable[Tensor]) -> Iterator[Batch]:
+        """Yield a batch of whole sequences of each part: numbers of sequences, on the CPU."""
         firsts, lengths = self.sequences
-        for chosen in permutation.split(size):
+        for chosen in parts:
             pieces = zip(firsts[chosen].tolist(), lengths[chosen].tolist(), strict=True)
-            samples = torch.cat([torch.arange(first, first + n) for first, n in pieces])
+            ranges = [torch.arange(first, first + n) for first, n in pieces]
+            samples = torch.cat((firsts[:0], *ranges))
             yield self._batch(samples.to(self.starts.device), lengths[chosen])
 
     def _batch(self, samples: Tensor, lengths: Tensor | None = None) -> Batch:

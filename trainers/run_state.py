@@ -7,23 +7,27 @@
     random      where all random streams stand
     scene       what the agent is about to see, and its memory
     rollout     what has been collected since the last update, if anything
+    other_ranks env, random, scene and rollout of every rank but the first
 
 Where a suite cannot save its episodes, scene and rollout are left out: a resumed run collects its
 current rollout anew, in new episodes.
 """
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from trainers.checkpoint import unfinished_checkpoint
 from trainers.evaluation import Episode
+from trainers.ranks import Ranks
 from trainers.rollout import Rollout, Scene
-from utils.seeding import random_state, set_random_state
+from utils.config import Config
+from utils.seeding import derived_seed, random_state, set_random_state
 
 if TYPE_CHECKING:
     from trainers.ppo import PPOTrainer
 
+OWN = ("env", "random", "scene", "rollout")
 COUNTS = ("n_episodes", "n_epochs_done", "best_mean_return", "seconds")
 
 
@@ -38,7 +42,10 @@ def agent_state(trainer: "PPOTrainer") -> dict[str, Any]:
 
 
 def run_state(trainer: "PPOTrainer") -> dict[str, Any]:
-    """Return what it takes to go on with the run; to be asked for between two steps."""
+    """Return what it takes to go on with the run; to be asked for between two steps.
+
+    All ranks are asked together; the answer of the first is whole.
+    """
     env = trainer.env.state_dict()
     state = agent_state(trainer) | {
         "optimizer": trainer.optimizer.state_dict(),
@@ -48,11 +55,24 @@ def run_state(trainer: "PPOTrainer") -> dict[str, Any]:
         "env": env,
         "random": random_state(),
     }
-    if env["resumable"]:
-        return state | _running_episodes(trainer)
-    rollout = trainer.rollout
-    begun = 0 if rollout is None else rollout.n_stored * rollout.n_envs
-    return state | {"env_steps": trainer.env_steps - begun}
+    (n_without,) = trainer.ranks.most(not env["resumable"])
+    if n_without == 0:
+        state |= _running_episodes(trainer)
+    elif trainer.rollout is not None:
+        state["env_steps"] -= trainer.rollout.n_stored * trainer.n_envs
+    others = trainer.ranks.gathered({name: state[name] for name in OWN if name in state})[1:]
+    return state | {"other_ranks": others}
+
+
+def own_checkpoint(folder: Path, config: Config, ranks: Ranks) -> dict[str, Any] | None:
+    """Return what this rank goes on from: what is common, and its episodes and random streams.
+
+    Raises:
+        UserError: as `unfinished_checkpoint`, on the first rank.
+    """
+    return ranks.dealt(
+        lambda: _dealt(unfinished_checkpoint(folder, config, ranks.size), ranks.size)
+    )
 
 
 def restore(trainer: "PPOTrainer", state: dict[str, Any]) -> bool:
@@ -68,7 +88,7 @@ def restore(trainer: "PPOTrainer", state: dict[str, Any]) -> bool:
     if goes_on:
         _continue_episodes(trainer, state)
     else:
-        trainer.scene = trainer.first_scene(_other_seed(trainer.config.seed, trainer.env_steps))
+        trainer.scene = trainer.first_scene(derived_seed(trainer.config.seed, trainer.env_steps))
     set_random_state(state["random"])
     return goes_on
 
@@ -96,6 +116,9 @@ def _continue_episodes(trainer: "PPOTrainer", state: dict[str, Any]) -> None:
         trainer.rollout = Rollout.from_state_dict(state["rollout"], device)
 
 
-def _other_seed(seed: int, env_steps: int) -> int:
-    """Return a seed of new episodes, unlike those the run has begun with."""
-    return int(np.random.SeedSequence((seed, env_steps)).generate_state(1)[0])
+def _dealt(state: dict[str, Any] | None, n_ranks: int) -> list[dict[str, Any] | None]:
+    if state is None:
+        return [None] * n_ranks
+    common = {name: value for name, value in state.items() if name not in (*OWN, "other_ranks")}
+    first = {name: state[name] for name in OWN if name in state}
+    return [common | own for own in (first, *state.get("other_ranks", []))]

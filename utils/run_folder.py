@@ -91,9 +91,16 @@ def is_finished(folder: Path) -> bool:
     return "finished" in _description(folder)
 
 
-def resume_command(folder: Path) -> str:
-    """Return what to type to go on with a run."""
-    return shlex.join(["python", "main.py", "--resume", str(folder)])
+def resume_command(folder: Path, n_ranks: int | None = None) -> str:
+    """Return what to type to go on with a run of so many ranks, None for as many as this has."""
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    n_ranks = n_ranks or int(os.environ.get("WORLD_SIZE", 1))
+    program = ["python"]
+    if n_ranks > 1:
+        n_machines = max(n_ranks // here, 1) if here > 1 else 1
+        machines = [f"--nnodes={n_machines}"] if n_machines > 1 else []
+        program = ["torchrun", *machines, f"--nproc-per-node={n_ranks // n_machines}"]
+    return shlex.join([*program, "main.py", "--resume", str(folder)])
 
 
 def recorded_config(folder: Path) -> Config:

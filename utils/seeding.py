@@ -24,6 +24,11 @@ def seed_everything(seed: int, deterministic: bool = False) -> None:
     torch.backends.cudnn.deterministic = deterministic
 
 
+def derived_seed(seed: int, number: int) -> int:
+    """Return a seed unlike the given one, another for every number."""
+    return int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
+
+
 def random_state() -> dict[str, Any]:
     """Return where all random streams stand, as tensors and plain types."""
     name, keys, *position = cast(tuple, np.random.get_state(legacy=True))
