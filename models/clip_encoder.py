@@ -19,6 +19,8 @@ from torch.nn import functional as F
 
 from models.hub import HubError, hub_file
 from models.image_to_language import BLOCK_SIZE
+from models.shared_weights import once_a_machine
+from utils.config import Config
 from utils.errors import UserError, suggestion
 
 DATA_FOLDER = Path("data")
@@ -87,6 +89,12 @@ def load_encoder(
         module, function = STAND_INS[name].split(":")
         return getattr(importlib.import_module(module), function)(device, data_folder)
     return ClipEncoder(name, pretrained, device)
+
+
+def configured_encoder(config: Config) -> ImageTextEncoder:
+    """Return the encoder of a run."""
+    loaded = once_a_machine(lambda: load_encoder(config.clip_encoder, config.clip_pretrained))
+    return loaded.to(config.device)
 
 
 def check_encoder(name: str, pretrained: str) -> None:

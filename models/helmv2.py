@@ -14,7 +14,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor, nn
 
-from models.clip_encoder import ImageTextEncoder, check_encoder, load_encoder
+from models.clip_encoder import ImageTextEncoder, check_encoder, configured_encoder
 from models.frozen_hopfield import random_projection
 from models.helm import LanguageMemoryAgent, configured_language_model
 from models.image_to_language import ImageToLanguage
@@ -124,7 +124,7 @@ class HelmV2(LanguageMemoryAgent):
     """HELMv2 with the settings of a run."""
 
     def __init__(self, config: Config, observation_space: Box, action_space: Discrete) -> None:
-        encoder = load_encoder(config.clip_encoder, config.clip_pretrained, config.device)
+        encoder = configured_encoder(config)
         language_model = configured_language_model(config)
         super().__init__(
             observation_space,

@@ -15,7 +15,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
-from models.clip_encoder import check_encoder, load_encoder
+from models.clip_encoder import check_encoder, configured_encoder
 from models.helm import LanguageMemoryAgent, configured_language_model
 from models.language import describe_language_model
 from models.prompt_embeddings import (
@@ -34,7 +34,7 @@ class Shelm(LanguageMemoryAgent):
 
     def __init__(self, config: Config, observation_space: Box, action_space: Discrete) -> None:
         found = configured_embeddings(config)
-        encoder = load_encoder(config.clip_encoder, config.clip_pretrained, config.device)
+        encoder = configured_encoder(config)
         check_weights(config, found.encoder_fingerprint, encoder.fingerprint, encoder.name)
         language_model = configured_language_model(config)
         check_weights(

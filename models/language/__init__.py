@@ -12,6 +12,7 @@ from models.language.key_value_memory import KeyValueMemory
 from models.language.language_model import LanguageModel
 from models.language.published import ModelFiles, find_model
 from models.language.transformer_xl import TransformerXL
+from models.shared_weights import once_a_machine
 from utils.errors import UserError, suggestion
 
 __all__ = [
@@ -84,7 +85,8 @@ def load_language_model(
             f"n_layer={n_layer}: language model '{files.name}' has {facts.n_layer} layers. "
             f"Choose 1 to {facts.n_layer}."
         )
-    return _build(files, facts, mem_len, n_layer).to(device).pack(dtype)
+    model = once_a_machine(lambda: _build(files, facts, mem_len, n_layer))
+    return model.to(device).pack(dtype)
 
 
 def _build(
