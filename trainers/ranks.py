@@ -42,8 +42,10 @@ def joined_ranks() -> Iterator["Ranks"]:
     if local_rank < n_gpus:
         torch.cuda.set_device(local_rank)
     dist.init_process_group("cpu:gloo,cuda:nccl" if n_gpus else "gloo")
-    yield Ranks(dist.get_rank(), dist.get_world_size())
-    dist.destroy_process_group()
+    try:
+        yield Ranks(dist.get_rank(), dist.get_world_size())
+    finally:
+        dist.destroy_process_group()
 
 
 class Ranks:
