@@ -8,7 +8,7 @@ import traceback
 
 import torch
 
-SECONDS = 120
+SECONDS = 300
 
 
 def on_ranks(size, function, folder):
@@ -31,6 +31,10 @@ def on_ranks(size, function, folder):
         process.start()
     for process in ranks:
         process.join(SECONDS)
+    for process in ranks:
+        process.kill()  # one that waits in vain for another
+    for process in ranks:
+        process.join()
         assert process.exitcode == 0, errors(folder, ranks.index(process))
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(size)]
 
