@@ -7,7 +7,7 @@ update never runs it. The difference is that of the parameters after an update.
 import copy
 import dataclasses
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,6 +89,9 @@ class RandomImages:
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Return that new episodes must be begun."""
         return False
+
+    def share_statistics(self, rows: Callable[[Tensor], Tensor]) -> None:
+        """Do nothing: there are none."""
 
     def _images(self) -> np.ndarray:
         shape = (self.num_envs, *self.single_observation_space.shape)

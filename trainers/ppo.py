@@ -7,7 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -106,11 +106,10 @@ class PPOTrainer:
             RunError: the run cannot go on.
             Interrupted: a signal ended it.
         """
-        first = self.ranks.first
+        self.ranks.say(f"writing to {folder}")
         with (
-            guarded(folder) if first else self.ranks.quiet(),
             Interruption() as interruption,
-            MetricsWriter(folder, self.config, self.env_steps) if first else nullcontext() as writer,
+            self._written(folder) as writer,
             self._progress_bar() as bar,
         ):
             keeper = Keeper(self, folder, writer, interruption)
@@ -129,8 +128,6 @@ class PPOTrainer:
                     self._show(rollout, writer)
                 keeper.after_rollout(metrics["rollout/return_mean"])
                 bar.set_postfix_str(f"return {metrics['rollout/return_mean']:.3f}")
-            if first:
-                note_end(folder)
         return self.summary()
 
     def summary(self) -> Summary:
@@ -158,7 +155,7 @@ class PPOTrainer:
             with guarded(folder):
                 note_resumption(folder, self.env_steps, exactly)
         how = "exactly" if exactly else "in new episodes"
-        return f"going on after {self.env_steps:,} steps, {how}, in {folder}"
+        return f"going on after {self.env_steps:,} steps, {how}"
 
     def first_scene(self, seed: int) -> Scene:
         """Open an episode in every environment, with an empty memory."""
@@ -366,6 +363,18 @@ class PPOTrainer:
             "rollout/length_mean": float(np.mean(lengths)) if lengths else 0.0,
             "rollout/n_episodes": self.n_episodes,
         }
+
+    @contextmanager
+    def _written(self, folder: Path) -> Iterator[MetricsWriter | None]:
+        """Open the logs, and note a run's end; None on all ranks but the first."""
+        if not self.ranks.first:
+            with self.ranks.quiet():
+                yield None
+            return
+        with guarded(folder):
+            with MetricsWriter(folder, self.config, self.env_steps) as writer:
+                yield writer
+            note_end(folder)
 
     def _show(self, rollout: Rollout, writer: MetricsWriter) -> None:
         if self.showcase is not None:

@@ -47,9 +47,11 @@ def training_arguments(argv: Sequence[str] | None, description: str | None) -> a
     return arguments
 
 
-def printed(arguments: argparse.Namespace) -> str:
-    """Return what is only to be shown: the published settings, or all settings of this run."""
+def has_printed(arguments: argparse.Namespace) -> bool:
+    """Print the published settings or those of this run, if asked to, and return whether."""
     if arguments.list_configs:
-        return published_table()
-    config = load_config(arguments.config, arguments.overrides)
-    return json.dumps(dataclasses.asdict(config), indent=2)
+        print(published_table())
+    elif arguments.print_config:
+        config = load_config(arguments.config, arguments.overrides)
+        print(json.dumps(dataclasses.asdict(config), indent=2))
+    return arguments.list_configs or arguments.print_config
