@@ -18,7 +18,7 @@ from pathlib import Path
 import plot
 from envs import check_env_name
 from models import agent_class
-from sweeps.cluster import ray_pool
+from sweeps.cluster import check_address, ray_pool
 from sweeps.display import display, print_table, summary
 from sweeps.estimates import Estimates
 from sweeps.grid import PAPER_SEEDS, Run, check_runs, make_grid, parse_lists, swept_settings
@@ -125,6 +125,7 @@ def planned_runs(arguments: argparse.Namespace) -> list[Run]:
     raise_all(
         lambda: check_runs(runs, lambda config: check(config, arguments.gpus)),
         lambda: check_room(arguments),
+        lambda: check_address(arguments.address),
         lambda: plot.check_picture(arguments.output),
         lambda: check_writable(EXPERIMENTS, "run folders:"),
     )

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import sweeps.worker
 from sweeps.jobs import Job
 from sweeps.worker import Ending, Order, attempt
-from utils.errors import UserError
+from utils.errors import UserError, printable
 
 LONGEST_NOTE = 200
+CONNECT_SECONDS = 10.0
 OBJECT_STORE_BYTES = 100 * 2**20  # only orders and endings go through it
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -52,6 +54,26 @@ class RayPool:
         return [(self._jobs.pop(task), _ending(task)) for task in done]
 
 
+def check_address(address: str | None) -> None:
+    """Raise UserError unless something answers at an address; whether auto does is left to Ray.
+
+    Ray itself would try for two minutes.
+    """
+    if address in (None, "auto"):
+        return
+    host, _, port = str(address).removeprefix("ray://").rpartition(":")
+    try:
+        if not host:
+            raise ValueError("no host")
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError, ValueError) as error:
+        reason = printable(str(error))
+        raise UserError(
+            f"--address {printable(str(address))}: no Ray cluster answers there ({reason}). "
+            "Use auto, or HOST:PORT of its first machine"
+        ) from None
+
+
 @contextmanager
 def ray_pool(address: str | None, cpus: int, gpus: float) -> Iterator[RayPool]:
     """Start Ray on this machine, or connect to a cluster; leave it in the end.
@@ -74,10 +96,8 @@ def ray_pool(address: str | None, cpus: int, gpus: float) -> Iterator[RayPool]:
             log_to_driver=False,
         )
     except Exception as error:  # Ray raises a bare one where its start takes longer than 30 s
-        reason = str(error).splitlines()[0]
-        raise UserError(
-            f"--address {address or 'local'}: Ray cannot be reached: {reason}"
-        ) from None
+        where = f"--address {address}: " if address else ""
+        raise UserError(f"{where}Ray cannot be reached: {str(error).splitlines()[0]}") from None
     try:
         _check_room(cpus, gpus)
         yield RayPool(cpus, gpus)

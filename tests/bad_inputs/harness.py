@@ -7,6 +7,7 @@ import eval as eval_program
 import main as main_program
 import plot
 import prepare_embeddings
+import sweep
 from analysis import __main__ as analysis
 
 PROGRAMS = {
@@ -14,6 +15,7 @@ PROGRAMS = {
     "eval": eval_program,
     "prepare": prepare_embeddings,
     "plot": plot,
+    "sweep": sweep,
     "analysis": analysis,
 }
 

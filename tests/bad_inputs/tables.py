@@ -199,6 +199,8 @@ def eval_cases(names):
         cases[f"seed {number[:20]!r}"] = [*good, f"--seed={number}"]
     for device in DEVICES:
         cases[f"device {device[:20]!r}"] = [*good, f"--device={device}"]
+    for option in ("--report=yes", "--video=3", "--reprot", "--video=", "--report=../x.html"):
+        cases[option] = [*good, option]
     return cases | {"nothing": [], "a word": [*good, "more"], "no such option": [*good, "--rnadom"]}
 
 
@@ -232,6 +234,27 @@ def plot_cases(names):
     cases["metric"] = ["runs/good", "--metric=rollout/retrun_mean"]
     cases["metric with a line break"] = ["runs/good", "--metric=a\nb"]
     return cases | {"nothing": [], "one good, one bad": ["runs/good", "folder"]}
+
+
+def sweep_cases():
+    """Return the bad inputs of sweep.py."""
+    good = settings(**TINY_RUN)
+    cases = {f"settings {path[:20]!r}": [f"--config={path}"] for path in (*PATHS, "folder")}
+    for option in ("seeds", "cpus"):
+        for number in ("0", "-1", "1.5", "many", "", BIG):
+            cases[f"{number[:20]!r} {option}"] = [*good, f"--{option}={number}"]
+    for number in ("-1", "x", "1.5", "nan", "inf", BIG):
+        cases[f"{number[:20]!r} GPUs"] = [*good, f"--gpus={number}"]
+    for address in ("", "x", ":1", "127.0.0.1:1", "127.0.0.1:x", "127.0.0.1:99999999", ZERO):
+        cases[f"address {address[:20]!r}"] = [*good, f"--address={address}"]
+    for output in ("", "picture", "picture.xyz", "nowhere/x.png", "folder", LONG):
+        cases[f"output {output[:20]!r}"] = [*good, f"--output={output}"]
+    cases["an unknown setting"] = ["--var=modle=HELM,CNN-PPO"]
+    cases["one bad value of two"] = [*good, "--var=learning_rate=1e-4,much"]
+    cases["the same run twice"] = [*good, "--var=seed=1,1"]
+    cases["seeds named twice"] = [*good, "--seeds=2", "--var=seed=1"]
+    cases["nothing saved"] = [*good, "--var=save_ckpt=false"]
+    return cases | {"a word": [*good, "more"], "no such option": [*good, "--sedes=2"]}
 
 
 def analysis_cases(names):

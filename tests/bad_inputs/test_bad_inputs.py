@@ -84,6 +84,7 @@ GROUPS = {
     "eval": ("eval", lambda: tables.eval_cases(below("checkpoints"))),
     "prepare": ("prepare", lambda: tables.prepare_cases(vocabulary_names())),
     "plot": ("plot", lambda: tables.plot_cases(below("runs", "good"))),
+    "sweep": ("sweep", tables.sweep_cases),
     "analysis": ("analysis", lambda: tables.analysis_cases(below("checkpoints"))),
 }
 
@@ -240,6 +241,7 @@ LOCKED = {
     "checkpoint": ("eval", ["--ckpt-path", "locked/file"]),
     "checkpoint in a locked folder": ("eval", ["--ckpt-path", "locked/folder/file"]),
     "checkpoint to write beside": ("eval", ["--ckpt-path", "locked/checkpoint.pt"]),
+    "page to write beside": ("eval", ["--ckpt-path", "locked/checkpoint.pt", "--report"]),
     "pictures": ("main", command_line(env="ContinuousRecognition-v0", stimuli="locked/folder")),
     "language model": ("main", command_line(language_model="locked/folder/file")),
     "data folder": ("prepare", ["--device=cpu", "--data-folder=locked/folder/more"]),
