@@ -3,6 +3,9 @@
 import csv
 import json
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import huggingface_hub
@@ -273,3 +276,11 @@ def test_an_evaluation_leaves_movies(in_empty_folder):
     kept = Path("episodes", TASK, "SHELM").iterdir()
     assert {path.suffix for path in kept} == {".npz", ".gif", ".mp4"}
     assert not list(folder.glob("*.html"))
+
+
+def test_a_reader_who_has_had_enough_gets_no_traceback():
+    listing = [sys.executable, main_program.__file__, "--list-configs"]
+    with subprocess.Popen(listing, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.wait(60) == 128 + signal.SIGPIPE
+        assert process.stderr.read() == b""

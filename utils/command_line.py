@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ def run_program(program: Callable[[Sequence[str] | None], None], argv: Sequence[
         if any(word.startswith("--") and word.endswith("=--") for word in words):
             raise UserError("'--' is no value of an option")  # argparse would take it for a list
         program(words)
+        sys.stdout.flush()
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
@@ -43,6 +45,9 @@ def run_program(program: Callable[[Sequence[str] | None], None], argv: Sequence[
         return 128 + error.signal
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    except BrokenPipeError:  # who reads the output, such as head, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except OSError as error:
         if error.filename is None:
             raise
