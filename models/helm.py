@@ -107,8 +107,8 @@ class LanguageMemoryAgent(Agent):
     def evaluate(self, batch: Batch) -> Evaluation:
         """Run encoder and heads on a batch; the stored hidden states stand for the memory."""
         self.queries.clear()
-        queries = self.query_encoder.of_distinct(batch.images)[batch.image_of]
-        return self.heads.evaluate(torch.cat((batch.context, queries), dim=-1), batch.actions)
+        queries = self.query_encoder.of_distinct(batch.images)
+        return self.heads.evaluate_beside(batch.context, queries, batch.image_of, batch.actions)
 
     @torch.no_grad()
     def inspect(

@@ -49,9 +49,9 @@ class SmallImpalaCNN(nn.Module):
         self.stride = stride1 * stride2
         self.convolutions = nn.Sequential(
             nn.Conv2d(image_shape[0], channels[0], kernel1, stride1),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Conv2d(channels[0], channels[1], kernel2, stride2),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Flatten(),
         )
         with torch.no_grad():
@@ -72,12 +72,21 @@ class SmallImpalaCNN(nn.Module):
         """Return the features [U, n_features]; equal windows are convolved once."""
         if images.on_gpu:
             return self(unit_images(images.images))
-        windows, window_of = images.windows(self.field, self.stride)
-        if len(windows) * self.field**2 > images.n_pixels:
+        repeating = images.windows(self.field, self.stride)
+        if repeating is None:
             return self(unit_images(images.images))
-        looks = unit_images(windows).contiguous(memory_format=torch.channels_last)
-        maps = F.embedding(window_of, self.convolutions(looks))  # [U, rows, columns, channels]
+        windows, window_of = repeating
+        maps = F.embedding(window_of, self._of_windows(windows))  # [U, rows, columns, channels]
         return F.relu(self.linear(maps.permute(0, 3, 1, 2).flatten(1)))
+
+    def _of_windows(self, windows: Tensor) -> Tensor:
+        """Convolve windows [Q, C, field, field] uint8.  [Q, channels]"""
+        first, _, second, _, _ = self.convolutions
+        looks = unit_images(windows).contiguous(memory_format=torch.channels_last)
+        maps = F.relu(first(looks))
+        # The second kernel covers these maps whole: a product, quicker than the convolution.
+        flat, kernel = (each.permute(0, 2, 3, 1).flatten(1) for each in (maps, second.weight))
+        return F.relu(F.linear(flat, kernel, second.bias))
 
 
 def perceptron(n_in: int, n_hidden: int, n_out: int) -> nn.Sequential:
@@ -122,10 +131,45 @@ class ActorCritic(nn.Module):
             actions: [B]
             row_of: Which row of the features belongs to each action; None for its own.  [B] int64
         """
-        all_log_probs = F.log_softmax(self.actor(features), dim=-1)  # [U, A]
-        entropy = -(all_log_probs.exp() * all_log_probs).sum(-1)
-        values = self.values(features)
+        logits, values = self.actor(features), self.values(features)
         if row_of is not None:
-            all_log_probs, entropy, values = all_log_probs[row_of], entropy[row_of], values[row_of]
-        log_probs = all_log_probs.gather(-1, actions[:, None]).squeeze(-1)
-        return Evaluation(log_probs, values, entropy)
+            logits, values = F.embedding(row_of, logits), values[row_of]
+        return _evaluation(logits, values, actions)
+
+    def evaluate_beside(
+        self, context: Tensor, features: Tensor, row_of: Tensor, actions: Tensor
+    ) -> Evaluation:
+        """Return the same where each of B rows is a context beside one of U features.
+
+        Args:
+            context: [B, n_context]
+            features: [U, n_features - n_context]
+            row_of: Which row of the features belongs to each context.  [B] int64
+            actions: [B]
+        """
+        logits, values = (
+            _applied_beside(head, context, features, row_of) for head in (self.actor, self.critic)
+        )
+        return _evaluation(logits, values.squeeze(-1), actions)
+
+
+def _applied_beside(
+    head: nn.Sequential, context: Tensor, features: Tensor, row_of: Tensor
+) -> Tensor:
+    """Apply a head to (context, features[row_of]), multiplying each of the features once."""
+    first, *others = head
+    widths = context.shape[1], features.shape[1]
+    of_context, of_features = first.weight.split(widths, dim=1)
+    part = F.embedding(row_of, F.linear(features, of_features, first.bias))  # [B, n_hidden]
+    hidden = torch.addmm(part, context, of_context.T)
+    for layer in others:
+        hidden = layer(hidden)
+    return hidden
+
+
+def _evaluation(logits: Tensor, values: Tensor, actions: Tensor) -> Evaluation:
+    """Return the evaluation of actions [B] by logits [B, A] and values [B]."""
+    all_log_probs = F.log_softmax(logits, dim=-1)
+    entropy = -(all_log_probs.exp() * all_log_probs).sum(-1)
+    log_probs = all_log_probs.gather(-1, actions[:, None]).squeeze(-1)
+    return Evaluation(log_probs, values, entropy)

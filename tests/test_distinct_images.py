@@ -61,7 +61,8 @@ def test_equal_windows_are_convolved_once_with_the_same_features_and_gradients(m
 def test_few_windows_save_work_and_many_do_not(monkeypatch):
     encoder = SmallImpalaCNN((3, 56, 56), 10)
     widths = []
-    encoder.convolutions.register_forward_pre_hook(lambda _, inputs: widths.append(inputs[0].shape))
+    first = encoder.convolutions[0]
+    first.register_forward_pre_hook(lambda _, inputs: widths.append(inputs[0].shape))
     encoder.of_distinct(DistinctImages(tiled_images(40)[:1].repeat(40, 1, 1, 1)))
     encoder.of_distinct(DistinctImages(random_images(4)))
     assert widths == [(25, 3, 20, 20), (4, 3, 56, 56)]

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from utils.image_hash import first_occurrences, image_hashes
 
+SAMPLE = 256  # images that show whether windows repeat
+
 
 class Windows(NamedTuple):
     """The different windows of P images.
@@ -34,7 +36,8 @@ class DistinctImages:
     def __init__(self, images: Tensor) -> None:
         self._all = images
         self._rows = torch.arange(len(images), device=images.device)
-        self._windows: dict[tuple[int, int], Windows] = {}  # shared by all selections
+        # Shared by all selections.
+        self._windows: dict[tuple[int, int], Windows | None] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -49,11 +52,6 @@ class DistinctImages:
         """Whether counting would make the host wait for a device."""
         return self._all.is_cuda
 
-    @property
-    def n_pixels(self) -> int:
-        """U*H*W."""
-        return len(self._rows) * self._all.shape[2] * self._all.shape[3]
-
     def select(self, rows: Tensor) -> "DistinctImages":
         """Return some of the images, given their numbers among these.  [U'] int64"""
         selection = DistinctImages.__new__(DistinctImages)
@@ -61,18 +59,28 @@ class DistinctImages:
         selection._rows = self._rows[rows]
         return selection
 
-    def windows(self, side: int, stride: int) -> Windows:
-        """Return the different windows of these images, `stride` pixels apart."""
+    def windows(self, side: int, stride: int) -> Windows | None:
+        """Return the different windows of these images, `stride` pixels apart.
+
+        None where the windows of all P images have more pixels than the images themselves.
+        """
         if (side, stride) not in self._windows:
             self._windows[side, stride] = _windows(self._all, side, stride)
         every = self._windows[side, stride]
+        if every is None:
+            return None
         used, window_of = every.window_of[self._rows].unique(return_inverse=True)
         return Windows(every.windows[used], window_of)
 
 
-def _windows(images: Tensor, side: int, stride: int) -> Windows:
+def _windows(images: Tensor, side: int, stride: int) -> Windows | None:
+    if len(images) > SAMPLE and _windows(images[:SAMPLE], side, stride) is None:
+        return None
     places = images.unfold(2, side, stride).unfold(3, side, stride)
     n_images, n_channels, n_rows, n_columns = places.shape[:4]  # and [side, side]
     flat = places.permute(0, 2, 3, 1, 4, 5).reshape(-1, n_channels, side, side)
     firsts, number_of = first_occurrences(image_hashes(flat))
-    return Windows(flat[firsts], number_of.view(n_images, n_rows, n_columns))
+    windows = flat[firsts]
+    if windows.numel() > images.numel():
+        return None
+    return Windows(windows, number_of.view(n_images, n_rows, n_columns))
