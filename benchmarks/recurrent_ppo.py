@@ -1,8 +1,8 @@
 """sb3-contrib's RecurrentPPO on our environments, beside which Impala-PPO is measured.
 
-The same encoder, the same width of LSTM and heads, one LSTM for both heads, rollouts of the same
-size, as many epochs. A minibatch has half of a rollout's samples, about what our eight sequences
-have; smaller ones would be slower.
+The same encoder, the same width of LSTM and heads, rollouts of the same size, as many epochs. Two
+variants: one LSTM for both heads and minibatches of half a rollout, about what our eight sequences
+are; or what sb3-contrib does unless told otherwise, an LSTM for each head and minibatches of 128.
 """
 
 from typing import Any
@@ -84,15 +84,22 @@ class Sb3Environments(VecEnv):
         return [False] * self.num_envs
 
 
-def recurrent_ppo(config: Config) -> RecurrentPPO:
-    """Return the learner with the settings of a run."""
+def recurrent_ppo(config: Config, defaults: bool) -> RecurrentPPO:
+    """Return the learner with the settings of a run.
+
+    Args:
+        config: The settings.
+        defaults: Whether minibatches and LSTMs are sb3-contrib's defaults, not like ours.
+    """
     torch.manual_seed(config.seed)
+    half_a_rollout = config.n_envs * config.n_rollout_steps // MINIBATCHES
+    batches = {} if defaults else {"batch_size": half_a_rollout}
+    lstms = {} if defaults else {"shared_lstm": True, "enable_critic_lstm": False}
     return RecurrentPPO(
         "CnnLstmPolicy",
         Sb3Environments(make_vector_env(config, config.seed)),
         learning_rate=config.learning_rate,
         n_steps=config.n_rollout_steps,
-        batch_size=config.n_envs * config.n_rollout_steps // MINIBATCHES,
         n_epochs=config.n_epochs,
         gamma=config.gamma,
         gae_lambda=config.gae_lambda,
@@ -102,9 +109,9 @@ def recurrent_ppo(config: Config) -> RecurrentPPO:
         policy_kwargs={
             "features_extractor_class": ImpalaFeatures,
             "lstm_hidden_size": WIDTH,
-            "shared_lstm": True,
-            "enable_critic_lstm": False,
             "net_arch": {"pi": [128], "vf": [512]},
             "ortho_init": False,  # the encoder has its own start
+            **lstms,
         },
+        **batches,
     )

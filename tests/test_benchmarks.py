@@ -16,6 +16,7 @@ from benchmarks.shares import PARTS, Clock
 from benchmarks.tables import Table
 from benchmarks.update import ours, plain
 from models.language import load_language_model
+from utils.config import load_config
 
 
 def counted(begin):
@@ -135,17 +136,29 @@ def test_a_run_no_longer_than_its_warm_up_is_never_steady(in_this_process):
     assert (run.steady, run.shares) == (None, {})
 
 
-def test_the_rival_trains_on_the_same_environments(in_this_process):
+@pytest.mark.parametrize("name", training.RIVALS)
+def test_a_rival_trains_on_the_same_environments(name, in_this_process):
     pytest.importorskip("sb3_contrib")
-    run = training.measured("RecurrentPPO", options())
+    run = training.measured(name, options())
     assert run.rate > 0
     assert run.peak_mb > 0
 
 
-def test_the_rival_runs_beside_impala():
-    assert training.with_rival(["HELM", "Impala-PPO"]) == ["HELM", "Impala-PPO", "RecurrentPPO"]
-    assert training.with_rival(["RecurrentPPO", "Impala-PPO"]) == ["Impala-PPO", "RecurrentPPO"]
-    assert training.with_rival(["HELM"]) == ["HELM"]
+def test_the_rivals_run_beside_impala():
+    rivals = list(training.RIVALS)
+    assert training.with_rivals(["HELM", "Impala-PPO"]) == ["HELM", "Impala-PPO", *rivals]
+    assert training.with_rivals([*rivals, "Impala-PPO"]) == ["Impala-PPO", *rivals]
+    assert training.with_rivals(["HELM"]) == ["HELM"]
+
+
+def test_rivals_differ_in_batches_and_lstms():
+    pytest.importorskip("sb3_contrib")
+    from benchmarks.recurrent_ppo import recurrent_ppo
+
+    like_ours, default = (recurrent_ppo(load_config(None, []), each) for each in (False, True))
+    assert (like_ours.batch_size, default.batch_size) == (1024, 128)
+    assert like_ours.policy.lstm_critic is None
+    assert default.policy.lstm_critic.hidden_size == 256
 
 
 def test_an_agent_without_its_files_is_skipped_with_what_to_do(
