@@ -93,7 +93,7 @@ def recurrent_ppo(config: Config, defaults: bool) -> RecurrentPPO:
     """
     torch.manual_seed(config.seed)
     half_a_rollout = config.n_envs * config.n_rollout_steps // MINIBATCHES
-    batches = {} if defaults else {"batch_size": half_a_rollout}
+    batches: dict[str, Any] = {} if defaults else {"batch_size": half_a_rollout}
     lstms = {} if defaults else {"shared_lstm": True, "enable_critic_lstm": False}
     return RecurrentPPO(
         "CnnLstmPolicy",

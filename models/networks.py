@@ -1,7 +1,7 @@
 """The trained parts every agent is made of: image encoder, actor, critic and how they start."""
 
 import math
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +81,7 @@ class SmallImpalaCNN(nn.Module):
 
     def _of_windows(self, windows: Tensor) -> Tensor:
         """Convolve windows [Q, C, field, field] uint8.  [Q, channels]"""
-        first, _, second, _, _ = self.convolutions
+        first, second = (cast(nn.Conv2d, self.convolutions[number]) for number in (0, 2))
         looks = unit_images(windows).contiguous(memory_format=torch.channels_last)
         maps = F.relu(first(looks))
         # The second kernel covers these maps whole: a product, quicker than the convolution.
@@ -157,14 +157,11 @@ def _applied_beside(
     head: nn.Sequential, context: Tensor, features: Tensor, row_of: Tensor
 ) -> Tensor:
     """Apply a head to (context, features[row_of]), multiplying each of the features once."""
-    first, *others = head
+    first = cast(nn.Linear, head[0])
     widths = context.shape[1], features.shape[1]
     of_context, of_features = first.weight.split(widths, dim=1)
     part = F.embedding(row_of, F.linear(features, of_features, first.bias))  # [B, n_hidden]
-    hidden = torch.addmm(part, context, of_context.T)
-    for layer in others:
-        hidden = layer(hidden)
-    return hidden
+    return head[1:](torch.addmm(part, context, of_context.T))
 
 
 def _evaluation(logits: Tensor, values: Tensor, actions: Tensor) -> Evaluation:
