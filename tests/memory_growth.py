@@ -5,6 +5,7 @@ more than 5 % once the first 20,000 steps are done; the exit status is 1 where o
 """
 
 import argparse
+import contextlib
 import multiprocessing
 import os
 import sys
@@ -76,7 +77,7 @@ def watch(name, n_steps, trainer=Watched, **changes):
     spaces = env.single_observation_space, env.single_action_space
     agent = SLIM[name](config, *spaces, WIDTH) if name in SLIM else build_agent(config, *spaces)
     watched = trainer(config, agent, env)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):
         watched.train(Path(folder))
     env.close()
     return watched.samples
