@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
@@ -200,7 +200,7 @@ def trained_agent(name: str, config: Config, options: Options) -> Run:
     env = make_vector_env(config, config.seed)
     agent = build_agent(config, env.single_observation_space, env.single_action_space)
     trainer = PPOTrainer(config, agent, env)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(None):
         with profiled(trainer) if options.shares else nullcontext() as clock:
             summary = trainer.train(Path(folder))
             shares = clock.shares() if clock else {}
