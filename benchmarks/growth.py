@@ -74,5 +74,6 @@ def fill(memory: KeyValueMemory, n_tokens: int) -> None:
     for name in ("keys", "values"):
         *others, _, width = state[name].shape
         state[name] = torch.randn(*others, memory.n_past, width)
+    state["n_slots"] = torch.tensor(memory.n_past + 1)
     state["ages"] = torch.full_like(state["ages"], n_tokens)
     memory.load_state_dict(state)

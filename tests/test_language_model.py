@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models.language import KINDS, describe_language_model, load_language_model
+from models.language import KINDS, describe_language_model, key_value_memory, load_language_model
 from models.language.decoder import Decoder
 from models.language.language_model import LanguageModel
 from models.language.layers import FrozenLinear
@@ -50,8 +50,10 @@ def play(model, memory, tokens, starts):
 
 
 def same(memory, other):
+    """Return whether two memories hold the same tokens, wherever in their rings."""
     states = memory.state_dict(), other.state_dict()
-    return all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    remembered = ("keys", "values", "ages")
+    return all(torch.equal(states[0][name], states[1][name]) for name in remembered)
 
 
 def test_an_environment_does_not_depend_on_its_neighbours_nor_on_their_number(model):
@@ -214,6 +216,25 @@ def test_a_step_never_clears_the_store(model):
     changed = (store != before).any(dim=3).any(dim=1)  # [L, R]
     assert memory.keys is store
     assert (changed.sum(1) == 1).all()
+
+
+@pytest.mark.parametrize("wider", [1, 3])
+@pytest.mark.parametrize("n_new", [1, 2])
+def test_a_ring_that_grows_reads_the_same(model, wider, n_new, monkeypatch):
+    tokens, starts = stream(model, n_new=n_new)
+    at_once = play(model, model.initial_memory(N_ENVS, n_new), tokens, starts)
+    monkeypatch.setattr(key_value_memory, "WIDER", wider)
+    memory = model.initial_memory(N_ENVS, n_new)
+    torch.testing.assert_close(play(model, memory, tokens, starts), at_once, atol=1e-5, rtol=0)
+
+
+def test_a_ring_has_only_the_slots_that_the_longest_episode_needs(model, monkeypatch):
+    monkeypatch.setattr(key_value_memory, "WIDER", 1)
+    tokens, starts = stream(model)
+    memory = model.initial_memory(N_ENVS)
+    starts[:] = torch.arange(len(tokens))[:, None] % 3 == 0
+    play(model, memory, tokens, starts)
+    assert memory.n_slots == 3 < memory.keys.shape[2]
 
 
 def test_the_result_can_be_a_constant_of_a_loss(model):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from models.language.layers import frozen, thin_product
 
-CHUNK = 8192
+CHUNK = 1024
 
 
 class TokenEmbeddings(nn.Module):

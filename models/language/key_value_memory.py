@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+WIDER = 64  # slots a ring grows by
+
 
 class LayerWindow(NamedTuple):
     """What one layer sees: n tokens, oldest first, the K new ones last, in runs of slots.
@@ -72,10 +74,14 @@ class KeyValueMemory:
     reads no slot older than the oldest running episode. Besides the past there is room for the
     tokens of one call, which are written before they are read.
 
+    The ring has only as many of the slots as the longest episode so far has needed. A system that
+    hands out pages when they are first written holds no others.
+
     Attributes:
-        keys, values: The slots.  [L, H*N, R, d]
+        keys, values: The slots.  [L, H*N, at least R, d]
         ages: Tokens fed in the running episode of each environment.  [N]
-        n_past: How many past tokens are kept at least; R minus the room for new ones.
+        n_past: How many past tokens are kept.
+        n_slots: R, the slots in the ring.
         position: The slot that is written next, 0..R-1.
         foreseen: What the free slots hold, if anything, of tokens that may be read next.
     """
@@ -83,13 +89,14 @@ class KeyValueMemory:
     foreseen: Foreseen | None = None
 
     def __init__(
-        self, keys: Tensor, values: Tensor, ages: Tensor, n_past: int, position: int = 0
+        self, keys: Tensor, values: Tensor, ages: Tensor, n_past: int, n_slots: int = 1
     ) -> None:
         self.keys = keys
         self.values = values
         self.ages = ages
         self.n_past = n_past
-        self.position = position
+        self.n_slots = n_slots
+        self.position = 0
 
     @classmethod
     def empty(
@@ -99,18 +106,13 @@ class KeyValueMemory:
         n_head, width = heads
         shape = (n_layer, n_head * n_envs, n_past + 1, width)
         ages = torch.zeros(n_envs, dtype=torch.long, device=device)
-        keys, values = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
+        keys, values = torch.empty(shape, device=device), torch.empty(shape, device=device)
         return cls(keys, values, ages, n_past)
 
     @property
     def n_envs(self) -> int:
         """Return N."""
         return len(self.ages)
-
-    @property
-    def n_slots(self) -> int:
-        """Return R."""
-        return self.keys.shape[2]
 
     def current_ages(self, starts: Tensor) -> Tensor:
         """Return the ages once the episodes marked in `starts` [N] have begun.  [N]"""
@@ -131,6 +133,7 @@ class KeyValueMemory:
         self.foreseen = None
         self.make_room(n_new)
         youngest, oldest = torch.stack(ages.aminmax()).tolist()
+        self._widen(min(oldest, self.n_past) + n_new)
         n_tokens = max(min(oldest, n_visible, self.n_past), 0)
         ended = None
         if youngest < n_tokens:
@@ -156,11 +159,11 @@ class KeyValueMemory:
 
     def make_room(self, n_new: int) -> None:
         """Have slots for the past and K new tokens."""
-        n_slots = self.n_past + n_new
-        if n_slots > self.n_slots:
-            state = self.state_dict()
-            keys, values = state["keys"], state["values"]
-            self._lay(keys, values, n_slots, keys.shape[2] % n_slots)
+        n_needed = self.n_past + n_new
+        if n_needed > self.keys.shape[2]:
+            self.keys, self.values = (
+                self._enlarged(old, n_needed) for old in (self.keys, self.values)
+            )
 
     def recall(self, tokens: Tensor, ages: Tensor) -> Tensor | None:
         """Return the hidden states [N, D] if exactly these tokens were the last ones looked at."""
@@ -172,8 +175,11 @@ class KeyValueMemory:
 
     def copy(self) -> "KeyValueMemory":
         """Return an independent copy."""
-        tensors = self.keys.clone(), self.values.clone(), self.ages.clone()
-        return KeyValueMemory(*tensors, self.n_past, self.position)
+        ring = slice(0, self.n_slots)
+        tensors = self.keys[:, :, ring].clone(), self.values[:, :, ring].clone(), self.ages.clone()
+        twin = KeyValueMemory(*tensors, self.n_past, self.n_slots)
+        twin.position = self.position
+        return twin
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the tokens of the running episodes, oldest first, and where they lie."""
@@ -193,7 +199,7 @@ class KeyValueMemory:
         fits = (
             state["ages"].shape == self.ages.shape
             and state["keys"][:, :, :0].shape == self.keys[:, :, :0].shape
-            and n_tokens <= self.n_past < n_slots
+            and n_tokens <= min(self.n_past, n_slots)
             and 0 <= position < n_slots
         )
         if not fits:
@@ -203,20 +209,34 @@ class KeyValueMemory:
             )
         self.foreseen = None
         self.ages = state["ages"].to(self.ages.device, copy=True)
-        self._lay(state["keys"], state["values"], n_slots, position)
-
-    def _lay(self, keys: Tensor, values: Tensor, n_slots: int, position: int) -> None:
-        """Make rings of R slots and put tokens [L, H*N, n, d] before a position."""
-        if n_slots != self.n_slots:
-            shape = (*self.keys.shape[:2], n_slots, self.keys.shape[3])
-            self.keys, self.values = self.keys.new_zeros(shape), self.values.new_zeros(shape)
-        self.position = position
+        self.make_room(n_slots - self.n_past)
+        self.n_slots, self.position = n_slots, position
         first = 0
-        for run in self._runs(keys.shape[2], position):
+        for run in self._runs(n_tokens, position):
             last = first + run.stop - run.start
-            self.keys[:, :, run] = keys[:, :, first:last]
-            self.values[:, :, run] = values[:, :, first:last]
+            self.keys[:, :, run] = state["keys"][:, :, first:last]
+            self.values[:, :, run] = state["values"][:, :, first:last]
             first = last
+
+    def _widen(self, n_slots: int) -> None:
+        """Have so many slots in the ring, or some more: new ones before the oldest token's."""
+        if n_slots <= self.n_slots:
+            return
+        n_more = min(max(n_slots - self.n_slots, WIDER), self.keys.shape[2] - self.n_slots)
+        if self.position == 0:  # the oldest token is in the first slot: go on behind the last
+            self.position = self.n_slots
+        else:
+            first, last = self.position, self.n_slots
+            for layer in (*self.keys, *self.values):  # one at a time, so that copies stay small
+                layer[:, first + n_more : last + n_more] = layer[:, first:last].clone()
+        self.n_slots += n_more
+
+    def _enlarged(self, slots: Tensor, n_slots: int) -> Tensor:
+        """Return more slots [L, H*N, n_slots, d] with those of the ring copied into them."""
+        *others, _, width = slots.shape
+        larger = slots.new_empty(*others, n_slots, width)
+        larger[:, :, : self.n_slots] = slots[:, :, : self.n_slots]
+        return larger
 
     def _runs(self, n_tokens: int, end: int) -> list[slice]:
         """Return the slots of n tokens before a position as runs that do not wrap."""

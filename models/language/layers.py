@@ -26,8 +26,12 @@ FUSED: dict[str, tuple[str, list[float], str]] = {
 
 
 def frozen(tensor: Tensor) -> nn.Parameter:
-    """Return the tensor as a float32 parameter that no optimiser moves."""
-    return nn.Parameter(tensor.detach().float().contiguous(), requires_grad=False)
+    """Return a float32 copy as a parameter that no optimiser moves.
+
+    The tensor itself may be a piece of a mapped file, which a single piece keeps in memory whole.
+    """
+    copy = tensor.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+    return nn.Parameter(copy, requires_grad=False)
 
 
 def thin_product(rows: Tensor, weight: Tensor) -> Tensor:
@@ -57,7 +61,8 @@ class FrozenLinear(nn.Module):
         self.weight = nn.Parameter(weight.detach().contiguous(), requires_grad=False)
         self.bias = None
         if bias is not None:
-            self.bias = nn.Parameter(bias.detach().to(self.dtype), requires_grad=False)
+            copy = bias.detach().to(self.dtype, copy=True)
+            self.bias = nn.Parameter(copy, requires_grad=False)
         self.activation = activation
         self._packed: Tensor | None = None
 
