@@ -1,47 +1,34 @@
-"""Frozen weights that the processes of one machine read and hold once."""
+"""Frozen weights that the processes of one machine fetch and read from the disk once."""
 
 import os
-import pickle
-import tempfile
 from collections.abc import Callable
 from typing import TypeVar
 
-import torch
 import torch.distributed as dist
-from torch import nn
 
-AnyModule = TypeVar("AnyModule", bound=nn.Module)
+Loaded = TypeVar("Loaded")
 
 
-def once_a_machine(load: Callable[[], AnyModule]) -> AnyModule:
-    """Return a frozen module that one process of each machine has loaded; the others map it.
+def once_a_machine(load: Callable[[], Loaded]) -> Loaded:
+    """Return what a function loads, which the first process of each machine does before the others.
 
-    Where torchrun has started this process, all ranks must call together. The weights go through a
-    file in the folder for temporary files that has no name, so nothing stays of it, and every
-    process maps its pages. A module that cannot be pickled is loaded by each process for itself.
+    It fetches files from a hub and brings them from the disk into the system's memory, where the
+    others find them; files of safetensors are mapped, so their pages are there once. Where torchrun
+    has started this process, all ranks must call together.
 
     Args:
-        load: Loads the module to the CPU. What it raises is read once: the other ranks exit.
+        load: Reads weights. What it raises in the first process ends the others in silence.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return load()
     rank, local_rank = dist.get_rank(), int(os.environ["LOCAL_RANK"])
-    with tempfile.TemporaryFile() as file:
-        source: str | None = None
-        try:
-            if local_rank == 0:
-                torch.save(load(), file)
-                file.flush()
-                source = f"/proc/{os.getpid()}/fd/{file.fileno()}"
-        except (pickle.PicklingError, AttributeError, TypeError):
-            source = ""
-        finally:
-            sources: list[str | None] = [None] * dist.get_world_size()
-            dist.all_gather_object(sources, source)
-        found = sources[rank - local_rank]
-        if found is None:
-            raise SystemExit(2)
-        # The file is this program's own, from a moment ago: it may hold classes.
-        module = torch.load(found, mmap=True, weights_only=False) if found else load()
-        dist.barrier()
-    return module
+    loaded: list[Loaded] = []
+    try:
+        if local_rank == 0:
+            loaded.append(load())
+    finally:
+        have_loaded = [False] * dist.get_world_size()
+        dist.all_gather_object(have_loaded, bool(loaded))
+    if not have_loaded[rank - local_rank]:
+        raise SystemExit(2)
+    return loaded[0] if loaded else load()
