@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from tqdm import tqdm
 
 import main as main_program
 from envs import minigrid
@@ -134,6 +136,8 @@ def start(command: list[str], workplace: Path) -> int:
         log = os.open(LOG, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
+        # tqdm's own lock is shared with the parent: who is killed holding it stops all others.
+        tqdm.set_lock(threading.RLock())
         status = main_program.main(command)
         sys.stdout.flush()
     except BaseException:
