@@ -5,11 +5,12 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from utils.config import FIELDS, WITHOUT_EFFECT, Config, load_config
-from utils.errors import UserError, suggestion
+from utils.errors import UserError, raise_all, suggestion
 from utils.run_folder import default_run_id, folder_of, is_finished, locked, recorded_config
 
 # The seeds of the published experiments (arXiv:2205.12258).
@@ -105,16 +106,10 @@ def check_runs(runs: Iterable[Run], check: Callable[[Config], None]) -> None:
     """
     runs = list(runs)
     kinds = {dataclasses.replace(run.config, seed=0): None for run in runs}
-    problems: dict[str, None] = {}
-    checks = [lambda config=config: check(config) for config in kinds]
-    checks += [lambda run=run: _check_folder(run) for run in runs]
-    for one in checks:
-        try:
-            one()
-        except UserError as error:
-            problems |= dict.fromkeys(error.lines)
-    if problems:
-        raise UserError(*problems)
+    raise_all(
+        *(partial(check, config) for config in kinds),
+        *(partial(_check_folder, run) for run in runs),
+    )
 
 
 def swept_settings(runs: Iterable[Run]) -> list[str]:

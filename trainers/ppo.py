@@ -206,13 +206,14 @@ class PPOTrainer:
         now = self.coefficients(self.env_steps / self.config.n_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = now.learning_rate
-
         logged = []
         orders = []
         counts = self._counts(rollout)
         for epoch in range(self.config.n_epochs):
-            random = self.ranks.from_first(torch.randperm(sum(counts)))
-            orders.append(random if permutations is None else permutations[epoch])
+            if permutations is None:
+                orders.append(self.ranks.from_first(torch.randperm(sum(counts))))
+            else:
+                orders.append(permutations[epoch])
             for batch in self._minibatches(rollout, orders[-1], counts):
                 logged.append(self._learn(batch, now))
         self.n_epochs_done += self.config.n_epochs

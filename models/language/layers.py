@@ -61,7 +61,7 @@ class FrozenLinear(nn.Module):
         self.weight = nn.Parameter(weight.detach().contiguous(), requires_grad=False)
         self.bias = None
         if bias is not None:
-            copy = bias.detach().to(self.dtype, copy=True)
+            copy = bias.detach().to(self.dtype, copy=True)  # of a mapped file, as `frozen` says
             self.bias = nn.Parameter(copy, requires_grad=False)
         self.activation = activation
         self._packed: Tensor | None = None
