@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.language.causal_layer import CausalLayer
+from models.language.causal_layer import CausalLayer, Window
 from models.language.embeddings import DenseEmbeddings
-from models.language.key_value_memory import LayerWindow
 from models.language.layer_stack import LayerStack
 from models.language.layers import (
     ACTIVATIONS,
@@ -94,13 +93,11 @@ class BertLayer(CausalLayer):
         super().__init__(n_head, qkv, out, norm, feed_forward)
         self.scale = 1 / math.sqrt(width)
 
-    def attention(self, queries: Tensor, window: LayerWindow) -> Tensor:
+    def attention(self, queries: Tensor, window: Window) -> Tensor:
         """Return the weights of the past and the K new tokens."""
         scores = window.hide_ended(window.scores(self.scale * queries), -math.inf)
-        n_new = queries.shape[1]
-        if n_new > 1:
-            later = torch.ones(n_new, n_new, dtype=torch.bool, device=scores.device).triu(1)
-            scores[..., -n_new:].masked_fill_(later, -math.inf)
+        if queries.shape[1] > 1:
+            window.hide_later(scores)
         return scores.softmax(dim=-1)
 
 

@@ -7,6 +7,9 @@ from torch import Tensor, nn
 
 from models.language.key_value_memory import LayerWindow
 from models.language.layers import FrozenFeedForward, FrozenLayerNorm, FrozenLinear
+from models.language.ring_window import RingWindow
+
+Window = LayerWindow | RingWindow
 
 
 class LayerOutput(NamedTuple):
@@ -43,7 +46,7 @@ class CausalLayer(nn.Module):
         self.feed_forward = feed_forward
 
     @abstractmethod
-    def attention(self, queries: Tensor, window: LayerWindow) -> Tensor:
+    def attention(self, queries: Tensor, window: Window) -> Tensor:
         """Return where the new tokens look.
 
         Args:
@@ -54,11 +57,11 @@ class CausalLayer(nn.Module):
             Weights that sum to 1; the last n columns are those tokens.  [H*N, K, columns]
         """
 
-    def reading(self, attention: Tensor, window: LayerWindow) -> Tensor:
+    def reading(self, attention: Tensor, window: Window) -> Tensor:
         """Return the weights with which the n tokens' values are read.  [H*N, K, n]"""
         return attention[..., -window.n_tokens :]
 
-    def forward(self, hidden: Tensor, window: LayerWindow) -> LayerOutput:
+    def forward(self, hidden: Tensor, window: Window) -> LayerOutput:
         """Read K new tokens, hidden [N, K, D], and write their keys and values into the window."""
         n_envs, _, width = hidden.shape
         rows = hidden.reshape(-1, width)

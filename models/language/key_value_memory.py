@@ -1,6 +1,7 @@
 """Keys and values of the tokens of every running episode, for any frozen causal transformer."""
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,9 +45,17 @@ class LayerWindow(NamedTuple):
 
     def hide_ended(self, columns: Tensor, value: float) -> Tensor:
         """Write a number into [H*N, K, n] where a token belongs to an ended episode."""
-        if self.ended is not None:
-            by_env = columns.unflatten(0, (-1, len(self.ended)))  # [H, N, K, n]
-            by_env.masked_fill_(self.ended, value)
+        return columns if self.ended is None else hide_ended(columns, self.ended, value)
+
+    def hide_later(self, columns: Tensor) -> Tensor:
+        """Write -inf into [H*N, K, n] where a new token would see one that follows it."""
+        n_new = columns.shape[1]
+        later = torch.ones(n_new, n_new, dtype=torch.bool, device=columns.device).triu(1)
+        columns[..., -n_new:].masked_fill_(later, -math.inf)
+        return columns
+
+    def arranged(self, columns: Tensor) -> Tensor:
+        """Return columns that lie oldest first in the order in which the tokens are seen: so."""
         return columns
 
     def mix(self, weights: Tensor) -> Tensor:
@@ -84,9 +93,11 @@ class KeyValueMemory:
         n_slots: R, the slots in the ring.
         position: The slot that is written next, 0..R-1.
         foreseen: What the free slots hold, if anything, of tokens that may be read next.
+        captured: A language model's step recorded on these slots, if it has recorded one.
     """
 
     foreseen: Foreseen | None = None
+    captured: Any = None
 
     def __init__(
         self, keys: Tensor, values: Tensor, ages: Tensor, n_past: int, n_slots: int = 1
@@ -164,6 +175,14 @@ class KeyValueMemory:
             self.keys, self.values = (
                 self._enlarged(old, n_needed) for old in (self.keys, self.values)
             )
+
+    def open(self, n_new: int) -> None:
+        """Have the whole ring at hand, with K new tokens' slots and a number in every slot."""
+        self.make_room(n_new)
+        state = self.state_dict() | {"n_slots": torch.tensor(self.n_past + n_new)}
+        self.keys.zero_()
+        self.values.zero_()
+        self.load_state_dict(state)
 
     def recall(self, tokens: Tensor, ages: Tensor) -> Tensor | None:
         """Return the hidden states [N, D] if exactly these tokens were the last ones looked at."""
@@ -245,3 +264,10 @@ class KeyValueMemory:
             return [slice(first, end)]
         wrapped = slice(self.n_slots + first, self.n_slots)
         return [wrapped] if end == 0 else [wrapped, slice(0, end)]
+
+
+def hide_ended(columns: Tensor, ended: Tensor, value: float) -> Tensor:
+    """Write a number into [H*N, K, n] where `ended` [N, 1, n] is true."""
+    by_env = columns.unflatten(0, (-1, len(ended)))  # [H, N, K, n]
+    by_env.masked_fill_(ended, value)
+    return columns

@@ -26,6 +26,7 @@ class LanguageModel(nn.Module):
         n_layer: L, the layers in use.
         mem_len: M, how many tokens are remembered.
         heads: How many keys and values a token has in a layer, and their width d.
+        dtype: Of the products with the weights.
     """
 
     embeddings: TokenEmbeddings
@@ -36,6 +37,7 @@ class LanguageModel(nn.Module):
         self.published = published
         self.name = published.name
         self.mem_len = mem_len
+        self.dtype = torch.float32
 
     @property
     @abstractmethod
@@ -74,6 +76,7 @@ class LanguageModel(nn.Module):
 
     def pack(self, dtype: torch.dtype = torch.float32) -> Self:
         """Lay the layers' weights out for the device they are on; products then use this type."""
+        self.dtype = dtype
         for module in self.modules():
             if isinstance(module, FrozenLinear):
                 module.pack(dtype)
@@ -103,7 +106,7 @@ class LanguageModel(nn.Module):
         ages = memory.current_ages(starts)
         hidden = memory.recall(tokens, ages)
         if hidden is None:
-            hidden = self._read(tokens, ages, self._windows(tokens, memory, ages))
+            hidden = self._hidden(tokens, memory, ages)
         if advance:
             memory.advance(tokens.shape[1], ages)
         else:
@@ -130,6 +133,10 @@ class LanguageModel(nn.Module):
         """
         ages = memory.current_ages(starts)
         return torch.stack([*self._states(tokens, ages, self._windows(tokens, memory, ages))])
+
+    def _hidden(self, tokens: Tensor, memory: KeyValueMemory, ages: Tensor) -> Tensor:
+        """Return the hidden state [N, D] of tokens and write them into the memory's next slots."""
+        return self._read(tokens, ages, self._windows(tokens, memory, ages))
 
     def _windows(self, tokens: Tensor, memory: KeyValueMemory, ages: Tensor) -> list[LayerWindow]:
         n_envs, n_new, width = tokens.shape

@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.language.causal_layer import CausalLayer
+from models.language.causal_layer import CausalLayer, Window
 from models.language.embeddings import AdaptiveEmbeddings, DenseEmbeddings, TokenEmbeddings
-from models.language.key_value_memory import LayerWindow
 from models.language.layer_stack import LayerStack
 from models.language.layers import (
     FrozenFeedForward,
@@ -88,17 +87,17 @@ class TransformerXLLayer(CausalLayer):
         positions = weights["dec_attn.r_net.weight"].float() @ waves.t()
         self.positions = frozen(positions.view(n_head, width, -1))  # [H, d, M], farthest first
 
-    def attention(self, queries: Tensor, window: LayerWindow) -> Tensor:
+    def attention(self, queries: Tensor, window: Window) -> Tensor:
         """Return the weights of M-1 slots, empty or not, and the K new tokens."""
         _, n_new, width = queries.shape
         by_head = queries.view(self.n_head, -1, width)  # [H, N*K, d]
         content = (self.scale * (by_head + self.content_bias)).view_as(queries)
         scores = self.scale * (by_head + self.position_bias) @ self.positions  # [H, N*K, M]
-        scores = _by_column(scores.view(len(queries), n_new, -1))
+        scores = window.arranged(_by_column(scores.view(len(queries), n_new, -1)))
         scores[..., -window.n_tokens :] += window.hide_ended(window.scores(content), 0.0)
         return scores.softmax(dim=-1)
 
-    def reading(self, attention: Tensor, window: LayerWindow) -> Tensor:
+    def reading(self, attention: Tensor, window: Window) -> Tensor:
         """Return the weights of the n tokens; ended ones keep their share and are not read."""
         return window.hide_ended(super().reading(attention, window).clone(), 0.0)
 

@@ -1,0 +1,171 @@
+"""What is recorded as a CUDA graph, run on the CPU: it must look the same at every step."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from models.language import captured_step, load_language_model
+from models.language.captured_step import RingStep
+from models.language.layer_stack import LayerStack
+from tests.published_models import GOLDEN, TRANSFORMER_XL, tiny_bert_folder
+
+N_ENVS = 3
+LOOKS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::equal"}  # the host waits for these
+
+
+class Recorder(TorchDispatchMode):
+    """Lists every operation with the shapes and places of what it gets."""
+
+    def __init__(self):
+        super().__init__()
+        self.operations = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        shapes = tuple((tuple(tensor.shape), tensor.stride()) for tensor in tensors)
+        self.operations.append((func.name(), shapes))
+        return func(*args, **(kwargs or {}))
+
+
+def recorded_on_a_cpu(work):
+    """Stand in for a graph: its result lies in one place and is overwritten by each call."""
+    result = work().clone()
+    return lambda: result.copy_(work())
+
+
+@pytest.fixture
+def capturing(monkeypatch):
+    monkeypatch.setattr(LayerStack, "captures", True)
+    monkeypatch.setattr(captured_step, "recorded", recorded_on_a_cpu)
+
+
+@pytest.fixture(params=["transformer_xl", "bert"])
+def folder(request, tmp_path):
+    return TRANSFORMER_XL if request.param == "transformer_xl" else tiny_bert_folder(tmp_path)
+
+
+def stream(width, n_new, n_steps=30):
+    generator = torch.Generator().manual_seed(4)
+    tokens = torch.randn(n_steps, N_ENVS, n_new, width, generator=generator)
+    starts = torch.rand(n_steps, N_ENVS, generator=generator) < 0.1
+    return tokens, starts
+
+
+def play(model, tokens, starts, memory):
+    steps = zip(tokens, starts, strict=True)
+    return torch.stack([model.step(token, memory, start) for token, start in steps])
+
+
+def same(memory, other):
+    states = memory.state_dict(), other.state_dict()
+    return all(torch.equal(states[0][name], states[1][name]) for name in ("keys", "values", "ages"))
+
+
+def spoilt(memory):
+    """Return the memory with slots as bad as memory that nobody has written can be."""
+    memory.keys.fill_(torch.nan)
+    memory.values.fill_(torch.nan)
+    return memory
+
+
+@pytest.mark.parametrize("mem_len", [1, 6, 40])
+@pytest.mark.parametrize("n_new", [1, 3])
+def test_the_recorded_step_reads_what_the_plain_one_reads(folder, mem_len, n_new, monkeypatch):
+    model = load_language_model(folder, mem_len=mem_len)
+    tokens, starts = stream(model.width, n_new)
+    expected, found = model.initial_memory(N_ENVS), spoilt(model.initial_memory(N_ENVS))
+    hidden = play(model, tokens, starts, expected)
+    monkeypatch.setattr(LayerStack, "captures", True)
+    monkeypatch.setattr(captured_step, "recorded", recorded_on_a_cpu)
+    torch.testing.assert_close(play(model, tokens, starts, found), hidden, atol=1e-5, rtol=0)
+    assert found.captured.trusted
+    states = expected.state_dict(), found.state_dict()
+    for name in ("keys", "values", "ages"):
+        torch.testing.assert_close(states[0][name], states[1][name], atol=1e-5, rtol=0)
+
+
+def test_recorded_steps_agree_with_the_original(capturing):
+    for folder in (GOLDEN / "transfo_xl_k1", GOLDEN / "transfo_xl_k2"):
+        arrays = np.load(folder / "expected.npz")
+        names = "inputs", "starts", "hidden"
+        inputs, starts, hidden = (torch.from_numpy(arrays[name]) for name in names)
+        model = load_language_model(folder, mem_len=int(arrays["mem_len"]))
+        memory = model.initial_memory(inputs.shape[1])
+        found = play(model, inputs, starts, memory)
+        torch.testing.assert_close(found, hidden, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("n_new", [1, 3])
+def test_every_step_is_the_same_work_and_no_number_is_looked_at(folder, n_new):
+    model = load_language_model(folder, mem_len=6)
+    memory = model.initial_memory(N_ENVS)
+    step = RingStep(model._read, torch.zeros(N_ENVS, n_new, model.width), memory, 6)
+    seen = []
+    with torch.no_grad():
+        for position, ages in ((0, [0, 0, 0]), (5, [9, 0, 2]), (3, [50, 60, 70])):
+            step.put(torch.randn(N_ENVS, n_new, model.width), torch.tensor(ages), position)
+            with Recorder() as recorder:
+                step.run()
+            seen.append(recorder.operations)
+    assert seen[0] == seen[1] == seen[2]
+    assert not {name.split(".")[0] for name, _ in seen[0]} & LOOKS
+
+
+def test_a_step_is_recorded_once_for_a_memory(folder, capturing, monkeypatch):
+    model = load_language_model(folder, mem_len=6)
+    works = []
+    monkeypatch.setattr(captured_step, "recorded", lambda work: works.append(work) or work)
+    memory = model.initial_memory(N_ENVS)
+    tokens, starts = stream(model.width, 1)
+    for token, start in zip(tokens, starts, strict=True):
+        model.step(token, memory, start, advance=False)
+        model.step(token, memory, start)
+    assert len(works) == 1
+    model.step(tokens[0], memory.copy(), starts[0])
+    assert len(works) == 2
+    memory.load_state_dict(memory.state_dict())
+    model.step(tokens[0], memory, starts[0])
+    assert len(works) == 2
+
+
+@pytest.mark.parametrize("honest", [0, 3])
+def test_a_graph_that_goes_wrong_is_given_up_with_a_line(folder, honest, monkeypatch, capsys):
+    def lying(work):
+        calls = iter(range(1000))
+        return lambda: work() + (next(calls) >= honest)
+
+    model = load_language_model(folder, mem_len=6)
+    tokens, starts = stream(model.width, 1)
+    expected, found = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)
+    hidden = play(model, tokens, starts, expected)
+    monkeypatch.setattr(LayerStack, "captures", True)
+    monkeypatch.setattr(captured_step, "recorded", lying)
+    assert torch.equal(play(model, tokens, starts, found), hidden)
+    assert same(expected, found)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("steps are not replayed as a CUDA graph: it differs by ")
+
+
+def test_a_graph_that_cannot_be_recorded_is_given_up_with_a_line(folder, monkeypatch, capsys):
+    def refusing(work):
+        raise RuntimeError("no graphs here\nand a long story")
+
+    model = load_language_model(folder, mem_len=6)
+    tokens, starts = stream(model.width, 1)
+    expected, found = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)
+    hidden = play(model, tokens, starts, expected)
+    monkeypatch.setattr(LayerStack, "captures", True)
+    monkeypatch.setattr(captured_step, "recorded", refusing)
+    assert torch.equal(play(model, tokens, starts, found), hidden)
+    assert same(expected, found)
+    told = capsys.readouterr().err
+    assert told == "steps are not replayed as a CUDA graph: no graphs here\n"
+
+
+def test_nothing_is_recorded_on_a_cpu(folder):
+    model = load_language_model(folder, mem_len=6)
+    memory = model.initial_memory(N_ENVS)
+    tokens, starts = stream(model.width, 1)
+    model.step(tokens[0], memory, starts[0])
+    assert memory.captured is None
