@@ -11,13 +11,13 @@ from models.language import captured_step, load_language_model
 from models.language.captured_step import RingStep
 from models.language.layer_stack import LayerStack
 from tests.published_models import GOLDEN, TRANSFORMER_XL, tiny_bert_folder
+from tests.token_streams import N_ENVS, play, stream
 
-N_ENVS = 3
 LOOKS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::equal"}  # the host waits for these
 
 
 class Recorder(TorchDispatchMode):
-    """Lists every operation with the shapes and places of what it gets."""
+    """Lists every operation with the shapes and strides of what it gets."""
 
     def __init__(self):
         super().__init__()
@@ -47,18 +47,6 @@ def folder(request, tmp_path):
     return TRANSFORMER_XL if request.param == "transformer_xl" else tiny_bert_folder(tmp_path)
 
 
-def stream(width, n_new, n_steps=30):
-    generator = torch.Generator().manual_seed(4)
-    tokens = torch.randn(n_steps, N_ENVS, n_new, width, generator=generator)
-    starts = torch.rand(n_steps, N_ENVS, generator=generator) < 0.1
-    return tokens, starts
-
-
-def play(model, tokens, starts, memory):
-    steps = zip(tokens, starts, strict=True)
-    return torch.stack([model.step(token, memory, start) for token, start in steps])
-
-
 def assert_alike(memory, other):
     """The same tokens may lie elsewhere in their rings and be summed up in another order."""
     states = memory.state_dict(), other.state_dict()
@@ -77,12 +65,12 @@ def spoilt(memory):
 @pytest.mark.parametrize("n_new", [1, 3])
 def test_the_recorded_step_reads_what_the_plain_one_reads(folder, mem_len, n_new, monkeypatch):
     model = load_language_model(folder, mem_len=mem_len)
-    tokens, starts = stream(model.width, n_new)
+    tokens, starts = stream(model, n_steps=30, n_new=n_new)
     expected, found = model.initial_memory(N_ENVS), spoilt(model.initial_memory(N_ENVS))
-    hidden = play(model, tokens, starts, expected)
+    hidden = play(model, expected, tokens, starts)
     monkeypatch.setattr(LayerStack, "captures", True)
     monkeypatch.setattr(captured_step, "recorded", recorded_on_a_cpu)
-    torch.testing.assert_close(play(model, tokens, starts, found), hidden, atol=1e-5, rtol=0)
+    torch.testing.assert_close(play(model, found, tokens, starts), hidden, atol=1e-5, rtol=0)
     assert found.captured.trusted
     assert_alike(expected, found)
 
@@ -94,7 +82,7 @@ def test_recorded_steps_agree_with_the_original(capturing):
         inputs, starts, hidden = (torch.from_numpy(arrays[name]) for name in names)
         model = load_language_model(folder, mem_len=int(arrays["mem_len"]))
         memory = model.initial_memory(inputs.shape[1])
-        found = play(model, inputs, starts, memory)
+        found = play(model, memory, inputs, starts)
         torch.testing.assert_close(found, hidden, atol=1e-5, rtol=0)
 
 
@@ -119,7 +107,7 @@ def test_a_step_is_recorded_once_for_a_memory(folder, capturing, monkeypatch):
     works = []
     monkeypatch.setattr(captured_step, "recorded", lambda work: works.append(work) or work)
     memory = model.initial_memory(N_ENVS)
-    tokens, starts = stream(model.width, 1)
+    tokens, starts = stream(model, n_steps=30)
     for token, start in zip(tokens, starts, strict=True):
         model.step(token, memory, start, advance=False)
         model.step(token, memory, start)
@@ -155,12 +143,12 @@ def refusing(work):
 )
 def test_a_graph_that_goes_wrong_is_given_up(folder, recorded, reason, monkeypatch, capsys):
     model = load_language_model(folder, mem_len=6)
-    tokens, starts = stream(model.width, 1)
+    tokens, starts = stream(model, n_steps=30)
     expected, found = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)
-    hidden = play(model, tokens, starts, expected)
+    hidden = play(model, expected, tokens, starts)
     monkeypatch.setattr(LayerStack, "captures", True)
     monkeypatch.setattr(captured_step, "recorded", recorded)
-    torch.testing.assert_close(play(model, tokens, starts, found), hidden, atol=1e-5, rtol=0)
+    torch.testing.assert_close(play(model, found, tokens, starts), hidden, atol=1e-5, rtol=0)
     assert_alike(expected, found)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"steps are not replayed as a CUDA graph: {reason}")
@@ -169,6 +157,6 @@ def test_a_graph_that_goes_wrong_is_given_up(folder, recorded, reason, monkeypat
 def test_nothing_is_recorded_on_a_cpu(folder):
     model = load_language_model(folder, mem_len=6)
     memory = model.initial_memory(N_ENVS)
-    tokens, starts = stream(model.width, 1)
+    tokens, starts = stream(model, n_steps=30)
     model.step(tokens[0], memory, starts[0])
     assert memory.captured is None

@@ -10,8 +10,8 @@ from models.language.layers import FrozenLinear
 from models.language.published import find_model
 from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
 from tests.tiny_decoders import tiny_decoder_folder
+from tests.token_streams import N_ENVS, play, stream
 
-N_ENVS = 3
 N_HEADS = {"transformer_xl": 4, "bert": 3, "gpt2": 6, "llama": 6, "qwen3": 6}
 
 
@@ -32,21 +32,6 @@ def folder(kind, tmp_path):
 @pytest.fixture
 def model(folder) -> LanguageModel:
     return load_language_model(folder, mem_len=6)
-
-
-def stream(model, n_steps=20, n_envs=N_ENVS, n_new=1):
-    """Return random tokens [T, N, K, D] and staggered episode starts [T, N]."""
-    generator = torch.Generator().manual_seed(3)
-    tokens = torch.randn(n_steps, n_envs, n_new, model.width, generator=generator)
-    starts = torch.rand(n_steps, n_envs, generator=generator) < 0.15
-    starts[0] = True
-    return tokens, starts
-
-
-def play(model, memory, tokens, starts):
-    return torch.stack(
-        [model.step(token, memory, start) for token, start in zip(tokens, starts, strict=True)]
-    )
 
 
 def same(memory, other):

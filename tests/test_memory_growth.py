@@ -12,7 +12,8 @@ from tests.memory_growth import Sample, Watched, growth, line, resident_bytes, w
 
 SHORT = {"n_envs": 4, "n_rollout_steps": 16, "observation_cache_mb": 0}
 N_STEPS, WARM_UP = 2048, 1024
-LEFT_BEHIND = 64  # blocks an update: less than one a step, the last episodes among them
+WINDOW = 256  # steps, episodes' ends among them
+LEFT_BEHIND = WINDOW  # blocks a window: less than one a step, the last episodes among them
 
 
 class Held(NamedTuple):
@@ -25,7 +26,7 @@ class Held(NamedTuple):
 
 class Counting(Watched):
     def look(self):
-        if self.env_steps < WARM_UP:
+        if self.env_steps < WARM_UP or self.env_steps % WINDOW:
             return None
         gc.collect()
         n_tensors = sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())
@@ -51,12 +52,12 @@ def earlier_tests_frozen():
 
 
 def held(name, trainer=Counting):
-    """Return what is held after every update since the warm-up."""
+    """Return what is held after every window since the warm-up."""
     return [each for each in watch(name, N_STEPS, trainer, **SHORT) if each]
 
 
 def rise(looks):
-    """Return how many blocks an update leaves behind: the median, so no cache that fills once."""
+    """Return how many blocks a window leaves behind: the median, so no cache that fills once."""
     return median(after.n_blocks - before.n_blocks for before, after in pairwise(looks))
 
 

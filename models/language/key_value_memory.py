@@ -55,7 +55,7 @@ class LayerWindow(NamedTuple):
         return columns
 
     def arranged(self, columns: Tensor) -> Tensor:
-        """Return columns that lie oldest first in the order in which the tokens are seen: so."""
+        """Return columns that lie oldest first as they are: so do the tokens in sight."""
         return columns
 
     def mix(self, weights: Tensor) -> Tensor:

@@ -1,0 +1,21 @@
+"""Random tokens of staggered episodes, for any test that lets a language model read."""
+
+import torch
+
+N_ENVS = 3
+
+
+def stream(model, n_steps=20, n_envs=N_ENVS, n_new=1):
+    """Return random tokens [T, N, K, D] and staggered episode starts [T, N]."""
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randn(n_steps, n_envs, n_new, model.width, generator=generator)
+    starts = torch.rand(n_steps, n_envs, generator=generator) < 0.15
+    starts[0] = True
+    return tokens, starts
+
+
+def play(model, memory, tokens, starts):
+    """Return the hidden states of all steps.  [T, N, D]"""
+    return torch.stack(
+        [model.step(token, memory, start) for token, start in zip(tokens, starts, strict=True)]
+    )
