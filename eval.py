@@ -81,7 +81,6 @@ def evaluation_config(
         config,
         device=resolve_device(arguments.device),
         n_envs=min(arguments.n_episodes, MOST_ENVS),
-        normalize_reward=False,  # recordings show the environment's own rewards
     )
 
 
@@ -126,7 +125,8 @@ class EpisodeFiles:
 def build(config: Config, env: VectorEnv, checkpoint: dict | None, path: Path) -> Agent:
     """Return the checkpoint's agent, or the random one without a checkpoint."""
     if checkpoint is None:
-        return RandomAgent(env.single_action_space).to(config.device)
+        spaces = env.single_observation_space, env.single_action_space
+        return RandomAgent(*spaces).to(config.device)
     agent = build_agent(config, env.single_observation_space, env.single_action_space)
     restore_agent(agent, checkpoint, str(path))
     return agent.eval()

@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.showcase import configured_showcase
-from envs import check_env_name, make_vector_env
+from envs import check_env_name, make_vector_env, scales_rewards
 from models import agent_class, build_agent, resolve_device
-from trainers.ppo import PPOTrainer
+from rewards.scaling import configured_scaling
+from trainers.checkpoint import own_checkpoint
+from trainers.collector import Collector
+from trainers.ppo import PPO
 from trainers.ranks import Ranks, joined_ranks
-from trainers.run_state import own_checkpoint
+from trainers.run import Run
 from utils.command_line import run_program
 from utils.config import Config, load_config
 from utils.errors import raise_all
@@ -35,13 +38,13 @@ def train(argv: Sequence[str] | None) -> None:
         if arguments.resume:
             resume(arguments.resume, ranks)
             return
-        config = ranks.first_does(lambda: load_config(arguments.config, arguments.overrides))
-        ranks.first_does(lambda: check(config, arguments.run_id))
-        with trainer_of(config, ranks) as trainer:
-            details = (arguments.run_id, arguments.overrides, trainer.agent.fingerprints())
-            folder = ranks.first_does(lambda: create_run_folder(trainer.config, *details))
-            with ranks.only_first(locked(folder)):
-                ranks.say(trainer.train(folder).report(folder))
+        config = ranks.run_on_first(lambda: load_config(arguments.config, arguments.overrides))
+        ranks.run_on_first(lambda: check(config, arguments.run_id))
+        with configured_run(config, ranks) as run:
+            details = (arguments.run_id, arguments.overrides, run.learner.agent.fingerprints())
+            folder = ranks.run_on_first(lambda: create_run_folder(run.config, *details))
+            with ranks.enter_on_first(locked(folder)):
+                ranks.print(run.train(folder).report(folder))
 
 
 def check(config: Config, run_id: str | None) -> None:
@@ -55,24 +58,28 @@ def check(config: Config, run_id: str | None) -> None:
 
 def resume(folder: Path, ranks: Ranks) -> None:
     """Go on with an unfinished run from its last good checkpoint, or from its beginning."""
-    config = ranks.first_does(lambda: recorded_config(folder))
-    with ranks.only_first(locked(folder)):
+    config = ranks.run_on_first(lambda: recorded_config(folder))
+    with ranks.enter_on_first(locked(folder)):
         checkpoint = own_checkpoint(folder, config, ranks)
-        with trainer_of(config, ranks) as trainer:
-            ranks.say(trainer.resume(folder, checkpoint))
-            ranks.say(trainer.train(folder).report(folder))
+        with configured_run(config, ranks) as run:
+            ranks.print(run.resume(folder, checkpoint))
+            ranks.print(run.train(folder).report(folder))
 
 
 @contextmanager
-def trainer_of(config: Config, ranks: Ranks) -> Iterator[PPOTrainer]:
+def configured_run(config: Config, ranks: Ranks) -> Iterator[Run]:
     """Build everything the settings name; close the environments in the end."""
-    ranks.first_does(lambda: check_loggers(config))
-    config = replace(config, device=ranks.first_does(lambda: resolve_device(config.device)))
-    ranks.say(f"{config.model} on {config.env}, device {config.device}")
+    ranks.run_on_first(lambda: check_loggers(config))
+    config = replace(config, device=ranks.run_on_first(lambda: resolve_device(config.device)))
+    ranks.print(f"{config.model} on {config.env}, device {config.device}")
     seed_everything(config.seed, config.deterministic)
     with closing(make_vector_env(share := ranks.share(config), share.seed)) as env:
         agent = build_agent(config, env.single_observation_space, env.single_action_space)
-        yield PPOTrainer(config, agent, env, ranks, configured_showcase(config, agent))
+        scaling = configured_scaling(config, env.num_envs, scales_rewards(config.env))
+        ranks.synchronize(agent, config)
+        learner = PPO(config, agent, ranks)
+        collector = Collector(env, learner, scaling, ranks)
+        yield Run(config, learner, collector, configured_showcase(config, agent))
 
 
 if __name__ == "__main__":

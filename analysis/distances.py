@@ -14,7 +14,7 @@ from torch import Tensor
 from analysis.findings import Findings
 from analysis.source import Source
 from models.frozen_hopfield import FrozenHopfield
-from models.networks import unit_images
+from models.images import unit_images
 from plots.style import COLOURS, QUIET, new_figure, style
 from utils.errors import UserError
 

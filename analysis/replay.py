@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from models.helm import LanguageMemoryAgent, attention_by_step
+from models.images import unit_images
 from models.language import LanguageModel
-from models.networks import unit_images
 
 
 @torch.no_grad()

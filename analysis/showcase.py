@@ -17,7 +17,7 @@ from models.helm import LanguageMemoryAgent
 from models.shelm import Shelm
 from plots.style import style
 from plots.table import markdown
-from trainers.rollout import Rollout
+from trainers.learner import Transition
 from utils.config import Config
 from utils.loggers import EncodedImage, Media
 
@@ -50,27 +50,28 @@ class Showcase:
     ) -> None:
         self.agent, self.seconds, self._clock = agent, 60 * minutes, clock
         self._due = -math.inf
-        self._running: list[Tensor] | None = None  # None until an episode's begin is seen
+        self._running: list[Tensor] | None = None  # images; None until a begin is seen
         self._latest: Tensor | None = None
 
-    def __call__(self, rollout: Rollout, is_last: bool) -> Media:
-        """Return what there is to show after a rollout, mostly nothing."""
-        self._follow(rollout.observations[:, 0], rollout.starts[:, 0])
+    def follow(self, transition: Transition) -> None:
+        """Keep the running episode of the first environment and its latest whole one."""
+        images, starts = transition.percept.observations.images, transition.percept.starts
+        if images is None:
+            return
+        if starts[0]:
+            if self._running:
+                self._latest = torch.stack(self._running)
+            self._running = []
+        if self._running is not None:
+            self._running.append(images[0].cpu())
+
+    def media(self, is_last: bool) -> Media:
+        """Return what there is to show after an update, mostly nothing."""
         if self._latest is None or not (is_last or self._clock() >= self._due):
             return {}
         self._due = self._clock() + self.seconds
         episode, self._latest = self._latest[:MOST_STEPS], None
         return media(self.agent, episode)
-
-    def _follow(self, images: Tensor, starts: Tensor) -> None:
-        """Keep the running episode and the latest whole one; images [T, C, H, W], starts [T]."""
-        rest, *begun = images.cpu().tensor_split(starts.nonzero().flatten().cpu())
-        if self._running is not None:
-            self._running.append(rest)
-        for piece in begun:
-            if self._running is not None:
-                self._latest = torch.cat(self._running)
-            self._running = [piece]
 
 
 @torch.no_grad()

@@ -78,7 +78,7 @@ class Source:
             agent_class(config.model).check(config)
         n_envs = min(self.choice.n_episodes, MOST_ENVS)
         device = resolve_device("auto" if self.checkpoint else config.device)
-        return dataclasses.replace(config, device=device, n_envs=n_envs, normalize_reward=False)
+        return dataclasses.replace(config, device=device, n_envs=n_envs)
 
     @cached_property
     def agent(self) -> Agent:
@@ -126,7 +126,9 @@ class Source:
     def _played(self) -> list[dict[str, np.ndarray]]:
         env = make_vector_env(self.config, self.choice.seed)
         try:
-            random = RandomAgent(env.single_action_space).to(self.config.device)
+            random = RandomAgent(env.single_observation_space, env.single_action_space).to(
+                self.config.device
+            )
             player = self.agent if self.checkpoint else random
             played = evaluate(player, env, self.choice.n_episodes, seed=self.choice.seed)
             return [recording.steps for recording in played]

@@ -9,7 +9,7 @@ import torch
 
 from analysis.findings import Findings
 from analysis.source import Source
-from models.networks import unit_images
+from models.images import unit_images
 from models.shelm import Shelm
 from models.token_retrieval import TokenRetrieval
 from plots.style import COLOURS, new_figure, style, write_beside

@@ -11,8 +11,8 @@ from benchmarks import played
 from benchmarks.comparing import Pair, Work
 from benchmarks.random_models import MINILM
 from models.frozen_hopfield import FrozenHopfield, random_projection
+from models.images import unit_images
 from models.language import load_language_model
-from models.networks import unit_images
 from models.observation_cache import ObservationCache
 
 MEGABYTES = 256

@@ -30,7 +30,7 @@ from envs.minigrid_captions import (
 )
 from envs.minigrid_views import played_views
 from models.grid_clip import GridClip, train_grid_clip, word_shares
-from models.networks import unit_images
+from models.images import unit_images
 
 HELD_OUT_SEED = 10**6
 TOP = 4

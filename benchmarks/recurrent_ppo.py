@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
 from envs import make_vector_env
-from models.networks import SmallImpalaCNN
+from models.encoders import SmallImpalaCNN
 from utils.config import Config
 
 WIDTH = 256

@@ -22,21 +22,21 @@ from typing import NamedTuple, Protocol
 
 from gymnasium.error import DependencyNotInstalled
 
-from envs.wrappers import EpisodeStatistics, RewardNormalization
+from envs.wrappers import EpisodeStatistics
 from utils.errors import UserError, suggestion
 
 
 class Suite(NamedTuple):
-    """The module of a suite, and whether its rewards are normalised unless the settings say."""
+    """The module of a suite, and whether its rewards are scaled unless the settings say."""
 
     module: str
-    normalize_reward: bool = True
+    scale_rewards: bool = True
 
 
 SUITES = {
     "MiniGrid-": Suite("envs.minigrid"),
     "MiniWorld-": Suite("envs.miniworld"),
-    "RandomMaze-v0": Suite("envs.random_maze", normalize_reward=False),
+    "RandomMaze-v0": Suite("envs.random_maze", scale_rewards=False),
     "ContinuousRecognition-v0": Suite("envs.continuous_recognition"),
     "psychlab_": Suite("envs.psychlab"),
     "caveflyer": Suite("envs.procgen"),
@@ -59,19 +59,11 @@ class EnvironmentSettings(Protocol):
     def n_envs(self) -> int:
         """Number of parallel environments."""
 
-    @property
-    def gamma(self) -> float:
-        """Discount per step."""
-
-    @property
-    def normalize_reward(self) -> bool | None:
-        """Whether rewards are normalised; None leaves it to the suite."""
-
 
 def make_vector_env(
     config: EnvironmentSettings, seed: int, drawn: bool = False
-) -> EpisodeStatistics | RewardNormalization:
-    """Return the environments of the settings with episode statistics and normalised rewards.
+) -> EpisodeStatistics:
+    """Return the environments of the settings with episode statistics.
 
     Args:
         config: The settings.
@@ -86,15 +78,16 @@ def make_vector_env(
     try:
         module = _load(suite)
         make = getattr(module, "make_drawn", module.make) if drawn else module.make
-        env = EpisodeStatistics(make(config, seed))
+        return EpisodeStatistics(make(config, seed))
     except ModuleNotFoundError as error:
         raise _missing_package(config.env, error) from error
     except DependencyNotInstalled as error:
         raise UserError(f"env: '{config.env}': {error}") from error
-    normalize = config.normalize_reward
-    if normalize is None:
-        normalize = suite.normalize_reward
-    return RewardNormalization(env, config.gamma) if normalize else env
+
+
+def scales_rewards(name: str) -> bool:
+    """Return whether the published experiments with an environment scale its rewards."""
+    return _find_suite(name).scale_rewards
 
 
 def check_env_name(name: str) -> None:

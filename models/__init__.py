@@ -5,7 +5,7 @@ import importlib
 import torch
 from gymnasium.spaces import Box, Discrete, Space
 
-from models.agent import Agent
+from models.agent import ActorCriticAgent
 from utils.config import Config
 from utils.errors import UserError, suggestion
 
@@ -18,7 +18,7 @@ AGENTS = {
 }
 
 
-def build_agent(config: Config, observation_space: Space, action_space: Space) -> Agent:
+def build_agent(config: Config, observation_space: Space, action_space: Space) -> ActorCriticAgent:
     """Return the configured agent, freshly initialised, on its device.
 
     Args:
@@ -31,7 +31,7 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
     return agent_class(config.model)(config, observation_space, action_space).to(config.device)
 
 
-def agent_class(name: str) -> type[Agent]:
+def agent_class(name: str) -> type[ActorCriticAgent]:
     """Return an agent's class, importing only its module."""
     if name not in AGENTS:
         hint = suggestion(name, AGENTS)

@@ -1,4 +1,4 @@
-"""The seam between trainer and agents: what an agent is, what it returns, what it remembers.
+"""The seam between trainers and agents: what an agent is told, what it returns, what it remembers.
 
 Memory is a value the caller holds. An agent advances it in place and keeps none of it.
 """
@@ -7,14 +7,13 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from utils.config import Config
-from utils.distinct_images import DistinctImages
+from models.observations import ObservationBatch, ObservationReader, Observations, Percept
 
 AnyMemory = TypeVar("AnyMemory", bound="Memory")
 
@@ -60,16 +59,16 @@ class Step(NamedTuple):
 
     Attributes:
         actions: Sampled, or the most probable ones.  [N] int64
-        log_probs: Log-probability of each action.  [N]
-        values: The critic's value of each observation.  [N]
-        context: What `evaluate` needs again of this step; width 0 if nothing.  [N, ...]
-        all_log_probs: Log-probability of every action; None if the agent does not say.  [N, A]
+        context: What learning needs again of this step; width 0 if nothing.  [N, ...]
+        log_probs: Log-probability of each action, for an agent with a policy.  [N]
+        values: The critic's value of each observation, for an agent with one.  [N]
+        all_log_probs: Log-probability of every action, if the agent says.  [N, A]
     """
 
     actions: Tensor
-    log_probs: Tensor
-    values: Tensor
     context: Tensor
+    log_probs: Tensor | None = None
+    values: Tensor | None = None
     all_log_probs: Tensor | None = None
 
 
@@ -77,8 +76,8 @@ class Batch(NamedTuple):
     """B samples of a rollout; for a sequential agent, whole sequences one after another.
 
     Attributes:
-        images: The U different images among the samples' observations.
-        image_of: Which of the images each sample shows.  [B] int64
+        observations: What was seen: B, or for S sequences with what came before them, in the order
+            of time, the sum of `before` more.
         actions: What was done.  [B] int64
         log_probs: Log-probability of the action when acting.  [B]
         values: The critic's value when acting.  [B]
@@ -87,10 +86,11 @@ class Batch(NamedTuple):
         context: `Step.context` of the samples.  [B, ...]
         lengths: Length of each of S sequences, summing to B; None for single steps.
             [S] int64, on the CPU
+        before: Steps of the same episode, seen before each sequence, whose observations stand
+            before its own; None for single steps.  [S] int64, on the CPU
     """
 
-    images: DistinctImages
-    image_of: Tensor
+    observations: ObservationBatch
     actions: Tensor
     log_probs: Tensor
     values: Tensor
@@ -98,6 +98,7 @@ class Batch(NamedTuple):
     returns: Tensor
     context: Tensor
     lengths: Tensor | None = None
+    before: Tensor | None = None
 
 
 class Evaluation(NamedTuple):
@@ -109,40 +110,38 @@ class Evaluation(NamedTuple):
 
 
 class Agent(nn.Module, ABC):
-    """Acts in N environments at once and evaluates what it did. Its parameters are all trained.
+    """Acts in N environments at once. Its parameters are all trained.
 
-    Observations are uint8 images [N, C, H, W]; `starts` [N] marks the environments whose episode
-    begins with this observation: the agent clears those rows of the memory itself. A class that
-    is trained by name is built from (config, observation_space, action_space).
+    It is told of a step by a `Percept` and clears the memory of starting episodes itself. A class
+    that is trained by name is built from (config, observation_space, action_space).
+
+    Attributes:
+        reader: Turns what environments return into what the agent is told.
+        sequential: Whether learning needs whole sequences.
+        n_context: Steps before a sequence that learning must see again.
     """
 
-    sequential: ClassVar[bool] = False  # whether the update needs whole sequences
+    sequential: ClassVar[bool] = False
+    n_context: int = 0
+    reader: ObservationReader
 
     @abstractmethod
     def initial_memory(self, n_envs: int) -> Memory:
         """Return the memory of environments that have seen nothing."""
 
     @abstractmethod
-    def act(
-        self, observations: Tensor, memory: Memory, starts: Tensor, deterministic: bool = False
-    ) -> Step:
+    def act(self, percept: Percept, memory: Memory, deterministic: bool = False) -> Step:
         """Choose actions and advance the memory in place."""
 
-    @abstractmethod
-    def peek_values(self, observations: Tensor, memory: Memory, starts: Tensor) -> Tensor:
-        """Return the values [N] of observations without advancing the memory."""
+    def read(self, observations: Any) -> Observations:
+        """Return what N environments show as the agent is told it, on its device."""
+        return self.reader(observations, self.device)
 
-    @abstractmethod
-    def evaluate(self, batch: Batch) -> Evaluation:
-        """Return log-probabilities, values and entropy of a batch, with gradients."""
-
-    def explain(self, observations: Tensor) -> dict[str, np.ndarray]:
+    def explain(self, percept: Percept) -> dict[str, np.ndarray]:
         """Return what a person may want to know of each observation, [N, ...] under each name."""
         return {}
 
-    def inspect(
-        self, observations: Tensor, memory: Memory, starts: Tensor
-    ) -> dict[str, np.ndarray]:
+    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
         """Return what takes longer to find out; called before `act`, it leaves the memory alone.
 
         Names with a meaning of their own: `attention` [N, L, H, S], how much each head of each
@@ -159,14 +158,29 @@ class Agent(nn.Module, ABC):
         """Return the sha256 of every pretrained part, by the setting that names it."""
         return {}
 
-    def share_statistics(self, rows: Callable[[Tensor], Tensor]) -> None:
+    def share_statistics(self, all_gather: Callable[[Tensor], Tensor]) -> None:
         """Let running statistics take in the rows of all ranks, [n, ...] -> [N, ...]."""
 
     @classmethod
-    def check(cls, config: Config) -> None:
+    def check(cls, config: Any) -> None:
         """Raise UserError where settings cannot work, before anything heavy is loaded."""
 
     @property
     def device(self) -> torch.device:
         """Where the trained parts live."""
         return next(self.parameters()).device
+
+
+class ActorCriticAgent(Agent):
+    """An agent that PPO can train: it has a policy and a critic."""
+
+    @abstractmethod
+    def peek_values(self, percept: Percept, memory: Memory) -> Tensor:
+        """Return the values [N] of what is seen, without advancing the memory."""
+
+    @abstractmethod
+    def evaluate(self, batch: Batch) -> Evaluation:
+        """Return log-probabilities, values and entropy of a batch, with gradients."""
+
+    def refresh(self, past: Percept, ages: Tensor, memory: Memory) -> None:
+        """Renew in place what a memory keeps of past steps after the weights have changed."""

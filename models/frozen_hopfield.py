@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor
 
+from models.frozen import Frozen
 from models.image_to_language import ImageToLanguage
 from models.language.embeddings import TokenEmbeddings
-from models.networks import Frozen
 
 
 def random_projection(n_out: int, n_in: int) -> Tensor:

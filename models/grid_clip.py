@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from models.clip_encoder import DATA_FOLDER, ImageTextEncoder
+from models.images import unit_images
 from models.language.published import find_model
-from models.networks import unit_images
 from models.sentence_encoder import SentenceEncoder
 from utils.errors import UserError
 from utils.saved_tensors import load_saved

@@ -18,17 +18,21 @@ from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.agent import Agent, Batch, Evaluation, Memory, Step
+from models.agent import ActorCriticAgent, Batch, Evaluation, Memory, Step
+from models.encoders import build_encoder
+from models.frozen import Frozen
 from models.frozen_hopfield import FrozenHopfield, random_projection
+from models.heads import ActorCritic
 from models.image_to_language import ImageToLanguage
+from models.images import unit_images
 from models.language import (
     KeyValueMemory,
     LanguageModel,
     describe_language_model,
     load_language_model,
 )
-from models.networks import ActorCritic, Frozen, SmallImpalaCNN, unit_images
-from models.observation_cache import EncoderCache, ObservationCache
+from models.observation_cache import ObservationCache
+from models.observations import ObservationReader, Percept
 from utils.config import Config
 from utils.errors import UserError
 
@@ -41,7 +45,7 @@ def configured_language_model(config: Config) -> LanguageModel:
     )
 
 
-class LanguageMemoryAgent(Agent):
+class LanguageMemoryAgent(ActorCriticAgent):
     """What the HELM family shares: image → tokens → language model, beside a trained encoder.
 
     Args:
@@ -63,11 +67,11 @@ class LanguageMemoryAgent(Agent):
     ) -> None:
         super().__init__()
         width = language_model.width
-        self.query_encoder = SmallImpalaCNN(observation_space.shape, width)
+        self.reader = ObservationReader(observation_space)
+        self.query_encoder = build_encoder(self.reader, width, cache_mb=observation_cache_mb)
         self.heads = ActorCritic(2 * width, int(action_space.n))
         self.to_language = to_language.requires_grad_(False)
         self._language_model = Frozen(language_model)
-        self.queries = EncoderCache(self.query_encoder, observation_cache_mb)
         self.remembered = ObservationCache(
             lambda images: self.to_language(unit_images(images)),
             observation_cache_mb,
@@ -84,39 +88,38 @@ class LanguageMemoryAgent(Agent):
         return self.language_model.initial_memory(n_envs, self.to_language.n_tokens)
 
     @torch.no_grad()
-    def act(
-        self, observations: Tensor, memory: Memory, starts: Tensor, deterministic: bool = False
-    ) -> Step:
-        """Let the language model read the images, then choose actions."""
-        remembered = self.remembered(observations)
+    def act(self, percept: Percept, memory: Memory, deterministic: bool = False) -> Step:
+        """Let the language model read what is seen, then choose actions."""
+        remembered = self.remembered(_images(percept))
         if self.training:
             self.to_language.observe(remembered)
         tokens = self.to_language.tokens(remembered)
-        hidden = self.language_model.step(tokens, cast(KeyValueMemory, memory), starts)
-        return self.heads.step(self._features(hidden, observations), hidden, deterministic)
+        hidden = self.language_model.step(tokens, cast(KeyValueMemory, memory), percept.starts)
+        return self.heads.step(self._features(hidden, percept), hidden, deterministic)
 
     @torch.no_grad()
-    def peek_values(self, observations: Tensor, memory: Memory, starts: Tensor) -> Tensor:
-        """Return the values [N] of observations, the memory staying as it is."""
-        tokens = self.to_language.tokens(self.remembered(observations))
+    def peek_values(self, percept: Percept, memory: Memory) -> Tensor:
+        """Return the values [N] of what is seen, the memory staying as it is."""
         hidden = self.language_model.step(
-            tokens, cast(KeyValueMemory, memory), starts, advance=False
+            self.tokens(percept), cast(KeyValueMemory, memory), percept.starts, advance=False
         )
-        return self.heads.values(self._features(hidden, observations))
+        return self.heads.values(self._features(hidden, percept))
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Run encoder and heads on a batch; the stored hidden states stand for the memory."""
-        self.queries.clear()
-        queries = self.query_encoder.of_distinct(batch.images)
-        return self.heads.evaluate_beside(batch.context, queries, batch.image_of, batch.actions)
+        queries = self.query_encoder.learn(batch.observations)
+        return self.heads.evaluate_beside(batch.context, queries, batch.actions)
+
+    def tokens(self, percept: Percept) -> Tensor:
+        """Return the tokens that the language model would read now.  [N, K, D]"""
+        return self.to_language.tokens(self.remembered(_images(percept)))
 
     @torch.no_grad()
-    def inspect(
-        self, observations: Tensor, memory: Memory, starts: Tensor
-    ) -> dict[str, np.ndarray]:
+    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
         """Return which past steps every head of every layer looks at.  [N, L, H, S]"""
-        tokens = self.to_language.tokens(self.remembered(observations))
-        attention = self.language_model.attention(tokens, cast(KeyValueMemory, memory), starts)
+        attention = self.language_model.attention(
+            self.tokens(percept), cast(KeyValueMemory, memory), percept.starts
+        )
         return {"attention": attention_by_step(attention).half().cpu().numpy()}
 
     def metrics(self) -> dict[str, float]:
@@ -128,9 +131,9 @@ class LanguageMemoryAgent(Agent):
         language_model = {"language_model": self.language_model.fingerprint}
         return language_model | self.to_language.fingerprints()
 
-    def share_statistics(self, rows: Callable[[Tensor], Tensor]) -> None:
+    def share_statistics(self, all_gather: Callable[[Tensor], Tensor]) -> None:
         """Let running statistics take in the rows of all ranks, [n, ...] -> [N, ...]."""
-        self.to_language.share_statistics(rows)
+        self.to_language.share_statistics(all_gather)
 
     @classmethod
     def check(cls, config: Config) -> None:
@@ -142,9 +145,9 @@ class LanguageMemoryAgent(Agent):
                 f"{config.language_model}. Choose 1 to {facts.n_layer}, or null for all"
             )
 
-    def _features(self, hidden: Tensor, observations: Tensor) -> Tensor:
+    def _features(self, hidden: Tensor, percept: Percept) -> Tensor:
         """Return the memory's view and the present's side by side.  [N, 2D]"""
-        return torch.cat((hidden, self.queries(observations)), dim=-1)
+        return torch.cat((hidden, self.query_encoder(percept.observations)), dim=-1)
 
 
 class Helm(LanguageMemoryAgent):
@@ -164,23 +167,28 @@ class Helm(LanguageMemoryAgent):
         )
 
     @torch.no_grad()
-    def inspect(
-        self, observations: Tensor, memory: Memory, starts: Tensor
-    ) -> dict[str, np.ndarray]:
+    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
         """Return besides the nearest token, its cosine [N, 1], and the retrieval's entropy [N].
 
         The nearest token is what the retrieval returns as beta goes to infinity.
         """
         retrieval = cast(FrozenHopfield, self.to_language)
-        similarities = retrieval.similarities(unit_images(observations))
+        similarities = retrieval.similarities(unit_images(_images(percept)))
         nearest = similarities.max(-1, keepdim=True)
         vocabulary = self.language_model.vocabulary
         return {
-            **super().inspect(observations, memory, starts),
+            **super().inspect(percept, memory),
             "words": np.array([[vocabulary[token]] for (token,) in nearest.indices.tolist()]),
             "similarities": nearest.values.cpu().numpy(),
             "entropy": torch.special.entr(retrieval.weights(similarities)).sum(-1).cpu().numpy(),
         }
+
+
+def _images(percept: Percept) -> Tensor:
+    """Return the images that the memory reads.  [N, C, H, W] uint8"""
+    images = percept.observations.images
+    assert images is not None, "an environment without images is refused"
+    return images
 
 
 def attention_by_step(attention: Tensor) -> Tensor:

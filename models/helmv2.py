@@ -15,11 +15,11 @@ from gymnasium.spaces import Box, Discrete
 from torch import Tensor, nn
 
 from models.clip_encoder import ImageTextEncoder, check_encoder, configured_encoder
+from models.frozen import Frozen
 from models.frozen_hopfield import random_projection
 from models.helm import LanguageMemoryAgent, configured_language_model
 from models.image_to_language import ImageToLanguage
 from models.language import TokenEmbeddings
-from models.networks import Frozen
 from utils.config import Config
 from utils.errors import raise_all
 

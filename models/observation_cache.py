@@ -4,13 +4,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from models.networks import unit_images
-from utils.image_hash import first_occurrences, image_hashes
+from models.image_hash import first_occurrences, image_hashes
 
 FIRST_ROWS = 1024
-ENCODER_BLOCK = 4  # few images are new to an encoder at one step
 INDEX_BYTES = 280  # of Python's, to find one row: a key of two numbers and its place
 
 
@@ -102,35 +100,3 @@ class ObservationCache:
             more = min(len(self._table), n_rows - len(self._table))
             self._table = torch.cat((self._table, self._table.new_empty((more, *result.shape))))
         return self._table
-
-
-class EncoderCache:
-    """A trained encoder's features of images, computed once between two changes of its weights.
-
-    While a rollout is collected the weights stay as they are and images repeat.
-
-    Args:
-        encoder: Maps images in [0, 1], [B, C, H, W], to features [B, F].
-        megabytes: Size of the table; 0 remembers nothing.
-    """
-
-    def __init__(self, encoder: nn.Module, megabytes: float) -> None:
-        self._cache = ObservationCache(
-            lambda images: encoder(unit_images(images)), megabytes, ENCODER_BLOCK
-        )
-        # Loading counts as a change that torch notes; the steps of a fused optimiser do not.
-        self._weights = list(encoder.parameters())
-        self._versions: list[int] = []
-
-    @torch.no_grad()
-    def __call__(self, images: Tensor) -> Tensor:
-        """Return the features [N, F], without gradients, of images [N, C, H, W] uint8."""
-        versions = [weight._version for weight in self._weights]
-        if versions != self._versions:
-            self.clear()
-            self._versions = versions
-        return self._cache(images)
-
-    def clear(self) -> None:
-        """Forget all features: the weights are about to change."""
-        self._cache.clear()

@@ -18,6 +18,7 @@ from torch import Tensor
 from models.clip_encoder import check_encoder, configured_encoder
 from models.helm import LanguageMemoryAgent, configured_language_model
 from models.language import describe_language_model
+from models.observations import Percept
 from models.prompt_embeddings import (
     check_sizes,
     check_weights,
@@ -70,9 +71,9 @@ class Shelm(LanguageMemoryAgent):
         """Return the words of observations [N, C, H, W] uint8, the same ones `act` reads."""
         return retrieved(self.remembered(observations))
 
-    def explain(self, observations: Tensor) -> dict[str, np.ndarray]:
+    def explain(self, percept: Percept) -> dict[str, np.ndarray]:
         """Return the words of each observation and their similarities.  [N, K] each"""
-        indices, similarities = self.retrieve(observations)
+        indices, similarities = self.retrieve(cast(Tensor, percept.observations.images))
         words = np.array(self.words)[indices.cpu().numpy()]
         return {"words": words, "similarities": similarities.cpu().numpy()}
 

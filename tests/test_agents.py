@@ -7,7 +7,7 @@ import torch
 from models import AGENTS, agent_class, build_agent
 from models.agent import Agent, Step, TensorMemory
 from models.helm import attention_by_step
-from models.networks import unit_images
+from models.images import unit_images
 from tests.agents import random_images, small_config, spaces
 from tests.counting import CountingEnv
 from tests.tiny_clip import tiny_settings

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from models.networks import SmallImpalaCNN, unit_images
-from utils.distinct_images import DistinctImages
+from models.encoders import SmallImpalaCNN
+from models.images import DistinctImages, unit_images
 
 
 def tiled_images(n_images, side=56, tile=8):

@@ -16,7 +16,7 @@ from models.grid_clip import (
     whole_words,
     word_shares,
 )
-from models.networks import unit_images
+from models.images import unit_images
 from utils.errors import UserError
 
 WORDS = (

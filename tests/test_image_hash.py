@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from models.image_hash import first_occurrences, image_hashes
 from tests.agents import random_images
-from utils.image_hash import first_occurrences, image_hashes
 
 
 def test_equal_images_have_equal_hashes_wherever_they_stand():

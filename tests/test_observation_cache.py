@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from models.frozen_hopfield import FrozenHopfield, random_projection
+from models.images import unit_images
 from models.language import DenseEmbeddings
-from models.networks import unit_images
 from models.observation_cache import EncoderCache, ObservationCache
 from tests.agents import random_images
 

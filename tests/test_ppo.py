@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from models.baselines import CnnPpo, ImpalaPpo
+from models.encoders import SmallImpalaCNN
+from models.heads import ActorCritic
 from models.helm import LanguageMemoryAgent
 from models.image_to_language import ImageToLanguage
-from models.networks import ActorCritic, SmallImpalaCNN
 from tests import golden_data
 from tests.agents import golden_rollout, small_config, spaces
 from tests.counting import CountingEnv

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from models import build_agent
-from models.networks import unit_images
+from models.images import unit_images
 from models.prompt_embeddings import PromptEmbeddings
 from models.shelm import Shelm
 from tests.agents import random_images, small_config, spaces

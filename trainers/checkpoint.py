@@ -1,4 +1,4 @@
-"""What a checkpoint holds, written whole or not at all, and read without executing anything.
+"""What a checkpoint holds and when it is written; whole or not at all, read without executing it.
 
 A checkpoint is a line of text with its format and the sha256 of what follows: one `torch.save` of
 a dictionary of tensors, numbers and text. Every checkpoint holds
@@ -8,35 +8,178 @@ a dictionary of tensors, numbers and text. Every checkpoint holds
     weights     sha256 of the pretrained parts, which are not contained
     env_steps   environment steps behind it
 
-and ckpt_last.pt all else that a run needs to go on (trainers/run_state.py).
+and ckpt_last.pt all else that a run needs to go on as if it had never been interrupted:
+
+    learner     optimiser, statistics, and what has been collected since the last update
+    collector   counts, statistics, and where the environments can be saved, the running episodes
+    run         the seconds so far, the best return
+    own         where all random streams stand
+    other_ranks what each rank but the first has of its own
+
+What a rank has of its own stands under "own" in every part. Where environments cannot be saved, a
+resumed run collects its current rollout anew, in new episodes.
 """
 
 import dataclasses
 import hashlib
 import logging
+import math
 import os
 import re
 import shlex
-from collections.abc import Mapping
+import signal
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import torch
 
 from models.agent import Agent
+from trainers.interruption import Interruption
+from trainers.ranks import Ranks
 from utils.config import WITHOUT_EFFECT, Config
-from utils.errors import UserError
+from utils.errors import Interrupted, UserError
 from utils.files import name_also, written_whole
+from utils.metrics import MetricsWriter
 from utils.run_folder import is_finished, note_end, resume_command
 from utils.saved_tensors import load_saved
 
-FORMAT = 2
+FORMAT = 3
+PLAYABLE = (2, 3)  # formats whose agents can still be played
 HELD_BY_ALL = ("config", "agent", "weights", "env_steps")
 BEST, LAST, PREVIOUS = "ckpt_best.pt", "ckpt_last.pt", "ckpt_last.previous.pt"
 HEADER = "HELM checkpoint {:03d} sha256 {}\n"
 UNWRITTEN = HEADER.format(FORMAT, "-" * 64).encode()
 
 log = logging.getLogger(__name__)
+
+
+PARTS = ("learner", "collector")  # that may have something of each rank's own
+
+
+class SavedRun(Protocol):
+    """A run as its checkpoints see it."""
+
+    config: Config
+    ranks: Ranks
+
+    @property
+    def env_steps(self) -> int:
+        """Steps of all environments so far."""
+
+    def agent_state(self) -> dict[str, Any]:
+        """Return what it takes to play with the agent."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what it takes to go on, this rank's own included."""
+
+
+class Checkpoints:
+    """Writes a run's checkpoints: the best, and the last now and then, at the end, if asked.
+
+    Args:
+        run: Whose they are.
+        folder: The run's.
+        writer: What must be on the disk before a checkpoint that counts on it; None on a rank that
+            writes nothing.
+        interruption: Where signals are noted.
+    """
+
+    def __init__(
+        self,
+        run: SavedRun,
+        folder: Path,
+        writer: MetricsWriter | None,
+        interruption: Interruption,
+    ) -> None:
+        self.run, self.folder = run, folder
+        self.writer, self.interruption = writer, interruption
+        self._last_saved = -math.inf
+
+    def keep_best(self) -> None:
+        """Write the agent as the best so far."""
+        if self.run.config.save_ckpt and self.writer is not None:
+            save_checkpoint(self.folder / BEST, self.run.agent_state())
+
+    def after_update(self, is_last: bool) -> None:
+        """Write the last checkpoint when it is due, and do what signals have asked for."""
+        pause = 60 * self.run.config.checkpoint_minutes
+        is_time = time.perf_counter() - self._last_saved >= pause
+        if any(self.run.ranks.all_reduce_max(is_last or is_time)):
+            self._save()
+        if not is_last:
+            self.after_step()
+
+    def after_step(self) -> None:
+        """Do what signals have asked any rank for.
+
+        Raises:
+            Interrupted: to end the run.
+        """
+        asked = self.interruption.stop or 0, self.interruption.save
+        stop, save = self.run.ranks.all_reduce_max(*asked)
+        if not (stop or save):
+            return
+        env_steps = self._save()
+        if not stop:
+            return
+        saved = "Nothing is saved (save_ckpt is false)"
+        if self.run.config.save_ckpt:
+            saved = f"Go on with: {resume_command(self.folder)}"
+        raise Interrupted(f"interrupted after {env_steps:,} steps. {saved}", signal.Signals(stop))
+
+    def _save(self) -> int:
+        """Write the last checkpoint, keeping the one before, and return the steps behind it."""
+        self.interruption.save = False
+        self._last_saved = time.perf_counter()
+        if self.run.config.save_ckpt:
+            state = gathered_state(self.run.state_dict(), self.run.ranks)
+            if self.writer is not None:
+                self.writer.sync()
+                save_checkpoint(self.folder / LAST, state, self.folder / PREVIOUS)
+        return self.run.env_steps
+
+
+def agent_state(config: Config, agent: Agent, env_steps: int) -> dict[str, Any]:
+    """Return what it takes to play with an agent after so many steps of its run."""
+    return {
+        "config": dataclasses.asdict(config),
+        "agent": agent.state_dict(),
+        "weights": agent.fingerprints(),
+        "env_steps": env_steps,
+    }
+
+
+def gathered_state(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
+    """Return the state of a run with what the other ranks have of their own, on the first rank."""
+    own = {"own": state["own"]} | {part: state[part]["own"] for part in PARTS}
+    return state | {"other_ranks": ranks.gather(own)[1:]}
+
+
+def own_checkpoint(folder: Path, config: Config, ranks: Ranks) -> dict[str, Any] | None:
+    """Return what this rank goes on from: what is common, and what is its own.
+
+    Raises:
+        UserError: as `unfinished_checkpoint`, on the first rank.
+    """
+
+    def states() -> Sequence[dict[str, Any] | None]:
+        state = unfinished_checkpoint(folder, config, ranks.size)
+        return [None] * ranks.size if state is None else states_of_ranks(state)
+
+    return ranks.scatter(states)
+
+
+def states_of_ranks(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the state each rank goes on from, given a checkpoint."""
+    others = state.pop("other_ranks")
+    return [state, *(_with_own(state, own) for own in others)]
+
+
+def _with_own(state: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    parts = {part: state[part] | {"own": own[part]} for part in PARTS}
+    return state | parts | {"own": own["own"]}
 
 
 def save_checkpoint(path: Path, state: dict[str, Any], previous: Path | None = None) -> None:
@@ -113,6 +256,11 @@ def unfinished_checkpoint(folder: Path, config: Config, n_ranks: int = 1) -> dic
     checkpoint = last_checkpoint(folder)
     if checkpoint is None:
         return None
+    if "learner" not in checkpoint:
+        raise UserError(
+            f"{folder}: its checkpoint is of an earlier version, which this one can play but not "
+            "go on from. Use the version that run.json names, or begin another run"
+        )
     changed = [
         name
         for name, value in dataclasses.asdict(config).items()
@@ -129,7 +277,7 @@ def unfinished_checkpoint(folder: Path, config: Config, n_ranks: int = 1) -> dic
             f"{folder}: its checkpoint is one of {made_by} rank{'s'[: made_by - 1]}, "
             f"this is {n_ranks}. Go on with: {resume_command(folder, made_by)}"
         )
-    if checkpoint["env_steps"] >= config.n_steps:
+    if checkpoint["env_steps"] >= config.n_steps and not checkpoint["n_pending"]:
         if not is_finished(folder):
             note_end(folder)
         raise UserError(
@@ -220,7 +368,7 @@ def _read(path: Path) -> Any:
                 f"{path}: not a checkpoint of format {FORMAT}, "
                 "but of an earlier one, or another file"
             )
-        if int(header[1]) != FORMAT:
+        if int(header[1]) not in PLAYABLE:
             found = int(header[1])
             raise UserError(f"{path}: not a checkpoint of format {FORMAT} (found {found})")
         digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -7,9 +7,9 @@ from typing import NamedTuple, cast
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
-from torch import Tensor
 
 from models.agent import Agent, Memory, Step
+from models.observations import Percept
 
 
 class Episode(NamedTuple):
@@ -54,20 +54,21 @@ def evaluate(
     """
     observations, _ = env.reset(seed=seed)
     memory = agent.initial_memory(env.num_envs)
-    starts = np.ones(env.num_envs, dtype=bool)
+    percept = Percept.first(agent.read(observations))
     running: list[list[dict[str, np.ndarray]]] = [[] for _ in range(env.num_envs)]
     missing = np.full(env.num_envs, n_episodes // env.num_envs)
     missing[: n_episodes % env.num_envs] += 1
     while missing.any():
-        images = torch.as_tensor(observations, device=agent.device)
-        begins = torch.as_tensor(starts, device=agent.device)
-        details = _details(agent, env, (images, memory, begins)) if in_detail else {}
-        step = agent.act(images, memory, begins, deterministic)
+        details = _details(agent, env, percept, memory) if in_detail else {}
+        step = agent.act(percept, memory, deterministic)
         if in_detail and step.all_log_probs is not None:
             details["probabilities"] = step.all_log_probs.exp().cpu().numpy()
-        rows = {"observations": observations, **_rows(step), **agent.explain(images)}
+        rows = {"observations": observations, **_rows(step), **agent.explain(percept)}
         observations, rows["rewards"], terminated, truncated, info = env.step(rows["actions"])
         starts = terminated | truncated
+        percept = Percept.after(
+            agent.read(observations), step.actions, rows["rewards"], torch.from_numpy(starts)
+        )
         for n in np.flatnonzero(missing):
             running[n].append({name: values[n] for name, values in (rows | details).items()})
         for n in np.flatnonzero(starts & (missing > 0)):
@@ -77,10 +78,10 @@ def evaluate(
 
 
 def _details(
-    agent: Agent, env: VectorEnv, seen: tuple[Tensor, Memory, Tensor]
+    agent: Agent, env: VectorEnv, percept: Percept, memory: Memory
 ) -> dict[str, np.ndarray]:
     """Return what there is to look at before the agent acts on what it has seen.  [N, ...]"""
-    details = agent.inspect(*seen)
+    details = agent.inspect(percept, memory)
     if env.render_mode == "rgb_array":
         details["overviews"] = np.stack(cast(tuple[np.ndarray, ...], env.render()))
     return details
@@ -88,7 +89,8 @@ def _details(
 
 def _rows(step: Step) -> dict[str, np.ndarray]:
     """Return what is kept of every step.  [N]"""
-    return {"actions": step.actions.cpu().numpy(), "values": step.values.cpu().numpy()}
+    rows = {"actions": step.actions.cpu().numpy()}
+    return rows if step.values is None else rows | {"values": step.values.cpu().numpy()}
 
 
 def _recording(

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from models.agent import Agent, Batch, Evaluation
+from models.agent import ActorCriticAgent, Agent, Batch, Evaluation
 from trainers.guards import NotFiniteError
 from utils.config import Config
 from utils.errors import Interrupted, RunError, UserError
@@ -51,7 +51,7 @@ def joined_ranks() -> Iterator["Ranks"]:
 class Ranks:
     """One of R processes, and what it does together with the others; alone it does nothing.
 
-    Every method but `own_parts` and `say` must be called by all ranks in the same order.
+    Every method but `own_parts` and `print` must be called by all ranks in the same order.
 
     Args:
         rank: Which one this is, from 0.
@@ -66,7 +66,7 @@ class Ranks:
         """Whether this is the rank that writes."""
         return self.rank == 0
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Print on the first rank."""
         if self.first:
             print(text, flush=True)
@@ -77,35 +77,33 @@ class Ranks:
         Raises:
             UserError: the environments cannot be shared equally, or the GPUs.
         """
-        self.first_does(lambda: _check(config, self.size))
+        self.run_on_first(lambda: _check(config, self.size))
         n_envs = config.n_envs // self.size
         return dataclasses.replace(config, n_envs=n_envs, seed=config.seed + self.rank * n_envs)
 
-    def unite(self, agent: Agent, env: Any, config: Config) -> None:
+    def synchronize(self, agent: Agent, config: Config) -> None:
         """Give all ranks the first one's agent, common statistics and random streams of their own.
 
         Args:
             agent: Just made.
-            env: This rank's environments.
             config: The settings of the run.
         """
         if self.size == 1:
             return
         for tensor in agent.state_dict().values():
-            self.from_first(tensor)
-        agent.share_statistics(self.rows)
-        env.share_statistics(self.rows)
+            self.broadcast(tensor)
+        agent.share_statistics(self.all_gather)
         if not self.first:
             seed_everything(derived_seed(config.seed, self.rank), config.deterministic)
 
-    def from_first(self, tensor: Tensor) -> Tensor:
+    def broadcast(self, tensor: Tensor) -> Tensor:
         """Overwrite a tensor with the first rank's and return it."""
         if self.size > 1:
             with _together():
                 dist.broadcast(tensor, 0)
         return tensor
 
-    def rows(self, tensor: Tensor) -> Tensor:
+    def all_gather(self, tensor: Tensor) -> Tensor:
         """Return the rows [n, ...] of all ranks, as many of each, in their order.  [R*n, ...]"""
         if self.size == 1:
             return tensor
@@ -114,11 +112,11 @@ class Ranks:
             dist.all_gather(parts, tensor.contiguous())
         return torch.cat(parts)
 
-    def counts(self, count: int) -> list[int]:
+    def all_gather_counts(self, count: int) -> list[int]:
         """Return every rank's count."""
-        return self.rows(torch.tensor([count])).tolist()
+        return self.all_gather(torch.tensor([count])).tolist()
 
-    def most(self, *values: int) -> list[int]:
+    def all_reduce_max(self, *values: int) -> list[int]:
         """Return the largest of every value over the ranks."""
         if self.size == 1:
             return list(values)
@@ -139,7 +137,7 @@ class Ranks:
             here = part - first
             yield here if self.size == 1 else here[(here >= 0) & (here < count)]
 
-    def evaluate(self, agent: Agent, batch: Batch) -> tuple[Evaluation, Batch]:
+    def evaluate(self, agent: ActorCriticAgent, batch: Batch) -> tuple[Evaluation, Batch]:
         """Let every rank evaluate its part of a minibatch, and return the whole minibatch's.
 
         Gradients flow into the own part only; those of all ranks add up to the whole gradient.
@@ -164,7 +162,7 @@ class Ranks:
             log_probs=old_log_probs, values=old_values, advantages=advantages, returns=returns
         )
 
-    def sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+    def all_reduce_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         """Replace the gradients by their sums over the ranks."""
         if self.size == 1:
             return
@@ -179,7 +177,7 @@ class Ranks:
         for gradient, total in zip(gradients, flat.split(sizes), strict=True):
             gradient.copy_(total.view_as(gradient))
 
-    def gathered(self, value: Result) -> list[Result]:
+    def gather(self, value: Result) -> list[Result]:
         """Return every rank's value, its tensors on the CPU, on the first; elsewhere nothing."""
         if self.size == 1:
             return [value]
@@ -188,7 +186,7 @@ class Ranks:
             dist.gather_object(_packed(value), packed)
         return [load_saved(io.BytesIO(content)) for content in packed or ()]
 
-    def first_does(self, function: Callable[[], Result]) -> Result:
+    def run_on_first(self, function: Callable[[], Result]) -> Result:
         """Run a function on the first rank alone; all get its result, or its UserError.
 
         The first rank alone raises the error, so that it is read once; the others exit as it will.
@@ -207,10 +205,10 @@ class Ranks:
             raise outcome[1] if self.first else SystemExit(2)
         return outcome[0]
 
-    def dealt(self, function: Callable[[], Sequence[Result]]) -> Result:
+    def scatter(self, function: Callable[[], Sequence[Result]]) -> Result:
         """Run a function on the first rank alone; each rank gets its own of the R results."""
         results: list[Result] = []
-        self.first_does(lambda: results.extend(function()))
+        self.run_on_first(lambda: results.extend(function()))
         if self.size == 1:
             return results[0]
         own = [b""]
@@ -219,15 +217,19 @@ class Ranks:
         return load_saved(io.BytesIO(own[0]))
 
     @contextmanager
-    def only_first(self, context: AbstractContextManager) -> Iterator[None]:
+    def enter_on_first(self, context: AbstractContextManager) -> Iterator[None]:
         """Enter a context on the first rank alone; a UserError on entering ends all ranks."""
         with ExitStack() as stack:
-            self.first_does(lambda: stack.enter_context(context) and None)
+
+            def enter() -> None:
+                stack.enter_context(context)
+
+            self.run_on_first(enter)
             yield
 
     @contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Let what ends all ranks alike be said by the first alone."""
+    def exit_with_first(self) -> Iterator[None]:
+        """End like the first rank, which alone says why, where the reason ends all ranks alike."""
         try:
             yield
         except Interrupted as error:
@@ -237,10 +239,10 @@ class Ranks:
 
     def _whole(self, own: Tensor) -> Tensor:
         """Return the rows of all ranks, however many each has; the own ones keep their graph."""
-        counts = self.counts(len(own))
+        counts = self.all_gather_counts(len(own))
         padded = own.new_zeros(max(counts), *own.shape[1:])
         padded[: len(own)] = own.detach()
-        parts = list(self.rows(padded).split(max(counts)))
+        parts = list(self.all_gather(padded).split(max(counts)))
         parts = [part[:count] for part, count in zip(parts, counts, strict=True)]
         parts[self.rank] = own
         return torch.cat(parts)

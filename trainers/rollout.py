@@ -10,29 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from models.agent import Batch, Memory, Step
+from models.agent import Batch
+from models.observations import ObservationBatch, Observations
+from trainers.learner import Transition
 from trainers.losses import generalized_advantages
-from utils.distinct_images import DistinctImages
-from utils.image_hash import first_occurrences, image_hashes
 
-STORED = (
-    *("observations", "starts", "actions", "log_probs", "values", "context"),
-    *("rewards", "continues"),
-)
-
-
-class Scene(NamedTuple):
-    """Where the environments stand: what the agent is about to see.
-
-    Attributes:
-        observations: [N, C, H, W] uint8
-        starts: Whether an episode begins with the observation.  [N] bool
-        memory: What the agent remembers of the N episodes.
-    """
-
-    observations: Tensor
-    starts: Tensor
-    memory: Memory
+STORED = ("starts", "actions", "log_probs", "values", "context", "rewards", "continues")
 
 
 class Sequences(NamedTuple):
@@ -52,17 +35,20 @@ class Rollout:
 
     Args:
         n_steps: T.
-        observations: An example of what is stored at each step.  [N, C, H, W] uint8
+        observations: An example of what is stored at each step.
         context: An example of `Step.context`.  [N, ...]
 
     Attributes:
+        observations: [T, N, ...] of each kind
         n_stored: Steps stored so far.
+        bootstrap: The critic's value of what follows the last step, once it is there.  [N]
     """
 
-    def __init__(self, n_steps: int, observations: Tensor, context: Tensor) -> None:
-        n_envs, device = len(observations), observations.device
+    def __init__(self, n_steps: int, observations: Observations, context: Tensor) -> None:
+        n_envs, device = len(context), context.device
         self.n_steps, self.n_envs, self.n_stored = n_steps, n_envs, 0
-        self.observations = observations.new_empty((n_steps, *observations.shape))
+        self.observations = observations.map(lambda kind: kind.new_empty((n_steps, *kind.shape)))
+        self.bootstrap = torch.zeros(n_envs, device=device)
         self.context = context.new_empty((n_steps, *context.shape))
         self.actions = torch.empty((n_steps, n_envs), dtype=torch.int64, device=device)
         self.starts = torch.empty((n_steps, n_envs), dtype=torch.bool, device=device)
@@ -74,52 +60,64 @@ class Rollout:
         self.returns = torch.empty((n_steps, n_envs), device=device)
 
     @cached_property
-    def distinct(self) -> tuple[DistinctImages, Tensor]:
-        """The different images among all T*N, and the number of each step's.  [T, N] int64
+    def _batch_of_all(self) -> ObservationBatch:
+        """All observations by step and then environment; to be asked for when they are there."""
+        return ObservationBatch.of(self.observations.map(lambda kind: kind.flatten(0, 1)))
 
-        To be asked for when the rollout is full.
-        """
-        flat = self.observations.flatten(0, 1)
-        if flat.is_cuda:  # counting them would make the host wait for the device
-            numbers = torch.arange(len(flat), device=flat.device)
-            return DistinctImages(flat), numbers.view(self.n_steps, self.n_envs)
-        firsts, number_of = first_occurrences(image_hashes(flat))
-        return DistinctImages(flat[firsts]), number_of.view(self.n_steps, self.n_envs)
+    @property
+    def is_full(self) -> bool:
+        """Whether all steps are stored."""
+        return self.n_stored == self.n_steps
 
     @property
     def n_samples(self) -> int:
         """T*N."""
         return self.n_steps * self.n_envs
 
-    def store(self, t: int, observations: Tensor, starts: Tensor, step: Step) -> None:
-        """Keep what was seen and done at step t."""
-        self.observations[t] = observations
-        self.starts[t] = starts
+    def store(self, transition: Transition) -> None:
+        """Keep what was seen, done and paid at the next step."""
+        t, percept, step = self.n_stored, transition.percept, transition.step
+        self.observations.map(lambda kept, seen: kept[t].copy_(seen), percept.observations)
+        self.starts[t] = percept.starts
         self.actions[t] = step.actions
+        assert step.log_probs is not None, "PPO's agents have a policy"
+        assert step.values is not None, "and a critic"
         self.log_probs[t] = step.log_probs
         self.values[t] = step.values
         self.context[t] = step.context
+        self.rewards[t] = transition.rewards
+        self.continues[t] = ~transition.ended
         self.n_stored = t + 1
 
     def state_dict(self) -> dict[str, Any]:
         """Return the steps stored so far."""
-        stored = {name: getattr(self, name)[: self.n_stored].clone() for name in STORED}
-        return {"n_steps": self.n_steps, **stored}
+        n = self.n_stored
+        stored = {name: getattr(self, name)[:n].clone() for name in STORED}
+        observations = self.observations.map(lambda kind: kind[:n].clone())._asdict()
+        return {
+            "n_steps": self.n_steps,
+            "observations": observations,
+            "bootstrap": self.bootstrap,
+            **stored,
+        }
 
     @classmethod
     def from_state_dict(cls, state: dict[str, Any], device: torch.device) -> "Rollout":
         """Return the rollout whose steps `state_dict` returned."""
-        observations, context = (state[name][0].to(device) for name in ("observations", "context"))
-        rollout = cls(state["n_steps"], observations, context)
-        rollout.n_stored = len(state["observations"])
+        seen = Observations(**state["observations"])
+        first = seen.map(lambda kind: kind[0].to(device))
+        rollout = cls(state["n_steps"], first, state["context"][0].to(device))
+        rollout.n_stored = n = len(state["starts"])
+        rollout.observations.map(lambda kept, kind: kept[:n].copy_(kind), seen)
+        rollout.bootstrap = state["bootstrap"].to(device)
         for name in STORED:
-            getattr(rollout, name)[: rollout.n_stored] = state[name]
+            getattr(rollout, name)[:n] = state[name]
         return rollout
 
-    def estimate(self, bootstrap: Tensor, gamma: float, gae_lambda: float) -> None:
-        """Fill in advantages and returns, given the value [N] of what follows the last step."""
+    def estimate(self, gamma: float, gae_lambda: float) -> None:
+        """Fill in advantages and returns."""
         self.advantages = generalized_advantages(
-            self.rewards, self.values, bootstrap, self.continues, gamma, gae_lambda
+            self.rewards, self.values, self.bootstrap, self.continues, gamma, gae_lambda
         )
         self.returns = self.advantages + self.values
 
@@ -148,13 +146,8 @@ class Rollout:
 
     def _batch(self, samples: Tensor, lengths: Tensor | None = None) -> Batch:
         n, t = samples // self.n_steps, samples % self.n_steps
-        images, number_of = self.distinct
-        shown, image_of = number_of[t, n], torch.arange(len(samples), device=samples.device)
-        if not samples.is_cuda:
-            shown, image_of = shown.unique(return_inverse=True)
         return Batch(
-            images=images.select(shown),
-            image_of=image_of,
+            observations=self._batch_of_all.select(t * self.n_envs + n),
             actions=self.actions[t, n],
             log_probs=self.log_probs[t, n],
             values=self.values[t, n],

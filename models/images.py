@@ -1,17 +1,83 @@
-"""Different images of a rollout, and the different windows they are made of.
+"""A batch of images that knows which of them are equal.
 
 Worlds of tiles repeat themselves: few of the images of a rollout differ, and few of the windows
 that a convolution sees of those. What is equal needs to be computed once.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from utils.image_hash import first_occurrences, image_hashes
+from models.image_hash import first_occurrences, image_hashes
 
 SAMPLE = 256  # images that show whether windows repeat
+
+
+def unit_images(images: Tensor) -> Tensor:
+    """Return uint8 images as floats in [0, 1], the images' space ending at 255."""
+    return images.float().div_(255)
+
+
+class Features(NamedTuple):
+    """Features of B observations, of which U differ.
+
+    Attributes:
+        distinct: [U, F]
+        row_of: Which row each observation has; None where every one has its own.  [B] int64
+    """
+
+    distinct: Tensor
+    row_of: Tensor | None = None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Features":
+        """Apply a function of rows [U, F] once to what is equal."""
+        return Features(function(self.distinct), self.row_of)
+
+    def each(self) -> Tensor:
+        """Return the features of every observation.  [B, F]"""
+        return self.distinct if self.row_of is None else F.embedding(self.row_of, self.distinct)
+
+
+class ImageBatch:
+    """B images, a selection of those that a rollout has shown.
+
+    Args:
+        pool: The P different images of all.
+        number_of: Which of them each image of the batch is.  [B] int64
+    """
+
+    def __init__(self, pool: "DistinctImages", number_of: Tensor) -> None:
+        self._pool, self._number_of = pool, number_of
+
+    @classmethod
+    def of(cls, images: Tensor) -> "ImageBatch":
+        """Return images [B, C, H, W] uint8 as a batch."""
+        if images.is_cuda:  # counting them would make the host wait for the device
+            numbers = torch.arange(len(images), device=images.device)
+            return cls(DistinctImages(images), numbers)
+        firsts, number_of = first_occurrences(image_hashes(images))
+        return cls(DistinctImages(images[firsts]), number_of)
+
+    def __len__(self) -> int:
+        return len(self._number_of)
+
+    def __getitem__(self, rows: Tensor) -> "ImageBatch":
+        """Return some of the images, given their numbers in this batch.  [B'] int64"""
+        return ImageBatch(self._pool, self._number_of[rows])
+
+    def pixels(self) -> Tensor:
+        """Return the images themselves.  [B, C, H, W] uint8"""
+        return self._pool.select(self._number_of).images
+
+    def each(self, encoder: Callable[["DistinctImages"], Tensor]) -> Features:
+        """Return what an encoder of different images, [U, F], makes of each image."""
+        if self._pool.on_gpu:
+            return Features(encoder(self._pool.select(self._number_of)))
+        shown, row_of = self._number_of.unique(return_inverse=True)
+        return Features(encoder(self._pool.select(shown)), row_of)
 
 
 class Windows(NamedTuple):

@@ -1,0 +1,226 @@
+"""What observations become before memory and heads: features, by an encoder that is trained along.
+
+An encoder is chosen by what an observation has. While a rollout is collected its weights stay and
+images repeat, so the features of images are kept until it learns.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models.images import DistinctImages, Features, unit_images
+from models.observation_cache import ObservationCache
+from models.observations import ObservationBatch, ObservationReader, Observations
+from utils.errors import UserError
+
+CACHE_BLOCK = 4  # few images are new to an encoder at one step
+KERNELS = (  # and strides of two convolutions, for images whose shorter side has so many pixels
+    (20, ((8, 4), (4, 2))),
+    (6, ((4, 2), (2, 1))),
+    (5, ((3, 1), (2, 1))),
+)
+
+
+class Encoder(nn.Module, ABC):
+    """Observations to features.
+
+    Attributes:
+        n_features: F.
+    """
+
+    n_features: int
+
+    @abstractmethod
+    def forward(self, observations: Observations) -> Tensor:
+        """Return the features of what N environments show, without gradients.  [N, F]"""
+
+    @abstractmethod
+    def learn(self, observations: ObservationBatch) -> Features:
+        """Return the features of a batch, with gradients; the weights are about to change."""
+
+
+def build_encoder(
+    reader: ObservationReader,
+    n_features: int,
+    channels: tuple[int, int] = (64, 128),
+    cache_mb: float = 0,
+) -> Encoder:
+    """Return the encoder of what a reader reads.
+
+    Args:
+        reader: Of the observation space.
+        n_features: F.
+        channels: Of the two convolutions, for images.
+        cache_mb: Megabytes for the features of images seen before.
+    """
+    if reader.image_shape is None:
+        return VectorEncoder(reader.n_numbers, n_features)
+    images = SmallImpalaCNN(reader.image_shape, n_features, channels, cache_mb)
+    if reader.n_numbers == 0:
+        return images
+    return JointEncoder(images, VectorEncoder(reader.n_numbers, n_features))
+
+
+class SmallImpalaCNN(Encoder):
+    """Two strided convolutions and a linear layer, each followed by a ReLU.
+
+    The encoder of the HELM paper (arXiv:2205.12258), a small relative of IMPALA's
+    (arXiv:1802.01561). Xavier-uniform weights with gain sqrt(2), zero biases.
+
+    Args:
+        image_shape: (C, H, W).
+        n_features: Width of the output.
+        channels: Of the two convolutions.
+        cache_mb: Megabytes for the features of images seen before; 0 remembers nothing.
+
+    Raises:
+        UserError: the images are too small.
+    """
+
+    def __init__(
+        self,
+        image_shape: tuple[int, ...],
+        n_features: int,
+        channels: tuple[int, int] = (64, 128),
+        cache_mb: float = 0,
+    ) -> None:
+        super().__init__()
+        self.n_features = n_features
+        (kernel1, stride1), (kernel2, stride2) = _kernels(image_shape)
+        self.field = kernel1 + (kernel2 - 1) * stride1  # pixels that one place of the output sees
+        self.stride = stride1 * stride2
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(image_shape[0], channels[0], kernel1, stride1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(channels[0], channels[1], kernel2, stride2),
+            nn.ReLU(inplace=True),
+            nn.Flatten(),
+        )
+        with torch.no_grad():
+            n_flat = self.convolutions(torch.zeros(1, *image_shape)).shape[1]
+        self.linear = nn.Linear(n_flat, n_features)
+        self.convolutions.to(memory_format=torch.channels_last)  # the faster layout everywhere
+        _xavier(self)
+        # A checkpoint names no attribute of this: it is neither module nor buffer.
+        self._cache = ObservationCache(
+            lambda images: self.of_pixels(unit_images(images)), cache_mb, CACHE_BLOCK
+        )
+        self._versions: list[int] = []
+
+    @torch.no_grad()
+    def forward(self, observations: Observations) -> Tensor:
+        """Return the features of images, computed once between two changes of the weights."""
+        # Loading counts as a change that torch notes; the steps of a fused optimiser do not.
+        versions = [weight._version for weight in self.parameters()]
+        if versions != self._versions:
+            self._cache.clear()
+            self._versions = versions
+        return self._cache(cast(Tensor, observations.images))
+
+    def learn(self, observations: ObservationBatch) -> Features:
+        """Return the features of a batch; equal images and equal windows are computed once."""
+        self._cache.clear()
+        assert observations.images is not None, "this encoder was chosen for images"
+        return observations.images.each(self.of_distinct)
+
+    def of_pixels(self, images: Tensor) -> Tensor:
+        """Map images in [0, 1], [B, C, H, W], to features [B, n_features]."""
+        images = images.contiguous(memory_format=torch.channels_last)
+        return F.relu(self.linear(self.convolutions(images)))
+
+    def of_distinct(self, images: DistinctImages) -> Tensor:
+        """Return the features [U, n_features]; equal windows are convolved once."""
+        if images.on_gpu:
+            return self.of_pixels(unit_images(images.images))
+        repeating = images.windows(self.field, self.stride)
+        if repeating is None:
+            return self.of_pixels(unit_images(images.images))
+        windows, window_of = repeating
+        maps = F.embedding(window_of, self._of_windows(windows))  # [U, rows, columns, channels]
+        return F.relu(self.linear(maps.permute(0, 3, 1, 2).flatten(1)))
+
+    def _of_windows(self, windows: Tensor) -> Tensor:
+        """Convolve windows [Q, C, field, field] uint8.  [Q, channels]"""
+        first, second = (cast(nn.Conv2d, self.convolutions[number]) for number in (0, 2))
+        looks = unit_images(windows).contiguous(memory_format=torch.channels_last)
+        maps = F.relu(first(looks))
+        # The second kernel covers these maps whole: a product, quicker than the convolution.
+        flat, kernel = (each.permute(0, 2, 3, 1).flatten(1) for each in (maps, second.weight))
+        return F.relu(F.linear(flat, kernel, second.bias))
+
+
+class VectorEncoder(Encoder):
+    """Two linear layers, each followed by a ReLU.
+
+    Args:
+        n_numbers: Width of the vectors.
+        n_features: Width of both layers.
+    """
+
+    def __init__(self, n_numbers: int, n_features: int) -> None:
+        super().__init__()
+        self.n_features = n_features
+        self.layers = nn.Sequential(
+            nn.Linear(n_numbers, n_features),
+            nn.ReLU(),
+            nn.Linear(n_features, n_features),
+            nn.ReLU(),
+        )
+        _xavier(self)
+
+    @torch.no_grad()
+    def forward(self, observations: Observations) -> Tensor:
+        """Return the features of vectors."""
+        return self.layers(observations.vectors)
+
+    def learn(self, observations: ObservationBatch) -> Features:
+        """Return the features of a batch of vectors."""
+        return Features(self.layers(observations.vectors))
+
+
+class JointEncoder(Encoder):
+    """Images and vectors, each by its own encoder, joined by a linear layer and a ReLU."""
+
+    def __init__(self, images: SmallImpalaCNN, vectors: VectorEncoder) -> None:
+        super().__init__()
+        self.n_features = images.n_features
+        self.images, self.vectors = images, vectors
+        self.joint = nn.Linear(images.n_features + vectors.n_features, self.n_features)
+        nn.init.xavier_uniform_(self.joint.weight, gain=math.sqrt(2))
+        nn.init.zeros_(self.joint.bias)
+
+    @torch.no_grad()
+    def forward(self, observations: Observations) -> Tensor:
+        """Return the features of what both show."""
+        return self._joined(self.images(observations), self.vectors(observations))
+
+    def learn(self, observations: ObservationBatch) -> Features:
+        """Return the features of a batch."""
+        images, vectors = self.images.learn(observations), self.vectors.learn(observations)
+        return Features(self._joined(images.each(), vectors.each()))
+
+    def _joined(self, images: Tensor, vectors: Tensor) -> Tensor:
+        return F.relu(self.joint(torch.cat((images, vectors), dim=-1)))
+
+
+def _kernels(image_shape: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return kernel and stride of both convolutions for images (C, H, W)."""
+    for least, kernels in KERNELS:
+        if min(image_shape[1:]) >= least:
+            return kernels
+    raise UserError(
+        f"observations: images of {image_shape[1]} x {image_shape[2]} pixels are too small, "
+        f"the encoder needs {KERNELS[-1][0]} x {KERNELS[-1][0]} or more"
+    )
+
+
+def _xavier(module: nn.Module) -> None:
+    """Initialise all layers Xavier-uniform with gain sqrt(2), biases with zero."""
+    for layer in module.modules():
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            nn.init.xavier_uniform_(layer.weight, gain=math.sqrt(2))
+            layer.bias = nn.Parameter(torch.zeros(len(layer.weight)))

@@ -1,0 +1,204 @@
+"""What agents perceive: observations by kind, and what else is known at a step."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from models.images import ImageBatch
+from utils.errors import UserError
+
+
+class Observations(NamedTuple):
+    """What N environments show at one step; a kind that an environment has none of is None.
+
+    Attributes:
+        images: [N, C, H, W] uint8
+        vectors: Numbers, discrete ones as one-hot vectors.  [N, F] float32
+        text: Numbers of sentences in the run's table.  [N, K] int64
+    """
+
+    images: Tensor | None = None
+    vectors: Tensor | None = None
+    text: Tensor | None = None
+
+    def map(self, function: Callable[..., Tensor], *others: "Observations") -> "Observations":
+        """Apply a function to every kind there is, together with the same kind of others."""
+        kinds = zip(self, *others, strict=True)
+        return Observations(*(None if kind[0] is None else function(*kind) for kind in kinds))
+
+    def any(self) -> Tensor:
+        """Return a kind that is there: what N, device and the like are read from."""
+        return next(kind for kind in self if kind is not None)
+
+
+class ObservationBatch(NamedTuple):
+    """Observations to learn from, B of them in any order.
+
+    Attributes:
+        images: B images.
+        vectors: [B, F] float32
+        text: [B, K] int64
+    """
+
+    images: ImageBatch | None = None
+    vectors: Tensor | None = None
+    text: Tensor | None = None
+
+    @classmethod
+    def of(cls, observations: Observations) -> "ObservationBatch":
+        """Return observations [B, ...] as a batch."""
+        images = observations.images
+        return cls(None if images is None else ImageBatch.of(images), *observations[1:])
+
+    def select(self, rows: Tensor) -> "ObservationBatch":
+        """Return some of the observations, given their numbers in this batch.  [B'] int64"""
+        images = None if self.images is None else self.images[rows]
+        vectors = None if self.vectors is None else self.vectors[rows]
+        return ObservationBatch(images, vectors, None if self.text is None else self.text[rows])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the kinds there are by name, [B, ...] each."""
+        images = {} if self.images is None else {"images": self.images.pixels()}
+        others = {"vectors": self.vectors, "text": self.text}
+        return images | {name: kind for name, kind in others.items() if kind is not None}
+
+
+class Percept(NamedTuple):
+    """Everything an agent is told at one step of N environments.
+
+    Attributes:
+        observations: What they show.
+        starts: Whether an episode begins with this observation.  [N] bool
+        last_actions: What was done before it; 0 where an episode begins.  [N] int64
+        last_rewards: The environment's own reward for that; 0 where one begins.  [N] float32
+    """
+
+    observations: Observations
+    starts: Tensor
+    last_actions: Tensor
+    last_rewards: Tensor
+
+    @property
+    def n_envs(self) -> int:
+        """N."""
+        return len(self.starts)
+
+    @classmethod
+    def first(cls, observations: Observations) -> "Percept":
+        """Return the percept of episodes that all begin."""
+        shown = observations.any()
+        starts = torch.ones(len(shown), dtype=torch.bool, device=shown.device)
+        return cls(observations, starts, torch.zeros_like(starts, dtype=torch.int64), starts * 0.0)
+
+    @classmethod
+    def after(
+        cls, observations: Observations, actions: Tensor, rewards: np.ndarray, starts: Tensor
+    ) -> "Percept":
+        """Return the percept of what followed actions [N] and was paid rewards [N].
+
+        Args:
+            observations: What is shown now.
+            actions: What was done.
+            rewards: The environment's own.
+            starts: Where the step ended an episode, so that another begins.  [N] bool
+        """
+        starts = starts.to(actions.device)
+        paid = torch.as_tensor(rewards, dtype=torch.float32, device=actions.device)
+        return cls(
+            observations, starts, actions.masked_fill(starts, 0), paid.masked_fill(starts, 0.0)
+        )
+
+
+class ObservationReader:
+    """Turns what a vector environment returns into observations.
+
+    Args:
+        space: Of one environment: images (uint8, channel first), vectors, discrete or
+            multi-discrete numbers, or a dictionary of those with one image at most.
+
+    Attributes:
+        image_shape: (C, H, W), None without images.
+        n_numbers: F, the width of the vectors; 0 without.
+
+    Raises:
+        UserError: the space has another kind of part.
+    """
+
+    def __init__(self, space: spaces.Space) -> None:
+        self._parts = _parts(space, ())
+        images = [part for part in self._parts if part.kind is _image]
+        if len(images) > 1:
+            raise UserError(f"observations: {space} has {len(images)} images, one can be seen")
+        self.image_shape: tuple[int, ...] | None = images[0].space.shape if images else None
+        self.n_numbers = sum(part.width for part in self._parts)
+
+    def __call__(self, observations: Any, device: torch.device | str = "cpu") -> Observations:
+        """Return what N environments show by kind, on a device.  [N, ...]"""
+        images, vectors = None, []
+        for part in self._parts:
+            read = part.kind(_at(observations, part.path), part.space)
+            if part.kind is _image:
+                images = torch.as_tensor(read, device=device)
+            else:
+                vectors.append(torch.as_tensor(read, dtype=torch.float32, device=device))
+        return Observations(images, torch.cat(vectors, 1) if vectors else None)
+
+
+Reader = Callable[[np.ndarray, Any], np.ndarray]
+
+
+class _Part(NamedTuple):
+    path: tuple[str, ...]  # keys that lead to it through dictionaries
+    space: Any
+    kind: Reader
+    width: int  # numbers it adds to the vector
+
+
+def _parts(space: spaces.Space, path: tuple[str, ...]) -> Sequence[_Part]:
+    """Return the parts of a space in the order of its keys."""
+    if isinstance(space, spaces.Dict):
+        return [part for key in space for part in _parts(space[key], (*path, key))]
+    if isinstance(space, spaces.Discrete):
+        return [_Part(path, space, _one_hot, int(space.n))]
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        return [_Part(path, space, _one_hots, int(space.nvec.sum()))]
+    if isinstance(space, spaces.MultiBinary):
+        return [_Part(path, space, _flat, int(np.prod(space.shape)))]
+    if isinstance(space, spaces.Box):
+        if len(space.shape) == 3 and space.dtype == np.uint8:
+            return [_Part(path, space, _image, 0)]
+        if len(space.shape) <= 1:
+            return [_Part(path, space, _flat, int(np.prod(space.shape)))]
+    name = ".".join(path) or "the observation"
+    raise UserError(
+        f"observations: {name} is {space}. Agents see images (uint8, channel first), vectors, "
+        "discrete numbers, and dictionaries of those"
+    )
+
+
+def _at(observations: Any, path: tuple[str, ...]) -> np.ndarray:
+    for key in path:
+        observations = observations[key]
+    return observations
+
+
+def _image(values: np.ndarray, space: spaces.Space) -> np.ndarray:
+    return values
+
+
+def _flat(values: np.ndarray, space: spaces.Space) -> np.ndarray:
+    return np.asarray(values, np.float32).reshape(len(values), -1)
+
+
+def _one_hot(values: np.ndarray, space: spaces.Discrete) -> np.ndarray:
+    return np.eye(int(space.n), dtype=np.float32)[np.asarray(values) - int(space.start)]
+
+
+def _one_hots(values: np.ndarray, space: spaces.MultiDiscrete) -> np.ndarray:
+    numbers = np.asarray(values) - space.start
+    columns = [np.eye(n, dtype=np.float32)[numbers[:, i]] for i, n in enumerate(space.nvec)]
+    return np.concatenate(columns, axis=1)

@@ -1,0 +1,73 @@
+"""Rewards on a scale of their own, whatever the environment pays."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from utils.running_statistics import RunningMeanVariance
+
+EPSILON = 1e-8
+REWARD_LIMIT = 1.0
+
+AllGather = Callable[[torch.Tensor], torch.Tensor]
+
+
+def configured_scaling(config: Any, n_envs: int, by_default: bool) -> "RewardScaling | None":
+    """Return the scaling of a run's rewards, if they are scaled.
+
+    Args:
+        config: The settings of the run.
+        n_envs: N of this rank.
+        by_default: Whether they are where the settings leave it open.
+    """
+    choice = config.normalize_reward
+    is_wanted = by_default if choice is None else choice
+    return RewardScaling(n_envs, config.gamma) if is_wanted else None
+
+
+class RewardScaling:
+    """Rewards divided by the running standard deviation of the discounted return, then clipped.
+
+        R_t = gamma * R_{t-1} + r_t,    r'_t = clip(r_t / sqrt(Var[R] + 1e-8), -1, 1)
+
+    R starts from 0 in every episode. The statistics take in R_t of all environments before r_t is
+    divided (Engstrom et al. 2020, arXiv:2005.12729).
+
+    Args:
+        n_envs: N.
+        gamma: Discount per step.
+    """
+
+    def __init__(self, n_envs: int, gamma: float) -> None:
+        self.gamma = gamma
+        self.statistics = RunningMeanVariance()
+        self._returns = np.zeros(n_envs)
+        self._all_gather: AllGather = lambda own: own
+
+    def __call__(self, rewards: np.ndarray, ended: np.ndarray) -> np.ndarray:
+        """Return rewards of one step [N], scaled; `ended` says whose last step it was."""
+        self._returns = self._returns * self.gamma + rewards
+        self.statistics.update(self._all_gather(torch.from_numpy(self._returns)))
+        self._returns[ended] = 0.0
+        deviation = np.sqrt(self.statistics.variance + EPSILON)
+        return np.clip(rewards / deviation, -REWARD_LIMIT, REWARD_LIMIT)
+
+    def begin(self) -> None:
+        """Note that new episodes begin everywhere; the statistics stay."""
+        self._returns[:] = 0.0
+
+    def share_statistics(self, all_gather: AllGather) -> None:
+        """Let the statistics take in the returns of all ranks, [n] -> [N]."""
+        self._all_gather = all_gather
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the statistics, which all ranks have, and the discounted returns of this one."""
+        returns = torch.from_numpy(self._returns.copy())
+        return {"statistics": self.statistics.state_dict(), "own": {"discounted": returns}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self.statistics.load_state_dict(state["statistics"])
+        self._returns[:] = state["own"]["discounted"].numpy()

@@ -1,0 +1,228 @@
+"""Steps the environments with an agent: where they stand, and how their episodes end."""
+
+import math
+from collections import deque
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.agent import Memory
+from models.observations import Observations, Percept
+from trainers.evaluation import Episode
+from trainers.learner import Learner, RewardTransform, Transition
+from trainers.ranks import Ranks
+from utils.seeding import derived_seed
+
+EPISODES_AVERAGED = 100
+
+
+class TrainingEnv(Protocol):
+    """A Gymnasium vector environment in SAME_STEP mode whose episodes may be saved."""
+
+    @property
+    def num_envs(self) -> int:
+        """N."""
+
+    def reset(self, *, seed: int) -> tuple[Any, dict[str, Any]]:
+        """Open an episode in every environment."""
+
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Return observations, rewards, terminated, truncated and info."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the running episodes where "resumable" is true."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Continue saved episodes; return False where new ones must be begun."""
+
+
+class Collector:
+    """N environments, what the agent knows of their episodes, and the statistics of those.
+
+    Args:
+        env: The environments of this rank.
+        learner: Who acts in them.
+        scaling: Of rewards, if they are scaled.
+        ranks: The processes that train together, each with N environments; None for this one alone.
+
+    Attributes:
+        env_steps: Steps of all environments of all ranks.
+        n_episodes: Episodes that have ended.
+        episodes: The last of them.
+    """
+
+    def __init__(
+        self,
+        env: TrainingEnv,
+        learner: Learner,
+        scaling: RewardTransform | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.env, self.learner, self.scaling = env, learner, scaling
+        self.ranks = ranks or Ranks()
+        if scaling is not None and self.ranks.size > 1:
+            scaling.share_statistics(self.ranks.all_gather)
+        self.n_envs = env.num_envs * self.ranks.size  # of all ranks
+        self.env_steps = self.n_episodes = 0
+        self.episodes: deque[Episode] = deque(maxlen=EPISODES_AVERAGED)
+        self._percept: Percept | None = None  # None until episodes have begun
+        self._memory: Memory | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there are episodes to go on with."""
+        return self._percept is not None
+
+    def begin(self, seed: int) -> None:
+        """Open an episode in every environment, with an empty memory."""
+        observations, _ = self.env.reset(seed=seed + self.ranks.rank * self.env.num_envs)
+        if self.scaling is not None:
+            self.scaling.begin()
+        agent = self.learner.agent
+        self._percept = Percept.first(agent.read(observations))
+        self._memory = agent.initial_memory(self.env.num_envs)
+
+    def step(self) -> Transition:
+        """Let the learner act once in every environment and take in what comes of it."""
+        percept, memory = self._percept, self._memory
+        assert percept is not None, "begin() opens the episodes"
+        assert memory is not None, "begin() makes the memory"
+        step = self.learner.act(percept, memory)
+        observations, paid, terminated, truncated, info = self.env.step(step.actions.cpu().numpy())
+        ended = terminated | truncated
+        rewards = paid if self.scaling is None else self.scaling(paid, ended)
+        read = self.learner.agent.read
+        starts = self._to_device(ended)
+        self._percept = Percept.after(read(observations), step.actions, paid, starts)
+        transition = Transition(
+            percept=percept,
+            step=step,
+            rewards=self._to_device(rewards),
+            terminated=self._to_device(terminated),
+            truncated=self._to_device(truncated),
+            following=self._following(ended, info),
+            after=self._percept,
+            memory=memory,
+            info=info,
+        )
+        self.learner.observe(transition)
+        self._note_episodes(ended, info)
+        self.env_steps += self.n_envs
+        return transition
+
+    @property
+    def mean_return(self) -> float:
+        """Mean raw return of the last 100 episodes, of fewer while there are not so many; or NaN.
+
+        NaN says that no episode has ended.
+        """
+        if not self.episodes:
+            return math.nan
+        return float(np.mean([episode.episode_return for episode in self.episodes]))
+
+    def metrics(self) -> dict[str, float]:
+        """Return what to log of the episodes, those of all ranks."""
+        returns = [episode.episode_return for episode in self.episodes]
+        lengths = [episode.length for episode in self.episodes]
+        # The published figure: zeros stand in for episodes until as many as N have ended.
+        padded = float(np.sum(returns) / max(len(returns), self.n_envs))
+        return {
+            "rollout/return_mean": self.mean_return,
+            "rollout/return_mean_padded": padded,
+            "rollout/length_mean": float(np.mean(lengths)) if lengths else math.nan,
+            "rollout/n_episodes": self.n_episodes,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return counts and statistics, and where all environments can be saved, their episodes."""
+        env = self.env.state_dict()
+        resumable = not any(self.ranks.all_reduce_max(not env["resumable"]))
+        state: dict[str, Any] = {
+            "env_steps": self.env_steps,
+            "n_episodes": self.n_episodes,
+            "episodes": [tuple(episode) for episode in self.episodes],
+            "resumable": resumable,
+            "own": {"env": env} | (self._running() if resumable else {}),
+        }
+        if self.scaling is not None:
+            scaling = self.scaling.state_dict()
+            state["own"]["scaling"] = scaling.pop("own")
+            state["scaling"] = scaling
+        return state
+
+    def load_state_dict(self, state: dict[str, Any], seed: int) -> bool:
+        """Go on from a saved state; return False where new episodes are begun, seeded anew."""
+        self.env_steps, self.n_episodes = state["env_steps"], state["n_episodes"]
+        self.episodes.extend(Episode(*episode) for episode in state["episodes"])
+        own = state["own"]
+        if self.scaling is not None:
+            self.scaling.load_state_dict(state["scaling"] | {"own": own["scaling"]})
+        goes_on = self.env.load_state_dict(own["env"]) and state["resumable"]
+        if not goes_on:
+            self.begin(derived_seed(seed, self.env_steps))
+            return False
+        agent = self.learner.agent
+        self._memory = agent.initial_memory(self.env.num_envs)
+        self._memory.load_state_dict(own["memory"])
+        self._percept = _restored(own["percept"], agent.device)
+        return True
+
+    def _running(self) -> dict[str, Any]:
+        """Return what the agent is about to be told, and what it remembers."""
+        assert self._percept is not None, "episodes have begun"
+        assert self._memory is not None, "episodes have begun"
+        percept = self._percept._asdict()
+        percept["observations"] = self._percept.observations._asdict()
+        return {"percept": percept, "memory": self._memory.state_dict()}
+
+    def _following(self, ended: np.ndarray, info: dict[str, Any]) -> Observations:
+        """Return what the environments showed next, ended episodes included."""
+        assert self._percept is not None, "a step has been taken"
+        shown = self._percept.observations
+        if not ended.any():
+            return shown
+        rows = self._to_device(ended)
+        last = self.learner.agent.read(_stacked(info["final_obs"][ended]))
+
+        def with_last(kind: Tensor, final: Tensor) -> Tensor:
+            kind = kind.clone()
+            kind[rows] = final
+            return kind
+
+        return shown.map(with_last, last)
+
+    def _note_episodes(self, ended: np.ndarray, info: dict[str, Any]) -> None:
+        if self.ranks.size == 1 and not ended.any():
+            return
+        nothing = {"r": np.zeros(len(ended)), "l": np.zeros(len(ended))}
+        episode = info.get("episode", nothing)
+        table = np.stack((ended, episode["r"], episode["l"]), 1).astype(np.float64)
+        rows = self.ranks.all_gather(torch.from_numpy(table)).tolist()
+        for has_ended, episode_return, length in rows:
+            if has_ended:
+                self.episodes.append(Episode(episode_return, int(length)))
+                self.n_episodes += 1
+
+    def _to_device(self, array: np.ndarray) -> Tensor:
+        return torch.as_tensor(array, device=self.learner.agent.device)
+
+
+def _stacked(observations: Any) -> Any:
+    """Return the observations of some environments, an array of them, as one of a batch."""
+    first = observations[0]
+    if isinstance(first, dict):
+        return {key: _stacked([each[key] for each in observations]) for key in first}
+    return np.stack(list(observations))
+
+
+def _restored(state: dict[str, Any], device: torch.device) -> Percept:
+    kinds = {
+        name: None if kind is None else kind.to(device)
+        for name, kind in state["observations"].items()
+    }
+    others = {name: state[name].to(device) for name in ("starts", "last_actions", "last_rewards")}
+    return Percept(Observations(**kinds), **others)

@@ -1,0 +1,94 @@
+"""What a run knows of whoever learns in it: a policy that acts, and updates that change it."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from models.agent import Agent, Memory, Step
+from models.observations import Observations, Percept
+
+
+class Transition(NamedTuple):
+    """One step of N environments.
+
+    Attributes:
+        percept: What the agent was told.
+        step: What it did.
+        rewards: What it is rewarded with, scaled where rewards are.  [N] float64
+        terminated: Whether the episode reached an end of its own.  [N] bool
+        truncated: Whether a limit cut the episode off.  [N] bool
+        following: What the environments showed next, before any of them began a new episode.
+        after: What the agent will be told next; new episodes have begun.
+        memory: What the agent remembers now, advanced by `step`.
+        info: What the environments say besides, as they say it.
+    """
+
+    percept: Percept
+    step: Step
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    following: Observations
+    after: Percept
+    memory: Memory
+    info: dict[str, Any]
+
+    @property
+    def ended(self) -> Tensor:
+        """Whether this step was the last of its episode.  [N] bool"""
+        return self.terminated | self.truncated
+
+
+class Learner(Protocol):
+    """Acts, takes in what happens, and learns from it when enough has happened."""
+
+    @property
+    def agent(self) -> Agent:
+        """What is trained."""
+
+    @property
+    def n_pending(self) -> int:
+        """Steps observed that no update has taken in yet and that new episodes would lose."""
+
+    def act(self, percept: Percept, memory: Memory) -> Step:
+        """Choose actions, exploration included, and advance the memory in place."""
+
+    def observe(self, transition: Transition) -> None:
+        """Take in one step."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether an update is due."""
+
+    def update(self, progress: float) -> dict[str, float]:
+        """Learn, and return what to log; `progress` is the share of the run that is over."""
+
+    def state_dict(self, pending: bool = True) -> dict[str, Any]:
+        """Return everything needed to go on but the agent; what is pending only if asked for.
+
+        What each rank has of its own stands under "own".
+        """
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+
+
+class RewardTransform(Protocol):
+    """Makes what an agent is rewarded with out of what the environments pay."""
+
+    def __call__(self, rewards: np.ndarray, ended: np.ndarray) -> np.ndarray:
+        """Return the rewards of one step [N]; `ended` says whose last step it was."""
+
+    def begin(self) -> None:
+        """Note that new episodes begin everywhere."""
+
+    def share_statistics(self, all_gather: Callable[[Tensor], Tensor]) -> None:
+        """Let running statistics take in the rows of all ranks, [n, ...] -> [N, ...]."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything needed to go on; what each rank has of its own under "own"."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""

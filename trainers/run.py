@@ -1,0 +1,232 @@
+"""The loop of every run: step the environments, learn, log, keep.
+
+It knows who learns by the interface in trainers/learner.py alone.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from tqdm import tqdm
+
+from trainers.checkpoint import Checkpoints, agent_state, check_weights
+from trainers.collector import EPISODES_AVERAGED, Collector
+from trainers.guards import NotFiniteError, guarded
+from trainers.interruption import Interruption
+from trainers.learner import Learner, Transition
+from trainers.summary import Summary
+from utils.config import Config
+from utils.loggers import Media
+from utils.metrics import MetricsWriter
+from utils.run_folder import note_end, note_resumption
+from utils.seeding import random_state, set_random_state
+
+
+class Showcase(Protocol):
+    """What shows a run while it trains."""
+
+    def follow(self, transition: Transition) -> None:
+        """Take in one step."""
+
+    def media(self, is_last: bool) -> Media:
+        """Return what there is to show after an update, mostly nothing."""
+
+
+class Run:
+    """Trains to the configured number of environment steps.
+
+    Args:
+        config: The settings of the run.
+        learner: Who learns.
+        collector: Steps the environments with it.
+        showcase: Shows what happens, if anything does.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        learner: Learner,
+        collector: Collector,
+        showcase: Showcase | None = None,
+    ) -> None:
+        self.config, self.learner, self.collector = config, learner, collector
+        self.showcase, self.ranks = showcase, collector.ranks
+        self.best_return = -math.inf  # the best mean return of EPISODES_AVERAGED episodes
+        self.seconds = 0.0
+
+    def train(self, folder: Path) -> Summary:
+        """Run to the configured number of environment steps, logging into a run folder.
+
+        Raises:
+            RunError: the run cannot go on.
+            Interrupted: a signal ended it.
+        """
+        learner, collector = self.learner, self.collector
+        self.ranks.print(f"writing to {folder}")
+        with (
+            Interruption() as interruption,
+            self._written(folder) as writer,
+            self._progress_bar() as bar,
+        ):
+            checkpoints = Checkpoints(self, folder, writer, interruption)
+            if not collector.has_begun:
+                collector.begin(self.config.seed)
+            self.seconds = self.seconds  # the clock runs from here
+            while not self._is_over:
+                begun, steps_before = time.perf_counter(), collector.env_steps
+
+                # Act until the learner has seen enough; signals are heard between two steps.
+                while not learner.ready:
+                    transition = collector.step()
+                    if self.showcase is not None:
+                        self.showcase.follow(transition)
+                    bar.update(collector.n_envs)
+                    checkpoints.after_step()
+
+                # The best agent is the one that has acted, so it is kept before it changes.
+                self._keep_best(checkpoints)
+                metrics = self._update() | collector.metrics() | learner.agent.metrics()
+
+                seconds = time.perf_counter() - begun
+                metrics["time/fps"] = (collector.env_steps - steps_before) / seconds
+                metrics["time/seconds"] = self.seconds
+                if writer is not None:
+                    writer.write(collector.env_steps, metrics)
+                    self._show(writer)
+                checkpoints.after_update(self._is_over)
+                bar.set_postfix_str(self._standing())
+        return self.summary()
+
+    def resume(self, folder: Path, checkpoint: dict[str, Any] | None) -> str:
+        """Go on from a run's checkpoint, or from its beginning, and return a line to show.
+
+        Raises:
+            UserError: the checkpoint was made with other pretrained parts.
+        """
+        exactly = True
+        if checkpoint is not None:
+            check_weights(checkpoint, self.learner.agent.fingerprints(), str(folder))
+            exactly = self.load_state_dict(checkpoint)
+        env_steps = self.collector.env_steps
+        if self.ranks.first:
+            with guarded(folder):
+                note_resumption(folder, env_steps, exactly)
+        how = "exactly" if exactly else "in new episodes"
+        return f"going on after {env_steps:,} steps, {how}"
+
+    def summary(self) -> Summary:
+        """Return what the run has come to so far."""
+        collector = self.collector
+        return Summary(
+            collector.env_steps,
+            self.seconds,
+            collector.mean_return,
+            self.best_return,
+            collector.n_episodes,
+            EPISODES_AVERAGED,
+        )
+
+    def agent_state(self) -> dict[str, Any]:
+        """Return what it takes to play with the agent."""
+        return agent_state(self.config, self.learner.agent, self.collector.env_steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what it takes to go on; to be asked for between two steps.
+
+        Where environments cannot be saved, what is pending is lost with their episodes, and its
+        steps are to be taken anew.
+        """
+        collector = self.collector.state_dict()
+        goes_on = collector["resumable"]
+        if not goes_on:
+            collector["env_steps"] -= self.learner.n_pending * self.collector.n_envs
+        return self.agent_state() | {
+            "env_steps": collector["env_steps"],
+            "n_pending": self.learner.n_pending if goes_on else 0,
+            "collector": collector,
+            "learner": self.learner.state_dict(pending=goes_on),
+            "run": {"seconds": self.seconds, "best_return": self.best_return},
+            "own": {"random": random_state()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Put a saved state into a new run; return whether its episodes go on, too."""
+        self.learner.agent.load_state_dict(state["agent"])
+        self.learner.load_state_dict(state["learner"])
+        self.seconds, self.best_return = state["run"]["seconds"], state["run"]["best_return"]
+        goes_on = self.collector.load_state_dict(state["collector"], self.config.seed)
+        set_random_state(state["own"]["random"])
+        return goes_on
+
+    @property
+    def env_steps(self) -> int:
+        """Steps of all environments so far."""
+        return self.collector.env_steps
+
+    @property
+    def seconds(self) -> float:
+        """What the run has taken so far: with all pauses, and earlier parts of a resumed run."""
+        return self._seconds_before + time.perf_counter() - self._begun
+
+    @seconds.setter
+    def seconds(self, value: float) -> None:
+        self._seconds_before, self._begun = value, time.perf_counter()
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether all steps have been taken and learned from."""
+        return self.env_steps >= self.config.n_steps and not self.learner.n_pending
+
+    def _update(self) -> dict[str, float]:
+        """Let the learner learn; a failure is told with the steps behind it."""
+        try:
+            return self.learner.update(self.collector.env_steps / self.config.n_steps)
+        except NotFiniteError as error:
+            error.minibatch["env_steps"] = self.collector.env_steps
+            raise
+
+    def _keep_best(self, checkpoints: Checkpoints) -> None:
+        """Keep the agent if none was better; until a mean has enough episodes the newest is."""
+        collector = self.collector
+        if len(collector.episodes) == EPISODES_AVERAGED:
+            if collector.mean_return < self.best_return:
+                return
+            self.best_return = collector.mean_return
+        checkpoints.keep_best()
+
+    def _show(self, writer: MetricsWriter) -> None:
+        if self.showcase is not None:
+            writer.show(self.env_steps, self.showcase.media(self._is_over))
+
+    def _standing(self) -> str:
+        if not self.collector.episodes:
+            return "no episode has ended"
+        return f"return {self.collector.mean_return:.3f}"
+
+    @contextmanager
+    def _written(self, folder: Path) -> Iterator[MetricsWriter | None]:
+        """Open the logs, and note a run's end; None on all ranks but the first."""
+        if not self.ranks.first:
+            with self.ranks.exit_with_first():
+                yield None
+            return
+        with guarded(folder):
+            with MetricsWriter(folder, self.config, self.collector.env_steps) as writer:
+                yield writer
+            note_end(folder)
+
+    def _progress_bar(self) -> tqdm:
+        """Return a bar that ends with the rollout in which the configured steps are reached."""
+        per_rollout = self.config.n_envs * self.config.n_rollout_steps
+        total = math.ceil(self.config.n_steps / per_rollout) * per_rollout
+        return tqdm(
+            disable=not self.ranks.first,
+            total=total,
+            initial=self.collector.env_steps,
+            unit=" frames",
+            unit_scale=True,
+            dynamic_ncols=True,
+        )
