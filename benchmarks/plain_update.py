@@ -30,8 +30,9 @@ class Samples(NamedTuple):
     @classmethod
     def of(cls, rollout: Rollout) -> "Samples":
         """Return copies of what a rollout holds."""
-        fields = ("observations", *cls._fields[1:])
-        images, *others = (getattr(rollout, name).transpose(0, 1).flatten(0, 1) for name in fields)
+        assert rollout.observations.images is not None, "HELM's environments show images"
+        images = rollout.observations.images.transpose(0, 1).flatten(0, 1)
+        others = (getattr(rollout, name).transpose(0, 1).flatten(0, 1) for name in cls._fields[1:])
         return cls(images.float() / 255, *others)
 
 

@@ -17,7 +17,7 @@ N_ENVS = 16
 
 def settings(task: str = TASK, n_envs: int = N_ENVS) -> SimpleNamespace:
     """Return the settings of environments alone."""
-    return SimpleNamespace(env=task, n_envs=n_envs, gamma=0.99, normalize_reward=None, stimuli=None)
+    return SimpleNamespace(env=task, n_envs=n_envs, stimuli=None)
 
 
 def images(n_envs: int = N_ENVS) -> Iterator[Tensor]:

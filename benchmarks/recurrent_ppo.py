@@ -32,7 +32,7 @@ class ImpalaFeatures(BaseFeaturesExtractor):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images in [0, 1], [N, C, H, W], to features [N, 256]."""
-        return self.encoder(images)
+        return self.encoder.of_pixels(images)
 
 
 class Sb3Environments(VecEnv):

@@ -11,7 +11,8 @@ import torch
 
 from models.helm import LanguageMemoryAgent
 from models.observation_cache import ObservationCache
-from trainers.ppo import PPOTrainer
+from trainers.collector import Collector
+from trainers.ppo import PPO
 
 REST = "rest"
 PARTS = (
@@ -75,24 +76,24 @@ class Clock:
 
 
 @contextmanager
-def profiled(trainer: PPOTrainer) -> Iterator[Clock]:
-    """Time a trainer's parts while the block runs; afterwards its objects are as they were."""
-    on_gpu = trainer.agent.device.type == "cuda"
+def profiled(learner: PPO, collector: Collector) -> Iterator[Clock]:
+    """Time a run's parts while the block runs; afterwards its objects are as they were."""
+    on_gpu = learner.agent.device.type == "cuda"
     clock = Clock(torch.cuda.synchronize) if on_gpu else Clock()
     with ExitStack() as patches:
-        for owner, method, part in seams(trainer):
+        for owner, method, part in seams(learner, collector):
             timed = clock.timed(getattr(owner, method), part)
             patches.enter_context(patch.object(owner, method, timed))
         yield clock
 
 
-def seams(trainer: PPOTrainer) -> Iterator[tuple[Any, str, str]]:
+def seams(learner: PPO, collector: Collector) -> Iterator[tuple[Any, str, str]]:
     """Yield which method of which object belongs to which part."""
-    agent = trainer.agent
-    yield trainer.env, "step", "environments"
-    yield trainer, "collect", "rollout storage"
-    yield trainer, "update", "update: losses, minibatches"
-    yield trainer.optimizer, "step", "update: clipping, optimiser"
+    agent = learner.agent
+    yield collector.env, "step", "environments"
+    yield collector, "step", "rollout storage"
+    yield learner, "update", "update: losses, minibatches"
+    yield learner.optimizer, "step", "update: clipping, optimiser"
     yield torch.nn.utils, "clip_grad_norm_", "update: clipping, optimiser"
     yield torch.Tensor, "backward", "update: backward"
     yield agent, "evaluate", "update: forward"

@@ -26,9 +26,12 @@ from benchmarks.measuring import Machine, Stopwatch, in_own_process, peak_megaby
 from benchmarks.random_models import write_clip, write_transformer_xl
 from benchmarks.shares import PARTS, profiled
 from benchmarks.tables import Table
-from envs import make_vector_env
+from envs import make_vector_env, scales_rewards
 from models import AGENTS, agent_class, build_agent, resolve_device
-from trainers.ppo import PPOTrainer
+from rewards.scaling import configured_scaling
+from trainers.collector import Collector
+from trainers.ppo import PPO
+from trainers.run import Run
 from utils.command_line import Parser, run_program, whole_number
 from utils.config import Config, load_config
 from utils.errors import UserError
@@ -77,7 +80,7 @@ class Options(NamedTuple):
     overrides: tuple[str, ...] = ()
 
 
-class Run(NamedTuple):
+class Measured(NamedTuple):
     """What a run came to.
 
     Attributes:
@@ -148,7 +151,7 @@ def with_rivals(names: Sequence[str]) -> list[str]:
     return [*others[:place], *RIVALS, *others[place:]]
 
 
-def report_runs(names: Sequence[str], options: Options) -> list[Run]:
+def report_runs(names: Sequence[str], options: Options) -> list[Measured]:
     """Train by name, print a row each, and how far Impala-PPO is ahead of its rivals."""
     print(f"\nsteps per second, of {options.steps:,} and of those after {options.warm_up:,}")
     table = Table(agent="<20", all=">9,.0f", steady=">9,.0f", peak_MB=">9,.0f")
@@ -168,7 +171,7 @@ def report_runs(names: Sequence[str], options: Options) -> list[Run]:
     return runs
 
 
-def report_shares(runs: Sequence[Run]) -> None:
+def report_shares(runs: Sequence[Measured]) -> None:
     """Print where the time went, a column for every run that was profiled."""
     profiles = {run.agent: run.shares for run in runs if run.shares}
     if not profiles:
@@ -180,7 +183,7 @@ def report_shares(runs: Sequence[Run]) -> None:
         table.row(part, *(shares[part] for shares in profiles.values()))
 
 
-def measured(name: str, options: Options) -> Run:
+def measured(name: str, options: Options) -> Measured:
     """Train an agent in a process of its own, the files it needs being written by another."""
     recipe = RECIPES[name]
     with tempfile.TemporaryDirectory() as folder:
@@ -192,22 +195,25 @@ def measured(name: str, options: Options) -> Run:
         return in_own_process(trained, name, config, options)
 
 
-def trained_agent(name: str, config: Config, options: Options) -> Run:
+def trained_agent(name: str, config: Config, options: Options) -> Measured:
     """Train one of our agents in this process."""
     torch.set_num_threads(options.threads)
     agent_class(config.model).check(config)
     seed_everything(config.seed)
     env = make_vector_env(config, config.seed)
     agent = build_agent(config, env.single_observation_space, env.single_action_space)
-    trainer = PPOTrainer(config, agent, env)
+    learner = PPO(config, agent)
+    collector = Collector(
+        env, learner, configured_scaling(config, env.num_envs, scales_rewards(config.env))
+    )
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(None):
-        with profiled(trainer) if options.shares else nullcontext() as clock:
-            summary = trainer.train(Path(folder))
+        with profiled(learner, collector) if options.shares else nullcontext() as clock:
+            summary = Run(config, learner, collector).train(Path(folder))
             shares = clock.shares() if clock else {}
         steady = steady_rate(Path(folder), options.warm_up)
     env.close()
     rate = summary.env_steps / summary.seconds
-    return Run(name, rate, steady, peak_megabytes(), shares)
+    return Measured(name, rate, steady, peak_megabytes(), shares)
 
 
 def steady_rate(folder: Path, warm_up: int) -> float | None:
@@ -226,7 +232,7 @@ def rate_after(moments: Sequence[tuple[int, float]], warm_up: int) -> float | No
     return (last_steps - first_steps) / (last_seconds - first_seconds)
 
 
-def trained_rival(name: str, config: Config, options: Options) -> Run:
+def trained_rival(name: str, config: Config, options: Options) -> Measured:
     """Train RecurrentPPO in this process."""
     if importlib.util.find_spec("sb3_contrib") is None:
         raise UserError("sb3-contrib is not installed. Run: pip install sb3-contrib")
@@ -243,7 +249,7 @@ def trained_rival(name: str, config: Config, options: Options) -> Run:
 
     model.learn(config.n_steps, callback=note)
     rate = model.num_timesteps / watch.seconds
-    return Run(name, rate, rate_after(moments, options.warm_up), peak_megabytes(), {})
+    return Measured(name, rate, rate_after(moments, options.warm_up), peak_megabytes(), {})
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ update never runs it. The difference is that of the parameters after an update.
 import copy
 import dataclasses
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,8 +23,9 @@ from benchmarks.plain_update import PlainNetworks, Samples, plain_update
 from benchmarks.random_models import TINY, Size, write_transformer_xl
 from envs import make_vector_env
 from models import build_agent
-from models.agent import Agent
-from trainers.ppo import PPOTrainer
+from models.agent import ActorCriticAgent
+from trainers.collector import Collector
+from trainers.ppo import PPO
 from trainers.rollout import Rollout
 from utils.config import Config, load_config
 from utils.seeding import seed_everything
@@ -51,8 +52,7 @@ class Prepared(NamedTuple):
     """An agent with a rollout to learn from, and the orders to do it in."""
 
     config: Config
-    agent: Agent
-    env: Any
+    agent: ActorCriticAgent
     rollout: Rollout
     permutations: Tensor  # [n_epochs, T*N]
 
@@ -90,9 +90,6 @@ class RandomImages:
         """Return that new episodes must be begun."""
         return False
 
-    def share_statistics(self, rows: Callable[[Tensor], Tensor]) -> None:
-        """Do nothing: there are none."""
-
     def _images(self) -> np.ndarray:
         shape = (self.num_envs, *self.single_observation_space.shape)
         return self._generator.integers(0, 256, shape, np.uint8)
@@ -107,33 +104,40 @@ def prepare(size: Size, n_steps: int, all_differ: bool) -> Prepared:
         config = dataclasses.replace(load_config(None, settings), device="cpu")
         env = RandomImages(config.n_envs) if all_differ else make_vector_env(config, seed=0)
         agent = build_agent(config, env.single_observation_space, env.single_action_space)
-    trainer = PPOTrainer(config, agent, env)
-    scene = trainer.first_scene(config.seed)
-    for _ in range(0 if all_differ else ROLLOUTS_BEFORE):
-        _, scene = trainer.collect(scene)
-    rollout, _ = trainer.collect(scene)
+    learner = PPO(config, agent)
+    collector = Collector(env, learner)
+    collector.begin(config.seed)
+    for _ in range(1 if all_differ else ROLLOUTS_BEFORE + 1):
+        learner.rollout = None
+        while not learner.ready:
+            collector.step()
+    rollout = learner.rollout
+    assert rollout is not None, "it is full"
+    rollout.estimate(config.gamma, config.gae_lambda)
     orders = [torch.randperm(rollout.n_samples) for _ in range(config.n_epochs)]
-    return Prepared(config, agent, env, rollout, torch.stack(orders))
+    return Prepared(config, agent, rollout, torch.stack(orders))
 
 
 def ours(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
-    """Update by the trainer, each time the same agent from the same rollout."""
-    config, agent, env, rollout, permutations = prepare(size, n_steps, all_differ)
+    """Update by the learner, each time the same agent from the same rollout."""
+    config, agent, rollout, permutations = prepare(size, n_steps, all_differ)
     before = copy.deepcopy(agent.state_dict())
 
-    def update(trainer: PPOTrainer, fresh: Rollout) -> Tensor:
-        trainer.update(fresh, permutations)
+    def update(learner: PPO) -> Tensor:
+        learner.update(progress=0.0, permutations=permutations)
         return _flat(agent)
 
     while True:
         agent.load_state_dict(before)
+        learner = PPO(config, agent)
         # What a rollout works out when asked, the copy has to work out again.
-        yield partial(update, PPOTrainer(config, agent, env), copy.copy(rollout))
+        learner.rollout = copy.copy(rollout)
+        yield partial(update, learner)
 
 
 def plain(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
     """Update the plain networks, each time the same ones from the same rollout."""
-    config, agent, _, rollout, permutations = prepare(size, n_steps, all_differ)
+    config, agent, rollout, permutations = prepare(size, n_steps, all_differ)
     samples = Samples.of(rollout)
 
     def update(networks: PlainNetworks) -> Tensor:

@@ -1,4 +1,4 @@
-"""Small settings, spaces and rollouts for tests of agents and the trainer."""
+"""Small settings, spaces, percepts and rollouts for tests of agents and learners."""
 
 import dataclasses
 
@@ -6,6 +6,9 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
 
+from models.observations import Observations, Percept
+from trainers.collector import Collector
+from trainers.ppo import PPO
 from trainers.rollout import Rollout
 from utils.config import load_config
 
@@ -27,17 +30,38 @@ def random_images(*shape):
     return torch.randint(0, 256, (*shape, 3, 9, 9), dtype=torch.uint8)
 
 
+def percept(images, starts, actions=None, rewards=None):
+    """Return what an agent is told that sees images [N, C, H, W]."""
+    n_envs = len(images)
+    actions = torch.zeros(n_envs, dtype=torch.int64) if actions is None else actions
+    rewards = torch.zeros(n_envs) if rewards is None else rewards
+    return Percept(Observations(images), starts, actions, rewards)
+
+
+def collecting(config, agent, env, ranks=None):
+    """Return a collector whose learner is PPO, its episodes begun."""
+    collector = Collector(env, PPO(config, agent, ranks), ranks=ranks)
+    collector.begin(0)
+    return collector
+
+
+def collect_rollout(collector):
+    """Step until the learner's rollout is full and return it, left to the learner."""
+    while not collector.learner.ready:
+        collector.step()
+    return collector.learner.rollout
+
+
 def golden_rollout(arrays, context):
-    """Return the rollout of a golden update, its advantages estimated."""
+    """Return the rollout of a golden update."""
     n_steps = len(arrays["actions"])
-    rollout = Rollout(n_steps, arrays["observations"][0], context[0])
-    for name in ("observations", "actions", "values", "log_probs", "rewards"):
+    rollout = Rollout(n_steps, Observations(arrays["observations"][0]), context[0])
+    rollout.observations.images.copy_(arrays["observations"])
+    for name in ("actions", "values", "log_probs", "rewards"):
         getattr(rollout, name).copy_(arrays[name])
     rollout.context.copy_(context)
     rollout.starts.copy_(arrays["episode_starts"])
     ends = torch.cat((arrays["episode_starts"][1:], arrays["last_dones"][None]))
     rollout.continues.copy_(~ends)
-    rollout.estimate(
-        arrays["last_values"], float(arrays["config.gamma"]), float(arrays["config.gae_lambda"])
-    )
+    rollout.bootstrap, rollout.n_stored = arrays["last_values"], n_steps
     return rollout

@@ -50,6 +50,3 @@ class CountingEnv(VectorEnv):
     def load_state_dict(self, state):
         self.counts[:] = state["counts"]
         return True
-
-    def share_statistics(self, rows):
-        pass

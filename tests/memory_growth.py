@@ -23,7 +23,9 @@ from models import AGENTS, build_agent
 from models.baselines import CnnPpo, ImpalaPpo
 from tests.agents import small_config
 from tests.tiny_clip import tiny_settings
-from trainers.ppo import PPOTrainer
+from trainers.collector import Collector
+from trainers.ppo import PPO
+from trainers.run import Run
 from utils.seeding import seed_everything
 
 WARM_UP = 20_000
@@ -48,15 +50,17 @@ class Sample(NamedTuple):
     resident: int  # bytes
 
 
-class Watched(PPOTrainer):
-    """A trainer that notes the memory after every update."""
+class Watched(PPO):
+    """A learner that notes the memory after every update."""
 
-    def __init__(self, config, agent, env):
-        super().__init__(config, agent, env)
+    def __init__(self, config, agent):
+        super().__init__(config, agent)
         self.samples = []
+        self.env_steps = 0
 
-    def update(self, rollout, permutations=None):
-        metrics = super().update(rollout, permutations)
+    def update(self, progress):
+        self.env_steps += self.rollout.n_samples
+        metrics = super().update(progress)
         self.samples.append(self.look())
         return metrics
 
@@ -70,7 +74,7 @@ def resident_bytes():
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def watch(name, n_steps, trainer=Watched, **changes):
+def watch(name, n_steps, learner=Watched, **changes):
     """Train an agent with everything a run has, logs and checkpoints, and return the samples."""
     settings = TINY | tiny_settings(name) | changes
     config = small_config(model=name, n_steps=n_steps, **settings)
@@ -78,9 +82,10 @@ def watch(name, n_steps, trainer=Watched, **changes):
     env = make_vector_env(config, config.seed)
     spaces = env.single_observation_space, env.single_action_space
     agent = SLIM[name](config, *spaces, WIDTH) if name in SLIM else build_agent(config, *spaces)
-    watched = trainer(config, agent, env)
+    watched = learner(config, agent)
+    run = Run(config, watched, Collector(env, watched))
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):
-        watched.train(Path(folder))
+        run.train(Path(folder))
     env.close()
     return watched.samples
 

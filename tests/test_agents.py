@@ -5,13 +5,20 @@ import pytest
 import torch
 
 from models import AGENTS, agent_class, build_agent
-from models.agent import Agent, Step, TensorMemory
+from models.agent import ActorCriticAgent, Step, TensorMemory
 from models.helm import attention_by_step
 from models.images import unit_images
-from tests.agents import random_images, small_config, spaces
+from models.observations import ObservationReader
+from tests.agents import (
+    collect_rollout,
+    collecting,
+    percept,
+    random_images,
+    small_config,
+    spaces,
+)
 from tests.counting import CountingEnv
 from tests.tiny_clip import tiny_settings
-from trainers.ppo import PPOTrainer
 from utils.errors import UserError
 
 LENGTHS = [3, 5, 7, 4]  # staggered, all ending several times in a rollout
@@ -23,70 +30,72 @@ def build(name, **changes):
 
 
 def collect(name, lengths, n_steps=16, learning=True):
-    """Return the trainer, a rollout and where it ended; unless learning, statistics are fixed."""
+    """Return the learner and its full rollout; unless learning, statistics are fixed."""
     config, agent = build(name, n_envs=len(lengths), n_rollout_steps=n_steps, n_batches=1)
     agent.train(learning)
-    trainer = PPOTrainer(config, agent, CountingEnv(lengths))
-    rollout, scene = trainer.collect(trainer.first_scene(0))
-    return trainer, rollout, scene
+    collector = collecting(config, agent, CountingEnv(lengths))
+    return collector.learner, collect_rollout(collector)
 
 
-class WitnessAgent(Agent):
+class WitnessAgent(ActorCriticAgent):
     """Its memory is a step count; it fails when an observation shows another one."""
 
     def __init__(self):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(()))
         self.n_checked = 0
+        self.reader = ObservationReader(spaces()[0])
 
     def initial_memory(self, n_envs):
         return TensorMemory(torch.full((n_envs, 1), -100.0))
 
-    def act(self, observations, memory, starts, deterministic=False):
-        memory.state[starts] = 0.0
-        self._check(observations, memory.state)
+    def act(self, percept, memory, deterministic=False):
+        memory.state[percept.starts] = 0.0
+        self._check(percept, memory.state)
         memory.state += 1
-        zeros = torch.zeros(len(observations))
-        return Step(zeros.long(), zeros, zeros, memory.state.clone())
+        zeros = torch.zeros(percept.n_envs)
+        return Step(zeros.long(), memory.state.clone(), zeros, zeros)
 
-    def peek_values(self, observations, memory, starts):
-        self._check(observations, memory.state.masked_fill(starts[:, None], 0.0))
-        return torch.zeros(len(observations))
+    def peek_values(self, percept, memory):
+        self._check(percept, memory.state.masked_fill(percept.starts[:, None], 0.0))
+        return torch.zeros(percept.n_envs)
 
     def evaluate(self, batch):
         raise NotImplementedError
 
-    def _check(self, observations, counts):
-        shown = observations[:, 0, 0, 0].float()
+    def _check(self, percept, counts):
+        shown = percept.observations.images[:, 0, 0, 0].float()
+        # The reward of a step is the count after it.
+        assert torch.equal(percept.last_rewards, shown)
         assert torch.equal(shown, counts[:, 0]), (shown, counts)
         self.n_checked += 1
 
 
 @pytest.mark.parametrize("bootstrap_truncated", [False, True])
-def test_the_trainer_hands_every_memory_its_own_episode(bootstrap_truncated):
+def test_the_collector_hands_every_memory_its_own_episode(bootstrap_truncated):
     config = small_config(n_envs=4, n_rollout_steps=9, bootstrap_truncated=bootstrap_truncated)
     agent = WitnessAgent()
-    trainer = PPOTrainer(config, agent, CountingEnv(LENGTHS, truncates=True))
-    scene = trainer.first_scene(0)
+    collector = collecting(config, agent, CountingEnv(LENGTHS, truncates=True))
     for _ in range(3):
-        rollout, scene = trainer.collect(scene)
-        counts = rollout.observations[:, :, 0, 0, 0]
+        rollout = collect_rollout(collector)
+        collector.learner.rollout = None
+        counts = rollout.observations.images[:, :, 0, 0, 0]
         assert torch.equal(rollout.starts, counts == 0)
         assert torch.equal(rollout.context[:, :, 0], counts + 1.0)
     assert agent.n_checked > 27
 
 
 def test_the_step_after_an_episodes_last_opens_the_next_one():
-    _, rollout, _ = collect("CNN-PPO", [3])
-    assert rollout.observations[:7, 0, 0, 0, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
+    _, rollout = collect("CNN-PPO", [3])
+    assert rollout.observations.images[:7, 0, 0, 0, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert rollout.rewards[:6, 0].tolist() == [1, 2, 3, 1, 2, 3]
     assert rollout.continues[:6, 0].tolist() == [1, 1, 0, 1, 1, 0]
 
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_a_new_episode_knows_nothing_of_the_last(name):
-    _, rollout, _ = collect(name, LENGTHS, learning=False)
-    counts = rollout.observations[:, :, 0, 0, 0].long()
+    _, rollout = collect(name, LENGTHS, learning=False)
+    counts = rollout.observations.images[:, :, 0, 0, 0].long()
     for count in range(max(LENGTHS)):
         seen = counts == count
         for found in (rollout.values[seen], rollout.context[seen]):
@@ -98,7 +107,7 @@ def test_a_memory_makes_equal_images_differ(name):
     _, agent = build(name)
     memory = agent.initial_memory(1)
     images = random_images(1)
-    values = [agent.act(images, memory, torch.tensor([t == 0])).values for t in range(3)]
+    values = [agent.act(percept(images, torch.tensor([t == 0])), memory).values for t in range(3)]
     assert len({value.item() for value in values}) == 3
 
 
@@ -112,7 +121,9 @@ def test_an_environments_results_do_not_depend_on_its_neighbours_or_their_number
 
     def run(columns):
         memory = agent.initial_memory(len(columns))
-        steps = [agent.act(images[t, columns], memory, starts[t, columns]) for t in range(12)]
+        steps = [
+            agent.act(percept(images[t, columns], starts[t, columns]), memory) for t in range(12)
+        ]
         return torch.stack([torch.cat((s.values[:, None], s.context.flatten(1)), 1) for s in steps])
 
     together = run([0, 1, 2, 3, 4])
@@ -128,11 +139,11 @@ def test_peeking_leaves_the_memory_and_agrees_with_acting(name):
     for t in range(4):
         images, starts = random_images(3), torch.tensor([t == 0, t == 0, t == 2 or t == 0])
         before = {key: value.clone() for key, value in memory.state_dict().items()}
-        peeked = agent.peek_values(images, memory, starts)
+        peeked = agent.peek_values(percept(images, starts), memory)
         after = memory.state_dict()
         remembered = before.keys() - {"position", "n_slots"}  # not where it lies
         assert all(torch.equal(before[key], after[key]) for key in remembered)
-        acted = agent.act(images, memory, starts).values
+        acted = agent.act(percept(images, starts), memory).values
         torch.testing.assert_close(peeked, acted, atol=1e-6, rtol=0)
 
 
@@ -141,35 +152,36 @@ def test_a_memory_can_be_copied_and_there_can_be_two(name):
     _, agent = build(name)
     agent.eval()
     memory, no_starts = agent.initial_memory(2), torch.zeros(2, dtype=torch.bool)
-    agent.act(random_images(2), memory, ~no_starts)
+    agent.act(percept(random_images(2), ~no_starts), memory)
     twin, images = memory.copy(), random_images(2)
-    agent.act(random_images(2), memory, no_starts)
-    expected = agent.act(images, twin.copy(), no_starts).values
-    assert torch.equal(agent.act(images, twin, no_starts).values, expected)
+    agent.act(percept(random_images(2), no_starts), memory)
+    expected = agent.act(percept(images, no_starts), twin.copy()).values
+    assert torch.equal(agent.act(percept(images, no_starts), twin).values, expected)
 
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_the_first_minibatch_meets_the_policy_that_acted(name):
-    trainer, rollout, _ = collect(name, LENGTHS)
-    if trainer.agent.sequential:
+    learner, rollout = collect(name, LENGTHS)
+    rollout.estimate(gamma=0.9, gae_lambda=0.9)
+    if learner.agent.sequential:
         n = len(rollout.sequences.firsts)
         (batch,) = rollout.sequence_minibatches([torch.arange(n)])
     else:
         (batch,) = rollout.minibatches([torch.arange(rollout.n_samples)])
-    result = trainer.agent.evaluate(batch)
+    result = learner.agent.evaluate(batch)
     torch.testing.assert_close(result.log_probs, batch.log_probs, atol=1e-5, rtol=0)
     torch.testing.assert_close(result.values, batch.values, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_an_update_changes_what_is_trained_and_nothing_else(name):
-    trainer, rollout, _ = collect(name, LENGTHS)
-    agent = trainer.agent
+    learner, _ = collect(name, LENGTHS)
+    agent = learner.agent
     trained = [p for p in agent.parameters() if p.requires_grad]
     before = [p.detach().clone() for p in trained]
     frozen = frozen_tensors(agent)
     frozen_before = [tensor.clone() for tensor in frozen]
-    trainer.update(rollout)
+    learner.update(progress=0.0)
     assert all(not torch.equal(a, b) for a, b in zip(before, trained, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(frozen_before, frozen, strict=True))
 
@@ -191,7 +203,8 @@ def test_a_saved_agent_acts_the_same(name, tmp_path):
     _, other = build(name)
     other.load_state_dict(torch.load(tmp_path / "agent.pt", weights_only=True))
     images, starts = random_images(3), torch.ones(3, dtype=torch.bool)
-    steps = [a.act(images, a.initial_memory(3), starts, deterministic=True) for a in (agent, other)]
+    seen = percept(images, starts)
+    steps = [a.act(seen, a.initial_memory(3), deterministic=True) for a in (agent, other)]
     assert torch.equal(steps[0].values, steps[1].values)
     assert torch.equal(steps[0].actions, steps[1].actions)
 
@@ -204,10 +217,10 @@ def test_a_checkpoint_names_the_language_model_and_does_not_contain_it():
 
 def test_the_value_at_a_time_limit_is_added_to_the_reward_that_led_there():
     config, agent = build("CNN-PPO", n_envs=2, n_rollout_steps=4, bootstrap_truncated=True)
-    trainer = PPOTrainer(config, agent, CountingEnv([2, 9], truncates=True))
-    rollout, _ = trainer.collect(trainer.first_scene(0))
+    collector = collecting(config, agent, CountingEnv([2, 9], truncates=True))
+    rollout = collect_rollout(collector)
     last = torch.full((1, 3, 9, 9), 2, dtype=torch.uint8)
-    value = agent.peek_values(last, agent.initial_memory(1), torch.tensor([False]))
+    value = agent.peek_values(percept(last, torch.tensor([False])), agent.initial_memory(1))
     assert rollout.rewards[1, 0].item() == pytest.approx(2 + config.gamma * value.item(), abs=1e-5)
     assert rollout.rewards[[0, 2], 0].tolist() == [1, 1]
     assert rollout.rewards[:, 1].tolist() == [1, 2, 3, 4]
@@ -215,10 +228,11 @@ def test_the_value_at_a_time_limit_is_added_to_the_reward_that_led_there():
 
 def test_the_mean_return_is_padded_with_zeros_until_as_many_episodes_as_environments_ended():
     config, agent = build("CNN-PPO", n_envs=4, n_rollout_steps=3)
-    trainer = PPOTrainer(config, agent, CountingEnv(LENGTHS))
-    trainer.collect(trainer.first_scene(0))
-    assert trainer.n_episodes == 1
-    assert trainer.mean_return == np.sum([1, 2, 3]) / 4
+    collector = collecting(config, agent, CountingEnv(LENGTHS))
+    collect_rollout(collector)
+    assert collector.n_episodes == 1
+    assert collector.mean_return == np.sum([1, 2, 3])
+    assert collector.metrics()["rollout/return_mean_padded"] == np.sum([1, 2, 3]) / 4
 
 
 def test_an_unknown_agent_is_refused_with_a_suggestion():
@@ -238,8 +252,8 @@ def test_looking_into_an_agent_changes_nothing(name):
         values = []
         for t in range(6):
             if look:
-                agent.inspect(images[t], memory, starts[t])
-            values.append(agent.act(images[t], memory, starts[t]).values)
+                agent.inspect(percept(images[t], starts[t]), memory)
+            values.append(agent.act(percept(images[t], starts[t]), memory).values)
         torch.set_rng_state(torch_state)
         return torch.stack(values)
 
@@ -254,8 +268,8 @@ def test_attention_goes_to_steps_of_the_running_episode(name):
     for t in range(6):
         starts = torch.tensor([t == 0, t in (0, 4)])
         images = random_images(2)
-        attention = agent.inspect(images, memory, starts)["attention"]
-        agent.act(images, memory, starts)
+        attention = agent.inspect(percept(images, starts), memory)["attention"]
+        agent.act(percept(images, starts), memory)
     n_tokens = 2 if name == "SHELM" else 1
     n_steps = (8 + n_tokens) // n_tokens
     assert attention.shape == (2, agent.language_model.n_layer, n_head, n_steps)
@@ -272,13 +286,13 @@ def test_attention_to_the_tokens_of_a_step_is_added_up():
 def test_helm_tells_the_single_token_that_a_large_beta_would_retrieve():
     _, agent = build("HELM")
     images, starts = random_images(3), torch.ones(3, dtype=torch.bool)
-    told = agent.inspect(images, agent.initial_memory(3), starts)
+    told = agent.inspect(percept(images, starts), agent.initial_memory(3))
     agent.to_language.beta = 1e6
     tokens = agent.to_language(unit_images(images))
     vocabulary = agent.language_model.vocabulary
     ids = torch.tensor([vocabulary.index(word) for (word,) in told["words"]])
     torch.testing.assert_close(tokens[:, 0], agent.language_model.embed(ids), atol=1e-4, rtol=0)
-    sharp = agent.inspect(images, agent.initial_memory(3), starts)["entropy"]
+    sharp = agent.inspect(percept(images, starts), agent.initial_memory(3))["entropy"]
     assert (sharp < told["entropy"]).all()
     assert sharp == pytest.approx(0, abs=1e-3)
 
@@ -287,6 +301,6 @@ def test_helm_tells_the_single_token_that_a_large_beta_would_retrieve():
 def test_a_step_tells_the_probability_of_every_action(name):
     _, agent = build(name)
     starts = torch.ones(3, dtype=torch.bool)
-    step = agent.act(random_images(3), agent.initial_memory(3), starts)
+    step = agent.act(percept(random_images(3), starts), agent.initial_memory(3))
     assert step.all_log_probs.exp().sum(-1).tolist() == pytest.approx([1, 1, 1])
     assert torch.equal(step.all_log_probs.gather(1, step.actions[:, None])[:, 0], step.log_probs)

@@ -23,7 +23,6 @@ from envs import (
     random_maze,
 )
 from envs.envpool_vector import pool_tasks
-from envs.wrappers import RewardNormalization
 from utils.errors import UserError
 
 DYNAMIC_OBSTACLES = "MiniGrid-Dynamic-Obstacles-5x5-v0"
@@ -177,15 +176,12 @@ def test_the_last_observation_of_an_ended_episode_is_kept_beside_the_first_of_th
     assert n_ends > 0
 
 
-def settings(env, normalize_reward=None, n_envs=3):
-    return SimpleNamespace(
-        env=env, n_envs=n_envs, gamma=0.99, normalize_reward=normalize_reward, stimuli=None
-    )
+def settings(env, n_envs=3):
+    return SimpleNamespace(env=env, n_envs=n_envs, stimuli=None)
 
 
 def test_a_name_leads_to_its_suite_and_statistics():
-    config = settings(DYNAMIC_OBSTACLES, normalize_reward=False)
-    env = make_vector_env(config, seed=4)
+    env = make_vector_env(settings(DYNAMIC_OBSTACLES), seed=4)
     env.reset(seed=4)
     returns, lengths = np.zeros(3), np.zeros(3, int)
     n_ends = 0
@@ -201,20 +197,11 @@ def test_a_name_leads_to_its_suite_and_statistics():
     assert n_ends > 0
 
 
-def test_rewards_are_normalised_as_the_suite_does_unless_the_settings_say(monkeypatch):
-    assert isinstance(make_vector_env(settings(DYNAMIC_OBSTACLES), 0), RewardNormalization)
-    raw = Suite("envs.minigrid", normalize_reward=False)
-    monkeypatch.setitem(envs.SUITES, "MiniGrid-", raw)
-    normalised = [
-        isinstance(make_vector_env(settings(DYNAMIC_OBSTACLES, choice), 0), RewardNormalization)
-        for choice in (None, False, True)
-    ]
-    assert normalised == [False, False, True]
-
-
-def test_only_the_random_maze_keeps_its_rewards():
-    raw = [name for name, suite in envs.SUITES.items() if not suite.normalize_reward]
+def test_only_the_random_mazes_rewards_are_not_scaled():
+    raw = [name for name, suite in envs.SUITES.items() if not suite.scale_rewards]
     assert raw == ["RandomMaze-v0"]
+    assert envs.scales_rewards(DYNAMIC_OBSTACLES)
+    assert not envs.scales_rewards("RandomMaze-v0")
 
 
 def test_the_longest_beginning_of_a_name_decides(monkeypatch):

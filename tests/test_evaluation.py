@@ -3,6 +3,8 @@ import pytest
 import torch
 
 from models.agent import Step, TensorMemory
+from models.observations import ObservationReader
+from tests.agents import spaces
 from tests.counting import CountingEnv
 from trainers.evaluation import evaluate
 
@@ -10,17 +12,17 @@ from trainers.evaluation import evaluate
 class Silent:
     """Acts without looking."""
 
-    device = torch.device("cpu")
+    read = staticmethod(ObservationReader(spaces()[0]))
 
     def initial_memory(self, n_envs):
         return TensorMemory(torch.zeros(n_envs, 0))
 
-    def act(self, observations, memory, starts, deterministic=False):
-        zeros = torch.zeros(len(observations))
-        return Step(zeros.long(), zeros, observations[:, 0, 0, 0].float(), zeros[:, None])
+    def act(self, percept, memory, deterministic=False):
+        zeros = torch.zeros(percept.n_envs)
+        return Step(zeros.long(), zeros[:, None], zeros, shown(percept).float())
 
-    def explain(self, observations):
-        return {"words": np.array([[str(n)] for n in observations[:, 0, 0, 0].tolist()])}
+    def explain(self, percept):
+        return {"words": np.array([[str(n)] for n in shown(percept).tolist()])}
 
 
 class Telling(Silent):
@@ -29,14 +31,19 @@ class Telling(Silent):
     def initial_memory(self, n_envs):
         return TensorMemory(torch.zeros(n_envs, 1))
 
-    def act(self, observations, memory, starts, deterministic=False):
-        memory.state.masked_fill_(starts[:, None], 0)
+    def act(self, percept, memory, deterministic=False):
+        memory.state.masked_fill_(percept.starts[:, None], 0)
         memory.state += 1
-        step = super().act(observations, memory, starts, deterministic)
-        return step._replace(all_log_probs=torch.full((len(observations), 4), 0.25).log())
+        step = super().act(percept, memory, deterministic)
+        return step._replace(all_log_probs=torch.full((percept.n_envs, 4), 0.25).log())
 
-    def inspect(self, observations, memory, starts):
-        return {"held": memory.state.masked_fill(starts[:, None], 0).numpy().copy()}
+    def inspect(self, percept, memory):
+        return {"held": memory.state.masked_fill(percept.starts[:, None], 0).numpy().copy()}
+
+
+def shown(percept):
+    """Return the step count that each image shows.  [N]"""
+    return percept.observations.images[:, 0, 0, 0]
 
 
 def test_every_environment_plays_its_share_however_long_its_episodes_are():

@@ -4,7 +4,7 @@ import torch
 from models import build_agent
 from models.helmv2 import EPSILON, ClipProjection, HelmV2, RunningStandardization
 from models.language import DenseEmbeddings, load_language_model
-from tests.agents import random_images, small_config, spaces
+from tests.agents import percept, random_images, small_config, spaces
 from tests.published_models import tiny_bert_folder
 from tests.tiny_clip import tiny_clip, tiny_encoder, tiny_settings
 from utils.errors import UserError
@@ -21,7 +21,7 @@ def play(agent, frames):
     memory = agent.initial_memory(frames.shape[1])
     starts = torch.ones(frames.shape[1], dtype=torch.bool)
     return torch.stack(
-        [agent.act(f, memory, starts & (t == 0)).context for t, f in enumerate(frames)]
+        [agent.act(percept(f, starts & (t == 0)), memory).context for t, f in enumerate(frames)]
     )
 
 
@@ -101,13 +101,13 @@ def test_a_token_is_the_worked_formula():
 def test_statistics_follow_acting_while_training_and_nothing_else():
     agent, images, starts = build(), random_images(3), torch.ones(3, dtype=torch.bool)
     memory, standardize = agent.initial_memory(3), agent.to_language.standardize
-    agent.peek_values(images, memory, starts)
+    agent.peek_values(percept(images, starts), memory)
     assert standardize.count == 0
-    agent.act(images, memory, starts)
-    agent.act(images, memory, ~starts)  # every frame counts, seen before or not
+    agent.act(percept(images, starts), memory)
+    agent.act(percept(images, ~starts), memory)  # every frame counts, seen before or not
     assert standardize.count == 6
     agent.eval()
-    agent.act(random_images(3), memory, ~starts)
+    agent.act(percept(random_images(3), ~starts), memory)
     assert standardize.count == 6
 
 

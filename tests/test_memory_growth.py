@@ -34,13 +34,13 @@ class Counting(Watched):
 
 
 class Leaking(Counting):
-    def __init__(self, config, agent, env):
-        super().__init__(config, agent, env)
+    def __init__(self, config, agent):
+        super().__init__(config, agent)
         self.kept = []
 
-    def update(self, rollout, permutations=None):
-        self.kept.append((rollout, [object() for _ in range(100)]))
-        return super().update(rollout, permutations)
+    def update(self, progress):
+        self.kept.append((self.rollout, [object() for _ in range(100)]))
+        return super().update(progress)
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def earlier_tests_frozen():
     gc.unfreeze()
 
 
-def held(name, trainer=Counting):
+def held(name, learner=Counting):
     """Return what is held after every window since the warm-up."""
-    return [each for each in watch(name, N_STEPS, trainer, **SHORT) if each]
+    return [each for each in watch(name, N_STEPS, learner, **SHORT) if each]
 
 
 def rise(looks):

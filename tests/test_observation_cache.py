@@ -2,12 +2,11 @@ import tracemalloc
 
 import pytest
 import torch
-from torch import nn
 
 from models.frozen_hopfield import FrozenHopfield, random_projection
 from models.images import unit_images
 from models.language import DenseEmbeddings
-from models.observation_cache import EncoderCache, ObservationCache
+from models.observation_cache import ObservationCache
 from tests.agents import random_images
 
 
@@ -96,33 +95,6 @@ def test_the_same_bits_come_out_with_the_cache_on_and_off(n_threads):
         assert torch.equal(on(images), off(images))
     torch.set_num_threads(1)
     assert on.hit_rate > 0.3
-
-
-def test_an_encoder_is_asked_again_once_its_weights_have_changed():
-    encoder = nn.Sequential(nn.Flatten(), nn.Linear(3 * 4 * 4, 2))
-    features = EncoderCache(encoder, megabytes=1)
-    images = torch.randint(256, (5, 3, 4, 4), dtype=torch.uint8)
-    calls = []
-    encoder.register_forward_hook(lambda *_: calls.append(1))
-    before = features(images)
-    assert torch.equal(features(images), before)
-    assert len(calls) == 2  # five images in blocks of four, once
-    with torch.no_grad():
-        encoder[1].weight.mul_(2)
-    assert not torch.equal(features(images), before)
-    torch.testing.assert_close(features(images), encoder(unit_images(images)))
-    encoder.load_state_dict({name: 0 * value for name, value in encoder.state_dict().items()})
-    assert not features(images).any()
-
-
-def test_features_of_the_encoder_carry_no_gradient_and_do_not_need_the_cache():
-    encoder = nn.Sequential(nn.Flatten(), nn.Linear(3 * 4 * 4, 2))
-    images = torch.randint(256, (9, 3, 4, 4), dtype=torch.uint8)
-    with_cache = EncoderCache(encoder, megabytes=1)
-    assert not with_cache(images).requires_grad
-    again = with_cache(images[torch.tensor([8, 0, 0, 3])])
-    without = EncoderCache(encoder, megabytes=0)(images)
-    assert torch.equal(again, without[[8, 0, 0, 3]])
 
 
 def test_what_finds_the_results_counts_as_memory():

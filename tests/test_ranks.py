@@ -13,13 +13,15 @@ import torch
 import main as main_program
 from envs import make_vector_env
 from models import build_agent
-from tests.agents import small_config
+from models.observations import Observations
+from tests.agents import collect_rollout, small_config
 from tests.faults import outcome, same
 from tests.ranks import errors, on_ranks
 from tests.test_resume import command, folder_of, signal_at
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import LAST, load_checkpoint
-from trainers.ppo import PPOTrainer
+from trainers.collector import Collector
+from trainers.ppo import PPO
 from trainers.ranks import Ranks, joined_ranks
 from trainers.rollout import STORED, Rollout
 
@@ -34,30 +36,36 @@ CASES = {
 }
 
 
-def trainer_of(config, ranks=None):
-    """Return a trainer whose agent is the same in every process."""
+def collector_of(config, ranks=None):
+    """Return a collector with a learner whose agent is the same in every process."""
     torch.manual_seed(0)
-    env = make_vector_env((ranks or Ranks()).share(config), config.seed)
+    ranks = ranks or Ranks()
+    env = make_vector_env(ranks.share(config), config.seed)
     agent = build_agent(config, env.single_observation_space, env.single_action_space)
-    return PPOTrainer(config, agent, env, ranks)
+    ranks.synchronize(agent, config)
+    return Collector(env, PPO(config, agent, ranks), ranks=ranks)
 
 
 def part_of(rollout, ranks):
     """Return the rollout of a rank's environments."""
     n_envs = rollout.n_envs // ranks.size
     rows = slice(ranks.rank * n_envs, (ranks.rank + 1) * n_envs)
-    part = Rollout(rollout.n_steps, rollout.observations[0, rows], rollout.context[0, rows])
-    for name in (*STORED, "advantages", "returns"):
+    images = rollout.observations.images[:, rows]
+    part = Rollout(rollout.n_steps, Observations(images[0]), rollout.context[0, rows])
+    part.observations.images.copy_(images)
+    part.bootstrap = rollout.bootstrap[rows]
+    for name in STORED:
         getattr(part, name).copy_(getattr(rollout, name)[:, rows])
     return part
 
 
-def updated(trainer, rollout, permutations):
-    metrics = trainer.update(rollout, permutations)
+def updated(learner, rollout, permutations):
+    learner.rollout = rollout
+    metrics = learner.update(progress=0.0, permutations=permutations)
     return {
-        "agent": trainer.agent.state_dict(),
+        "agent": learner.agent.state_dict(),
         "metrics": metrics,
-        "advantages": trainer.advantage_statistics.state_dict(),
+        "advantages": learner.advantage_statistics.state_dict(),
     }
 
 
@@ -65,19 +73,20 @@ def updated(trainer, rollout, permutations):
 def test_two_ranks_with_halves_of_a_rollout_update_like_one_with_the_whole(case, tmp_path):
     changes = MAZE | tiny_settings("HELM") | CASES[case]
     config = small_config(**changes)
-    trainer = trainer_of(config)
-    rollout, _ = trainer.collect(trainer.first_scene(0))
-    n = len(rollout.sequences.firsts) if trainer.agent.sequential else rollout.n_samples
+    collector = collector_of(config)
+    collector.begin(0)
+    learner, rollout = collector.learner, collect_rollout(collector)
+    n = len(rollout.sequences.firsts) if learner.agent.sequential else rollout.n_samples
     in_order = torch.arange(n)  # most minibatches hold nothing of one of the ranks
     permutations = torch.stack((torch.randperm(n), in_order))
 
     def on_rank(rank):
         with joined_ranks() as ranks:
             part = part_of(rollout, ranks)
-            return updated(trainer_of(config, ranks), part, permutations)
+            return updated(collector_of(config, ranks).learner, part, permutations)
 
     halves = on_ranks(2, on_rank, tmp_path)
-    whole = updated(trainer, rollout, permutations)
+    whole = updated(learner, rollout, permutations)
     assert whole["metrics"]["train/grad_norm"] > 0.1
     for half in halves:
         torch.testing.assert_close(half, whole, atol=1e-5, rtol=1e-5)

@@ -21,7 +21,8 @@ from models import AGENTS
 from tests.faults import outcome, same
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import BEST, LAST, PREVIOUS, load_checkpoint
-from trainers.ppo import PPOTrainer
+from trainers.collector import Collector
+from trainers.ppo import PPO
 from utils.run_folder import locked
 
 MAZE = "RandomMaze-v0"
@@ -56,7 +57,7 @@ def resume(run_id):
 def signal_at(monkeypatch, number, at):
     """Send this process a signal in vector step `at`, counted from here on."""
     n_steps = [0]
-    advance = PPOTrainer._note_episodes
+    advance = Collector._note_episodes
 
     def note_episodes(self, ended, info):
         n_steps[0] += 1
@@ -64,7 +65,7 @@ def signal_at(monkeypatch, number, at):
             os.kill(os.getpid(), number)
         return advance(self, ended, info)
 
-    monkeypatch.setattr(PPOTrainer, "_note_episodes", note_episodes)
+    monkeypatch.setattr(Collector, "_note_episodes", note_episodes)
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -112,7 +113,8 @@ def test_where_episodes_cannot_be_saved_new_ones_begin_and_the_folder_says_so(
     assert main_program.main(command("HELM", "cut")) == 130
     checkpoint = load_checkpoint(folder_of("cut") / LAST)
     assert checkpoint["env_steps"] == 64  # the rollout that was cut is collected anew
-    assert not {"scene", "rollout"} & checkpoint.keys()
+    assert checkpoint["learner"]["own"]["rollout"] is None
+    assert not {"percept", "memory"} & checkpoint["collector"]["own"].keys()
     assert resume("cut") == 0
     assert "in new episodes" in capsys.readouterr().out
     (resumed,) = json.loads((folder_of("cut") / "run.json").read_text())["resumed"]
@@ -193,7 +195,7 @@ def test_other_weights_are_refused_when_resuming_and_when_playing(
 
 
 def test_numbers_that_are_not_finite_stop_the_run(in_empty_folder, monkeypatch, capsys):
-    learn = PPOTrainer._learn
+    learn = PPO._learn
     calls = []
 
     def learn_badly(self, batch, now):
@@ -202,7 +204,7 @@ def test_numbers_that_are_not_finite_stop_the_run(in_empty_folder, monkeypatch, 
             batch = batch._replace(returns=batch.returns * float("nan"))
         return learn(self, batch, now)
 
-    monkeypatch.setattr(PPOTrainer, "_learn", learn_badly)
+    monkeypatch.setattr(PPO, "_learn", learn_badly)
     assert main_program.main(command("CNN-PPO", "run")) == 1
     folder = folder_of("run")
     line = capsys.readouterr().err.strip().splitlines()[-1]
@@ -214,19 +216,19 @@ def test_numbers_that_are_not_finite_stop_the_run(in_empty_folder, monkeypatch, 
     good = load_checkpoint(folder / LAST)
     assert good["env_steps"] == 64
     assert all(value.isfinite().all() for value in good["agent"].values())
-    monkeypatch.setattr(PPOTrainer, "_learn", learn)
+    monkeypatch.setattr(PPO, "_learn", learn)
     assert resume("run") == 0
 
 
 def test_a_vanished_folder_stops_the_run(in_empty_folder, monkeypatch, capsys):
-    note = PPOTrainer._note_episodes
+    note = Collector._note_episodes
 
     def remove_folder(self, ended, info):
         if self.env_steps == 48:
             shutil.rmtree("experiments")
         return note(self, ended, info)
 
-    monkeypatch.setattr(PPOTrainer, "_note_episodes", remove_folder)
+    monkeypatch.setattr(Collector, "_note_episodes", remove_folder)
     assert main_program.main(command("CNN-PPO", "run")) == 1
     error = capsys.readouterr().err
     assert "the run folder vanished" in error.strip().splitlines()[-1]

@@ -1,18 +1,27 @@
 import torch
 
 from models.agent import Step
+from models.observations import Observations
+from tests.agents import percept
+from trainers.learner import Transition
 from trainers.rollout import Rollout
 
 
 def numbered_rollout(n_steps=4, n_envs=3):
     """Return a rollout whose actions and images carry the sample number n * T + t."""
     images = torch.zeros(n_envs, 1, 2, 2, dtype=torch.uint8)
-    rollout = Rollout(n_steps, images, torch.zeros(n_envs, 1))
+    rollout = Rollout(n_steps, Observations(images), torch.zeros(n_envs, 1))
+    nowhere, nothing = torch.zeros(n_envs, dtype=torch.bool), torch.zeros(n_envs)
     for t in range(n_steps):
         numbers = torch.arange(n_envs) * n_steps + t
-        step = Step(numbers, torch.zeros(n_envs), torch.zeros(n_envs), numbers[:, None].float())
+        step = Step(numbers, numbers[:, None].float(), nothing, nothing)
         observations = numbers.byte()[:, None, None, None].expand(n_envs, 1, 2, 2)
-        rollout.store(t, observations, torch.zeros(n_envs, dtype=torch.bool), step)
+        seen = percept(observations, nowhere)
+        rollout.store(
+            Transition(
+                seen, step, nothing, nowhere, nowhere, seen.observations, seen, memory=None, info={}
+            )
+        )
     return rollout
 
 
@@ -20,7 +29,7 @@ def test_samples_are_numbered_environment_by_environment():
     rollout = numbered_rollout()
     (batch,) = rollout.minibatches([torch.arange(12)])
     assert batch.actions.tolist() == list(range(12))
-    assert batch.images.images[batch.image_of, 0, 0, 0].tolist() == list(range(12))
+    assert batch.observations.images.pixels()[:, 0, 0, 0].tolist() == list(range(12))
     assert batch.context[:, 0].tolist() == list(range(12))
 
 
@@ -53,18 +62,22 @@ def test_returns_are_advantages_plus_values():
     rollout.rewards[:] = 1.0
     rollout.values[:] = 0.5
     rollout.continues[:] = 1.0
-    rollout.estimate(torch.tensor([0.5]), gamma=1.0, gae_lambda=1.0)
+    rollout.bootstrap = torch.tensor([0.5])
+    rollout.estimate(gamma=1.0, gae_lambda=1.0)
     assert rollout.advantages.flatten().tolist() == [2.0, 1.0]
     assert rollout.returns.flatten().tolist() == [2.5, 1.5]
 
 
 def test_images_stay_bytes():
-    assert numbered_rollout().observations.dtype == torch.uint8
+    assert numbered_rollout().observations.images.dtype == torch.uint8
 
 
 def test_an_image_seen_twice_is_passed_on_once():
     rollout = numbered_rollout()
-    rollout.observations[3, 0] = rollout.observations[0, 1]  # sample 3 shows what sample 4 does
+    images = rollout.observations.images
+    images[3, 0] = images[0, 1]  # sample 3 shows what sample 4 does
     (batch,) = rollout.minibatches([torch.tensor([3, 4, 5, 3])])
-    assert len(batch.images) == 2
-    assert batch.images.images[batch.image_of, 0, 0, 0].tolist() == [4, 4, 5, 4]
+    features = batch.observations.images.each(lambda images: images.images.flatten(1))
+    assert len(features.distinct) == 2
+    assert features.each()[:, 0].tolist() == [4, 4, 5, 4]
+    assert batch.observations.images.pixels()[:, 0, 0, 0].tolist() == [4, 4, 5, 4]

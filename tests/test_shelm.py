@@ -6,7 +6,7 @@ from models import build_agent
 from models.images import unit_images
 from models.prompt_embeddings import PromptEmbeddings
 from models.shelm import Shelm
-from tests.agents import random_images, small_config, spaces
+from tests.agents import percept, random_images, small_config, spaces
 from tests.published_models import tiny_bert_folder
 from tests.test_token_retrieval import plain_retrieval
 from tests.tiny_clip import tiny_clip, tiny_embeddings, tiny_encoder, tiny_settings
@@ -28,7 +28,7 @@ def test_the_language_model_reads_the_retrieved_tokens_best_first(topk):
     encoder, language_model = tiny_encoder(), agent.language_model
     for t in range(3):
         images, starts = random_images(4), torch.full((4,), t == 0)
-        step = agent.act(images, memory, starts)
+        step = agent.act(percept(images, starts), memory)
         features = encoder(unit_images(images))
         plain = plain_retrieval(features, torch.from_numpy(found.embeddings), topk)
         ids = torch.tensor([[found.ids[number] for number, _ in best] for best in plain])
@@ -44,7 +44,8 @@ def test_the_language_model_reads_the_retrieved_tokens_best_first(topk):
 
 def test_an_explanation_names_the_words_and_their_similarities():
     agent, images = build(topk=3), random_images(4)
-    explanation, (numbers, similarities) = agent.explain(images), agent.retrieve(images)
+    seen = percept(images, torch.ones(4, dtype=torch.bool))
+    explanation, (numbers, similarities) = agent.explain(seen), agent.retrieve(images)
     assert explanation["words"].shape == explanation["similarities"].shape == (4, 3)
     assert explanation["words"][2, 1] == agent.words[numbers[2, 1]]
     assert explanation["similarities"].tolist() == similarities.tolist()
@@ -52,7 +53,7 @@ def test_an_explanation_names_the_words_and_their_similarities():
 
 def test_retrieving_looks_at_what_acting_has_seen():
     agent, images = build(), random_images(3)
-    agent.act(images, agent.initial_memory(3), torch.ones(3, dtype=torch.bool))
+    agent.act(percept(images, torch.ones(3, dtype=torch.bool)), agent.initial_memory(3))
     agent.retrieve(images)
     assert agent.remembered.hit_rate == 0.5
 

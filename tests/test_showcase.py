@@ -1,4 +1,5 @@
 import io
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -7,10 +8,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from analysis import showcase
 from models import build_agent
-from tests.agents import random_images, small_config, spaces
+from tests.agents import percept, random_images, small_config, spaces
 from tests.test_program import metrics, train
 from tests.tiny_clip import tiny_settings
-from trainers.rollout import Rollout
 
 
 class Clock:
@@ -32,32 +32,32 @@ def reds(episode):
     return episode[:, 0, 0, 0].tolist()
 
 
-def rollout(first, starts, n_envs=2):
-    """Return a rollout whose first environment shows first, first + 1, ... as its pixels."""
-    images = random_images(n_envs)
-    made = Rollout(len(starts), images, torch.zeros(n_envs, 0))
-    made.observations[:, 0] = torch.arange(first, first + len(starts)).view(-1, 1, 1, 1)
-    made.starts[:] = True
-    made.starts[:, 0] = torch.tensor(starts)
-    return made
+def see(show, first, starts, is_last=False):
+    """Let a first environment show first, first + 1, ... as its pixels; then ask for media."""
+    for t, start in enumerate(starts):
+        images = random_images(2)
+        images[0] = first + t
+        seen = percept(images, torch.tensor([bool(start), True]))
+        show.follow(SimpleNamespace(percept=seen))
+    show.media(is_last)
 
 
 def test_whole_episodes_are_shown_across_rollouts(shown):
     show = showcase.Showcase(agent=None, minutes=0)
-    show(rollout(0, [1, 0, 0]), False)
+    see(show, 0, [1, 0, 0])
     assert shown == []
-    show(rollout(3, [0, 1, 0]), False)
+    see(show, 3, [0, 1, 0])
     assert shown == [[0, 1, 2, 3]]
-    show(rollout(6, [1, 0, 1]), False)
+    see(show, 6, [1, 0, 1])
     assert shown[1:] == [[6, 7]]
-    show(rollout(9, [1, 0, 0]), False)
+    see(show, 9, [1, 0, 0])
     assert shown[2:] == [[8]]
 
 
 def test_an_episode_whose_begin_was_not_seen_is_not_shown(shown):
     show = showcase.Showcase(agent=None, minutes=0)
-    show(rollout(0, [0, 0, 1]), False)
-    show(rollout(3, [0, 1, 0]), False)
+    see(show, 0, [0, 0, 1])
+    see(show, 3, [0, 1, 0])
     assert shown == [[2, 3]]
 
 
@@ -66,11 +66,11 @@ def test_the_first_episode_is_shown_then_one_an_interval_and_the_last(shown):
     show = showcase.Showcase(agent=None, minutes=1, clock=clock)
     for second in range(0, 130, 10):
         clock.seconds = second
-        show(rollout(second, [1, 1, 1]), False)
+        see(show, second, [1, 1, 1])
     assert shown == [[1], [61], [121]]
-    show(rollout(200, [1, 1, 1]), True)
+    see(show, 200, [1, 1, 1], is_last=True)
     assert shown[3:] == [[201]]
-    show(rollout(0, [0, 0, 0]), True)
+    see(show, 0, [0, 0, 0], is_last=True)
     assert len(shown) == 4
 
 

@@ -8,7 +8,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from envs.random_maze import RandomMazeVectorEnv
-from envs.wrappers import EpisodeStatistics, RewardNormalization
+from envs.wrappers import EpisodeStatistics
 
 
 class ScriptedEnv(VectorEnv):
@@ -43,63 +43,10 @@ def play(env):
     return [env.step(np.zeros(env.num_envs, int)) for _ in range(len(env.unwrapped.rewards))]
 
 
-def test_the_returns_of_four_steps_by_hand():
-    rewards = [[1, -1], [0.5, 0]]
-    env = RewardNormalization(ScriptedEnv(rewards, terminated=[[0, 1], [0, 0]]), gamma=0.5)
-    (_, first, *_), (_, second, *_) = play(env)
-    # Discounted returns 1, -1: mean 0, variance 1.
-    np.testing.assert_allclose(first, [1, -1], atol=1e-6)
-    # Then 0.5 * 1 + 0.5 and, the episode being over, 0; 1, -1, 1, 0 have variance 0.6875.
-    assert env.statistics.variance == pytest.approx(0.6875, abs=1e-4)
-    np.testing.assert_allclose(second, [0.5 / np.sqrt(0.6875), 0], atol=1e-4)
-
-
-@pytest.mark.parametrize("kind", ["terminated", "truncated"])
-def test_an_ended_episode_leaves_no_return_behind(kind):
-    ended = RewardNormalization(ScriptedEnv([[1, 2], [3, 4]], **{kind: [[1, 1], [0, 0]]}), 0.9)
-    undiscounted = RewardNormalization(ScriptedEnv([[1, 2], [3, 4]]), 0.0)
-    for one, other in zip(play(ended), play(undiscounted), strict=True):
-        np.testing.assert_array_equal(one[1], other[1])
-
-
-def test_a_reset_begins_new_returns_but_keeps_the_statistics():
-    env = RewardNormalization(ScriptedEnv([[1.0, 2.0]]), gamma=0.9)
-    play(env)
-    play(env)
-    assert env.statistics.mean == pytest.approx(1.5, abs=1e-3)
-    assert env.statistics.count == pytest.approx(4.0001)
-
-
-def test_rewards_are_clipped_to_one():
-    rewards = np.zeros((50, 2))
-    rewards[-1] = [100, -100]
-    env = RewardNormalization(ScriptedEnv(rewards), gamma=0.99)
-    np.testing.assert_array_equal(play(env)[-1][1], [1, -1])
-
-
-def test_nothing_but_the_reward_is_changed():
-    script = ScriptedEnv([[1, 2], [3, 4]], [[0, 1], [0, 0]], [[0, 0], [1, 0]])
-    observations, _, terminated, truncated, _ = play(RewardNormalization(script, 0.9))[1]
-    assert (observations == 2).all()
-    assert terminated.tolist() == [False, False]
-    assert truncated.tolist() == [True, False]
-
-
-def test_saved_statistics_continue_exactly(tmp_path):
-    script = np.random.default_rng(0).normal(size=(6, 3))
-    env = RewardNormalization(EpisodeStatistics(ScriptedEnv(script)), 0.9)
-    play(env)
-    torch.save(env.state_dict(), tmp_path / "state.pt")
-    restored = RewardNormalization(EpisodeStatistics(ScriptedEnv(script)), 0.9)
-    assert not restored.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    for one, other in zip(play(env), play(restored), strict=True):
-        np.testing.assert_array_equal(one[1], other[1])
-
-
 def test_statistics_show_raw_returns_and_lengths_of_ended_episodes():
     ends = {"terminated": [[0, 0], [1, 0], [0, 0]], "truncated": [[0, 0], [0, 0], [1, 1]]}
     script = ScriptedEnv([[1, 10], [2, 20], [4, 40]], **ends)
-    infos = [step[-1] for step in play(RewardNormalization(EpisodeStatistics(script), 0.9))]
+    infos = [step[-1] for step in play(EpisodeStatistics(script))]
     assert "episode" not in infos[0]
     assert infos[1]["_episode"].tolist() == [True, False]
     assert (infos[1]["episode"]["r"][0], infos[1]["episode"]["l"][0]) == (3, 2)
@@ -117,9 +64,7 @@ def test_a_suite_that_cannot_save_its_episodes_says_so():
 
 @pytest.mark.parametrize("n_before", [3, 77])
 def test_running_returns_and_lengths_go_on_with_the_saved_episodes(n_before, tmp_path):
-    first, second = (
-        RewardNormalization(EpisodeStatistics(RandomMazeVectorEnv(3, seed)), 0.9) for seed in (0, 9)
-    )
+    first, second = (EpisodeStatistics(RandomMazeVectorEnv(3, seed)) for seed in (0, 9))
     actions = np.random.default_rng(0).integers(0, 4, (n_before + 100, 3))
     first.reset()
     for row in actions[:n_before]:

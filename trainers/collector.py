@@ -95,16 +95,15 @@ class Collector:
         observations, paid, terminated, truncated, info = self.env.step(step.actions.cpu().numpy())
         ended = terminated | truncated
         rewards = paid if self.scaling is None else self.scaling(paid, ended)
-        read = self.learner.agent.read
-        starts = self._to_device(ended)
-        self._percept = Percept.after(read(observations), step.actions, paid, starts)
+        shown = self.learner.agent.read(observations)
+        self._percept = Percept.after(shown, step.actions, paid, self._to_device(ended))
         transition = Transition(
             percept=percept,
             step=step,
             rewards=self._to_device(rewards),
             terminated=self._to_device(terminated),
             truncated=self._to_device(truncated),
-            following=self._following(ended, info),
+            following=self._following(step.actions, paid, ended, info),
             after=self._percept,
             memory=memory,
             info=info,
@@ -179,12 +178,13 @@ class Collector:
         percept["observations"] = self._percept.observations._asdict()
         return {"percept": percept, "memory": self._memory.state_dict()}
 
-    def _following(self, ended: np.ndarray, info: dict[str, Any]) -> Observations:
-        """Return what the environments showed next, ended episodes included."""
+    def _following(
+        self, actions: Tensor, paid: np.ndarray, ended: np.ndarray, info: dict[str, Any]
+    ) -> Percept:
+        """Return what the agent would be told next if no episode began."""
         assert self._percept is not None, "a step has been taken"
-        shown = self._percept.observations
         if not ended.any():
-            return shown
+            return self._percept
         rows = self._to_device(ended)
         last = self.learner.agent.read(_stacked(info["final_obs"][ended]))
 
@@ -193,7 +193,8 @@ class Collector:
             kind[rows] = final
             return kind
 
-        return shown.map(with_last, last)
+        shown = self._percept.observations.map(with_last, last)
+        return Percept.after(shown, actions, paid, torch.zeros_like(rows))
 
     def _note_episodes(self, ended: np.ndarray, info: dict[str, Any]) -> None:
         if self.ranks.size == 1 and not ended.any():

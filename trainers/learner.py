@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from models.agent import Agent, Memory, Step
-from models.observations import Observations, Percept
+from models.observations import Percept
 
 
 class Transition(NamedTuple):
@@ -19,7 +19,7 @@ class Transition(NamedTuple):
         rewards: What it is rewarded with, scaled where rewards are.  [N] float64
         terminated: Whether the episode reached an end of its own.  [N] bool
         truncated: Whether a limit cut the episode off.  [N] bool
-        following: What the environments showed next, before any of them began a new episode.
+        following: What the agent would be told next if no environment had begun a new episode.
         after: What the agent will be told next; new episodes have begun.
         memory: What the agent remembers now, advanced by `step`.
         info: What the environments say besides, as they say it.
@@ -30,7 +30,7 @@ class Transition(NamedTuple):
     rewards: Tensor
     terminated: Tensor
     truncated: Tensor
-    following: Observations
+    following: Percept
     after: Percept
     memory: Memory
     info: dict[str, Any]

@@ -140,11 +140,8 @@ class PPO:
 
     def _values_at_time_limit(self, transition: Transition) -> Tensor:
         """Return the value of the last observation where a time limit cut in, else 0.  [N]"""
-        beyond = transition.after._replace(
-            observations=transition.following,
-            starts=torch.zeros_like(transition.after.starts),
-        )
-        return self.agent.peek_values(beyond, transition.memory) * transition.truncated
+        values = self.agent.peek_values(transition.following, transition.memory)
+        return values * transition.truncated
 
     def _counts(self, rollout: Rollout) -> list[int]:
         """Return how many samples each rank has, or sequences for a sequential agent."""

@@ -48,7 +48,7 @@ def test_equal_windows_are_convolved_once_with_the_same_features_and_gradients(m
     height, width = side if isinstance(side, tuple) else (side, side)
     images = make(6, 80 if make is random_images or side != 9 else 56)[:, :, :height, :width]
     encoder = SmallImpalaCNN((3, height, width), 10)
-    plain = encoder(unit_images(images))
+    plain = encoder.of_pixels(unit_images(images))
     weights = torch.randn_like(plain)
     expected = torch.autograd.grad((plain * weights).sum(), list(encoder.parameters()))
     found = encoder.of_distinct(DistinctImages(images.contiguous()))

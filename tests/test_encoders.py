@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text
+
+from models.encoders import JointEncoder, SmallImpalaCNN, VectorEncoder, build_encoder
+from models.images import unit_images
+from models.observations import ObservationBatch, ObservationReader, Observations
+from tests.agents import random_images
+from utils.errors import UserError
+
+IMAGE = Box(0, 255, (3, 9, 9), np.uint8)
+
+
+def cnn(cache_mb=1):
+    torch.manual_seed(0)
+    return SmallImpalaCNN((3, 9, 9), 8, cache_mb=cache_mb)
+
+
+def test_an_encoder_is_asked_again_once_its_weights_have_changed():
+    encoder, images = cnn(), random_images(5)
+    calls = []
+    encoder.linear.register_forward_hook(lambda *_: calls.append(1))
+    before = encoder(Observations(images))
+    assert torch.equal(encoder(Observations(images)), before)
+    assert len(calls) == 2  # five images in blocks of four, once
+    with torch.no_grad():
+        encoder.linear.weight.mul_(2)
+    assert not torch.equal(encoder(Observations(images)), before)
+    pixels = encoder.of_pixels(unit_images(images))
+    torch.testing.assert_close(encoder(Observations(images)), pixels)
+    encoder.load_state_dict({name: 0 * value for name, value in encoder.state_dict().items()})
+    assert not encoder(Observations(images)).any()
+
+
+def test_features_for_acting_carry_no_gradient_and_do_not_need_the_cache():
+    images = random_images(9)
+    with_cache, without = cnn(1), cnn(0)
+    assert not with_cache(Observations(images)).requires_grad
+    again = with_cache(Observations(images[torch.tensor([8, 0, 0, 3])]))
+    assert torch.equal(again, without(Observations(images))[[8, 0, 0, 3]])
+
+
+SPACES = {
+    "an image": (IMAGE, SmallImpalaCNN),
+    "a vector": (Box(-1, 1, (4,), np.float32), VectorEncoder),
+    "a number": (Box(-1, 1, (), np.float32), VectorEncoder),
+    "a discrete number": (Discrete(5, start=2), VectorEncoder),
+    "several discrete numbers": (MultiDiscrete([3, 2]), VectorEncoder),
+    "yes or no": (MultiBinary(6), VectorEncoder),
+    "an image and numbers": (Dict(view=IMAGE, way=Discrete(4)), JointEncoder),
+}
+
+
+def batched(space, n):
+    samples = [space.sample() for _ in range(n)]
+    if isinstance(space, Dict):
+        return {key: np.stack([sample[key] for sample in samples]) for key in space}
+    return np.stack(samples)
+
+
+@pytest.mark.parametrize("case", SPACES)
+def test_an_encoder_is_chosen_by_what_an_observation_has(case):
+    space, kind = SPACES[case]
+    space.seed(0)
+    reader = ObservationReader(space)
+    encoder = build_encoder(reader, 8)
+    assert isinstance(encoder, kind)
+    observations = reader(batched(space, 7))
+    acting = encoder(observations)
+    learning = encoder.learn(ObservationBatch.of(observations)).each()
+    assert acting.shape == (7, 8)
+    assert learning.requires_grad
+    torch.testing.assert_close(acting, learning.detach(), atol=1e-6, rtol=0)
+
+
+def test_discrete_numbers_become_one_hot_vectors():
+    assert ObservationReader(Discrete(3, start=5))(np.array([5, 7])).vectors.tolist() == [
+        [1, 0, 0],
+        [0, 0, 1],
+    ]
+    several = ObservationReader(MultiDiscrete([2, 3]))(np.array([[1, 2], [0, 0]]))
+    assert several.vectors.tolist() == [[0, 1, 0, 0, 1], [1, 0, 1, 0, 0]]
+
+
+def test_parts_of_a_dictionary_stand_in_the_order_of_the_space():
+    space = Dict(b=Discrete(2), a=Box(0, 9, (2,), np.float32))
+    reader = ObservationReader(space)
+    read = reader({"a": np.array([[3.0, 4.0]]), "b": np.array([1])})
+    assert read.vectors.tolist() == [[0, 1, 3, 4]]
+    assert reader.n_numbers == 4
+
+
+@pytest.mark.parametrize("sides", [(5, 5), (5, 9), (7, 7), (9, 9), (12, 40), (20, 20), (56, 56)])
+def test_images_of_every_size_have_an_encoder(sides):
+    encoder = SmallImpalaCNN((3, *sides), 4)
+    images = torch.randint(256, (6, 3, *sides), dtype=torch.uint8)
+    batch = ObservationBatch.of(Observations(images[torch.tensor([0, 1, 2, 3, 4, 5, 0, 0, 1])]))
+    learned = encoder.learn(batch).each()
+    torch.testing.assert_close(learned[:6], encoder(Observations(images)), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("space", "why"),
+    [
+        (Box(0, 255, (3, 4, 8), np.uint8), "images of 4 x 8 pixels are too small"),
+        (Text(9), "Text"),
+        (Dict(a=IMAGE, b=IMAGE), "2 images"),
+        (Dict(a=Box(0, 1, (3, 9, 9), np.float32)), "a is Box"),
+    ],
+)
+def test_what_cannot_be_seen_is_refused_in_one_line(space, why):
+    with pytest.raises(UserError, match=why) as refused:
+        build_encoder(ObservationReader(space), 8)
+    assert len(refused.value.lines) == 1

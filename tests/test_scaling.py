@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+import torch
+
+from rewards.scaling import RewardScaling, configured_scaling
+from tests.agents import small_config
+
+
+def play(scaling, rewards, ended=None):
+    """Return every step's rewards, scaled; rewards and ended are [T, N]."""
+    scaling.begin()
+    ended = np.zeros(np.shape(rewards), bool) if ended is None else np.array(ended, bool)
+    return [scaling(np.array(row), ends) for row, ends in zip(rewards, ended, strict=True)]
+
+
+def test_the_returns_of_four_steps_by_hand():
+    scaling = RewardScaling(2, gamma=0.5)
+    first, second = play(scaling, [[1, -1], [0.5, 0]], ended=[[0, 1], [0, 0]])
+    # Discounted returns 1, -1: mean 0, variance 1.
+    np.testing.assert_allclose(first, [1, -1], atol=1e-6)
+    # Then 0.5 * 1 + 0.5 and, the episode being over, 0; 1, -1, 1, 0 have variance 0.6875.
+    assert scaling.statistics.variance == pytest.approx(0.6875, abs=1e-4)
+    np.testing.assert_allclose(second, [0.5 / np.sqrt(0.6875), 0], atol=1e-4)
+
+
+def test_an_ended_episode_leaves_no_return_behind():
+    rewards = [[1, 2], [3, 4]]
+    ended = play(RewardScaling(2, 0.9), rewards, ended=[[1, 1], [0, 0]])
+    undiscounted = play(RewardScaling(2, 0.0), rewards)
+    np.testing.assert_array_equal(ended, undiscounted)
+
+
+def test_new_episodes_begin_new_returns_but_keep_the_statistics():
+    scaling = RewardScaling(2, gamma=0.9)
+    for _ in range(2):
+        play(scaling, [[1.0, 2.0]])
+    assert scaling.statistics.mean == pytest.approx(1.5, abs=1e-3)
+    assert scaling.statistics.count == pytest.approx(4.0001)
+
+
+def test_rewards_are_clipped_to_one():
+    rewards = np.zeros((50, 2))
+    rewards[-1] = [100, -100]
+    np.testing.assert_array_equal(play(RewardScaling(2, gamma=0.99), rewards)[-1], [1, -1])
+
+
+def test_a_saved_scaling_continues_exactly(tmp_path):
+    script = np.random.default_rng(0).normal(size=(6, 3))
+    nowhere = np.zeros(3, bool)
+    scaling, restored = RewardScaling(3, 0.9), RewardScaling(3, 0.9)
+    play(scaling, script)
+    torch.save(scaling.state_dict(), tmp_path / "state.pt")
+    restored.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for row in script:
+        np.testing.assert_array_equal(scaling(row, nowhere), restored(row, nowhere))
+
+
+@pytest.mark.parametrize(
+    ("choice", "by_default", "scaled"),
+    [(None, True, True), (None, False, False), (True, False, True), (False, True, False)],
+)
+def test_the_settings_come_before_the_suite(choice, by_default, scaled):
+    config = small_config(normalize_reward=choice)
+    assert (configured_scaling(config, 3, by_default) is not None) == scaled
