@@ -1,0 +1,224 @@
+"""A trained GPT: attention to the last steps of the running episode."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from models.agent import Memory
+from models.language.causal_layer import Window
+from models.language.key_value_memory import KeyValueMemory
+from models.language.ring_window import RingWindow
+from models.memories.causal_attention import (
+    Attention,
+    PastAttention,
+    PreNormBlock,
+    SequenceAttention,
+    visible_steps,
+)
+from models.memories.positions import POSITIONS
+from models.memories.trained_memory import MemorySettings, NetworkSettings, TrainedMemory
+from utils.config import setting
+from utils.errors import UserError
+
+
+@dataclass(frozen=True)
+class GptSettings(NetworkSettings):
+    """What the GPT reads."""
+
+    memory_heads: int = setting("attention heads of a trained GPT", low=1, high=256)
+    memory_dropout: float = setting("share of a trained GPT's numbers dropped", low=0, high=0.9)
+    memory_positions: str = setting("how a trained GPT is told the time", choices=(*POSITIONS,))
+    mem_len: int = setting("memory length in steps", low=1, high=16_384)
+
+
+@dataclass
+class GptMemory:
+    """What is kept of N running episodes.
+
+    Attributes:
+        past: Keys and values; its ages count the steps that are kept, not those that were.
+        ages: Steps of each running episode so far.  [N]
+    """
+
+    past: KeyValueMemory
+    ages: Tensor
+
+    def copy(self) -> "GptMemory":
+        """Return a memory that shares nothing with this one."""
+        return GptMemory(self.past.copy(), self.ages.clone())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what is kept and the episodes' ages."""
+        return self.past.state_dict() | {"episode_ages": self.ages.clone()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take over a saved memory of the same settings and number of environments."""
+        self.past.load_state_dict(state)
+        self.ages = state["episode_ages"].to(self.ages.device, copy=True)
+
+    def advance(self, starts: Tensor) -> None:
+        """Keep the step whose keys and values were written last."""
+        self.past.advance(1, self.past.current_ages(starts))
+        self.ages = self.ages.masked_fill(starts, 0) + 1
+
+
+class Gpt(TrainedMemory):
+    """A pre-norm decoder on features (GPT-2, Radford et al. 2019; for RL Ni et al. 2023).
+
+    A step sees itself and the last M = `mem_len` steps of its episode, whose keys and values are
+    kept while acting (arXiv:2307.03864). Features of another width than the memory's are first
+    mapped to it. Positions count from the episode's start; of learned ones there are M + 1.
+
+    With more than one layer a step hears, through those it sees, of steps further back. `unroll`
+    knows of no step before those it is given. So it equals acting where the state was refreshed
+    from the first `n_context` of its steps, or where the episodes begin in it.
+    """
+
+    settings: ClassVar[type[MemorySettings]] = GptSettings
+
+    def __init__(self, n_features: int, settings: GptSettings) -> None:
+        super().__init__(n_features, settings)
+        self.width = settings.memory_width
+        self.n_head, dropout = settings.memory_heads, settings.memory_dropout
+        _check_heads(self.width, self.n_head)
+        self.n_context = self.mem_len = settings.mem_len
+        same = n_features == self.width
+        self.enter = nn.Identity() if same else nn.Linear(n_features, self.width)
+        self.positions = POSITIONS[settings.memory_positions](self.width, self.mem_len + 1)
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(
+            PreNormBlock(self.width, self.n_head, dropout) for _ in range(settings.memory_layers)
+        )
+        self.norm = nn.LayerNorm(self.width)
+
+    def initial(self, n_envs: int) -> GptMemory:
+        """Return a ring of empty slots, zero so that reading one does no harm."""
+        n_slots = self.mem_len + 1
+        head = n_slots, self.width // self.n_head
+        shape = len(self.blocks), self.n_head * n_envs, *head
+        keys, values = (torch.zeros(shape, device=self.device) for _ in range(2))
+        ages = torch.zeros(n_envs, dtype=torch.int64, device=self.device)
+        return GptMemory(KeyValueMemory(keys, values, ages, self.mem_len, n_slots), ages.clone())
+
+    @torch.no_grad()
+    def step(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
+        """Attend to the past and keep the step's keys and values."""
+        output = self.peek(x, state, starts)
+        cast(GptMemory, state).advance(starts)
+        return output
+
+    @torch.no_grad()
+    def peek(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
+        """Attend to the past, the step's keys and values staying in the free slot."""
+        return self._attend(x, cast(GptMemory, state), starts)[0]
+
+    def context(self, state: Memory, starts: Tensor) -> Tensor:
+        """Return how many steps of its episode come before the present one.  [N] int64"""
+        return cast(GptMemory, state).ages.masked_fill(starts, 0)
+
+    def unroll(self, x: Tensor, starts: Tensor, context: Tensor) -> Tensor:
+        """Attend within the sequences, all steps at once."""
+        return self._read(x, _ages(starts, context))[0]
+
+    @torch.no_grad()
+    def refresh(self, x: Tensor, starts: Tensor, context: Tensor, state: Memory) -> None:
+        """Replace all keys and values by those of the last P steps."""
+        n_steps = len(x)
+        if not 0 < n_steps <= self.n_context:
+            raise ValueError(f"a memory of {self.n_context} steps refreshed from {n_steps}")
+        ages = _ages(starts, context)
+        _, attentions = self._read(x, ages)
+        after, n_slots = ages[:, -1] + 1, self.mem_len + 1
+        cast(GptMemory, state).load_state_dict(
+            {
+                "keys": torch.stack([attention.keys for attention in attentions]),
+                "values": torch.stack([attention.values for attention in attentions]),
+                "ages": after.clamp(max=n_steps),
+                "position": torch.tensor(n_steps % n_slots),
+                "n_slots": torch.tensor(n_slots),
+                "episode_ages": after,
+            }
+        )
+
+    @torch.no_grad()
+    def attention(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
+        """Return where a step looks.  [L, N, H, 1, M+1]"""
+        _, attentions = self._attend(x, cast(GptMemory, state), starts)
+        maps = torch.stack([attention.weights for attention in attentions])  # [L, H*N, 1, n]
+        n_missing = self.mem_len + 1 - maps.shape[-1]
+        by_env = maps.unflatten(1, (self.n_head, len(x))).transpose(1, 2)
+        return nn.functional.pad(by_env, (n_missing, 0))
+
+    def _attend(
+        self, x: Tensor, state: GptMemory, starts: Tensor
+    ) -> tuple[Tensor, list[PastAttention]]:
+        """Return one step's output [N, D] and what its layers attended to."""
+        windows = _windows(state.past, state.past.current_ages(starts))
+        attentions = [PastAttention(window, self._dropped) for window in windows]
+        ages = self.context(state, starts)
+        return self._through(x[:, None], ages[:, None], attentions)[:, 0], attentions
+
+    def _read(self, x: Tensor, ages: Tensor) -> tuple[Tensor, list[SequenceAttention]]:
+        """Return the output [T, B, D] of features [T, B, F] and what the layers attended to."""
+        visible = visible_steps(ages, self.mem_len)
+        attentions = [SequenceAttention(visible, self._dropped) for _ in self.blocks]
+        return self._through(x.transpose(0, 1), ages, attentions).transpose(0, 1), attentions
+
+    def _through(self, x: Tensor, ages: Tensor, attentions: Sequence[Attention]) -> Tensor:
+        """Map features [N, K, F] of steps with these ages [N, K] to the output.  [N, K, D]"""
+        hidden = self.dropout(self.enter(x) + self.positions(ages))
+        for block, attention in zip(self.blocks, attentions, strict=True):
+            hidden = block(hidden, attention)
+        return self.norm(hidden)
+
+    @property
+    def _dropped(self) -> float:
+        """The share of attention weights that is dropped now."""
+        return self.dropout.p if self.training else 0.0
+
+
+def _check_heads(width: int, n_head: int) -> None:
+    if width % n_head:
+        raise UserError(
+            f"memory_heads: {n_head} heads cannot share memory_width={width}; choose a divisor"
+        )
+
+
+def _ages(starts: Tensor, context: Tensor) -> Tensor:
+    """Return how many steps of its episode come before each step.
+
+    Args:
+        starts: Where an episode begins.  [T, B] bool
+        context: The answer for the first step, where none begins there.  [B]
+
+    Returns:
+        [B, T] int64, where the context is
+    """
+    steps = torch.arange(len(starts), device=context.device)
+    begun = torch.where(starts.to(context.device).T, steps, -context[:, None])  # [B, T]
+    return steps - begun.cummax(dim=1).values
+
+
+def _windows(past: KeyValueMemory, ages: Tensor) -> Sequence[Window]:
+    """Return every layer's view of the past and of the slot that is written next.
+
+    On a CPU it ends at the oldest running episode; finding that out on a GPU would make the host
+    wait.
+    """
+    return _whole_ring(past, ages) if ages.is_cuda else past.windows(ages, past.n_past, 1)
+
+
+def _whole_ring(past: KeyValueMemory, ages: Tensor) -> list[RingWindow]:
+    """Return every layer's view of all slots; a mask hides what is not to be seen."""
+    slots = torch.arange(past.n_slots, device=ages.device)
+    new = slots[past.position : past.position + 1]
+    order = (slots - new - 1) % past.n_slots  # how many slots are older
+    distances = past.n_slots - 1 - order  # to the slot that is written
+    ended = distances > ages.clamp(max=past.n_past)[:, None]
+    return [
+        RingWindow(keys[:, : past.n_slots], values[:, : past.n_slots], new, order, ended[:, None])
+        for keys, values in zip(past.keys, past.values, strict=True)
+    ]

@@ -1,0 +1,79 @@
+"""A trained LSTM (Hochreiter & Schmidhuber 1997)."""
+
+from itertools import pairwise
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from models.agent import Memory, TensorMemory
+from models.memories.trained_memory import MemorySettings, NetworkSettings, TrainedMemory
+
+
+class Lstm(TrainedMemory):
+    """One or more layers of `torch.nn.LSTM`.
+
+    State and context are (h, c) of all layers side by side, [N, 2, L*D]. The state that an
+    episode was left in by earlier weights is gone on with as it is.
+    """
+
+    settings: ClassVar[type[MemorySettings]] = NetworkSettings
+
+    def __init__(self, n_features: int, settings: NetworkSettings) -> None:
+        super().__init__(n_features, settings)
+        self.width = settings.memory_width
+        self.lstm = nn.LSTM(n_features, self.width, settings.memory_layers)
+
+    def initial(self, n_envs: int) -> TensorMemory:
+        """Return zero states."""
+        n_numbers = self.lstm.num_layers * self.width
+        return TensorMemory(torch.zeros(n_envs, 2, n_numbers, device=self.device))
+
+    @torch.no_grad()
+    def step(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
+        """Advance every layer by one step."""
+        after = self._advanced(x, self.context(state, starts))
+        cast(TensorMemory, state).state.copy_(after)
+        return after[:, 0, -self.width :]
+
+    @torch.no_grad()
+    def peek(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
+        """Return the last layer's h [N, D] one step ahead."""
+        return self._advanced(x, self.context(state, starts))[:, 0, -self.width :]
+
+    def context(self, state: Memory, starts: Tensor) -> Tensor:
+        """Return (h, c) before the present step, zero where an episode starts.  [N, 2, L*D]"""
+        return _without_ended(cast(TensorMemory, state).state, starts)
+
+    def unroll(self, x: Tensor, starts: Tensor, context: Tensor) -> Tensor:
+        """Run from one step at which any episode starts to the next; quickest if that is the first.
+
+        The host has to know these steps: with `starts` on the CPU it waits for no device.
+        """
+        starting = starts[1:].any(dim=1).nonzero().squeeze(-1) + 1
+        outputs, state = [], self._by_layer(context)
+        for first, last in pairwise([0, *starting.tolist(), len(x)]):
+            begun = starts[first].to(x.device)
+            hidden, cell = (part.masked_fill(begun[:, None], 0.0) for part in state)
+            output, state = self.lstm(x[first:last], (hidden, cell))
+            outputs.append(output)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+    def _by_layer(self, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Return h and c [L, B, D] of contexts [B, 2, L*D]."""
+        by_layer = context.unflatten(-1, (-1, self.width)).permute(1, 2, 0, 3).contiguous()
+        return by_layer[0], by_layer[1]
+
+    def _advanced(self, x: Tensor, before: Tensor) -> Tensor:
+        """Return (h, c) [N, 2, L*D] of all layers after one more step."""
+        layers = (part.split(self.width, dim=-1) for part in before.unbind(1))
+        states = []
+        for hidden, cell, weights in zip(*layers, self.lstm.all_weights, strict=True):
+            x, cell = torch.lstm_cell(x, (hidden, cell), *weights)
+            states.append(torch.stack((x, cell), dim=1))
+        return states[0] if len(states) == 1 else torch.cat(states, dim=-1)
+
+
+def _without_ended(state: Tensor, starts: Tensor) -> Tensor:
+    """Return states [N, 2, L*D] with the rows of starting episodes at zero."""
+    return state.masked_fill(starts[:, None, None], 0.0)

@@ -1,0 +1,112 @@
+"""What every trained memory offers: one step for acting, whole sequences for learning."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from models.agent import Memory
+from utils.config import setting
+
+
+@dataclass(frozen=True)
+class MemorySettings:
+    """What a memory reads: nothing, unless it says more."""
+
+
+@dataclass(frozen=True)
+class NetworkSettings(MemorySettings):
+    """What a memory reads that is a network of layers."""
+
+    memory_width: int = setting("width of the trained memory", low=1, high=16_384)
+    memory_layers: int = setting("layers of the trained memory", low=1, high=128)
+
+
+class TrainedMemory(nn.Module, ABC):
+    """A network that reads features step by step, or whole sequences with gradients.
+
+    Both ways lead to the same numbers. The state of N running episodes belongs to the caller;
+    `starts` marks those that begin with the present features: they remember nothing.
+
+    For an update the caller stores `context` with each step; a sequence may begin at any step of
+    which the `n_context` steps before are given again, or as many as there are. The states of
+    running episodes that an update has made stale are computed anew by `refresh`.
+
+    Attributes:
+        settings: What it reads of a run's settings.
+        width: D, the width of what it returns.
+        n_context: How many steps before a sequence's own `unroll` has to be given.
+    """
+
+    settings: ClassVar[type[MemorySettings]] = MemorySettings
+    width: int
+    n_context: int = 0
+
+    def __init__(self, n_features: int, settings: MemorySettings) -> None:
+        super().__init__()
+
+    @abstractmethod
+    def initial(self, n_envs: int) -> Memory:
+        """Return the state of N episodes about to begin, on the network's device."""
+
+    @abstractmethod
+    def step(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
+        """Read one step without gradients and advance the state in place.
+
+        Args:
+            x: Features.  [N, F]
+            state: What was read before.
+            starts: Where an episode begins with these features.  [N] bool
+
+        Returns:
+            What is remembered, the present included.  [N, D]
+        """
+
+    @abstractmethod
+    def peek(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
+        """Return what `step` would, the state staying as it is.  [N, D]"""
+
+    @abstractmethod
+    def context(self, state: Memory, starts: Tensor) -> Tensor:
+        """Return what a sequence that begins with the present step starts from.  [N, ...]"""
+
+    @abstractmethod
+    def unroll(self, x: Tensor, starts: Tensor, context: Tensor) -> Tensor:
+        """Read whole sequences with gradients.
+
+        Args:
+            x: Features; what follows a sequence's end has no effect on it.  [T, B, F]
+            starts: Where an episode begins.  [T, B] bool
+            context: Stored with the first step of each sequence.  [B, ...]
+
+        Returns:
+            What is remembered at each step.  [T, B, D]
+        """
+
+    def refresh(self, x: Tensor, starts: Tensor, context: Tensor, state: Memory) -> None:
+        """Overwrite what is kept of the last P <= n_context steps by what the weights make of them.
+
+        The state is afterwards that of `unroll` after these steps. Memories whose state does not
+        depend on earlier weights, or is left as they made it, do nothing.
+
+        Args:
+            x: Features of these steps.  [P, N, F]
+            starts: Where an episode begins.  [P, N] bool
+            context: Stored with the first of them.  [N, ...]
+            state: Of the running episodes.
+        """
+
+    def attention(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor | None:
+        """Return where a step looks, the state staying as it is; None if it does not look.
+
+        The columns are the M steps before, oldest first, then the present one.
+        [L, N, H, 1, M+1]
+        """
+        return None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return next(self.parameters()).device

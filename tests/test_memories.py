@@ -1,0 +1,545 @@
+"""Trained memories: acting step by step and unrolling whole sequences lead to the same numbers."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from models.memories import (
+    MEMORIES,
+    GptSettings,
+    MemorySettings,
+    NetworkSettings,
+    build_memory,
+    gpt,
+)
+from tests import golden_data
+from utils.errors import UserError
+
+N_FEATURES, WIDTH, MEM_LEN = 7, 12, 5
+T, N_ENVS = 24, 4
+GPT = GptSettings(
+    memory_width=WIDTH,
+    memory_layers=3,
+    memory_heads=2,
+    memory_dropout=0.0,
+    memory_positions="sinusoidal",
+    mem_len=MEM_LEN,
+)
+KINDS = {
+    "none": ("none", MemorySettings()),
+    "LSTM": ("LSTM", NetworkSettings(WIDTH, 1)),
+    "LSTM of two layers": ("LSTM", NetworkSettings(WIDTH, 2)),
+    "GPT": ("GPT", GPT),
+    "GPT of one layer": ("GPT", replace(GPT, memory_layers=1)),
+    "GPT of learned positions": ("GPT", replace(GPT, memory_positions="learned")),
+}
+
+
+def shake(memory):
+    """Draw parameters anew, so large that every part of the network makes a difference."""
+    with torch.no_grad():
+        for parameter in memory.parameters():
+            parameter.normal_(std=0.5)
+
+
+def build(kind, n_features=N_FEATURES):
+    memory = build_memory(*(KINDS[kind][0], n_features, KINDS[kind][1]))
+    shake(memory)
+    return memory
+
+
+def build_gpt(n_features=N_FEATURES, **settings):
+    memory = build_memory("GPT", n_features, replace(GPT, **settings))
+    shake(memory)
+    return memory
+
+
+@pytest.fixture(params=KINDS)
+def memory(request):
+    return build(request.param)
+
+
+def stream():
+    """Return features [T, N, F] and starts [T, N] of episodes that end at different times."""
+    starts = torch.zeros(T, N_ENVS, dtype=torch.bool)
+    starts[0] = True
+    for t, n in [(3, 0), (4, 0), (9, 1), (15, 1), (17, 2), (20, 0), (22, 0)]:
+        starts[t, n] = True  # the last environment's episode goes on
+    return torch.randn(T, N_ENVS, N_FEATURES), starts
+
+
+def play(memory, x, starts, state=None):
+    """Return the outputs of single steps [T, N, D] and the contexts before them."""
+    state = memory.initial(x.shape[1]) if state is None else state
+    outputs, contexts = [], []
+    for features, begins in zip(x, starts, strict=True):
+        contexts.append(memory.context(state, begins).clone())
+        outputs.append(memory.step(features, state, begins).clone())
+    return torch.stack(outputs), contexts
+
+
+def assert_same(found, expected):
+    """Compare sums of a few dozen float32 products of numbers around 1."""
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
+
+
+def test_acting_equals_unrolling(memory):
+    x, starts = stream()
+    acted, contexts = play(memory, x, starts)
+    assert_same(memory.unroll(x, starts, contexts[0]), acted)
+
+
+def test_a_new_state_needs_no_start(memory):
+    x, starts = stream()
+    acted, contexts = play(memory, x, starts)
+    starts[0] = False
+    unmarked, _ = play(memory, x, starts)
+    assert torch.equal(unmarked, acted)
+    assert_same(memory.unroll(x, starts, contexts[0]), acted)
+
+
+@pytest.mark.parametrize("kind", ["none", "LSTM", "LSTM of two layers"])
+def test_a_sequence_may_begin_anywhere_from_its_context(kind):
+    memory = build(kind)
+    x, starts = stream()
+    acted, contexts = play(memory, x, starts)
+    for first in (3, 10, T - 1):
+        found = memory.unroll(x[first:], starts[first:], contexts[first])
+        assert_same(found, acted[first:])
+
+
+def test_a_gpt_of_one_layer_needs_no_more_than_its_context_steps():
+    memory = build("GPT of one layer")
+    x, starts = stream()
+    acted, contexts = play(memory, x, starts)
+    for first in (2, 7, 12):
+        found = memory.unroll(x[first:], starts[first:], contexts[first])[memory.n_context :]
+        assert_same(found, acted[first + memory.n_context :])
+
+
+@pytest.mark.parametrize("n_known", range(1, MEM_LEN + 1))
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("GPT")])
+def test_a_refreshed_state_goes_on_as_the_unrolled_sequence_does(kind, n_known):
+    memory = build(kind)
+    x, starts = stream()
+    state = memory.initial(N_ENVS)
+    _, contexts = play(memory, x[:12], starts[:12], state)
+    first = 12 - n_known
+    shake(memory)
+    memory.refresh(x[first:12], starts[first:12], contexts[first], state)
+    acted, _ = play(memory, x[12:], starts[12:], state)
+    unrolled = memory.unroll(x[first:], starts[first:], contexts[first])
+    assert_same(acted, unrolled[n_known:])
+
+
+def test_without_a_refresh_old_keys_and_values_stay():
+    memory = build("GPT")
+    x, starts = stream()
+    state = memory.initial(N_ENVS)
+    _, contexts = play(memory, x[:12], starts[:12], state)
+    shake(memory)
+    acted, _ = play(memory, x[12:], starts[12:], state)
+    unrolled = memory.unroll(x[7:], starts[7:], contexts[7])
+    assert (acted - unrolled[5:])[0].abs().max() > 0.01
+
+
+@pytest.mark.parametrize("kind", ["none", "LSTM"])
+def test_other_states_are_left_as_earlier_weights_made_them(kind):
+    memory = build(kind)
+    x, starts = stream()
+    state = memory.initial(N_ENVS)
+    _, contexts = play(memory, x[:8], starts[:8], state)
+    before = state.copy()
+    shake(memory)
+    memory.refresh(x[3:8], starts[3:8], contexts[3], state)
+    assert_states_equal(state, before)
+
+
+@pytest.mark.parametrize("n_steps", [0, MEM_LEN + 1])
+def test_a_refresh_from_more_steps_than_are_kept_is_refused(n_steps):
+    memory = build("GPT")
+    x, starts = stream()
+    state = memory.initial(N_ENVS)
+    context = memory.context(state, starts[0])
+    with pytest.raises(ValueError, match=f"{MEM_LEN} steps refreshed from {n_steps}"):
+        memory.refresh(x[:n_steps], starts[:n_steps], context, state)
+
+
+def assert_states_equal(state, other):
+    found, expected = state.state_dict(), other.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+
+
+def test_peeking_shows_the_next_step_and_leaves_the_state_alone(memory):
+    x, starts = stream()
+    state = memory.initial(N_ENVS)
+    for features, begins in zip(x, starts, strict=True):
+        before = state.copy()
+        seen = memory.peek(features, state, begins).clone()
+        memory.peek(torch.randn_like(features), state, ~begins)
+        assert_states_equal(state, before)
+        assert torch.equal(seen, memory.step(features, state, begins))
+
+
+def test_an_environment_depends_neither_on_its_neighbours_nor_on_their_number(memory):
+    x, starts = stream()
+    together, contexts = play(memory, x, starts)
+    unrolled = memory.unroll(x, starts, contexts[0])
+    for n in range(N_ENVS):
+        own = slice(n, n + 1)
+        alone, _ = play(memory, x[:, own], starts[:, own])
+        assert_same(together[:, own], alone)
+        assert_same(unrolled[:, own], memory.unroll(x[:, own], starts[:, own], contexts[0][own]))
+
+
+def test_a_saved_state_goes_on_as_its_original(memory):
+    x, starts = stream()
+    state, other = memory.initial(N_ENVS), memory.initial(N_ENVS)
+    play(memory, x[:11], starts[:11], state)
+    play(memory, x[11:14], starts[11:14], other)  # what it held before does not matter
+    other.load_state_dict(state.state_dict())
+    copied = state.copy()
+    expected, _ = play(memory, x[11:], starts[11:], state)
+    for twin in (other, copied):
+        assert torch.equal(play(memory, x[11:], starts[11:], twin)[0], expected)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "none"])
+def test_gradients_reach_every_parameter(kind):
+    memory = build(kind)
+    x, starts = stream()
+    context = memory.context(memory.initial(N_ENVS), starts[0])
+    memory.unroll(x, starts, context).square().sum().backward()
+    assert all(parameter.grad.abs().max() > 0 for parameter in memory.parameters())
+
+
+def seen_by_last(memory, starts):
+    """Return which steps the last one of a single sequence is computed from.  [T]"""
+    x = torch.randn(len(starts), 1, N_FEATURES, requires_grad=True)
+    context = memory.context(memory.initial(1), starts[0])
+    memory.unroll(x, starts, context)[-1].square().sum().backward()
+    return x.grad.abs().amax(dim=(1, 2)) > 0
+
+
+def test_a_gpt_of_one_layer_sees_exactly_mem_len_steps_back():
+    starts = torch.zeros(12, 1, dtype=torch.bool)
+    seen = seen_by_last(build("GPT of one layer"), starts)
+    assert seen.tolist() == [False] * (11 - MEM_LEN) + [True] * (MEM_LEN + 1)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "none"])
+def test_nothing_is_seen_across_an_episodes_start(kind):
+    starts = torch.zeros(6, 1, dtype=torch.bool)
+    starts[2] = True
+    assert seen_by_last(build(kind), starts).tolist() == [False] * 2 + [True] * 4
+
+
+def test_a_gpt_tells_the_same_step_early_and_late_in_an_episode_apart():
+    memory = build("GPT of one layer")
+    x, starts = torch.randn(1, 1, N_FEATURES), torch.zeros(1, 1, dtype=torch.bool)
+    early, late = (memory.unroll(x, starts, torch.tensor([age])) for age in (0, 1))
+    assert (early - late).abs().max() > 1e-3
+
+
+def test_learned_positions_stay_at_the_last_one():
+    memory = build("GPT of learned positions")
+    ages = torch.tensor([MEM_LEN - 1, MEM_LEN, MEM_LEN + 1, 1000])
+    vectors = memory.positions(ages)
+    assert not torch.equal(vectors[0], vectors[1])
+    assert torch.equal(vectors[1], vectors[2])
+    assert torch.equal(vectors[1], vectors[3])
+
+
+def test_a_gpt_agrees_with_pytorchs_own_layers():
+    memory = build_gpt(n_features=WIDTH, memory_layers=2)
+    x, starts = torch.randn(T, N_ENVS, WIDTH), stream()[1]
+    hidden = x.transpose(0, 1) + memory.positions(ages_by_counting(starts))
+    hidden_from = ~visible_by_counting(starts).repeat_interleave(2, dim=0)  # [N*H, T, T]
+    for block in memory.blocks:
+        hidden = pytorch_layer(block)(hidden, src_mask=hidden_from)
+    expected = memory.norm(hidden).transpose(0, 1)
+    assert_same(memory.unroll(x, starts, torch.zeros(N_ENVS, dtype=torch.int64)), expected)
+
+
+def ages_by_counting(starts):
+    ages = torch.zeros(starts.T.shape, dtype=torch.int64)
+    for n, t in itertools.product(range(N_ENVS), range(1, T)):
+        ages[n, t] = 0 if starts[t, n] else ages[n, t - 1] + 1
+    return ages
+
+
+def visible_by_counting(starts):
+    visible = torch.zeros(N_ENVS, T, T, dtype=torch.bool)
+    for n, t in itertools.product(range(N_ENVS), range(T)):
+        for back in range(min(MEM_LEN, t) + 1):
+            visible[n, t, t - back] = True
+            if starts[t - back, n]:
+                break
+    return visible
+
+
+def pytorch_layer(block):
+    layer = torch.nn.TransformerEncoderLayer(
+        WIDTH,
+        block.n_head,
+        4 * WIDTH,
+        dropout=0,
+        activation=lambda rows: F.gelu(rows, approximate="tanh"),
+        batch_first=True,
+        norm_first=True,
+    )
+    attention = layer.self_attn
+    layer.linear1, layer.linear2 = block.inner, block.outer
+    layer.norm1, layer.norm2 = block.attention_norm, block.feed_forward_norm
+    attention.in_proj_weight, attention.in_proj_bias = block.qkv.weight, block.qkv.bias
+    attention.out_proj.weight, attention.out_proj.bias = block.out.weight, block.out.bias
+    return layer
+
+
+def test_one_step_of_an_lstm_is_pytorchs_to_the_bit():
+    memory = build("LSTM")
+    x, starts = torch.randn(N_ENVS, N_FEATURES), torch.tensor([False, True, False, False])
+    state = memory.initial(N_ENVS)
+    state.state.normal_()
+    before = state.state.masked_fill(starts[:, None, None], 0)
+    hidden, cell = torch.lstm_cell(x, before.unbind(1), *memory.lstm.all_weights[0])
+    assert torch.equal(memory.context(state, starts), before)
+    assert torch.equal(memory.step(x, state, starts), hidden)
+    assert torch.equal(state.state, torch.stack((hidden, cell), dim=1))
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "LSTM of two layers"])
+def test_unrolling_an_lstm_over_one_episode_is_pytorchs_to_the_bit(kind):
+    memory = build(kind)
+    x, starts = torch.randn(T, N_ENVS, N_FEATURES), torch.zeros(T, N_ENVS, dtype=torch.bool)
+    context = torch.randn(N_ENVS, 2, memory.lstm.num_layers * WIDTH)
+    states = [torch.stack(part.split(WIDTH, dim=-1)) for part in context.unbind(1)]
+    expected, _ = memory.lstm(x, tuple(states))
+    assert torch.equal(memory.unroll(x, starts, context), expected)
+
+
+def test_an_lstm_draws_its_weights_as_pytorch_does():
+    torch.manual_seed(3)
+    expected = torch.nn.LSTM(N_FEATURES, WIDTH)
+    torch.manual_seed(3)
+    memory = build_memory("LSTM", N_FEATURES, KINDS["LSTM"][1])
+    pairs = zip(memory.lstm.parameters(), expected.parameters(), strict=True)
+    assert all(torch.equal(*pair) for pair in pairs)
+
+
+def test_attention_shows_where_a_step_looks():
+    memory = build_gpt(n_features=WIDTH, memory_layers=1)
+    x, starts = torch.randn(T, N_ENVS, WIDTH), stream()[1]
+    state = memory.initial(N_ENVS)
+    expected = attention_by_counting(memory, x, starts)
+    for t in range(T):
+        found = memory.attention(x[t], state, starts[t])
+        torch.testing.assert_close(found[0, :, :, 0], expected[:, :, t], atol=1e-5, rtol=0)
+        memory.step(x[t], state, starts[t])
+
+
+def attention_by_counting(memory, x, starts):
+    """Return the only layer's weights of the last M steps and the present.  [N, H, T, M+1]"""
+    (block,) = memory.blocks
+    hidden = x.transpose(0, 1) + memory.positions(ages_by_counting(starts))
+    queries, keys, _ = (
+        part.unflatten(-1, (2, -1)).transpose(1, 2)  # [N, H, T, d]
+        for part in block.qkv(block.attention_norm(hidden)).chunk(3, dim=-1)
+    )
+    scores = queries @ keys.transpose(-1, -2) / math.sqrt(WIDTH / 2)
+    visible = visible_by_counting(starts)[:, None]
+    weights = F.pad(scores.masked_fill(~visible, -math.inf).softmax(-1), (MEM_LEN, 0))
+    rows = [weights[:, :, t, t : t + MEM_LEN + 1] for t in range(T)]
+    return torch.stack(rows, dim=2)
+
+
+@pytest.mark.parametrize("kind", ["none", "LSTM"])
+def test_what_does_not_look_has_no_attention(kind):
+    memory = build(kind)
+    x, starts = stream()
+    assert memory.attention(x[0], memory.initial(N_ENVS), starts[0]) is None
+
+
+def test_the_view_of_the_whole_ring_shows_the_same(monkeypatch):
+    memory = build("GPT")
+    x, starts = stream()
+    state, other = memory.initial(N_ENVS), memory.initial(N_ENVS)
+    expected, contexts = play(memory, x[:12], starts[:12], state)
+    monkeypatch.setattr(gpt, "_windows", gpt._whole_ring)
+    assert_same(play(memory, x[:12], starts[:12], other)[0], expected)
+    for each in (state, other):
+        memory.refresh(x[7:12], starts[7:12], contexts[7], each)
+    seen = memory.attention(x[12], other, starts[12])
+    acted, _ = play(memory, x[12:], starts[12:], other)
+    monkeypatch.undo()
+    assert_same(seen, memory.attention(x[12], state, starts[12]))
+    assert_same(acted, play(memory, x[12:], starts[12:], state)[0])
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_a_gpu_no_step_waits_for_a_number(kind):
+    with torch._subclasses.FakeTensorMode():  # reading a number of such a tensor is an error
+        with torch.device("cuda"):
+            memory = build(kind)
+            x, starts = stream()
+        state = memory.initial(N_ENVS)
+        output = memory.peek(x[0], state, starts[0])
+        acted, contexts = play(memory, x[:3], starts[:3], state)
+        memory.refresh(x[1:3], starts[1:3], contexts[1], state)
+        if not kind.startswith("LSTM"):  # which is run from start to start
+            memory.unroll(x, starts, contexts[0])
+    assert output.is_cuda
+    assert acted.shape == (3, N_ENVS, memory.width)
+
+
+def test_reading_a_number_would_have_been_found():
+    with (
+        torch._subclasses.FakeTensorMode(),
+        pytest.raises(torch._subclasses.fake_tensor.DataDependentOutputException),
+    ):
+        torch.zeros(3, device="cuda").max().item()
+
+
+def test_dropout_acts_in_training_only():
+    memory = build_gpt(memory_dropout=0.5)
+    x, starts = stream()
+    context = torch.zeros(N_ENVS, dtype=torch.int64)
+    trained = [memory.unroll(x, starts, context) for _ in range(2)]
+    steps = [memory.peek(x[0], memory.initial(N_ENVS), starts[0]) for _ in range(2)]
+    assert not torch.equal(*trained)
+    assert not torch.equal(*steps)
+    memory.eval()
+    assert_same(play(memory, x, starts)[0], memory.unroll(x, starts, context))
+
+
+def test_dropout_falls_on_attention_weights_as_well():
+    memory = build_gpt(memory_dropout=0.5)
+    window = torch.randn(2 * N_ENVS, T, WIDTH // 2)
+    visible = torch.ones(N_ENVS, T, T, dtype=torch.bool)
+    attention = gpt.SequenceAttention(visible, memory._dropped)
+    found = [attention(window, window, window) for _ in range(2)]
+    assert not torch.equal(*found)
+
+
+def test_an_unknown_memory_is_refused_with_the_known_names():
+    with pytest.raises(UserError, match="unknown name 'LTSM', known: none, LSTM, GPT"):
+        build_memory("LTSM", N_FEATURES, KINDS["LSTM"][1])
+
+
+def test_heads_that_do_not_divide_the_width_are_refused():
+    with pytest.raises(UserError, match="memory_heads: 5 heads cannot share memory_width=12"):
+        build_gpt(memory_heads=5)
+
+
+def test_every_memory_says_how_wide_it_is_and_what_it_reads(memory):
+    x, starts = stream()
+    assert memory.step(x[0], memory.initial(N_ENVS), starts[0]).shape == (N_ENVS, memory.width)
+    assert type(memory) in MEMORIES.values()
+    assert memory.n_context == (MEM_LEN if isinstance(memory, gpt.Gpt) else 0)
+
+
+# The original of Ni et al. 2023 (arXiv:2307.03864): its own numbers.
+
+
+def original(name):
+    """Return a golden file's arrays, inputs [T+1, B, F] and another episode's [T+1, 1, F]."""
+    arrays = golden_data.load(f"memory_rl/{name}")
+    return arrays, embedded(arrays, "batch"), embedded(arrays, "acting")
+
+
+def embedded(arrays, part):
+    """Return what the sequence model reads: the last action beside the observation."""
+    actions = F.one_hot(arrays[f"{part}.actions"], int(arrays["config.n_actions"])).float()
+    last_actions = F.pad(actions, (*(0, 0) * (actions.dim() - 1), 1, 0))  # zero before the first
+    pieces = {"action_embedder": last_actions, "observ_embedder": arrays[f"{part}.observations"]}
+    layers = [golden_data.under(arrays, f"before.critic.{name}.fc.") for name in pieces]
+    found = [
+        F.linear(piece, layer["weight"], layer["bias"]).relu()
+        for piece, layer in zip(pieces.values(), layers, strict=True)
+    ]
+    features = torch.cat(found, dim=-1)
+    return features if part == "batch" else features[:, None]
+
+
+def assert_as_original(memory, name):
+    arrays, x, acting = original(name)
+    starts = torch.zeros(x.shape[:2], dtype=torch.bool)
+    starts[0] = True
+    context = memory.context(memory.initial(x.shape[1]), starts[0])
+    torch.testing.assert_close(
+        memory.unroll(x, starts, context), arrays["forward.hidden"], atol=1e-5, rtol=0
+    )
+    acted, _ = play(memory, acting, starts[:, :1])
+    torch.testing.assert_close(acted[:, 0], arrays["acting.step_hidden"], atol=1e-5, rtol=0)
+
+
+GPT_NAMES = {
+    "h.": "blocks.",
+    "ln_1": "attention_norm",
+    "ln_2": "feed_forward_norm",
+    "ln_f": "norm",
+    "attn.c_attn": "qkv",
+    "attn.c_proj": "out",
+    "mlp.c_fc": "inner",
+    "mlp.c_proj": "outer",
+}
+
+
+def gpt_parameters(arrays):
+    """Return the original's GPT under our names, matrices as [out, in]."""
+    found = {}
+    for name, value in golden_data.under(arrays, "before.critic.seq_model.transformer.").items():
+        for theirs, ours in GPT_NAMES.items():
+            name = name.replace(theirs, ours)
+        found[name] = value.T if value.dim() == 2 else value
+    return found
+
+
+def test_the_gpt_agrees_with_the_original():
+    arrays, x, _ = original("update_dqn_gpt")
+    settings = {
+        "memory_width": int(arrays["config.hidden_size"]),
+        "memory_layers": int(arrays["config.n_layer"]),
+        "memory_heads": int(arrays["config.n_head"]),
+        "mem_len": int(arrays["config.max_seq_length"]),
+    }
+    memory = build_gpt(n_features=x.shape[-1], **settings)
+    memory.load_state_dict(gpt_parameters(arrays))
+    assert_as_original(memory, "update_dqn_gpt")
+
+
+def test_the_lstm_agrees_with_the_original():
+    arrays, x, _ = original("update_dqn_lstm")
+    width, n_layer = (int(arrays[f"config.{name}"]) for name in ("hidden_size", "n_layer"))
+    memory = build_memory("LSTM", x.shape[-1], NetworkSettings(width, n_layer))
+    memory.lstm.load_state_dict(golden_data.under(arrays, "before.critic.seq_model.model."))
+    assert_as_original(memory, "update_dqn_lstm")
+
+
+@pytest.mark.parametrize("part", ["a", "b", "c"])
+def test_sinusoidal_positions_agree_with_the_original(part):
+    with np.load(golden_data.GOLDEN / "memory_rl" / "facts.npz") as arrays:
+        table = torch.from_numpy(arrays[f"positions.width_{part}"]).float()
+    positions = gpt.POSITIONS["sinusoidal"](table.shape[1], len(table))
+    torch.testing.assert_close(positions(torch.arange(len(table))), table, atol=1e-6, rtol=0)
+
+
+def test_a_gpts_blocks_start_as_in_the_original():
+    arrays = golden_data.load("memory_rl/update_dqn_gpt")
+    memory = build_memory("GPT", 128, replace(GPT, memory_width=128))
+    names = gpt_parameters(arrays).keys()
+    parameters = dict(memory.named_parameters())
+    assert {name.replace("blocks.1", "blocks.2") for name in names} <= parameters.keys()
+    for name, parameter in parameters.items():
+        if parameter.dim() == 2:
+            assert parameter.std().item() == pytest.approx(0.02, rel=0.05)
+            assert parameter.mean().abs() < 1e-3
+        else:
+            assert (parameter == float(name.endswith("norm.weight"))).all()
