@@ -11,7 +11,8 @@ from utils.errors import UserError, suggestion
 
 AGENTS = {
     "CNN-PPO": "models.baselines:CnnPpo",
-    "Impala-PPO": "models.baselines:ImpalaPpo",
+    "Impala-PPO": "models.baselines:LstmAgent",
+    "GPT": "models.baselines:GptAgent",
     "HELM": "models.helm:Helm",
     "HELMv2": "models.helmv2:HelmV2",
     "SHELM": "models.shelm:Shelm",

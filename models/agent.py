@@ -7,7 +7,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -76,18 +76,17 @@ class Batch(NamedTuple):
     """B samples of a rollout; for a sequential agent, whole sequences one after another.
 
     Attributes:
-        observations: What was seen: B, or for S sequences with what came before them, in the order
-            of time, the sum of `before` more.
+        observations: What was seen: B, or for S sequences with the steps before each, B' in all.
         actions: What was done.  [B] int64
         log_probs: Log-probability of the action when acting.  [B]
         values: The critic's value when acting.  [B]
         advantages: Not standardised.  [B]
         returns: Targets of the critic.  [B]
-        context: `Step.context` of the samples.  [B, ...]
+        context: `Step.context` of all that was seen.  [B, ...] or [B', ...]
         lengths: Length of each of S sequences, summing to B; None for single steps.
             [S] int64, on the CPU
-        before: Steps of the same episode, seen before each sequence, whose observations stand
-            before its own; None for single steps.  [S] int64, on the CPU
+        before: Steps of the same episode, seen before each sequence, that stand before its own;
+            None for single steps.  [S] int64, on the CPU
     """
 
     observations: ObservationBatch
@@ -121,7 +120,7 @@ class Agent(nn.Module, ABC):
         n_context: Steps before a sequence that learning must see again.
     """
 
-    sequential: ClassVar[bool] = False
+    sequential: bool = False
     n_context: int = 0
     reader: ObservationReader
 
@@ -182,5 +181,12 @@ class ActorCriticAgent(Agent):
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return log-probabilities, values and entropy of a batch, with gradients."""
 
-    def refresh(self, past: Percept, ages: Tensor, memory: Memory) -> None:
-        """Renew in place what a memory keeps of past steps after the weights have changed."""
+    def refresh(self, past: Observations, starts: Tensor, context: Tensor, memory: Memory) -> None:
+        """Renew in place what a memory keeps of past steps, after the weights have changed.
+
+        Args:
+            past: What was seen in the last P <= n_context steps.  [P, N, ...] of each kind
+            starts: Where an episode began.  [P, N] bool
+            context: `Step.context` of those steps.  [P, N, ...]
+            memory: Of the running episodes.
+        """

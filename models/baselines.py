@@ -1,6 +1,6 @@
-"""The baselines HELM is compared with: PPO without memory, with an LSTM, and chance."""
+"""What HELM is compared with: an encoder, a memory that is trained along or none, and chance."""
 
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from gymnasium.spaces import Discrete, Space
@@ -8,105 +8,125 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.agent import ActorCriticAgent, Agent, Batch, Evaluation, Memory, Step, TensorMemory
-from models.encoders import build_encoder
+from models.encoders import Encoder, build_encoder
 from models.heads import ActorCritic
 from models.images import Features
-from models.observations import ObservationReader, Percept
+from models.memories import TrainedMemory, build_memory
+from models.observations import ObservationReader, Observations, Percept
+
+SMALL = (16, 32)  # channels of the encoder before a memory
 
 
-class CnnPpo(ActorCriticAgent):
-    """CNN-PPO: sees the current observation, remembers nothing."""
+class TrainedMemoryAgent(ActorCriticAgent):
+    """Encoder → memory → heads, all trained.
 
-    def __init__(
-        self, config: Any, observation_space: Space, action_space: Discrete, n_features: int = 1024
-    ) -> None:
-        super().__init__()
-        self.reader = ObservationReader(observation_space)
-        self.encoder = build_encoder(self.reader, n_features, cache_mb=config.observation_cache_mb)
-        self.heads = ActorCritic(n_features, int(action_space.n))
+    Where the memory keeps nothing the heads see the present alone, and it learns from single steps;
+    else from whole sequences, each unrolled from what was stored with its first step.
 
-    def initial_memory(self, n_envs: int) -> TensorMemory:
-        """Return a memory of width 0."""
-        return TensorMemory(torch.zeros(n_envs, 0, device=self.device))
-
-    @torch.no_grad()
-    def act(self, percept: Percept, memory: Memory, deterministic: bool = False) -> Step:
-        """Choose actions from what is seen alone."""
-        features = self.encoder(percept.observations)
-        return self.heads.step(features, features[:, :0], deterministic)
-
-    @torch.no_grad()
-    def peek_values(self, percept: Percept, memory: Memory) -> Tensor:
-        """Return the values [N] of what is seen."""
-        return self.heads.values(self.encoder(percept.observations))
-
-    def evaluate(self, batch: Batch) -> Evaluation:
-        """Run encoder and heads on a batch."""
-        return self.heads.evaluate(self.encoder.learn(batch.observations), batch.actions)
-
-
-class ImpalaPpo(ActorCriticAgent):
-    """Impala-PPO: a smaller encoder followed by an LSTM that is trained along.
-
-    The memory and each step's context are (h, c), [N, 2, n_features]; the update runs every
-    sequence of a rollout from the state stored at its first step.
+    Args:
+        reader: Of the observation space.
+        encoder: Observations to features.
+        memory: Features to what is remembered.
+        n_actions: A.
     """
 
-    sequential: ClassVar[bool] = True
-
     def __init__(
-        self, config: Any, observation_space: Space, action_space: Discrete, n_features: int = 256
+        self, reader: ObservationReader, encoder: Encoder, memory: TrainedMemory, n_actions: int
     ) -> None:
         super().__init__()
-        self.reader = ObservationReader(observation_space)
-        self.encoder = build_encoder(self.reader, n_features, (16, 32), config.observation_cache_mb)
-        self.lstm = nn.LSTM(n_features, n_features)
-        self.heads = ActorCritic(n_features, int(action_space.n))
+        self.reader, self.encoder, self.memory = reader, encoder, memory
+        self.sequential, self.n_context = memory.remembers, memory.n_context
+        self.heads = ActorCritic(memory.width, n_actions)
+        self.register_load_state_dict_pre_hook(_rename_earlier)
 
-    def initial_memory(self, n_envs: int) -> TensorMemory:
-        """Return zero states."""
-        return TensorMemory(torch.zeros(n_envs, 2, self.lstm.hidden_size, device=self.device))
+    def initial_memory(self, n_envs: int) -> Memory:
+        """Return the state of a memory that has seen nothing."""
+        return self.memory.initial(n_envs)
 
     @torch.no_grad()
     def act(self, percept: Percept, memory: Memory, deterministic: bool = False) -> Step:
-        """Advance the LSTM by one step and choose actions from its output."""
-        memory = cast(TensorMemory, memory)
-        before = _without_ended(memory.state, percept.starts)
-        after = self._advance(percept, before)
-        memory.state.copy_(after)
-        return self.heads.step(after[:, 0], before, deterministic)
+        """Advance the memory by what is seen and choose actions from what is remembered."""
+        context = self.memory.context(memory, percept.starts)
+        remembered = self.memory.step(self.encoder(percept.observations), memory, percept.starts)
+        return self.heads.step(remembered, context, deterministic)
 
     @torch.no_grad()
     def peek_values(self, percept: Percept, memory: Memory) -> Tensor:
         """Return the values [N] of what is seen, the memory staying as it is."""
-        state = _without_ended(cast(TensorMemory, memory).state, percept.starts)
-        return self.heads.values(self._advance(percept, state)[:, 0])
+        features = self.encoder(percept.observations)
+        return self.heads.values(self.memory.peek(features, memory, percept.starts))
 
     def evaluate(self, batch: Batch) -> Evaluation:
-        """Run the LSTM over every sequence of the batch from its stored state."""
-        if batch.lengths is None:
-            raise ValueError("Impala-PPO learns from whole sequences, the batch has single steps")
-        features, row_of = self.encoder.learn(batch.observations)  # [U, F]
-        device, n_sequences = features.device, len(batch.lengths)
-        firsts = batch.lengths.cumsum(0) - batch.lengths
-        sequence_of = torch.arange(n_sequences).repeat_interleave(batch.lengths)
-        step_of = torch.arange(len(sequence_of)) - firsts[sequence_of]
-        place_of = (step_of * n_sequences + sequence_of).to(device)  # [B], among T*S
-        # Whatever stands after a sequence's end is read by the LSTM and by nothing else: quicker
-        # than packed sequences, whose steps differ in size.
-        shown = place_of.new_zeros(int(batch.lengths.max()), n_sequences)
-        own_rows = torch.arange(len(place_of), device=device)
-        shown.view(-1)[place_of] = own_rows if row_of is None else row_of
-        hidden, cell = batch.context[firsts.to(device)].transpose(0, 1).contiguous().split(1)
-        output, _ = self.lstm(F.embedding(shown, features), (hidden, cell))  # [T, S, F]
-        rows = Features(F.embedding(place_of, output.flatten(0, 1)))
-        return self.heads.evaluate(rows, batch.actions)
+        """Run encoder, memory and heads on a batch."""
+        features = self.encoder.learn(batch.observations)
+        if self.sequential:
+            features = Features(self._unrolled(features, batch))
+        return self.heads.evaluate(features, batch.actions)
 
-    def _advance(self, percept: Percept, state: Tensor) -> Tensor:
-        """Return the state [N, 2, F] after one more observation."""
-        features = self.encoder(percept.observations)
-        after = torch.lstm_cell(features, state.unbind(1), *self.lstm.all_weights[0])
-        return torch.stack(after, dim=1)
+    @torch.no_grad()
+    def refresh(self, past: Observations, starts: Tensor, context: Tensor, memory: Memory) -> None:
+        """Let the memory read past steps again."""
+        flat = past.map(lambda kind: kind.flatten(0, 1))
+        features = self.encoder(flat).unflatten(0, starts.shape)  # [P, N, F]
+        self.memory.refresh(features, starts, context[0], memory)
+
+    def _unrolled(self, features: Features, batch: Batch) -> Tensor:
+        """Return what is remembered at each step of the sequences.  [B, D]"""
+        if batch.lengths is None or batch.before is None:
+            raise ValueError("a memory learns from whole sequences, the batch has single steps")
+        rows, row_of = features  # [U, F], [B']
+        lengths = batch.before + batch.lengths  # [S], summing to B'
+        device, n_sequences = rows.device, len(lengths)
+        firsts = lengths.cumsum(0) - lengths
+        sequence_of = torch.arange(n_sequences).repeat_interleave(lengths)
+        step_of = torch.arange(len(sequence_of)) - firsts[sequence_of]
+        place_of = (step_of * n_sequences + sequence_of).to(device)  # [B'], among T*S
+        # Whatever stands after a sequence's end is read by the memory and by nothing else: quicker
+        # than packed sequences, whose steps differ in size.
+        shown = place_of.new_zeros(int(lengths.max()), n_sequences)
+        shown.view(-1)[place_of] = torch.arange(len(place_of)) if row_of is None else row_of
+        no_starts = torch.zeros(shown.shape, dtype=torch.bool)  # sequences are cut at those
+        context = batch.context[firsts.to(device)]
+        output = self.memory.unroll(F.embedding(shown, rows), no_starts, context)  # [T, S, D]
+        own = (step_of >= batch.before[sequence_of]).to(device)
+        return F.embedding(place_of[own], output.flatten(0, 1))
+
+
+class CnnPpo(TrainedMemoryAgent):
+    """No memory: CNN-PPO."""
+
+    def __init__(
+        self, config: Any, observation_space: Space, action_space: Discrete, n_features: int = 1024
+    ) -> None:
+        reader = ObservationReader(observation_space)
+        encoder = build_encoder(reader, n_features, cache_mb=config.observation_cache_mb)
+        memory = build_memory("none", n_features, config)
+        super().__init__(reader, encoder, memory, int(action_space.n))
+
+
+class _WithMemory(TrainedMemoryAgent):
+    """A smaller encoder followed by a memory of the same width."""
+
+    name: str
+
+    def __init__(self, config: Any, observation_space: Space, action_space: Discrete) -> None:
+        reader = ObservationReader(observation_space)
+        width = config.memory_width
+        encoder = build_encoder(reader, width, SMALL, config.observation_cache_mb)
+        memory = build_memory(self.name, width, config)
+        super().__init__(reader, encoder, memory, int(action_space.n))
+
+
+class LstmAgent(_WithMemory):
+    """An LSTM: Impala-PPO."""
+
+    name = "LSTM"
+
+
+class GptAgent(_WithMemory):
+    """A GPT that sees the last `mem_len` steps of its episode."""
+
+    name = "GPT"
 
 
 class RandomAgent(Agent):
@@ -136,6 +156,7 @@ class RandomAgent(Agent):
         )
 
 
-def _without_ended(state: Tensor, starts: Tensor) -> Tensor:
-    """Return the state [N, 2, F] with the rows of starting episodes at zero."""
-    return state.masked_fill(starts[:, None, None], 0.0)
+def _rename_earlier(agent: nn.Module, state: dict[str, Any], *_: object) -> None:
+    """Take the LSTM of checkpoints of format 2, which stood beside encoder and heads."""
+    for name in [name for name in state if name.startswith("lstm.")]:
+        state[f"memory.{name}"] = state.pop(name)

@@ -109,7 +109,8 @@ def outcome(folder: Path) -> dict[str, Any]:
     with (folder / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     checkpoint = load_checkpoint(folder / LAST)
-    kept = {name: checkpoint[name] for name in ("agent", "optimizer", "env_steps", "episodes")}
+    kept = {name: checkpoint[name] for name in ("agent", "learner", "env_steps")}
+    kept["episodes"] = checkpoint["collector"]["episodes"]
     metrics = [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
     return {"metrics": metrics, **kept}
 

@@ -20,7 +20,7 @@ import torch
 
 from envs import make_vector_env
 from models import AGENTS, build_agent
-from models.baselines import CnnPpo, ImpalaPpo
+from models.baselines import CnnPpo
 from tests.agents import small_config
 from tests.tiny_clip import tiny_settings
 from trainers.collector import Collector
@@ -30,17 +30,17 @@ from utils.seeding import seed_everything
 
 WARM_UP = 20_000
 ALLOWED = 0.05
-WIDTH = 16  # of the baselines, whose networks have no setting of their own
+WIDTH = 16  # of the encoder without memory, which has no setting of its own
 TINY = {
     "env": "RandomMaze-v0",  # ever new images: the observation cache fills and has to forget
     "observation_cache_mb": 1,
     "mem_len": 8,
+    "memory_width": 16,
     "n_envs": 16,
     "n_rollout_steps": 64,
     "n_epochs": 1,
     "n_batches": 2,
 }
-SLIM = {"CNN-PPO": CnnPpo, "Impala-PPO": ImpalaPpo}
 
 
 class Sample(NamedTuple):
@@ -81,7 +81,8 @@ def watch(name, n_steps, learner=Watched, **changes):
     seed_everything(config.seed)
     env = make_vector_env(config, config.seed)
     spaces = env.single_observation_space, env.single_action_space
-    agent = SLIM[name](config, *spaces, WIDTH) if name in SLIM else build_agent(config, *spaces)
+    slim = name == "CNN-PPO"
+    agent = CnnPpo(config, *spaces, WIDTH) if slim else build_agent(config, *spaces)
     watched = learner(config, agent)
     run = Run(config, watched, Collector(env, watched))
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):

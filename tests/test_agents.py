@@ -124,7 +124,9 @@ def test_an_environments_results_do_not_depend_on_its_neighbours_or_their_number
         steps = [
             agent.act(percept(images[t, columns], starts[t, columns]), memory) for t in range(12)
         ]
-        return torch.stack([torch.cat((s.values[:, None], s.context.flatten(1)), 1) for s in steps])
+        return torch.stack(
+            [torch.cat((s.values[:, None], s.context.reshape(len(s.values), -1)), 1) for s in steps]
+        )
 
     together = run([0, 1, 2, 3, 4])
     torch.testing.assert_close(run([3]), together[:, [3]], atol=5e-5, rtol=0)
@@ -304,3 +306,23 @@ def test_a_step_tells_the_probability_of_every_action(name):
     step = agent.act(percept(random_images(3), starts), agent.initial_memory(3))
     assert step.all_log_probs.exp().sum(-1).tolist() == pytest.approx([1, 1, 1])
     assert torch.equal(step.all_log_probs.gather(1, step.actions[:, None])[:, 0], step.log_probs)
+
+
+@pytest.mark.parametrize("name", ["Impala-PPO", "GPT"])
+def test_a_memory_that_reaches_across_rollouts_meets_the_policy_that_acted(name):
+    lengths = [3, 50, 17, 9]  # episodes within rollouts, across two, and longer than the memory
+    config, agent = build(name, n_envs=4, n_rollout_steps=8, mem_len=6, memory_layers=2)
+    collector = collecting(config, agent, CountingEnv(lengths))
+    learner = collector.learner
+    for _ in range(4):
+        rollout = collect_rollout(collector)
+        rollout.estimate(gamma=0.9, gae_lambda=0.9)
+        n = len(rollout.sequences.firsts)
+        for chosen in (torch.arange(n), torch.randperm(n)[:3]):
+            (batch,) = rollout.sequence_minibatches([chosen])
+            result = agent.evaluate(batch)
+            torch.testing.assert_close(result.log_probs, batch.log_probs, atol=1e-5, rtol=0)
+            torch.testing.assert_close(result.values, batch.values, atol=1e-5, rtol=0)
+        learner.update(progress=0.0)
+    if name == "GPT":
+        assert rollout.sequences.before.max() == 6

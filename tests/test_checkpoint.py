@@ -82,7 +82,7 @@ def test_a_run_with_damaged_checkpoints_only_says_so(tmp_path):
 
 def test_a_finished_run_and_changed_settings_are_refused(tmp_path):
     config = small_config(n_steps=60)
-    checkpoint = {**BARE, "config": vars(config), "env_steps": 30}
+    checkpoint = {**BARE, "config": vars(config), "env_steps": 30, "n_pending": 0, "learner": {}}
     save_checkpoint(tmp_path / LAST, checkpoint)
     assert unfinished_checkpoint(tmp_path, config)["env_steps"] == 30
     with pytest.raises(UserError, match=r"differs from the checkpoint in seed, gamma"):
@@ -91,6 +91,19 @@ def test_a_finished_run_and_changed_settings_are_refused(tmp_path):
         unfinished_checkpoint(tmp_path, small_config(save_ckpt=False))
     save_checkpoint(tmp_path / LAST, checkpoint | {"env_steps": 60})
     with pytest.raises(UserError, match=r"finished, it has had its 60 steps. Play it: python eval"):
+        unfinished_checkpoint(tmp_path, config)
+    save_checkpoint(tmp_path / LAST, checkpoint | {"env_steps": 60, "n_pending": 3})
+    assert unfinished_checkpoint(tmp_path, config)["n_pending"] == 3
+
+
+def test_a_checkpoint_of_an_earlier_version_can_be_played_but_not_gone_on_from(tmp_path):
+    config = small_config()
+    earlier = {**BARE, "config": vars(config), "env_steps": 30, "progress": {}}
+    save_checkpoint(tmp_path / LAST, earlier)
+    content = (tmp_path / LAST).read_bytes()
+    (tmp_path / LAST).write_bytes(content.replace(b"checkpoint 003", b"checkpoint 002", 1))
+    assert load_checkpoint(tmp_path / LAST)["env_steps"] == 30
+    with pytest.raises(UserError, match=r"of an earlier version, which this one can play but not"):
         unfinished_checkpoint(tmp_path, config)
 
 
@@ -134,10 +147,10 @@ def test_another_file_is_no_checkpoint(tmp_path):
     with pytest.raises(UserError, match="not a checkpoint"):
         load_checkpoint(tmp_path / LAST)
     torch.save({"format": 1}, tmp_path / LAST)
-    with pytest.raises(UserError, match="not a checkpoint of format 2, but of an earlier one"):
+    with pytest.raises(UserError, match="not a checkpoint of format 3, but of an earlier one"):
         load_checkpoint(tmp_path / LAST)
     (tmp_path / LAST).write_text(HEADER.format(99, "0" * 64))
-    with pytest.raises(UserError, match=r"format 2 \(found 99\)"):
+    with pytest.raises(UserError, match=r"format 3 \(found 99\)"):
         load_checkpoint(tmp_path / LAST)
 
 

@@ -1,9 +1,10 @@
+import dataclasses
 import math
 
 import pytest
 import torch
 
-from models.baselines import CnnPpo, ImpalaPpo
+from models.baselines import CnnPpo, LstmAgent
 from models.encoders import SmallImpalaCNN
 from models.heads import ActorCritic
 from models.helm import LanguageMemoryAgent
@@ -50,8 +51,9 @@ def golden_agent(name, config, arrays):
             observation_space, action_space, ImageToLanguage(), LanguageModelStub(width), 0
         )
     else:
-        kind = ImpalaPpo if name == "lstm" else CnnPpo
-        agent = kind(config, observation_space, action_space, n_features=width)
+        config = dataclasses.replace(config, memory_width=width)
+        kind = LstmAgent if name == "lstm" else CnnPpo
+        agent = kind(config, observation_space, action_space)
     small = SmallImpalaCNN(observation_space.shape, width, channels)
     setattr(agent, encoder, small)
     agent.heads = ActorCritic(before["heads.actor.0.weight"].shape[1], int(action_space.n))
@@ -72,6 +74,7 @@ def test_one_update_agrees_with_the_original(name):
 
     after = golden_data.parameters(arrays, "after.")
     for key, value in agent.state_dict().items():
+        key = key.removeprefix("memory.")
         torch.testing.assert_close(value, after[key], atol=2e-5, rtol=0, msg=lambda m, k=key: k + m)
     for key, value in golden_data.under(arrays, "log.").items():
         assert metrics[key] == pytest.approx(value.item(), rel=1e-4, abs=1e-5), key

@@ -43,9 +43,10 @@ def test_sequences_are_cut_at_episode_starts_and_at_the_rollouts_ends():
     rollout.starts[2, 0] = True  # environment 0: 2 + 2 steps
     rollout.starts[0, 1] = True  # an episode that opens with the rollout cuts nothing more
     rollout.starts[3, 2] = True  # environment 2: 3 + 1 steps
-    firsts, lengths = rollout.sequences
-    assert firsts.tolist() == [0, 2, 4, 8, 11]
-    assert lengths.tolist() == [2, 2, 4, 3, 1]
+    sequences = rollout.sequences
+    assert sequences.firsts.tolist() == [0, 2, 4, 8, 11]
+    assert sequences.lengths.tolist() == [2, 2, 4, 3, 1]
+    assert sequences.before.tolist() == [0] * 5
 
 
 def test_a_sequence_batch_holds_whole_sequences_one_after_another():
@@ -81,3 +82,26 @@ def test_an_image_seen_twice_is_passed_on_once():
     assert len(features.distinct) == 2
     assert features.each()[:, 0].tolist() == [4, 4, 5, 4]
     assert batch.observations.images.pixels()[:, 0, 0, 0].tolist() == [4, 4, 5, 4]
+
+
+def test_a_sequence_shows_the_steps_of_its_episode_before_the_rollout():
+    first, second = numbered_rollout(), numbered_rollout()
+    first.starts[1, 0] = True  # environment 0: three steps before, environment 1: four, 2: none
+    second.starts[0, 2] = True
+    second.starts[2, 1] = True
+    second.past = first.past_of_next(n_context=4)
+    assert second.sequences.before.tolist() == [3, 4, 0, 0]
+    (batch,) = second.sequence_minibatches([torch.tensor([0, 2, 3])])
+    seen = [1, 2, 3, 0, 1, 2, 3, 6, 7, 8, 9, 10, 11]
+    assert batch.observations.images.pixels()[:, 0, 0, 0].tolist() == seen
+    assert batch.context[:, 0].tolist() == seen
+    assert batch.actions.tolist() == [0, 1, 2, 3, 6, 7, 8, 9, 10, 11]
+    assert (batch.lengths.tolist(), batch.before.tolist()) == ([4, 2, 4], [3, 0, 0])
+
+
+def test_what_was_before_is_kept_over_several_short_rollouts():
+    first, second = numbered_rollout(n_steps=2), numbered_rollout(n_steps=2)
+    second.past = first.past_of_next(n_context=3)
+    past = second.past_of_next(n_context=3)
+    assert past.context[:, 1, 0].tolist() == [3, 2, 3]
+    assert past.of_running_episodes().tolist() == [3, 3, 3]

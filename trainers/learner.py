@@ -71,8 +71,8 @@ class Learner(Protocol):
         What each rank has of its own stands under "own".
         """
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+    def load_state_dict(self, state: dict[str, Any], pending: bool = True) -> None:
+        """Go on from what `state_dict` returned; with what is pending only if asked for."""
 
 
 class RewardTransform(Protocol):

@@ -16,7 +16,7 @@ from trainers.guards import NotFiniteError
 from trainers.learner import Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.ranks import Ranks
-from trainers.rollout import Rollout
+from trainers.rollout import Past, Rollout
 from trainers.schedules import Coefficients, configured_schedules
 from utils.config import Config
 from utils.running_statistics import RunningMeanVariance
@@ -44,6 +44,8 @@ class PPO:
         self.advantage_statistics = RunningMeanVariance()
         self.n_epochs_done = 0
         self.rollout: Rollout | None = None
+        self.past: Past | None = None  # steps before the next rollout that it will need again
+        self._memory_is_stale = False
 
     @property
     def n_pending(self) -> int:
@@ -57,13 +59,17 @@ class PPO:
 
     def act(self, percept: Percept, memory: Memory) -> Step:
         """Sample actions from the policy, which is all the exploration there is."""
+        if self._memory_is_stale and self.past is not None:
+            self.agent.refresh(*self.past, memory)
+        self._memory_is_stale = False
         return self.agent.act(percept, memory)
 
     def observe(self, transition: Transition) -> None:
         """Keep a step in the rollout."""
         if self.rollout is None:
             step, observations = transition.step, transition.percept.observations
-            self.rollout = Rollout(self.config.n_rollout_steps, observations, step.context)
+            n_steps = self.config.n_rollout_steps
+            self.rollout = Rollout(n_steps, observations, step.context, self.past)
         if self.config.bootstrap_truncated and transition.truncated.any():
             # Stands for what the episode would still have brought.
             beyond = self.config.gamma * self._values_at_time_limit(transition)
@@ -108,6 +114,8 @@ class PPO:
         metrics = dict(zip(names, table.mean(0).tolist(), strict=True))
         if not math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"]):
             raise NotFiniteError(self._first_not_finite(rollout, orders, logged))
+        if self.agent.n_context:
+            self.past, self._memory_is_stale = rollout.past_of_next(self.agent.n_context), True
         self.rollout = None
         metrics |= {name: logged[-1][name].item() for name in ("train/adv_mean", "train/adv_std")}
         metrics |= {f"train/{name}": value for name, value in now._asdict().items()}
@@ -122,21 +130,33 @@ class PPO:
 
     def state_dict(self, pending: bool = True) -> dict[str, Any]:
         """Return optimiser, statistics and counts, and the rollout that is being collected."""
-        rollout = self.rollout.state_dict() if pending and self.rollout else None
+        own = {}
+        if pending:
+            own = {
+                "rollout": None if self.rollout is None else self.rollout.state_dict(),
+                "past": None if self.past is None else self.past.state_dict(),
+                "memory_is_stale": self._memory_is_stale,
+            }
         return {
             "optimizer": self.optimizer.state_dict(),
             "advantages": self.advantage_statistics.state_dict(),
             "n_epochs_done": self.n_epochs_done,
-            "own": {"rollout": rollout},
+            "own": own,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+    def load_state_dict(self, state: dict[str, Any], pending: bool = True) -> None:
+        """Go on from what `state_dict` returned; with what is pending only if asked for."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.advantage_statistics.load_state_dict(state["advantages"])
         self.n_epochs_done = state["n_epochs_done"]
-        if state["own"]["rollout"] is not None:
-            self.rollout = Rollout.from_state_dict(state["own"]["rollout"], self.agent.device)
+        own, device = state["own"], self.agent.device
+        if not (pending and own):
+            return
+        self._memory_is_stale = own["memory_is_stale"]
+        if own["rollout"] is not None:
+            self.rollout = Rollout.from_state_dict(own["rollout"], device)
+        if own["past"] is not None:
+            self.past = Past.from_state_dict(own["past"], device)
 
     def _values_at_time_limit(self, transition: Transition) -> Tensor:
         """Return the value of the last observation where a time limit cut in, else 0.  [N]"""

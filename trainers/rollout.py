@@ -18,16 +18,48 @@ from trainers.losses import generalized_advantages
 STORED = ("starts", "actions", "log_probs", "values", "context", "rewards", "continues")
 
 
+class Past(NamedTuple):
+    """The last P steps before a rollout, for agents that must see them again.
+
+    Attributes:
+        observations: [P, N, ...] of each kind
+        starts: Where an episode began.  [P, N] bool
+        context: `Step.context`.  [P, N, ...]
+    """
+
+    observations: Observations
+    starts: Tensor
+    context: Tensor
+
+    def of_running_episodes(self) -> Tensor:
+        """Return how many of the steps belong to the episode each environment is in.  [N] int64"""
+        n_steps = len(self.starts)
+        since_last = self.starts.flip(0).int().argmax(0) + 1
+        return torch.where(self.starts.any(0), since_last, n_steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the steps."""
+        return self._asdict() | {"observations": self.observations._asdict()}
+
+    @classmethod
+    def from_state_dict(cls, state: dict[str, Any], device: torch.device) -> "Past":
+        """Return the steps that `state_dict` returned."""
+        seen = Observations(**state["observations"]).map(lambda kind: kind.to(device))
+        return cls(seen, state["starts"].to(device), state["context"].to(device))
+
+
 class Sequences(NamedTuple):
     """The pieces of a rollout between episode starts and its own ends, environment by environment.
 
     Attributes:
         firsts: Sample with which each sequence opens.  [S] int64, on the CPU
         lengths: Steps of each sequence, summing to T*N.  [S] int64, on the CPU
+        before: Steps of its episode in the past that is kept.  [S] int64, on the CPU
     """
 
     firsts: Tensor
     lengths: Tensor
+    before: Tensor
 
 
 class Rollout:
@@ -37,6 +69,7 @@ class Rollout:
         n_steps: T.
         observations: An example of what is stored at each step.
         context: An example of `Step.context`.  [N, ...]
+        past: What was before it, if that is needed again.
 
     Attributes:
         observations: [T, N, ...] of each kind
@@ -44,7 +77,10 @@ class Rollout:
         bootstrap: The critic's value of what follows the last step, once it is there.  [N]
     """
 
-    def __init__(self, n_steps: int, observations: Observations, context: Tensor) -> None:
+    def __init__(
+        self, n_steps: int, observations: Observations, context: Tensor, past: Past | None = None
+    ) -> None:
+        self.past = past
         n_envs, device = len(context), context.device
         self.n_steps, self.n_envs, self.n_stored = n_steps, n_envs, 0
         self.observations = observations.map(lambda kind: kind.new_empty((n_steps, *kind.shape)))
@@ -61,8 +97,32 @@ class Rollout:
 
     @cached_property
     def _batch_of_all(self) -> ObservationBatch:
-        """All observations by step and then environment; to be asked for when they are there."""
-        return ObservationBatch.of(self.observations.map(lambda kind: kind.flatten(0, 1)))
+        """All observations, the past's first, by step and then environment.
+
+        To be asked for when they are there.
+        """
+        seen = self.observations
+        if self.past is not None:
+            seen = seen.map(lambda kind, past: torch.cat((past, kind)), self.past.observations)
+        return ObservationBatch.of(seen.map(lambda kind: kind.flatten(0, 1)))
+
+    @property
+    def n_past(self) -> int:
+        """P."""
+        return 0 if self.past is None else len(self.past.starts)
+
+    def past_of_next(self, n_context: int) -> Past:
+        """Return the last steps of this full rollout and of what was before it."""
+        own = Past(self.observations, self.starts, self.context)
+        if self.past is not None:
+            before = self.past
+            own = Past(
+                own.observations.map(lambda new, old: torch.cat((old, new)), before.observations),
+                torch.cat((before.starts, own.starts)),
+                torch.cat((before.context, own.context)),
+            )
+        observations = own.observations.map(lambda kind: kind[-n_context:].clone())
+        return Past(observations, own.starts[-n_context:].clone(), own.context[-n_context:].clone())
 
     @property
     def is_full(self) -> bool:
@@ -96,6 +156,7 @@ class Rollout:
         observations = self.observations.map(lambda kind: kind[:n].clone())._asdict()
         return {
             "n_steps": self.n_steps,
+            "past": None if self.past is None else self.past.state_dict(),
             "observations": observations,
             "bootstrap": self.bootstrap,
             **stored,
@@ -106,7 +167,8 @@ class Rollout:
         """Return the rollout whose steps `state_dict` returned."""
         seen = Observations(**state["observations"])
         first = seen.map(lambda kind: kind[0].to(device))
-        rollout = cls(state["n_steps"], first, state["context"][0].to(device))
+        past = None if state["past"] is None else Past.from_state_dict(state["past"], device)
+        rollout = cls(state["n_steps"], first, state["context"][0].to(device), past)
         rollout.n_stored = n = len(state["starts"])
         rollout.observations.map(lambda kept, kind: kept[:n].copy_(kind), seen)
         rollout.bootstrap = state["bootstrap"].to(device)
@@ -133,26 +195,50 @@ class Rollout:
         opens[0] = True
         firsts = opens.T.flatten().nonzero().squeeze(-1)  # [N, T] read environment by environment
         ends = torch.cat((firsts[1:], firsts.new_tensor([self.n_samples])))
-        return Sequences(firsts, ends - firsts)
+        return Sequences(firsts, ends - firsts, self._before(firsts))
+
+    def _before(self, firsts: Tensor) -> Tensor:
+        """Return how many steps of its episode stand before each sequence in the past.  [S]"""
+        n, t = firsts // self.n_steps, firsts % self.n_steps
+        if self.past is None:
+            return torch.zeros_like(firsts)
+        goes_on = (t == 0) & ~self.starts[0].cpu()[n]
+        return self.past.of_running_episodes().cpu()[n] * goes_on
 
     def sequence_minibatches(self, parts: Iterable[Tensor]) -> Iterator[Batch]:
         """Yield a batch of whole sequences of each part: numbers of sequences, on the CPU."""
-        firsts, lengths = self.sequences
         for chosen in parts:
-            pieces = zip(firsts[chosen].tolist(), lengths[chosen].tolist(), strict=True)
-            ranges = [torch.arange(first, first + n) for first, n in pieces]
-            samples = torch.cat((firsts[:0], *ranges))
-            yield self._batch(samples.to(self.starts.device), lengths[chosen])
+            firsts, lengths, before = (each[chosen] for each in self.sequences)
+            batch = self._batch(_ranges(firsts, lengths).to(self.starts.device))
+            if self.past is not None:
+                batch = self._with_past(batch, firsts, before, lengths)
+            yield batch._replace(lengths=lengths, before=before)
 
-    def _batch(self, samples: Tensor, lengths: Tensor | None = None) -> Batch:
+    def _with_past(self, batch: Batch, firsts: Tensor, before: Tensor, lengths: Tensor) -> Batch:
+        """Return a batch that shows the steps before each sequence as well."""
+        assert self.past is not None, "asked for where there is one"
+        n, t = firsts // self.n_steps, firsts % self.n_steps - before  # below 0 in the past
+        seen = before + lengths
+        rows = self.n_past + _ranges(t, seen)
+        rows = (rows * self.n_envs + n.repeat_interleave(seen)).to(self.starts.device)
+        context = torch.cat((self.past.context, self.context)).flatten(0, 1)
+        return batch._replace(observations=self._batch_of_all.select(rows), context=context[rows])
+
+    def _batch(self, samples: Tensor) -> Batch:
         n, t = samples // self.n_steps, samples % self.n_steps
         return Batch(
-            observations=self._batch_of_all.select(t * self.n_envs + n),
+            observations=self._batch_of_all.select((self.n_past + t) * self.n_envs + n),
             actions=self.actions[t, n],
             log_probs=self.log_probs[t, n],
             values=self.values[t, n],
             advantages=self.advantages[t, n],
             returns=self.returns[t, n],
             context=self.context[t, n],
-            lengths=lengths,
         )
+
+
+def _ranges(firsts: Tensor, lengths: Tensor) -> Tensor:
+    """Return the numbers from each of S firsts on, as many as its length, one after another."""
+    starts = lengths.cumsum(0) - lengths
+    of = torch.arange(len(firsts)).repeat_interleave(lengths)
+    return firsts[of] + torch.arange(len(of)) - starts[of]

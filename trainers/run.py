@@ -155,9 +155,9 @@ class Run:
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Put a saved state into a new run; return whether its episodes go on, too."""
         self.learner.agent.load_state_dict(state["agent"])
-        self.learner.load_state_dict(state["learner"])
         self.seconds, self.best_return = state["run"]["seconds"], state["run"]["best_return"]
         goes_on = self.collector.load_state_dict(state["collector"], self.config.seed)
+        self.learner.load_state_dict(state["learner"], pending=goes_on)
         set_random_state(state["own"]["random"])
         return goes_on
 

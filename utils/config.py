@@ -74,6 +74,14 @@ class Config:
         "type of the language model's weights and products", choices=("float32", "bfloat16")
     )
 
+    memory_width: int = setting("width of a trained memory", low=1, high=16_384)
+    memory_layers: int = setting("layers of a trained memory", low=1, high=128)
+    memory_heads: int = setting("attention heads of a trained GPT", low=1, high=256)
+    memory_dropout: float = setting("share of a trained GPT's numbers dropped", low=0, high=0.9)
+    memory_positions: str = setting(
+        "how a trained GPT is told the time", choices=("sinusoidal", "learned")
+    )
+
     n_steps: int = setting(
         "environment steps to train for, all environments together", low=1, high=10**12
     )

@@ -1,6 +1,6 @@
 """A memory that keeps nothing, for agents that see all they need."""
 
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -11,6 +11,8 @@ from models.memories.trained_memory import MemorySettings, TrainedMemory
 
 class NoMemory(TrainedMemory):
     """Hands the present features on; its state and contexts are of width 0."""
+
+    remembers: ClassVar[bool] = False
 
     def __init__(self, n_features: int, settings: MemorySettings) -> None:
         super().__init__(n_features, settings)

@@ -37,11 +37,13 @@ class TrainedMemory(nn.Module, ABC):
     Attributes:
         settings: What it reads of a run's settings.
         width: D, the width of what it returns.
+        remembers: Whether what it returns depends on earlier steps.
         n_context: How many steps before a sequence's own `unroll` has to be given.
     """
 
     settings: ClassVar[type[MemorySettings]] = MemorySettings
     width: int
+    remembers: ClassVar[bool] = True
     n_context: int = 0
 
     def __init__(self, n_features: int, settings: MemorySettings) -> None:
