@@ -69,3 +69,19 @@ def test_the_list_shows_every_file(capsys):
     printed = capsys.readouterr().out
     assert all(name in printed for name in NAMES)
     assert "25,000,000" in printed
+
+
+def test_the_list_marks_the_mem_len_that_the_released_code_ignored(capsys):
+    main.main(["--list-configs"])
+    *rows, _, note, more = capsys.readouterr().out.splitlines()
+    marked = {row.split()[0] for row in rows if row.endswith("*")}
+    helm = [row for row in PUBLISHED.values() if row["model"] in ("HELM", "HELMv2")]
+    ignored = {
+        name
+        for name, row in PUBLISHED.items()
+        if row["model"] in ("HELM", "HELMv2") and row["mem_len"] != "511"
+    }
+    assert (len(marked), len(helm)) == (28, 32)
+    assert marked == ignored
+    assert "ignored mem_len for HELM and HELMv2 and ran 511" in note
+    assert "--var mem_len=511" in more
