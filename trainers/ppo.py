@@ -230,8 +230,8 @@ class PPOTrainer:
         return metrics
 
     def coefficients(self, progress: float) -> Coefficients:
-        """Return the scheduled coefficients after a share of the run."""
-        return Coefficients(*(schedule.value(min(progress, 1.0)) for schedule in self.schedules))
+        """Return the scheduled coefficients of the update at this share of the run."""
+        return Coefficients(*(schedule.value(progress) for schedule in self.schedules))
 
     @property
     def mean_return(self) -> float:
@@ -328,7 +328,7 @@ class PPOTrainer:
         """Return advantages [B] standardised, or divided by their running standard deviation."""
         if self.config.adv_norm:
             self.advantage_statistics.update(advantages.cpu())
-            return advantages / (self.advantage_statistics.variance**0.5 + 1e-8)
+            return advantages / (self.advantage_statistics.variance + 1e-8) ** 0.5
         if len(advantages) < 2:  # one sample has no spread to divide by
             return advantages
         return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
