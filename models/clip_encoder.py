@@ -108,9 +108,10 @@ def check_encoder(name: str, pretrained: str) -> None:
 class ClipEncoder(ImageTextEncoder):
     """CLIP (Radford et al. 2021, arXiv:2103.00020), any of open_clip's models.
 
-    Images are prepared as in the original implementation of HELM, see `Preprocessing`. OpenAI's
-    published weights belong to the QuickGELU variant of a model: a tag of the hub chooses it, a
-    local file needs it in the name (`ViT-B-16-quickgelu`).
+    Images are prepared as in the original implementation of HELM, see `Preprocessing`, and encoded
+    in single precision, where the original takes half precision on a GPU. OpenAI's published
+    weights belong to the QuickGELU variant of a model: a tag of the hub chooses it, a local file
+    needs it in the name (`ViT-B-16-quickgelu`).
     """
 
     def __init__(self, name: str, pretrained: str = "openai", device: str = "cpu") -> None:
