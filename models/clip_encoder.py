@@ -108,9 +108,10 @@ def check_encoder(name: str, pretrained: str) -> None:
 class ClipEncoder(ImageTextEncoder):
     """CLIP (Radford et al. 2021, arXiv:2103.00020), any of open_clip's models.
 
-    Images are resized as by open_clip's own preprocessing, but on the device and in floating
-    point. OpenAI's published weights belong to the QuickGELU variant of a model: a tag of the hub
-    chooses it, a local file needs it in the name (`ViT-B-16-quickgelu`).
+    Images are prepared as in the original implementation of HELM, see `Preprocessing`, and encoded
+    in single precision, where the original takes half precision on a GPU. OpenAI's published
+    weights belong to the QuickGELU variant of a model: a tag of the hub chooses it, a local file
+    needs it in the name (`ViT-B-16-quickgelu`).
     """
 
     def __init__(self, name: str, pretrained: str = "openai", device: str = "cpu") -> None:
@@ -164,7 +165,11 @@ class ClipEncoder(ImageTextEncoder):
 
 
 class Preprocessing(NamedTuple):
-    """How images become what an encoder was trained on.
+    """How images become what an encoder takes.
+
+    As in the original implementation of HELM, which gave CLIP's own steps tensors in [0, 1]: cubic
+    convolution with a = -0.75, sampled without antialiasing, so that what overshoots beyond [0, 1]
+    stays. open_clip on pictures of eight bits uses a = -0.5, antialiases and cuts off.
 
     Attributes:
         size: Height and width the encoder takes.
@@ -195,10 +200,7 @@ class Preprocessing(NamedTuple):
     def __call__(self, images: Tensor) -> Tensor:
         """Resize images in [0, 1], [N, 3, H, W], cut out the middle and standardise the colours."""
         height, width = self._scaled(*images.shape[-2:])
-        # One side after the other, since PIL cuts off what overshoots after each.
-        for sides in ((images.shape[-2], width), (height, width)):
-            images = F.interpolate(images, sides, mode=self.interpolation, antialias=True)
-            images = images.clamp(0, 1)
+        images = F.interpolate(images, (height, width), mode=self.interpolation)
         top, left = round((height - self.size[0]) / 2), round((width - self.size[1]) / 2)
         images = images[..., top : top + self.size[0], left : left + self.size[1]]
         mean, std = (images.new_tensor(each)[:, None, None] for each in (self.mean, self.std))

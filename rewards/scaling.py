@@ -37,7 +37,7 @@ class RewardScaling:
 
     Args:
         n_envs: N.
-        gamma: Discount per step.
+        gamma: Discount per step, the run's; the original takes 0.99 here whatever the run's is.
     """
 
     def __init__(self, n_envs: int, gamma: float) -> None:

@@ -125,8 +125,8 @@ class PPO:
         return metrics
 
     def coefficients(self, progress: float) -> Coefficients:
-        """Return the scheduled coefficients after a share of the run."""
-        return Coefficients(*(schedule.value(min(progress, 1.0)) for schedule in self.schedules))
+        """Return the scheduled coefficients of the update at this share of the run."""
+        return Coefficients(*(schedule.value(progress) for schedule in self.schedules))
 
     def state_dict(self, pending: bool = True) -> dict[str, Any]:
         """Return optimiser, statistics and counts, and the rollout that is being collected."""
@@ -211,7 +211,7 @@ class PPO:
         """Return advantages [B] standardised, or divided by their running standard deviation."""
         if self.config.adv_norm:
             self.advantage_statistics.update(advantages.cpu())
-            return advantages / (self.advantage_statistics.variance**0.5 + 1e-8)
+            return advantages / (self.advantage_statistics.variance + 1e-8) ** 0.5
         if len(advantages) < 2:  # one sample has no spread to divide by
             return advantages
         return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
