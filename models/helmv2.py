@@ -22,6 +22,7 @@ from models.image_to_language import ImageToLanguage
 from models.language import TokenEmbeddings
 from utils.config import Config
 from utils.errors import raise_all
+from utils.running_statistics import Moments
 
 EPSILON = 1e-8  # added to the deviation that a feature is divided by, as in the original
 
@@ -50,18 +51,13 @@ class RunningStandardization(nn.Module):
         return torch.where(self.count > 0, deviation, 1.0)
 
     def update(self, features: Tensor) -> None:
-        """Take in rows [N, W] (Chan, Golub and LeVeque 1979, updating formulas).
-
-        M2 = M2_a + M2_b + (mean_b - mean_a)^2 * n_a * n_b / (n_a + n_b)
-        """
+        """Take in rows [N, W]."""
         rows = features.double()
-        total = self.count + len(rows)
         mean = rows.mean(0)
-        difference = mean - self.mean
-        self.squares += (rows - mean).square().sum(0)
-        self.squares += difference.square() * self.count * len(rows) / total
-        self.mean += difference * len(rows) / total
-        self.count.copy_(total)
+        new = Moments(len(rows), mean, (rows - mean).square().sum(0))
+        after = Moments(self.count, self.mean, self.squares).merged(new)
+        for buffer, value in zip((self.count, self.mean, self.squares), after, strict=True):
+            buffer.copy_(value)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return features [N, W] with mean 0 and deviation 1 over the rows seen so far."""

@@ -1,9 +1,34 @@
 """Mean and variance of a stream of numbers, kept without keeping the numbers."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+
+class Moments(NamedTuple):
+    """What is kept of n values: numbers, or tensors of them, each element on its own.
+
+    Attributes:
+        count: n.
+        mean: Their mean.
+        squares: The sum of squared differences from it.
+    """
+
+    count: Any
+    mean: Any
+    squares: Any
+
+    def merged(self, other: "Moments") -> "Moments":
+        """Return the moments of both (Chan, Golub and LeVeque 1979, updating formulas).
+
+        M2 = M2_a + M2_b + (mean_b - mean_a)^2 * n_a * n_b / (n_a + n_b)
+        """
+        total = self.count + other.count
+        difference = other.mean - self.mean
+        squares = self.squares + other.squares
+        squares = squares + difference * difference * self.count * other.count / total
+        return Moments(total, self.mean + difference * other.count / total, squares)
 
 
 class RunningMeanVariance:
@@ -23,9 +48,7 @@ class RunningMeanVariance:
         self.count = 1e-4
 
     def update(self, values: ArrayLike) -> None:
-        """Take in a batch of values (Chan, Golub and LeVeque 1979, updating formulas).
-
-            M2 = n_a * var_a + n_b * var_b + (mean_b - mean_a)^2 * n_a * n_b / (n_a + n_b)
+        """Take in a batch of values.
 
         Args:
             values: Any shape; each element counts once. Tensors must be on the CPU, detached.
@@ -33,13 +56,10 @@ class RunningMeanVariance:
         batch = np.asarray(values, dtype=np.float64)
         if batch.size == 0:
             return
-        total = self.count + batch.size
-        difference = float(batch.mean()) - self.mean
-        squares = self.count * self.variance + batch.size * float(batch.var())
-        squares += difference**2 * self.count * batch.size / total
-        self.mean += difference * batch.size / total
-        self.variance = squares / total
-        self.count = total
+        own = Moments(self.count, self.mean, self.count * self.variance)
+        new = Moments(batch.size, float(batch.mean()), batch.size * float(batch.var()))
+        self.count, self.mean, squares = own.merged(new)
+        self.variance = squares / self.count
 
     def state_dict(self) -> dict[str, float]:
         """Return everything a checkpoint needs, as plain numbers."""
