@@ -1,6 +1,8 @@
 """What is recorded as a CUDA graph, run on the CPU: it must look the same at every step."""
 
+import gc
 import itertools
+import weakref
 
 import numpy as np
 import pytest
@@ -71,7 +73,7 @@ def test_the_recorded_step_reads_what_the_plain_one_reads(folder, mem_len, n_new
     monkeypatch.setattr(LayerStack, "captures", True)
     monkeypatch.setattr(captured_step, "recorded", recorded_on_a_cpu)
     torch.testing.assert_close(play(model, found, tokens, starts), hidden, atol=1e-5, rtol=0)
-    assert found.captured.trusted
+    assert model.captured_on(found).trusted
     assert_alike(expected, found)
 
 
@@ -154,9 +156,20 @@ def test_a_graph_that_goes_wrong_is_given_up(folder, recorded, reason, monkeypat
     assert line.startswith(f"steps are not replayed as a CUDA graph: {reason}")
 
 
+def test_a_recorded_step_goes_with_the_memory_it_was_recorded_on(folder, capturing):
+    model = load_language_model(folder, mem_len=6)
+    memory = model.initial_memory(N_ENVS)
+    tokens, starts = stream(model, n_steps=2)
+    model.step(tokens[0], memory, starts[0])
+    recorded = weakref.ref(model.captured_on(memory))
+    del memory
+    gc.collect()
+    assert recorded() is None
+
+
 def test_nothing_is_recorded_on_a_cpu(folder):
     model = load_language_model(folder, mem_len=6)
     memory = model.initial_memory(N_ENVS)
     tokens, starts = stream(model, n_steps=30)
     model.step(tokens[0], memory, starts[0])
-    assert memory.captured is None
+    assert model.captured_on(memory) is None

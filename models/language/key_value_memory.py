@@ -1,7 +1,7 @@
 """Keys and values of the tokens of every running episode, for any frozen causal transformer."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -93,11 +93,9 @@ class KeyValueMemory:
         n_slots: R, the slots in the ring.
         position: The slot that is written next, 0..R-1.
         foreseen: What the free slots hold, if anything, of tokens that may be read next.
-        captured: A language model's step recorded on these slots, if it has recorded one.
     """
 
     foreseen: Foreseen | None = None
-    captured: Any = None
 
     def __init__(
         self, keys: Tensor, values: Tensor, ages: Tensor, n_past: int, n_slots: int = 1

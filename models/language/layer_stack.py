@@ -1,8 +1,8 @@
 """A language model as a stack of our own causal layers."""
 
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Iterator, Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from models.language.captured_step import CapturedStep, RingStep
 from models.language.causal_layer import LayerOutput, Window
 from models.language.key_value_memory import KeyValueMemory
 from models.language.language_model import LanguageModel
+from models.language.published import PublishedModel
 
 TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # of a CUDA graph, by `dtype`
 
@@ -24,10 +25,19 @@ class LayerStack(LanguageModel):
 
     layers: nn.ModuleList
 
+    def __init__(self, published: PublishedModel, mem_len: int) -> None:
+        super().__init__(published, mem_len)
+        # A step is recorded on the slots of one memory, and is of no use without them.
+        self._captured: WeakKeyDictionary[KeyValueMemory, CapturedStep] = WeakKeyDictionary()
+
     @property
     def n_layer(self) -> int:
         """Return L."""
         return len(self.layers)
+
+    def captured_on(self, memory: KeyValueMemory) -> CapturedStep | None:
+        """Return the step that is recorded on a memory's slots, if one is."""
+        return self._captured.get(memory)
 
     @property
     def captures(self) -> bool:
@@ -41,10 +51,10 @@ class LayerStack(LanguageModel):
     def _hidden(self, tokens: Tensor, memory: KeyValueMemory, ages: Tensor) -> Tensor:
         if not self.captures:
             return super()._hidden(tokens, memory, ages)
-        captured = memory.captured
+        captured = self.captured_on(memory)
         if captured is None or not captured.step.fits(tokens, memory):
             step = RingStep(self._read, tokens, memory, self._n_visible(tokens.shape[1]))
-            memory.captured = captured = CapturedStep(step, TOLERANCES[self.dtype])
+            self._captured[memory] = captured = CapturedStep(step, TOLERANCES[self.dtype])
         if captured.trusted:
             return captured(tokens, ages, memory.position)
         found = captured(tokens, ages, memory.position) if captured.works else None
@@ -54,7 +64,10 @@ class LayerStack(LanguageModel):
         return expected
 
     def _read(self, tokens: Tensor, ages: Tensor, windows: Sequence[Window]) -> Tensor:
-        return deque(self._outputs(tokens, ages, windows), maxlen=1)[0].hidden[:, -1]
+        hidden = tokens
+        for output in self._outputs(tokens, ages, windows):
+            hidden = output.hidden
+        return hidden[:, -1]
 
     def _look(self, tokens: Tensor, ages: Tensor, windows: Sequence[Window]) -> Iterator[Tensor]:
         n_head, _ = self.heads
