@@ -115,6 +115,7 @@ def test_the_archives_openai_publishes_are_read(encoder, tmp_path):
             parent = parent._modules[part]
         parent.register_buffer(last, tensor.half())
     holder.register_buffer("context_length", torch.tensor(77))
+    holder.transformer.attn_mask = torch.zeros(77, 77)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         torch.jit.script(holder).save(str(tmp_path / "tiny.pt"))
