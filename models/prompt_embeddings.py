@@ -121,7 +121,7 @@ def embeddings_file(
     encoder: str, language_model: str, suite: str, data_folder: Path = DATA_FOLDER
 ) -> Path:
     """Return where the embeddings for two models and a suite are kept."""
-    return data_folder / f"{encoder}_{file_name(language_model)}_{suite}.npz"
+    return data_folder / f"{file_name(encoder)}_{file_name(language_model)}_{suite}.npz"
 
 
 def configured_embeddings(config: Config) -> PromptEmbeddings:

@@ -19,8 +19,9 @@ def written_whole(path: Path, previous: Path | None = None) -> Iterator[Buffered
         previous: Where the file that stands there now is kept; None overwrites it.
     """
     partial = path.with_name(path.name + ".partial")
+    partial.unlink(missing_ok=True)  # what a killed process has left, or a link to elsewhere
     try:
-        with partial.open("w+b") as file:
+        with partial.open("x+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -115,10 +115,16 @@ class ModelFiles(ABC):
         if not path.name.endswith(INDEX):
             return [path]
         try:
-            names = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
+            names = sorted(set(json.loads(path.read_text("utf-8"))["weight_map"].values()))
+            leading_out = [name for name in names if Path(name).name != name]
         except Exception as error:  # not JSON, or JSON of another shape
             raise UserError(f"{path}: not a readable index of weights, fetch it again.") from error
-        return [self.find(name) for name in sorted(names)]
+        if leading_out:
+            raise UserError(
+                f"{path}: names weights outside its folder, '{leading_out[0]}'. "
+                "An index names files beside it; fetch it again."
+            )
+        return [self.find(name) for name in names]
 
 
 class LocalModel(ModelFiles):
