@@ -79,7 +79,8 @@ def load_encoder(
 
     Args:
         name: `grid-clip`, or any model of open_clip such as `ViT-B-16` or `RN50`.
-        pretrained: open_clip's tag of published weights, or a local checkpoint file.
+        pretrained: open_clip's tag of published weights, as "openai" or, for a revision of the
+            hub, "openai@REVISION"; or a local checkpoint file.
         device: Where it runs.
         data_folder: Where `prepare_embeddings.py` keeps what it trained.
 
@@ -226,12 +227,13 @@ def _published_facts(name: str, pretrained: str) -> Mapping[str, Any]:
         )
     if os.path.isfile(pretrained):
         return {}
-    facts = open_clip.get_pretrained_cfg(name, pretrained)
+    tag = pretrained.partition("@")[0]
+    facts = open_clip.get_pretrained_cfg(name, tag)
     if not facts:
         tags = open_clip.list_pretrained_tags_by_model(name)
         raise UserError(
             f"clip_pretrained: '{pretrained}' is neither a file nor published for {name} "
-            f"({', '.join(tags) or 'which takes a file only'}).{suggestion(pretrained, tags)}"
+            f"({', '.join(tags) or 'which takes a file only'}).{suggestion(tag, tags)}"
         )
     return facts
 
@@ -241,9 +243,10 @@ def _weights_file(name: str, pretrained: str, facts: Mapping[str, Any]) -> Path:
     if not facts:
         return Path(pretrained)
     repository, _, file = facts["hf_hub"].rpartition("/")
+    _, at, revision = pretrained.partition("@")
     names = [file] if file else ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
     try:
-        return hub_file(repository, *names)
+        return hub_file(f"{repository}{at}{revision}", *names)
     except HubError as error:
         raise UserError(
             f"clip_encoder '{name}' with the weights '{pretrained}' is not to be had from the hub "

@@ -161,6 +161,14 @@ def test_a_tag_is_fetched_from_the_hub_with_what_belongs_to_it(published, encode
     assert torch.equal(plain(images), encoder(images))
 
 
+def test_a_tag_may_name_a_revision_of_the_hub(published):
+    tagged = load_encoder("tiny-vit", "openai@abc")
+    assert published[0][0] == "someone/tiny@abc"
+    assert tagged.preprocessing.mean == (0.1, 0.2, 0.3)
+    with pytest.raises(UserError, match="Did you mean 'openai'"):
+        clip_encoder.check_encoder("tiny-vit", "opnai@abc")
+
+
 def test_published_weights_of_openai_get_the_activation_they_were_trained_with():
     import open_clip
 

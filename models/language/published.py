@@ -35,7 +35,10 @@ EMBEDDED = {
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     )
 }
-HUB_NAMES = {"transfo-xl-wt103": "transfo-xl/transfo-xl-wt103"}
+# The revision is the one that the documentation of the transformers library names.
+HUB_NAMES = {
+    "transfo-xl-wt103": "transfo-xl/transfo-xl-wt103@40a186da79458c9f9de846edfaea79c412137f97"
+}
 OFFLINE_CHOICES = (
     f"Without a connection: {', '.join(EMBEDDED)} (installed with this project), or a local folder "
     f"with config.json, {' or '.join(WEIGHT_FILES)}, and one of {', '.join(READERS)}"
