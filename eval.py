@@ -23,6 +23,7 @@ from trainers.evaluation import Episode, Recording, evaluate
 from utils.command_line import Parser, run_program, whole_number
 from utils.config import MOST_SEED, Config, config_from_dict
 from utils.folders import check_writable
+from utils.named_files import say_named_files
 from utils.run_folder import write_json
 from utils.seeding import seed_everything
 
@@ -73,6 +74,7 @@ def evaluation_config(
 ) -> Config:
     """Return the settings of a checkpoint as they are to be played with, names all known."""
     config = config_from_dict(checkpoint["config"], str(path))
+    say_named_files(config, path, with_agent=not arguments.random)
     check_env_name(config.env)
     agent = agent_class(config.model)
     if not arguments.random:

@@ -133,6 +133,7 @@ def test_the_archives_openai_publishes_are_read(encoder, tmp_path):
             parent = parent._modules[part]
         parent.register_buffer(last, tensor.half())
     holder.register_buffer("context_length", torch.tensor(77))
+    holder.transformer.attn_mask = torch.zeros(77, 77)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         torch.jit.script(holder).save(str(tmp_path / "tiny.pt"))
@@ -176,6 +177,14 @@ def test_a_tag_is_fetched_from_the_hub_with_what_belongs_to_it(published, encode
     assert not any(isinstance(part, QuickGELU) for part in plain.clip.modules())
     images = torch.rand(1, 3, 32, 32)
     assert torch.equal(plain(images), encoder(images))
+
+
+def test_a_tag_may_name_a_revision_of_the_hub(published):
+    tagged = load_encoder("tiny-vit", "openai@abc")
+    assert published[0][0] == "someone/tiny@abc"
+    assert tagged.preprocessing.mean == (0.1, 0.2, 0.3)
+    with pytest.raises(UserError, match="Did you mean 'openai'"):
+        clip_encoder.check_encoder("tiny-vit", "opnai@abc")
 
 
 def test_published_weights_of_openai_get_the_activation_they_were_trained_with():

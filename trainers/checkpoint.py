@@ -27,6 +27,7 @@ from models.agent import Agent
 from utils.config import WITHOUT_EFFECT, Config
 from utils.errors import UserError
 from utils.files import name_also, written_whole
+from utils.folders import check_without_links
 from utils.run_folder import is_finished, note_end, resume_command
 from utils.saved_tensors import load_saved
 
@@ -64,6 +65,7 @@ def find_checkpoint(path: Path) -> Path:
         raise UserError(
             f"--ckpt-path {path}: no such file or folder. Name a run folder or a checkpoint"
         )
+    check_without_links(path)
     for name in (BEST, LAST, PREVIOUS):
         if (path / name).is_file():
             return path / name
