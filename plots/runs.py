@@ -91,12 +91,15 @@ def _read_run(folder: Path, metric: str, axis: str) -> Run:
             hint = suggestion(column, rows[0]) or f" It has {', '.join(rows[0])}"
             raise UserError(f"{folder / FILE}: no column '{column}'.{hint}")
     try:
-        x, y = np.array([[float(row[column]) for column in columns] for row in rows]).T
+        x, y = np.array([[float(row[column] or "nan") for column in columns] for row in rows]).T
     except ValueError:
         raise UserError(
             f"{folder / FILE}: {columns[0]} and {metric} are not numbers in every row"
         ) from None
-    return Run(folder, settings, x, y)
+    known = ~np.isnan(x + y)  # no mean return before the first episode's end
+    if not known.any():
+        raise UserError(f"{folder / FILE}: {metric} has no value yet. Wait, or name other runs")
+    return Run(folder, settings, x[known], y[known])
 
 
 def _read_rows(path: Path) -> list[dict[str, str]]:

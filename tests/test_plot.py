@@ -127,6 +127,19 @@ def test_a_row_still_being_written_is_left_out(runs):
     assert run.x.tolist() == [16, 32, 48]
 
 
+def test_a_curve_begins_where_an_episode_has_ended(runs, capsys):
+    write_run("runs/helm3", ["", "", 0.6], seed=3)
+    (run,) = read_runs([runs / "runs/helm3"], plot.METRIC, "steps")
+    assert (run.x.tolist(), run.y.tolist()) == ([48], [0.6])
+    assert plot.main(["runs"]) == 0
+    (line,) = [line for line in numbers(runs / "curves.csv") if line["agent"] == "HELM"]
+    assert (line["steps"], line["runs"]) == ("48.0", "4")
+    write_run("runs/helm4", ["", ""], seed=4)
+    assert plot.main(["runs"]) == 2
+    error = capsys.readouterr().err
+    assert "helm4/metrics.csv: rollout/return_mean has no value yet" in error
+
+
 @pytest.mark.parametrize(
     ("command", "line"),
     [
