@@ -187,6 +187,14 @@ TRAINING_MISTAKES = {
         ["--var", "model=SHELM", "--var", "clip_encoder=ViT-B-16"],
         "is missing. Run: python prepare_embeddings.py --suite minigrid --clip-encoder ViT-B-16",
     ),
+    "a stand-in that knows another suite": (
+        ["--var", "model=SHELM", "--var", "env=caveflyer"],
+        "grid-clip knows the images of MiniGrid-* only, and env is 'caveflyer'. Take CLIP, such as",
+    ),
+    "the same in a maze": (
+        ["--var", "model=HELMv2", "--var", "env=RandomMaze-v0"],
+        "grid-clip knows the images of MiniGrid-* only, and env is 'RandomMaze-v0'",
+    ),
     "no such settings file": (["--config", "nowhere.json"], "no such settings file"),
     "unknown device": (["--var", "device=abacus"], "device: 'abacus'"),
     "unknown option": (["--vra", "gamma=1"], "unrecognized arguments"),
