@@ -114,10 +114,30 @@ def test_a_folder_named_twice_counts_once(runs):
     assert line["runs"] == "2"
 
 
-def test_one_seed_counts_once(runs, capsys):
-    write_run("runs/again", [0.0, 0.4, 0.9], seed=1)
-    assert plot.main(["runs"]) == 2
-    assert "runs/again and runs/helm1 have the same settings and seed 1" in capsys.readouterr().err
+def test_one_seed_counts_once_with_the_run_that_got_furthest(runs, capsys):
+    write_run("runs/again", [0.0, 0.4, 0.9, 0.9], seed=1)
+    write_run("runs/begun", [0.0], seed=0)
+    (_, helm) = group_runs(read_runs([runs / "runs"], plot.METRIC, "steps"), ["model"])
+    assert [run.folder.name for run in helm.runs] == ["again", "helm0", "helm2"]
+    assert plot.main(["runs"]) == 0
+    line = "left out, since others have the same settings and seed (0, 1): runs/begun, runs/helm1"
+    assert f"HELM on Maze-v0: {line}" in capsys.readouterr().out
+
+
+def test_shorter_runs_are_left_out_unless_they_are_drawn_apart(in_empty_folder, capsys):
+    for seed in (0, 1):
+        write_run(f"runs/long{seed}", [0.0, 0.4, 0.5], seed=seed, n_steps=48)
+        write_run(f"runs/look{seed}", [0.0], seed=seed, n_steps=16)
+    assert plot.main(["runs"]) == 0
+    (line,) = numbers(in_empty_folder / "curves.csv")
+    assert (line["runs"], float(line["final"])) == ("2", 0.5)
+    said = capsys.readouterr().out
+    assert "left out, shorter than 48 steps: runs/look0, runs/look1 (--by model,n_steps" in said
+    assert plot.main(["runs", "--by", "model,n_steps"]) == 0
+    assert [line["runs"] for line in numbers(in_empty_folder / "curves.csv")] == ["2", "2"]
+    assert "left out" not in capsys.readouterr().out
+    assert plot.main(["runs/look0", "runs/look1"]) == 0
+    assert "left out" not in capsys.readouterr().out
 
 
 def test_a_row_still_being_written_is_left_out(runs):
