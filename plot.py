@@ -35,7 +35,7 @@ def plot(argv: Sequence[str] | None) -> None:
     check_picture(arguments.output)
     axis, threshold, output = arguments.axis, arguments.threshold, arguments.output.with_suffix("")
     left_out: list[str] = []
-    runs = read_runs(arguments.runs, arguments.metric, axis)
+    runs = read_runs(arguments.runs, arguments.metric, axis, left_out)
     groups = group_runs(runs, arguments.by.split(","), left_out)
     results = [summarize(group, arguments.statistic, threshold) for group in groups]
     comparisons = compare(results)

@@ -40,10 +40,30 @@ class Group(NamedTuple):
     runs: list[Run]
 
 
-def read_runs(paths: Iterable[Path], metric: str, axis: str) -> list[Run]:
-    """Return the runs in folders: each is a run folder, or holds run folders somewhere below."""
+def read_runs(
+    paths: Iterable[Path], metric: str, axis: str, left_out: list[str] | None = None
+) -> list[Run]:
+    """Return the runs in folders: each is a run folder, or holds run folders somewhere below.
+
+    Args:
+        paths: The folders.
+        metric: A column of metrics.csv.
+        axis: A key of AXES.
+        left_out: Gets a line that names the runs whose metric has no value yet.
+
+    Raises:
+        UserError: a folder or its files are not a run's, or no run has a value of the metric.
+    """
     folders = {folder.resolve(): folder for path in paths for folder in _run_folders(path)}
-    return [_read_run(folder, metric, axis) for folder in folders.values()]
+    runs = [_read_run(folder, metric, axis) for folder in folders.values()]
+    without = [run for run in runs if not len(run.x)]
+    if without:
+        reason = f"{metric} has no value yet (it has one when an episode has ended)"
+        if len(without) == len(runs):
+            raise UserError(f"{_folders(without)}: {reason}. Wait, or name other runs")
+        if left_out is not None:
+            left_out.append(f"left out, {reason}: {_folders(without)}")
+    return [run for run in runs if len(run.x)]
 
 
 def group_runs(
@@ -108,8 +128,6 @@ def _read_run(folder: Path, metric: str, axis: str) -> Run:
             f"{folder / FILE}: {columns[0]} and {metric} are not numbers in every row"
         ) from None
     known = ~np.isnan(x + y)  # no mean return before the first episode's end
-    if not known.any():
-        raise UserError(f"{folder / FILE}: {metric} has no value yet. Wait, or name other runs")
     return Run(folder, settings, x[known], y[known])
 
 

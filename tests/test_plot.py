@@ -154,10 +154,17 @@ def test_a_curve_begins_where_an_episode_has_ended(runs, capsys):
     assert plot.main(["runs"]) == 0
     (line,) = [line for line in numbers(runs / "curves.csv") if line["agent"] == "HELM"]
     assert (line["steps"], line["runs"]) == ("48.0", "4")
-    write_run("runs/helm4", ["", ""], seed=4)
-    assert plot.main(["runs"]) == 2
-    error = capsys.readouterr().err
-    assert "helm4/metrics.csv: rollout/return_mean has no value yet" in error
+
+
+def test_a_run_without_any_episode_is_left_out_or_said_to_be_the_only_one(runs, capsys):
+    write_run("runs/young", ["", ""], seed=4)
+    assert plot.main(["runs"]) == 0
+    left_out = (
+        "left out, rollout/return_mean has no value yet (it has one when an episode has ended)"
+    )
+    assert f"{left_out}: runs/young" in capsys.readouterr().out
+    assert plot.main(["runs/young"]) == 2
+    assert "runs/young: rollout/return_mean has no value yet" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
