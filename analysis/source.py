@@ -56,7 +56,7 @@ class Source:
         others = [path for path in choice.paths if not _episode_files(path)]
         if len(others) > 1:
             raise UserError(f"{others[1]}: a second run beside {others[0]}. Name one run")
-        self.checkpoint = find_checkpoint(others[0]) if others else None
+        self.checkpoint = find_checkpoint(others[0], "SOURCE") if others else None
         if self.checkpoint and (choice.settings or choice.overrides):
             raise UserError(
                 f"--config and --var are for an agent without checkpoint, not for {others[0]}"

@@ -25,7 +25,21 @@ from utils.errors import UserError, suggestion
 
 DATA_FOLDER = Path("data")
 NOT_WEIGHTS = ("input_resolution", "context_length", "vocab_size", "attn_mask")
-STAND_INS = {"grid-clip": "models.grid_clip:load_grid_clip"}
+
+
+class StandIn(NamedTuple):
+    """An encoder of our own in CLIP's place.
+
+    Attributes:
+        loader: Module and function that return it.
+        suite: How the names of the environments begin whose images it knows.
+    """
+
+    loader: str
+    suite: str
+
+
+STAND_INS = {"grid-clip": StandIn("models.grid_clip:load_grid_clip", "MiniGrid-")}
 OFFLINE_CHOICES = (
     f"Without a connection: clip_encoder={', '.join(STAND_INS)}, "
     "or a local checkpoint by clip_pretrained=FILE"
@@ -88,7 +102,7 @@ def load_encoder(
         UserError: no such model or weights, or the hub that has them is out of reach.
     """
     if name in STAND_INS:
-        module, function = STAND_INS[name].split(":")
+        module, function = STAND_INS[name].loader.split(":")
         return getattr(importlib.import_module(module), function)(device, data_folder)
     return ClipEncoder(name, pretrained, device)
 
@@ -99,12 +113,22 @@ def configured_encoder(config: Config) -> ImageTextEncoder:
     return loaded.to(config.device)
 
 
-def check_encoder(name: str, pretrained: str) -> None:
-    """Raise UserError where there is no such encoder; nothing is fetched, nothing large loaded."""
-    if name in STAND_INS:
-        load_encoder(name)
-    else:
-        _published_facts(name, pretrained)
+def check_encoder(config: Config) -> None:
+    """Raise UserError where there is no such encoder, or it knows nothing of the environment.
+
+    Nothing is fetched, nothing large loaded.
+    """
+    name = config.clip_encoder
+    if name not in STAND_INS:
+        _published_facts(name, config.clip_pretrained)
+        return
+    suite = STAND_INS[name].suite
+    if not config.env.startswith(suite):
+        raise UserError(
+            f"clip_encoder: {name} knows the images of {suite}* only, and env is '{config.env}'. "
+            "Take CLIP, such as --var clip_encoder=ViT-B-16, or an agent without: --var model=HELM"
+        )
+    load_encoder(name)
 
 
 class ClipEncoder(ImageTextEncoder):

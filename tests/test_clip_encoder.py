@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from models import clip_encoder
 from models.clip_encoder import ClipEncoder, load_encoder
 from models.hub import HubError
+from tests.agents import small_config
 from tests.tiny_clip import CONFIGS, tiny_clip, tiny_encoder
 from utils.errors import UserError
 
@@ -218,7 +219,7 @@ def test_a_hub_out_of_reach_is_one_line_with_the_offline_choices(published, monk
 def test_an_encoder_that_is_not_there_is_one_line(name, pretrained, line):
     tiny_clip()
     with pytest.raises(UserError, match=line) as caught:
-        clip_encoder.check_encoder(name, pretrained)
+        clip_encoder.check_encoder(small_config(clip_encoder=name, clip_pretrained=pretrained))
     assert "\n" not in str(caught.value)
 
 
