@@ -136,5 +136,5 @@ class HelmV2(LanguageMemoryAgent):
         """Raise UserError where the language model or the encoder is not to be had."""
         raise_all(
             lambda: super(HelmV2, cls).check(config),
-            lambda: check_encoder(config.clip_encoder, config.clip_pretrained),
+            lambda: check_encoder(config),
         )

@@ -228,7 +228,7 @@ def test_the_value_at_a_time_limit_is_added_to_the_reward_that_led_there():
     assert rollout.rewards[:, 1].tolist() == [1, 2, 3, 4]
 
 
-def test_the_mean_return_is_padded_with_zeros_until_as_many_episodes_as_environments_ended():
+def test_the_published_mean_return_has_zeros_until_as_many_episodes_as_environments_ended():
     config, agent = build("CNN-PPO", n_envs=4, n_rollout_steps=3)
     collector = collecting(config, agent, CountingEnv(LENGTHS))
     collect_rollout(collector)

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from models import clip_encoder
 from models.clip_encoder import ClipEncoder, load_encoder
 from models.hub import HubError
+from tests.agents import small_config
 from tests.tiny_clip import CONFIGS, tiny_clip, tiny_encoder
 from utils.errors import UserError
 
@@ -133,6 +134,7 @@ def test_the_archives_openai_publishes_are_read(encoder, tmp_path):
             parent = parent._modules[part]
         parent.register_buffer(last, tensor.half())
     holder.register_buffer("context_length", torch.tensor(77))
+    holder.transformer.attn_mask = torch.zeros(77, 77)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         torch.jit.script(holder).save(str(tmp_path / "tiny.pt"))
@@ -178,6 +180,14 @@ def test_a_tag_is_fetched_from_the_hub_with_what_belongs_to_it(published, encode
     assert torch.equal(plain(images), encoder(images))
 
 
+def test_a_tag_may_name_a_revision_of_the_hub(published):
+    tagged = load_encoder("tiny-vit", "openai@abc")
+    assert published[0][0] == "someone/tiny@abc"
+    assert tagged.preprocessing.mean == (0.1, 0.2, 0.3)
+    with pytest.raises(UserError, match="Did you mean 'openai'"):
+        clip_encoder.check_encoder("tiny-vit", "opnai@abc")
+
+
 def test_published_weights_of_openai_get_the_activation_they_were_trained_with():
     import open_clip
 
@@ -209,7 +219,7 @@ def test_a_hub_out_of_reach_is_one_line_with_the_offline_choices(published, monk
 def test_an_encoder_that_is_not_there_is_one_line(name, pretrained, line):
     tiny_clip()
     with pytest.raises(UserError, match=line) as caught:
-        clip_encoder.check_encoder(name, pretrained)
+        clip_encoder.check_encoder(small_config(clip_encoder=name, clip_pretrained=pretrained))
     assert "\n" not in str(caught.value)
 
 

@@ -80,3 +80,24 @@ def test_a_file_removed_while_the_run_goes_on_is_an_error(tmp_path):
         shutil.rmtree(folder)
         with pytest.raises(OSError, match="removed while the run went on"):
             writer.write(32, {"train/loss": 0.5})
+
+
+def test_what_there_is_nothing_to_say_of_leaves_its_cell_empty(tmp_path):
+    with MetricsWriter(tmp_path, small_config()) as writer:
+        writer.write(16, {"rollout/return_mean": float("nan"), "time/fps": 1.0})
+        writer.write(32, {"rollout/return_mean": 0.5, "time/fps": 1.0})
+    assert (tmp_path / "metrics.csv").read_text().splitlines()[1:] == ["16,,1.0", "32,0.5,1.0"]
+    (event,) = EventAccumulator(str(tmp_path)).Reload().Scalars("rollout/return_mean")
+    assert (event.step, event.value) == (32, 0.5)
+
+
+def test_a_run_of_an_earlier_version_goes_on_under_the_columns_it_has(tmp_path):
+    with MetricsWriter(tmp_path, small_config()) as writer:
+        writer.write(16, {"train/loss": 0.5})
+    with MetricsWriter(tmp_path, small_config(), env_steps=16) as writer:
+        writer.write(32, {"train/entropy": 2.0, "train/loss": 0.25})
+    assert (tmp_path / "metrics.csv").read_text().splitlines() == [
+        "env_steps,train/loss",
+        "16,0.5",
+        "32,0.25",
+    ]

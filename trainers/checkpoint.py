@@ -41,6 +41,7 @@ from trainers.ranks import Ranks
 from utils.config import WITHOUT_EFFECT, Config
 from utils.errors import Interrupted, UserError
 from utils.files import name_also, written_whole
+from utils.folders import check_without_links
 from utils.metrics import MetricsWriter
 from utils.run_folder import is_finished, note_end, resume_command
 from utils.saved_tensors import load_saved
@@ -199,19 +200,25 @@ def save_checkpoint(path: Path, state: dict[str, Any], previous: Path | None = N
         file.write(HEADER.format(FORMAT, digest).encode())
 
 
-def find_checkpoint(path: Path) -> Path:
-    """Return the checkpoint a user means by a file, or by a run folder: its best, else its last."""
+def find_checkpoint(path: Path, option: str = "--ckpt-path") -> Path:
+    """Return the checkpoint a user means by a file, or by a run folder: its best, else its last.
+
+    Args:
+        path: The file or folder.
+        option: What the user gave it as.
+    """
     if os.path.isfile(path):
         return path
     if not os.path.exists(path):
         raise UserError(
-            f"--ckpt-path {path}: no such file or folder. Name a run folder or a checkpoint"
+            f"{option} {path}: no such file or folder. Name a run folder or a checkpoint"
         )
+    check_without_links(path)
     for name in (BEST, LAST, PREVIOUS):
         if (path / name).is_file():
             return path / name
     raise UserError(
-        f"--ckpt-path {path}: the folder holds neither {BEST} nor {LAST}. "
+        f"{option} {path}: the folder holds neither {BEST} nor {LAST}. "
         "Train with save_ckpt=true, or name a checkpoint file"
     )
 

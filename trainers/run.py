@@ -74,7 +74,7 @@ class Run:
             checkpoints = Checkpoints(self, folder, writer, interruption)
             if not collector.has_begun:
                 collector.begin(self.config.seed)
-            self.seconds = self.seconds  # the clock runs from here
+            self._begun = time.perf_counter()
             while not self._is_over:
                 begun, steps_before = time.perf_counter(), collector.env_steps
 

@@ -1,11 +1,15 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and by one process at a time."""
 
+import fcntl
+import logging
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedRandom
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -19,8 +23,9 @@ def written_whole(path: Path, previous: Path | None = None) -> Iterator[Buffered
         previous: Where the file that stands there now is kept; None overwrites it.
     """
     partial = path.with_name(path.name + ".partial")
+    partial.unlink(missing_ok=True)  # what a killed process has left, or a link to elsewhere
     try:
-        with partial.open("w+b") as file:
+        with partial.open("x+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -32,6 +37,40 @@ def written_whole(path: Path, previous: Path | None = None) -> Iterator[Buffered
         partial.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+@contextmanager
+def alone_with(path: Path) -> Iterator[None]:
+    """Keep other processes from working on a file, waiting first while another one does.
+
+    A lock stands beside the file meanwhile; what a killed process leaves of it locks nothing.
+
+    Args:
+        path: What is worked on; it need not exist, but its folder.
+    """
+    lock = path.with_name(path.name + ".lock")
+    while True:
+        with lock.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                log.info("%s: waiting for another process that is making it", path)
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if not _is_still(lock, file.fileno()):  # the other one has removed it at its end
+                continue
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+            return
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """Return whether an open file is the one that stands under a name."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def name_also(path: Path, other: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -20,7 +21,9 @@ LINE_END = b"\r\n"
 class MetricsWriter:
     """Writes metrics.csv and TensorBoard events into a run folder, and what else is configured.
 
-    The columns of the CSV are those of the first row; every row is flushed when written.
+    The columns of the CSV are those of the first row, also where a run of an earlier version goes
+    on; every row is flushed when written. NaN stands for what there is nothing to say of: it leaves
+    its cell empty and is no point of a curve elsewhere.
 
     Args:
         folder: The run's.
@@ -32,7 +35,7 @@ class MetricsWriter:
         self._path = folder / FILE
         columns = _keep_rows(self._path, env_steps)
         self._file = self._path.open("a", newline="", encoding="utf-8")
-        self._csv = csv.DictWriter(self._file, columns) if columns else None
+        self._csv = self._table(columns) if columns else None
         self._loggers = configured_loggers(folder, config, env_steps)
 
     def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
@@ -44,14 +47,14 @@ class MetricsWriter:
         """
         if os.fstat(self._file.fileno()).st_nlink == 0:
             raise OSError(errno.ENOENT, "removed while the run went on", str(self._path))
-        row = {"env_steps": env_steps, **metrics}
         if self._csv is None:
-            self._csv = csv.DictWriter(self._file, list(row))
+            self._csv = self._table(["env_steps", *metrics])
             self._csv.writeheader()
-        self._csv.writerow(row)
+        known = {name: value for name, value in metrics.items() if not math.isnan(value)}
+        self._csv.writerow({"env_steps": env_steps, **known})
         self._file.flush()
         for logger in self._loggers:
-            logger.write(env_steps, metrics)
+            logger.write(env_steps, known)
 
     def show(self, env_steps: int, media: Media) -> None:
         """Add pictures and texts, which have no place in the CSV."""
@@ -77,6 +80,9 @@ class MetricsWriter:
             for logger in self._loggers:
                 all_of_them.callback(logger.close, finished=kind is None)
             self._file.close()
+
+    def _table(self, columns: list[str]) -> csv.DictWriter:
+        return csv.DictWriter(self._file, columns, extrasaction="ignore")
 
 
 def _keep_rows(path: Path, env_steps: int) -> list[str]:
