@@ -17,6 +17,7 @@ from models.memories import (
     build_memory,
     gpt,
 )
+from models.memories.causal_attention import PastAttention, SequenceAttention
 from tests import golden_data
 from utils.errors import UserError
 
@@ -374,11 +375,9 @@ def test_the_view_of_the_whole_ring_shows_the_same(monkeypatch):
     monkeypatch.setattr(gpt, "_windows", gpt._whole_ring)
     assert_same(play(memory, x[:12], starts[:12], other)[0], expected)
     for each in (state, other):
-        memory.refresh(x[7:12], starts[7:12], contexts[7], each)
-    seen = memory.attention(x[12], other, starts[12])
+        memory.refresh(x[9:12], starts[9:12], contexts[9], each)
     acted, _ = play(memory, x[12:], starts[12:], other)
     monkeypatch.undo()
-    assert_same(seen, memory.attention(x[12], state, starts[12]))
     assert_same(acted, play(memory, x[12:], starts[12:], state)[0])
 
 
@@ -419,12 +418,44 @@ def test_dropout_acts_in_training_only():
     assert_same(play(memory, x, starts)[0], memory.unroll(x, starts, context))
 
 
-def test_dropout_falls_on_attention_weights_as_well():
+def test_dropout_falls_on_what_the_first_block_reads():
     memory = build_gpt(memory_dropout=0.5)
-    window = torch.randn(2 * N_ENVS, T, WIDTH // 2)
-    visible = torch.ones(N_ENVS, T, T, dtype=torch.bool)
-    attention = gpt.SequenceAttention(visible, memory._dropped)
-    found = [attention(window, window, window) for _ in range(2)]
+    for block in memory.blocks:
+        silence(block.out, block.outer)
+    x, starts = stream()
+    outputs = [memory.unroll(x, starts, torch.zeros(N_ENVS, dtype=torch.int64)) for _ in range(2)]
+    assert not torch.equal(*outputs)
+
+
+@pytest.mark.parametrize("other", ["out", "outer"])
+def test_dropout_falls_on_both_branches_of_a_block(other):
+    block = build_gpt(memory_dropout=0.5).blocks[0]
+    silence(getattr(block, other))
+    hidden = torch.randn(N_ENVS, T, WIDTH)
+    found = [block(hidden, lambda queries, keys, values: values) for _ in range(2)]
+    assert not torch.equal(*found)
+
+
+def silence(*layers):
+    with torch.no_grad():
+        for layer in layers:
+            layer.weight.zero_()
+            layer.bias.zero_()
+
+
+@pytest.mark.parametrize("way", ["step", "sequence"])
+def test_dropout_falls_on_attention_weights(way):
+    matrices = torch.randn(3, 2 * N_ENVS, 1, WIDTH // 2).unbind(0)
+    if way == "step":
+        window = (
+            build("GPT")
+            .initial(N_ENVS)
+            .past.windows(torch.zeros(N_ENVS, dtype=torch.int64), MEM_LEN, 1)[0]
+        )
+        attention = PastAttention(window, 0.5)
+    else:
+        attention = SequenceAttention(torch.ones(N_ENVS, 1, 1, dtype=torch.bool), 0.5)
+    found = [attention(*matrices) for _ in range(2)]
     assert not torch.equal(*found)
 
 

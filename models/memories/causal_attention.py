@@ -25,7 +25,7 @@ class PastAttention:
 
     Attributes:
         window: The steps in sight.
-        weights: Where the step looked, once it has; oldest first.  [H*N, 1, n]
+        weights: Where the step looked, once it has, in the window's order.  [H*N, 1, n]
     """
 
     weights: Tensor
@@ -37,9 +37,8 @@ class PastAttention:
         """Return what the step finds.  [H*N, 1, d]"""
         self.window.write(keys, values)
         scores = self.window.scores(queries / math.sqrt(queries.shape[-1]))
-        weights = self.window.hide_ended(scores, -math.inf).softmax(dim=-1)
-        self.weights = self.window.arranged(weights)
-        return self.window.mix(F.dropout(weights, self.dropout))
+        self.weights = self.window.hide_ended(scores, -math.inf).softmax(dim=-1)
+        return self.window.mix(F.dropout(self.weights, self.dropout))
 
 
 class SequenceAttention:

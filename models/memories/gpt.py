@@ -113,7 +113,9 @@ class Gpt(TrainedMemory):
     @torch.no_grad()
     def peek(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
         """Attend to the past, the step's keys and values staying in the free slot."""
-        return self._attend(x, cast(GptMemory, state), starts)[0]
+        past = cast(GptMemory, state).past
+        windows = _windows(past, past.current_ages(starts))
+        return self._attend(x, self.context(state, starts), windows)[0]
 
     def context(self, state: Memory, starts: Tensor) -> Tensor:
         """Return how many steps of its episode come before the present one.  [N] int64"""
@@ -137,7 +139,7 @@ class Gpt(TrainedMemory):
                 "keys": torch.stack([attention.keys for attention in attentions]),
                 "values": torch.stack([attention.values for attention in attentions]),
                 "ages": after.clamp(max=n_steps),
-                "position": torch.tensor(n_steps % n_slots),
+                "position": torch.tensor(0),
                 "n_slots": torch.tensor(n_slots),
                 "episode_ages": after,
             }
@@ -146,19 +148,19 @@ class Gpt(TrainedMemory):
     @torch.no_grad()
     def attention(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
         """Return where a step looks.  [L, N, H, 1, M+1]"""
-        _, attentions = self._attend(x, cast(GptMemory, state), starts)
+        past = cast(GptMemory, state).past
+        windows = past.windows(past.current_ages(starts), self.mem_len, 1)
+        _, attentions = self._attend(x, self.context(state, starts), windows)
         maps = torch.stack([attention.weights for attention in attentions])  # [L, H*N, 1, n]
         n_missing = self.mem_len + 1 - maps.shape[-1]
         by_env = maps.unflatten(1, (self.n_head, len(x))).transpose(1, 2)
         return nn.functional.pad(by_env, (n_missing, 0))
 
     def _attend(
-        self, x: Tensor, state: GptMemory, starts: Tensor
+        self, x: Tensor, ages: Tensor, windows: Sequence[Window]
     ) -> tuple[Tensor, list[PastAttention]]:
-        """Return one step's output [N, D] and what its layers attended to."""
-        windows = _windows(state.past, state.past.current_ages(starts))
+        """Return the output [N, D] of steps of these ages [N] and what the layers attended to."""
         attentions = [PastAttention(window, self._dropped) for window in windows]
-        ages = self.context(state, starts)
         return self._through(x[:, None], ages[:, None], attentions)[:, 0], attentions
 
     def _read(self, x: Tensor, ages: Tensor) -> tuple[Tensor, list[SequenceAttention]]:
