@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from models.language.key_value_memory import KeyValueMemory
-from models.language.ring_window import RingWindow
+from models.language.ring_window import RingWindow, ring_windows
 
 Read = Callable[[Tensor, Tensor, list[RingWindow]], Tensor]
 WARM_UPS = 3  # calls in which libraries set themselves up, before one is recorded
@@ -52,17 +52,9 @@ class RingStep:
 
     def run(self) -> Tensor:
         """Read what was put, without the host looking at a single number.  [N, D]"""
+        rings = self.keys[:, :, : self.n_slots], self.values[:, :, : self.n_slots]
         n_new = self.tokens.shape[1]
-        slots = torch.arange(self.n_slots, device=self.tokens.device)
-        order = (slots - self.position - n_new) % self.n_slots
-        new = (self.position + slots[:n_new]) % self.n_slots
-        distances = self.n_slots - n_new - order  # to the first of the new tokens
-        ended = distances > self.ages.clamp(max=self.n_visible)[:, None]
-        ring = slice(0, self.n_slots)
-        windows = [
-            RingWindow(keys[:, ring], values[:, ring], new, order, ended[:, None])
-            for keys, values in zip(self.keys, self.values, strict=True)
-        ]
+        windows = ring_windows(rings, self.position, self.ages, n_new, self.n_visible)
         return self.read(self.tokens, self.ages, windows)
 
 

@@ -9,6 +9,30 @@ from torch import Tensor
 from models.language.key_value_memory import hide_ended
 
 
+def ring_windows(
+    rings: tuple[Tensor, Tensor], position: Tensor | int, ages: Tensor, n_new: int, n_visible: int
+) -> "list[RingWindow]":
+    """Return every layer's view of the whole ring, without the host looking at a number.
+
+    Args:
+        rings: Keys and values, read and written.  [L, H*N, R, d] each
+        position: The slot of the first new token.
+        ages: Tokens before the new ones in each running episode.  [N]
+        n_new: K.
+        n_visible: How many past tokens may be seen at most.
+    """
+    n_slots = rings[0].shape[2]
+    slots = torch.arange(n_slots, device=ages.device)
+    order = (slots - position - n_new) % n_slots
+    new = (position + slots[:n_new]) % n_slots
+    distances = n_slots - n_new - order  # to the first of the new tokens
+    ended = distances > ages.clamp(max=n_visible)[:, None]
+    return [
+        RingWindow(keys, values, new, order, ended[:, None])
+        for keys, values in zip(*rings, strict=True)
+    ]
+
+
 class RingWindow(NamedTuple):
     """What one layer sees: every slot of the ring, K of which the new tokens are written to.
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from models.agent import Memory
 from models.language.causal_layer import Window
 from models.language.key_value_memory import KeyValueMemory
-from models.language.ring_window import RingWindow
+from models.language.ring_window import ring_windows
 from models.memories.causal_attention import (
     Attention,
     PastAttention,
@@ -213,14 +213,7 @@ def _windows(past: KeyValueMemory, ages: Tensor) -> Sequence[Window]:
     return _whole_ring(past, ages) if ages.is_cuda else past.windows(ages, past.n_past, 1)
 
 
-def _whole_ring(past: KeyValueMemory, ages: Tensor) -> list[RingWindow]:
+def _whole_ring(past: KeyValueMemory, ages: Tensor) -> Sequence[Window]:
     """Return every layer's view of all slots; a mask hides what is not to be seen."""
-    slots = torch.arange(past.n_slots, device=ages.device)
-    new = slots[past.position : past.position + 1]
-    order = (slots - new - 1) % past.n_slots  # how many slots are older
-    distances = past.n_slots - 1 - order  # to the slot that is written
-    ended = distances > ages.clamp(max=past.n_past)[:, None]
-    return [
-        RingWindow(keys[:, : past.n_slots], values[:, : past.n_slots], new, order, ended[:, None])
-        for keys, values in zip(past.keys, past.values, strict=True)
-    ]
+    rings = past.keys[:, :, : past.n_slots], past.values[:, :, : past.n_slots]
+    return ring_windows(rings, past.position, ages, 1, past.n_past)
