@@ -14,7 +14,7 @@ import main as main_program
 from benchmarks.training import Options, trained_agent
 from envs import make_vector_env
 from models import AGENTS, build_agent
-from tests.agents import small_config
+from tests.agents import small_config, spaces
 from tests.faults import outcome, same
 from tests.test_resume import command, folder_of
 from trainers import threads
@@ -171,6 +171,16 @@ def test_what_is_tried_counts_every_step_and_sample(monkeypatch):
     monkeypatch.setattr(trial, "_act", lambda: (0.5, None))
     monkeypatch.setattr(trial, "_learn", lambda batch: 51.0)
     assert trial() == pytest.approx(200 * 0.5 + 2 * 200 / 170 * 51)
+
+
+def test_a_seed_gives_the_same_weights_with_any_number_of_threads(free):
+    drawn = []
+    for n_threads in (1, 2):
+        torch.set_num_threads(n_threads)
+        torch.manual_seed(0)
+        drawn.append(build_agent(small_config(model="CNN-PPO"), *spaces((3, 56, 56))).state_dict())
+        assert torch.get_num_threads() == n_threads
+    assert same(*drawn)
 
 
 @pytest.mark.parametrize("given", [None, "ACTIVE"])

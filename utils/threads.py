@@ -4,6 +4,8 @@ PyTorch is not imported here: OpenMP reads its environment variables when PyTorc
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 NUMBER = "OMP_NUM_THREADS"
 
@@ -28,3 +30,16 @@ def fix_number(n_threads: int) -> None:
 
     os.environ[NUMBER] = str(n_threads)
     torch.set_num_threads(n_threads)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let sums be taken in the same order however many threads there are otherwise."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
