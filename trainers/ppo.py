@@ -28,6 +28,7 @@ from trainers.rollout import Rollout, Scene
 from trainers.run_state import restore
 from trainers.schedules import Coefficients, configured_schedules
 from trainers.summary import Summary
+from trainers.threads import Threads, Trial
 from utils.config import Config
 from utils.loggers import Media
 from utils.metrics import MetricsWriter
@@ -114,8 +115,12 @@ class PPOTrainer:
         ):
             keeper = Keeper(self, folder, writer, interruption)
             scene = self.scene or self.first_scene(self.config.seed)
+            trial = Trial(self.agent, self.config, scene.observations)
+            threads = Threads(self.config, folder, trial, self.ranks)
+            threads.begin(self.env_steps)
             self._begun = time.perf_counter()
             while self.env_steps < self.config.n_steps:
+                threads.try_again(self.env_steps)
                 begun = time.perf_counter()
                 rollout, scene = self.collect(scene, bar, keeper.after_step)
                 keeper.before_update()
