@@ -7,6 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from utils.threads import let_waiting_threads_sleep
+
+if __name__ == "__main__":
+    let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below
+
 import numpy as np
 from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv

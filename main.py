@@ -6,6 +6,11 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from utils.threads import let_waiting_threads_sleep
+
+if __name__ == "__main__":
+    let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below
+
 from analysis.showcase import configured_showcase
 from envs import check_env_name, make_vector_env, scales_rewards
 from models import agent_class, build_agent, resolve_device

@@ -6,6 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from utils.threads import let_waiting_threads_sleep
+
+if __name__ == "__main__":
+    let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below
+
 from analysis import attention, distances, layers, words
 from analysis.findings import Findings
 from analysis.source import Choice, Source

@@ -1,10 +1,16 @@
 """Compare every fast part with its straightforward version: python -m benchmarks."""
 
 import importlib
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+from utils.threads import let_waiting_threads_sleep
+
+if __name__ == "__main__":
+    let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below
+
+import torch
 
 from benchmarks.comparing import Figures, Pair, compare
 from benchmarks.growth import Cost, costs
@@ -40,9 +46,11 @@ def benchmark(argv: Sequence[str] | None) -> None:
     parser.add_argument(
         "--quick", action="store_true", help="tiny sizes: that it runs, not how fast"
     )
-    cores = os.cpu_count() or 1
     parser.add_argument(
-        "--threads", type=whole_number(1, MOST_THREADS), default=cores, help="cores to use"
+        "--threads",
+        type=whole_number(1, MOST_THREADS),
+        default=torch.get_num_threads(),
+        help="cores to use; else OMP_NUM_THREADS, or all",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
     arguments = parser.parse_args(argv)

@@ -7,10 +7,14 @@ whole vocabulary. Nothing is saved.
 
 import argparse
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
+
+from utils.threads import let_waiting_threads_sleep
+
+if __name__ == "__main__":
+    let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below
 
 import numpy as np
 import torch
@@ -97,7 +101,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Train and try grid-clip.")
     parser.add_argument("--seed", type=int, default=0, help="of images and initial weights")
     parser.add_argument("--views", type=int, default=15_000, help="looked through in either test")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of PyTorch")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of PyTorch")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(arguments.threads)
     batches = Recorded(CaptionBatches(arguments.seed))

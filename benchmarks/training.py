@@ -11,13 +11,17 @@ are then lower than with --no-shares.
 import csv
 import dataclasses
 import importlib.util
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
+
+from utils.threads import let_waiting_threads_sleep
+
+if __name__ == "__main__":
+    let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below
 
 import torch
 
@@ -38,6 +42,7 @@ from utils.errors import UserError
 from utils.metrics import FILE
 from utils.run_folder import write_json
 from utils.seeding import seed_everything
+from utils.threads import fix_number
 
 MOST_STEPS = 10**9
 RIVALLED = "Impala-PPO"
@@ -114,9 +119,11 @@ def benchmark(argv: Sequence[str] | None) -> None:
     parser.add_argument(
         "--warm-up", type=whole_number(0, MOST_STEPS), default=4096, help=warm_up_help
     )
-    cores = os.cpu_count() or 1
     parser.add_argument(
-        "--threads", type=whole_number(1, MOST_THREADS), default=cores, help="cores to use"
+        "--threads",
+        type=whole_number(1, MOST_THREADS),
+        default=torch.get_num_threads(),
+        help="cores to use; else OMP_NUM_THREADS, or all",
     )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument(
@@ -197,7 +204,7 @@ def measured(name: str, options: Options) -> Measured:
 
 def trained_agent(name: str, config: Config, options: Options) -> Measured:
     """Train one of our agents in this process."""
-    torch.set_num_threads(options.threads)
+    fix_number(options.threads)
     agent_class(config.model).check(config)
     seed_everything(config.seed)
     env = make_vector_env(config, config.seed)
@@ -238,7 +245,7 @@ def trained_rival(name: str, config: Config, options: Options) -> Measured:
         raise UserError("sb3-contrib is not installed. Run: pip install sb3-contrib")
     from benchmarks.recurrent_ppo import recurrent_ppo
 
-    torch.set_num_threads(options.threads)
+    fix_number(options.threads)
     model = recurrent_ppo(config, defaults=RIVALS[name])
     moments: list[tuple[int, float]] = []
     watch = Stopwatch()

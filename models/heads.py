@@ -9,13 +9,15 @@ from torch.nn import functional as F
 
 from models.agent import Evaluation, Step
 from models.images import Features
+from utils.threads import one_thread
 
 
 def perceptron(n_in: int, n_hidden: int, n_out: int) -> nn.Sequential:
     """Return linear, LayerNorm without affine, ReLU, linear; orthogonal with gain sqrt(2)."""
     first, last = nn.Linear(n_in, n_hidden), nn.Linear(n_hidden, n_out)
     for layer in (first, last):
-        nn.init.orthogonal_(layer.weight, gain=math.sqrt(2))
+        with one_thread():  # the same seed gives the same weights with any number of threads
+            nn.init.orthogonal_(layer.weight, gain=math.sqrt(2))
         layer.bias.data.zero_()
     norm = nn.LayerNorm(n_hidden, elementwise_affine=False)
     return nn.Sequential(first, norm, nn.ReLU(), last)

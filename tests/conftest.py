@@ -1,3 +1,4 @@
+import os
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -11,6 +12,7 @@ from utils.errors import UserError
 
 def pytest_configure(config):
     torch.set_num_threads(1)  # test processes run side by side
+    os.environ["OMP_NUM_THREADS"] = "1"  # and what they start
 
 
 @pytest.fixture(autouse=True)

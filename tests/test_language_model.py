@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from models.language import KINDS, describe_language_model, key_value_memory, load_language_model
+from models.language import (
+    KINDS,
+    describe_language_model,
+    key_value_memory,
+    layers,
+    load_language_model,
+)
 from models.language.decoder import Decoder
 from models.language.language_model import LanguageModel
 from models.language.layers import FrozenLinear
@@ -130,6 +136,36 @@ def test_packed_weights_give_the_same_numbers(folder, dtype):
     torch.testing.assert_close(found, expected, atol=bound, rtol=0)
     assert found.dtype == torch.float32
     assert torch.equal(found, expected) is False or dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_plain_products_give_the_numbers_of_packed_ones(folder, dtype, monkeypatch, caplog):
+    packed = load_language_model(folder, mem_len=6, dtype=dtype)
+    caplog.clear()
+    monkeypatch.setattr(layers, "fast_dtypes", lambda: frozenset())
+    plain = load_language_model(folder, mem_len=6, dtype=dtype)
+    linear = [module for module in plain.modules() if isinstance(module, FrozenLinear)]
+    assert linear
+    assert all(layer.weight.dtype == dtype for layer in linear)
+    tokens, starts = stream(plain)
+    expected = play(packed, packed.initial_memory(N_ENVS), tokens, starts)
+    found = play(plain, plain.initial_memory(N_ENVS), tokens, starts)
+    bound = 1e-5 if dtype == torch.float32 else 0.1
+    torch.testing.assert_close(found, expected, atol=bound, rtol=0)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == (dtype == torch.bfloat16)
+    assert all("this processor has no fast bfloat16 products" in line for line in said)
+
+
+@pytest.mark.parametrize("is_supported", [False, True])
+def test_only_a_type_that_the_processor_multiplies_is_packed(is_supported, monkeypatch):
+    monkeypatch.setattr(
+        torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: is_supported, raising=False
+    )
+    expected = {torch.float32, torch.bfloat16} if is_supported else {torch.float32}
+    assert layers.fast_dtypes() == expected
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert layers.fast_dtypes() == set()
 
 
 def test_looking_at_the_attention_changes_nothing(model, kind):

@@ -73,9 +73,9 @@ class Collector:
         self._memory: Memory | None = None
 
     @property
-    def has_begun(self) -> bool:
-        """Whether there are episodes to go on with."""
-        return self._percept is not None
+    def percept(self) -> Percept | None:
+        """What the agent will be told next; None until episodes have begun."""
+        return self._percept
 
     def begin(self, seed: int) -> None:
         """Open an episode in every environment, with an empty memory."""

@@ -58,6 +58,9 @@ class Learner(Protocol):
     def observe(self, transition: Transition) -> None:
         """Take in one step."""
 
+    def seconds_of_update(self, percept: Percept) -> float:
+        """Return what collecting and an update would take now, by trying; nothing changes."""
+
     @property
     def ready(self) -> bool:
         """Whether an update is due."""

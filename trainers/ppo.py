@@ -18,6 +18,7 @@ from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.ranks import Ranks
 from trainers.rollout import Past, Rollout
 from trainers.schedules import Coefficients, configured_schedules
+from trainers.trial import Trial
 from utils.config import Config
 from utils.running_statistics import RunningMeanVariance
 
@@ -123,6 +124,10 @@ class PPO:
         if config.clip_range_vf is not None:
             metrics["train/clip_range_vf"] = config.clip_range_vf
         return metrics
+
+    def seconds_of_update(self, percept: Percept) -> float:
+        """Return what a rollout and its update would take now, by trying; nothing changes."""
+        return Trial(self.agent, self.config, percept)()
 
     def coefficients(self, progress: float) -> Coefficients:
         """Return the scheduled coefficients of the update at this share of the run."""

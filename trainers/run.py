@@ -18,6 +18,7 @@ from trainers.guards import NotFiniteError, guarded
 from trainers.interruption import Interruption
 from trainers.learner import Learner, Transition
 from trainers.summary import Summary
+from trainers.threads import Threads
 from utils.config import Config
 from utils.loggers import Media
 from utils.metrics import MetricsWriter
@@ -72,10 +73,13 @@ class Run:
             self._progress_bar() as bar,
         ):
             checkpoints = Checkpoints(self, folder, writer, interruption)
-            if not collector.has_begun:
+            if collector.percept is None:
                 collector.begin(self.config.seed)
+            threads = Threads(self.config, folder, self._trial, self.ranks)
+            threads.begin(collector.env_steps)
             self._begun = time.perf_counter()
             while not self._is_over:
+                threads.try_again(collector.env_steps)
                 begun, steps_before = time.perf_counter(), collector.env_steps
 
                 # Act until the learner has seen enough; signals are heard between two steps.
@@ -187,6 +191,11 @@ class Run:
         except NotFiniteError as error:
             error.minibatch["env_steps"] = self.collector.env_steps
             raise
+
+    def _trial(self) -> float:
+        """Return what collecting and an update would take now."""
+        assert self.collector.percept is not None, "episodes have begun"
+        return self.learner.seconds_of_update(self.collector.percept)
 
     def _keep_best(self, checkpoints: Checkpoints) -> None:
         """Keep the agent if none was better; until a mean has enough episodes the newest is."""

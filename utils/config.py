@@ -133,7 +133,9 @@ class Config:
     checkpoint_minutes: float = setting(
         "minutes between two ckpt_last.pt", low=0, high=100_000, has_effect=False
     )
-    deterministic: bool = setting("the same bits in every run on a GPU, at some cost of speed")
+    deterministic: bool = setting(
+        "the same bits in every run: repeatable operations on a GPU, one thread on a CPU"
+    )
     media_minutes: float | None = setting(
         "minutes between an episode's movie, words and attention in TensorBoard; null: never",
         low=0,

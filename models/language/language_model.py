@@ -1,5 +1,6 @@
 """What every frozen language model offers as a memory."""
 
+import logging
 from abc import abstractmethod
 from collections.abc import Iterable
 from functools import cached_property
@@ -12,6 +13,8 @@ from models.language.embeddings import TokenEmbeddings
 from models.language.key_value_memory import Foreseen, KeyValueMemory, LayerWindow
 from models.language.layers import FrozenLinear
 from models.language.published import PublishedModel
+
+log = logging.getLogger(__name__)
 
 
 class LanguageModel(nn.Module):
@@ -77,9 +80,15 @@ class LanguageModel(nn.Module):
     def pack(self, dtype: torch.dtype = torch.float32) -> Self:
         """Lay the layers' weights out for the device they are on; products then use this type."""
         self.dtype = dtype
-        for module in self.modules():
-            if isinstance(module, FrozenLinear):
-                module.pack(dtype)
+        layers = [module for module in self.modules() if isinstance(module, FrozenLinear)]
+        for layer in layers:
+            layer.pack(dtype)
+        if dtype == torch.bfloat16 and any(layer.is_slow for layer in layers):
+            log.warning(
+                "%s: this processor has no fast bfloat16 products; PyTorch's plain ones are used, "
+                "and frozen_dtype=float32 may be faster",
+                self.name,
+            )
         return self
 
     @torch.no_grad()

@@ -1,7 +1,8 @@
 """Frozen layers for few rows at a time.
 
 A step sends N*K rows through every weight: that costs the reading of the weight. On a CPU oneDNN
-reads one laid out in advance about 1.7 times faster than BLAS reads a plain matrix.
+reads one laid out in advance about 1.7 times faster than BLAS reads a plain matrix. Which types
+of weight it can read depends on the processor.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,6 +26,18 @@ FUSED: dict[str, tuple[str, list[float], str]] = {
 }
 
 
+def fast_dtypes() -> frozenset[torch.dtype]:
+    """Return the types of weights on a CPU that oneDNN multiplies on this processor.
+
+    Without AVX-512 it raises for bfloat16, and PyTorch's plain products work.
+    """
+    if not torch.backends.mkldnn.is_available():
+        return frozenset()
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return frozenset((torch.float32,))
+    return frozenset((torch.float32, torch.bfloat16))
+
+
 def frozen(tensor: Tensor) -> nn.Parameter:
     """Return a float32 copy as a parameter that no optimiser moves.
 
@@ -36,7 +49,7 @@ def frozen(tensor: Tensor) -> nn.Parameter:
 
 def thin_product(rows: Tensor, weight: Tensor) -> Tensor:
     """Return the products of few rows [N, in] with a large frozen matrix [out, in].  [N, out]"""
-    if weight.device.type == "cpu" and torch.backends.mkldnn.is_available():
+    if weight.device.type == "cpu" and weight.dtype in fast_dtypes():
         return torch.ops.mkldnn._linear_pointwise.default(rows, weight, None, *FUSED["none"])
     return F.linear(rows, weight)
 
@@ -75,15 +88,20 @@ class FrozenLinear(nn.Module):
         return ACTIVATIONS[self.activation](F.linear(rows, self.weight, self.bias)).float()
 
     def pack(self, dtype: torch.dtype) -> None:
-        """Take on a data type and, on a CPU, the layout that oneDNN reads fastest."""
+        """Take on a data type and, on a CPU that can, the layout that oneDNN reads fastest."""
         assert self.weight is not None, "a layer is packed once"
         self.dtype = dtype
         self.weight.data = self.weight.to(dtype)
         if self.bias is not None:
             self.bias.data = self.bias.to(dtype)
-        if self.weight.device.type == "cpu" and torch.backends.mkldnn.is_available():
+        if self.weight.device.type == "cpu" and dtype in fast_dtypes():
             self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.data)
             self.weight = None
+
+    @property
+    def is_slow(self) -> bool:
+        """Return whether the weight stays plain on a CPU, where oneDNN cannot read its type."""
+        return self.weight is not None and self.weight.device.type == "cpu"
 
     def _packed_product(self, rows: Tensor) -> Tensor:
         product = torch.ops.mkldnn._linear_pointwise.default

@@ -1,0 +1,87 @@
+"""What learning costs, found out by a little of it that leaves the run as it is."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from models.agent import ActorCriticAgent, Agent, Batch
+from models.observations import Percept
+from trainers.rollout import Rollout
+from utils.config import Config
+
+STEPS_TRIED = 4
+SAMPLES_TRIED = 512
+
+
+class Trial:
+    """A few steps and part of a minibatch of a run, which leave the run as it is.
+
+    Args:
+        agent: Whose acting and learning is tried.
+        config: The settings of the run.
+        percept: What the agent is told now.
+    """
+
+    def __init__(self, agent: ActorCriticAgent, config: Config, percept: Percept) -> None:
+        self.agent, self.config = agent, config
+        self.percept, self.n_envs = percept, percept.n_envs
+        n_shown = config.sequences_per_batch if agent.sequential else self.n_envs
+        self.n_shown = min(self.n_envs, n_shown)
+        most_steps = SAMPLES_TRIED // self.n_shown
+        self.n_steps = max(1, min(config.n_rollout_steps, most_steps))
+
+    def __call__(self) -> float:
+        """Return the seconds that a rollout and its update would take."""
+        with _left_alone(self.agent):
+            acting, batch = self._act()
+            learning = self._learn(batch)
+        n_steps = self.config.n_rollout_steps
+        n_parts = n_steps * self.n_envs / (self.n_steps * self.n_shown)
+        return n_steps * acting + self.config.n_epochs * n_parts * learning
+
+    def _act(self) -> tuple[float, Batch]:
+        """Return the seconds of a step, and a batch of noise with what the step left behind."""
+        memory = self.agent.initial_memory(self.n_envs)
+        begun = time.perf_counter()
+        for _ in range(STEPS_TRIED):
+            step = self.agent.act(self.percept, memory)
+        seconds = (time.perf_counter() - begun) / STEPS_TRIED
+
+        shown = slice(self.n_shown)
+        observations = self.percept.observations.map(lambda kind: kind[shown])
+        rollout = Rollout(self.n_steps, observations, step.context[shown])
+        rollout.observations.map(_noise)  # all of them differ, as much as there ever is to learn
+        rollout.starts[:] = False
+        rollout.actions[:], rollout.context[:] = step.actions[shown], step.context[shown]
+        if self.agent.sequential:
+            return seconds, next(rollout.sequence_minibatches([torch.arange(self.n_shown)]))
+        return seconds, next(rollout.minibatches([torch.arange(rollout.n_samples)]))
+
+    def _learn(self, batch: Batch) -> float:
+        """Return the seconds of a gradient, which no parameter gets to know."""
+        parameters = [p for p in self.agent.parameters() if p.requires_grad]
+        begun = time.perf_counter()
+        loss = torch.stack([part.mean() for part in self.agent.evaluate(batch)]).sum()
+        torch.autograd.grad(loss, parameters, allow_unused=True)
+        return time.perf_counter() - begun
+
+
+def _noise(kind: Tensor) -> Tensor:
+    """Fill observations of a kind with noise."""
+    return kind.random_(256) if kind.dtype == torch.uint8 else kind.normal_()
+
+
+@contextmanager
+def _left_alone(agent: Agent) -> Iterator[None]:
+    """Let an agent act and evaluate without following statistics or moving random streams."""
+    modes = {module: module.training for module in agent.modules()}
+    with torch.random.fork_rng(devices=[]):
+        agent.eval()
+        try:
+            yield
+        finally:
+            for module, training in modes.items():
+                module.training = training
