@@ -23,10 +23,10 @@ from models.agent import Agent
 from models.baselines import RandomAgent
 from report.movie import write_movies
 from report.page import EpisodePage
+from settings import MOST_SEED, Config, config_from_dict
 from trainers.checkpoint import find_checkpoint, load_checkpoint, restore_agent
 from trainers.evaluation import Episode, Recording, evaluate
 from utils.command_line import Parser, run_program, whole_number
-from utils.config import MOST_SEED, Config, config_from_dict
 from utils.folders import check_writable
 from utils.named_files import say_named_files
 from utils.run_folder import write_json

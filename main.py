@@ -1,5 +1,6 @@
 """Train an agent: settings → environments, agent, trainer → run folder."""
 
+import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -14,14 +15,14 @@ if __name__ == "__main__":
 from analysis.showcase import configured_showcase
 from envs import check_env_name, make_vector_env, scales_rewards
 from models import agent_class, build_agent, resolve_device
-from rewards.scaling import configured_scaling
+from rewards.scaling import ScalingSettings, configured_scaling
+from settings import load_config
+from trainers import learner_class
 from trainers.checkpoint import own_checkpoint
 from trainers.collector import Collector
-from trainers.ppo import PPO
 from trainers.ranks import Ranks, joined_ranks
-from trainers.run import Run
+from trainers.run import Run, RunSettings
 from utils.command_line import run_program
-from utils.config import Config, load_config
 from utils.errors import raise_all
 from utils.loggers import check_loggers
 from utils.run_folder import check_run_id, create_run_folder, locked, resumed_config
@@ -43,7 +44,7 @@ def train(argv: Sequence[str] | None) -> None:
         if arguments.resume:
             resume(arguments.resume, ranks)
             return
-        config = ranks.run_on_first(lambda: load_config(arguments.config, arguments.overrides))
+        config = ranks.run_on_first(lambda: configured(arguments))
         ranks.run_on_first(lambda: check(config, arguments.run_id))
         with configured_run(config, ranks) as run:
             details = (arguments.run_id, arguments.overrides, run.learner.agent.fingerprints())
@@ -52,10 +53,16 @@ def train(argv: Sequence[str] | None) -> None:
                 ranks.print(run.train(folder).report(folder))
 
 
-def check(config: Config, run_id: str | None) -> None:
+def configured(arguments: argparse.Namespace) -> RunSettings:
+    """Return the settings of a new run."""
+    return load_config(arguments.config, arguments.overrides).part(RunSettings)
+
+
+def check(config: RunSettings, run_id: str | None) -> None:
     """Raise UserError with a line for everything that speaks against a new run."""
     raise_all(
         lambda: check_env_name(config.env),
+        lambda: learner_class(config.algorithm),
         lambda: agent_class(config.model).check(config),
         lambda: check_run_id(config, run_id),
     )
@@ -63,7 +70,7 @@ def check(config: Config, run_id: str | None) -> None:
 
 def resume(folder: Path, ranks: Ranks) -> None:
     """Go on with an unfinished run from its last good checkpoint, or from its beginning."""
-    config = ranks.run_on_first(lambda: resumed_config(folder))
+    config = ranks.run_on_first(lambda: resumed_config(folder).part(RunSettings))
     with ranks.enter_on_first(locked(folder)):
         checkpoint = own_checkpoint(folder, config, ranks)
         with configured_run(config, ranks) as run:
@@ -72,7 +79,7 @@ def resume(folder: Path, ranks: Ranks) -> None:
 
 
 @contextmanager
-def configured_run(config: Config, ranks: Ranks) -> Iterator[Run]:
+def configured_run(config: RunSettings, ranks: Ranks) -> Iterator[Run]:
     """Build everything the settings name; close the environments in the end."""
     ranks.run_on_first(lambda: check_loggers(config))
     config = replace(config, device=ranks.run_on_first(lambda: resolve_device(config.device)))
@@ -80,9 +87,11 @@ def configured_run(config: Config, ranks: Ranks) -> Iterator[Run]:
     seed_everything(config.seed, config.deterministic)
     with closing(make_vector_env(share := ranks.share(config), share.seed)) as env:
         agent = build_agent(config, env.single_observation_space, env.single_action_space)
-        scaling = configured_scaling(config, env.num_envs, scales_rewards(config.env))
+        scaling = configured_scaling(
+            config.part(ScalingSettings), env.num_envs, scales_rewards(config.env)
+        )
         ranks.synchronize(agent, config)
-        learner = PPO(config, agent, ranks)
+        learner = learner_class(config.algorithm)(config, agent, ranks)
         collector = Collector(env, learner, scaling, ranks)
         yield Run(config, learner, collector, configured_showcase(config, agent))
 

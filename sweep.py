@@ -18,6 +18,7 @@ from pathlib import Path
 import plot
 from envs import check_env_name
 from models import agent_class
+from settings import Config
 from sweeps.cluster import check_address, ray_pool
 from sweeps.display import display, print_table, summary
 from sweeps.estimates import Estimates
@@ -25,9 +26,9 @@ from sweeps.grid import PAPER_SEEDS, Run, check_runs, make_grid, parse_lists, sw
 from sweeps.jobs import DESK, Job, State, carry_out
 from sweeps.progress import duration, shared_out
 from sweeps.worker import Order
+from trainers.checkpoint import CheckpointSettings
 from trainers.interruption import Interruption
 from utils.command_line import Parser, run_program, whole_number
-from utils.config import Config
 from utils.errors import Interrupted, RunError, UserError, raise_all
 from utils.folders import check_writable
 from utils.run_folder import EXPERIMENTS, write_json
@@ -136,7 +137,7 @@ def check(config: Config, n_gpus: float) -> None:
     """Raise UserError where a run of these settings cannot work in a sweep."""
     check_env_name(config.env)
     agent_class(config.model).check(config)
-    if not config.save_ckpt:
+    if not config.part(CheckpointSettings).save_ckpt:
         raise UserError("save_ckpt: false. A sweep goes on from checkpoints, leave it true")
     if config.device not in ("auto", "cpu", "cuda"):
         raise UserError(f"device: '{config.device}'. Ray gives out the GPUs: use auto, cpu or cuda")

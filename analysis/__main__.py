@@ -14,8 +14,8 @@ if __name__ == "__main__":
 from analysis import attention, distances, layers, words
 from analysis.findings import Findings
 from analysis.source import Choice, Source
+from settings import MOST_SEED
 from utils.command_line import Parser, run_program, whole_number
-from utils.config import MOST_SEED
 from utils.folders import check_writable
 
 EPILOG = """SOURCE is a run folder or checkpoint, whose agent then plays; or episodes that eval.py

@@ -18,8 +18,7 @@ from models.shelm import Shelm
 from plots.style import style
 from plots.table import markdown
 from trainers.learner import Transition
-from utils.config import Config
-from utils.loggers import EncodedImage, Media
+from utils.loggers import EncodedImage, LoggerSettings, Media
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +28,7 @@ FRAME_MILLISECONDS = 125
 SMALLEST_SIDE = 224  # pixels of a frame
 
 
-def configured_showcase(config: Config, agent: Agent) -> "Showcase | None":
+def configured_showcase(config: LoggerSettings, agent: Agent) -> "Showcase | None":
     """Return the showcase of a run, if it is to have one."""
     return None if config.media_minutes is None else Showcase(agent, config.media_minutes)
 

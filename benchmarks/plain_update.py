@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from models.agent import Agent
 from trainers.losses import clipped_policy_loss, value_loss
+from trainers.ppo import PpoSettings
 from trainers.rollout import Rollout
-from utils.config import Config
 
 
 class Samples(NamedTuple):
@@ -74,7 +74,7 @@ class PlainNetworks(nn.Module):
 
 
 def plain_update(
-    networks: PlainNetworks, samples: Samples, permutations: Tensor, config: Config
+    networks: PlainNetworks, samples: Samples, permutations: Tensor, config: PpoSettings
 ) -> list[float]:
     """Pass over the samples in the orders [n_epochs, B] and return every minibatch's loss."""
     parameters = list(networks.parameters())
@@ -91,7 +91,7 @@ def plain_update(
     return losses
 
 
-def _loss(networks: PlainNetworks, batch: Samples, config: Config) -> Tensor:
+def _loss(networks: PlainNetworks, batch: Samples, config: PpoSettings) -> Tensor:
     all_log_probs, values = networks(batch.images, batch.context)
     log_probs = all_log_probs.gather(-1, batch.actions[:, None])[:, 0]
     entropy = -(all_log_probs.exp() * all_log_probs).sum(-1).mean()

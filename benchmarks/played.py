@@ -1,7 +1,7 @@
 """KeyCorridor, played at random: the images agents really see, as often as they see them."""
 
 from collections.abc import Iterator
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -10,14 +10,15 @@ from gymnasium.spaces import Discrete
 from torch import Tensor
 
 from envs import make_vector_env
+from settings import Config, load_config
 
 TASK = "MiniGrid-KeyCorridorS3R1-v0"
 N_ENVS = 16
 
 
-def settings(task: str = TASK, n_envs: int = N_ENVS) -> SimpleNamespace:
-    """Return the settings of environments alone."""
-    return SimpleNamespace(env=task, n_envs=n_envs, stimuli=None)
+def settings(task: str = TASK, n_envs: int = N_ENVS) -> Config:
+    """Return the default settings with these environments."""
+    return replace(load_config(), env=task, n_envs=n_envs)
 
 
 def images(n_envs: int = N_ENVS) -> Iterator[Tensor]:

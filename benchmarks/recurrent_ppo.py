@@ -17,7 +17,7 @@ from torch import Tensor
 
 from envs import make_vector_env
 from models.encoders import SmallImpalaCNN
-from utils.config import Config
+from trainers.ppo import PpoSettings
 
 WIDTH = 256
 MINIBATCHES = 2
@@ -84,7 +84,7 @@ class Sb3Environments(VecEnv):
         return [False] * self.num_envs
 
 
-def recurrent_ppo(config: Config, defaults: bool) -> RecurrentPPO:
+def recurrent_ppo(config: PpoSettings, defaults: bool) -> RecurrentPPO:
     """Return the learner with the settings of a run.
 
     Args:

@@ -31,13 +31,13 @@ from benchmarks.random_models import write_clip, write_transformer_xl
 from benchmarks.shares import PARTS, profiled
 from benchmarks.tables import Table
 from envs import make_vector_env, scales_rewards
-from models import AGENTS, agent_class, build_agent, resolve_device
-from rewards.scaling import configured_scaling
+from models import AGENTS, PUBLISHED, agent_class, build_agent, resolve_device
+from rewards.scaling import ScalingSettings, configured_scaling
+from settings import load_config
 from trainers.collector import Collector
-from trainers.ppo import PPO
-from trainers.run import Run
+from trainers.ppo import PPO, PpoSettings
+from trainers.run import Run, RunSettings
 from utils.command_line import Parser, run_program, whole_number
-from utils.config import Config, load_config
 from utils.errors import UserError
 from utils.metrics import FILE
 from utils.run_folder import write_json
@@ -61,7 +61,9 @@ RANDOM = {
     "HELM+Transformer-XL": Recipe("HELM", write_transformer_xl),
     "SHELM+ViT-B-16": Recipe("SHELM", write_clip),
 }
-RECIPES = {name: Recipe(name) for name in AGENTS} | RANDOM
+# CNN and LSTM go by their published names here.
+NAMES = (*PUBLISHED, *(name for name in AGENTS if name not in ("CNN", "LSTM")))
+RECIPES = {name: Recipe(name) for name in NAMES} | RANDOM
 RECIPES |= {name: Recipe(RIVALLED) for name in RIVALS}
 
 
@@ -111,7 +113,7 @@ def benchmark(argv: Sequence[str] | None) -> None:
     """Train the chosen agents one after the other and print the tables."""
     parser = Parser(prog="python -m benchmarks.training", description=__doc__.split("\n")[0])
     names = ", ".join(RECIPES)
-    parser.add_argument("--agents", nargs="+", metavar="NAME", default=list(AGENTS), help=names)
+    parser.add_argument("--agents", nargs="+", metavar="NAME", default=list(NAMES), help=names)
     parser.add_argument(
         "--steps", type=whole_number(1, MOST_STEPS), default=20_000, help="of a run"
     )
@@ -202,16 +204,18 @@ def measured(name: str, options: Options) -> Measured:
         return in_own_process(trained, name, config, options)
 
 
-def trained_agent(name: str, config: Config, options: Options) -> Measured:
+def trained_agent(name: str, config: RunSettings, options: Options) -> Measured:
     """Train one of our agents in this process."""
     fix_number(options.threads)
     agent_class(config.model).check(config)
     seed_everything(config.seed)
     env = make_vector_env(config, config.seed)
     agent = build_agent(config, env.single_observation_space, env.single_action_space)
-    learner = PPO(config, agent)
+    learner = PPO(config.part(PpoSettings), agent)
     collector = Collector(
-        env, learner, configured_scaling(config, env.num_envs, scales_rewards(config.env))
+        env,
+        learner,
+        configured_scaling(config.part(ScalingSettings), env.num_envs, scales_rewards(config.env)),
     )
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(None):
         with profiled(learner, collector) if options.shares else nullcontext() as clock:
@@ -239,7 +243,7 @@ def rate_after(moments: Sequence[tuple[int, float]], warm_up: int) -> float | No
     return (last_steps - first_steps) / (last_seconds - first_seconds)
 
 
-def trained_rival(name: str, config: Config, options: Options) -> Measured:
+def trained_rival(name: str, config: PpoSettings, options: Options) -> Measured:
     """Train RecurrentPPO in this process."""
     if importlib.util.find_spec("sb3_contrib") is None:
         raise UserError("sb3-contrib is not installed. Run: pip install sb3-contrib")

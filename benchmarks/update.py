@@ -24,10 +24,10 @@ from benchmarks.random_models import TINY, Size, write_transformer_xl
 from envs import make_vector_env
 from models import build_agent
 from models.agent import ActorCriticAgent
+from settings import load_config
 from trainers.collector import Collector
-from trainers.ppo import PPO
+from trainers.ppo import PPO, PpoSettings
 from trainers.rollout import Rollout
-from utils.config import Config, load_config
 from utils.seeding import seed_everything
 
 WIDE = Size(n_layer=1)
@@ -51,7 +51,7 @@ def pairs(quick: bool) -> Iterator[Pair]:
 class Prepared(NamedTuple):
     """An agent with a rollout to learn from, and the orders to do it in."""
 
-    config: Config
+    config: PpoSettings
     agent: ActorCriticAgent
     rollout: Rollout
     permutations: Tensor  # [n_epochs, T*N]
@@ -101,7 +101,7 @@ def prepare(size: Size, n_steps: int, all_differ: bool) -> Prepared:
     settings = [f"n_rollout_steps={n_steps}", f"n_envs={played.N_ENVS}", "mem_len=16"]
     with tempfile.TemporaryDirectory() as folder:
         settings += write_transformer_xl(Path(folder), size)
-        config = dataclasses.replace(load_config(None, settings), device="cpu")
+        config = dataclasses.replace(load_config(None, settings), device="cpu").part(PpoSettings)
         env = RandomImages(config.n_envs) if all_differ else make_vector_env(config, seed=0)
         agent = build_agent(config, env.single_observation_space, env.single_action_space)
     learner = PPO(config, agent)

@@ -5,8 +5,9 @@ Every suite is a module of this package with two functions:
     names() -> list[str]               all environments it offers
     make(config, seed) -> VectorEnv    config.n_envs times config.env, number i seeded with seed + i
 
-It may have two more things: `ACTION_NAMES`, the names of its actions, and `make_drawn(config,
-seed)`, for environments that can be drawn whole where those of `make` cannot. A vector environment
+It may have three more things: `ACTION_NAMES`, the names of its actions; `READS`, the classes of the
+settings that it alone reads; and `make_drawn(config, seed)`, for environments that can be drawn
+whole where those of `make` cannot. A vector environment
 that can be drawn has Gymnasium's `render_mode` "rgb_array", and `render` returns a picture
 [H, W, 3] of each.
 
@@ -18,11 +19,12 @@ a run in it resumes to the bit. Where one has not, a resumed run begins new epis
 
 import importlib
 from types import ModuleType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from gymnasium.error import DependencyNotInstalled
 
 from envs.wrappers import EpisodeStatistics
+from settings import Config, Part
 from utils.errors import UserError, suggestion
 
 
@@ -48,21 +50,7 @@ SUITES = {
 }
 
 
-class EnvironmentSettings(Protocol):
-    """The settings read here; a suite may read more."""
-
-    @property
-    def env(self) -> str:
-        """Full name of the environment."""
-
-    @property
-    def n_envs(self) -> int:
-        """Number of parallel environments."""
-
-
-def make_vector_env(
-    config: EnvironmentSettings, seed: int, drawn: bool = False
-) -> EpisodeStatistics:
+def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeStatistics:
     """Return the environments of the settings with episode statistics.
 
     Args:
@@ -107,12 +95,27 @@ def action_names(name: str, n_actions: int) -> list[str]:
     return [*known[:n_actions], *(str(number) for number in range(len(known), n_actions))]
 
 
+def known_as(name: str) -> str | None:
+    """Return the longest beginning of the name, in any case, that a suite is listed under.
+
+    None if none is.
+    """
+    plain = name.casefold()
+    beginnings = (key for key in SUITES if plain.startswith(key.rstrip("-_").casefold()))
+    return max(beginnings, key=len, default=None)
+
+
+def settings_by_name() -> dict[str, tuple[type[Part], ...]]:
+    """Return the settings that each suite alone reads, by the beginning of its names."""
+    return {key: getattr(_load(suite), "READS", ()) for key, suite in SUITES.items()}
+
+
 def _find_suite(name: str) -> Suite:
-    """Return the suite registered under the longest beginning of the name, whatever its case."""
-    beginnings = [key for key in SUITES if name.casefold().startswith(key.rstrip("-_").casefold())]
-    if not beginnings:
+    """Return the suite of an environment."""
+    key = known_as(name)
+    if key is None:
         raise _unknown(name, [key + "*" * key.endswith(("-", "_")) for key in SUITES])
-    return SUITES[max(beginnings, key=len)]
+    return SUITES[key]
 
 
 def _load(suite: Suite) -> ModuleType:

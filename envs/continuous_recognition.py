@@ -14,14 +14,14 @@ Scores of the two are not comparable.
 """
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
-from envs import EnvironmentSettings
 from envs.drawn_objects import drawn_objects
 from envs.numpy_vector import NumpyVectorEnv
+from settings import Config, setting
 from utils.errors import UserError
 
 NAME = "ContinuousRecognition-v0"
@@ -33,12 +33,16 @@ IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 BLANK = 255
 
 
-class RecognitionSettings(EnvironmentSettings, Protocol):
+@dataclass(frozen=True)
+class RecognitionSettings(Config):
     """The settings read here."""
 
-    @property
-    def stimuli(self) -> str | None:
-        """Folder of images to show; None shows drawn objects."""
+    title = NAME
+
+    stimuli: str | None = setting("folder of pictures to recognise; null draws them")
+
+
+READS = (RecognitionSettings,)
 
 
 def names() -> list[str]:

@@ -12,9 +12,9 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from envs import EnvironmentSettings
 from envs.envpool_vector import EnvPoolVectorEnv, open_pool, pool_tasks
 from envs.minigrid_state import MiniGridVectorEnv
+from settings import Config
 
 VIEW = 7
 TILE = 8
@@ -38,7 +38,7 @@ def names() -> list[str]:
     return sorted(name for name in gymnasium.registry if name.startswith("MiniGrid-"))
 
 
-def make(config: EnvironmentSettings, seed: int) -> VectorEnv:
+def make(config: Config, seed: int) -> VectorEnv:
     """Return MiniGrid environments by EnvPool, or by Gymnasium where EnvPool lacks the task."""
     if config.env in pool_tasks():
         return make_by_envpool(config.env, config.n_envs, seed)
@@ -46,7 +46,7 @@ def make(config: EnvironmentSettings, seed: int) -> VectorEnv:
     return make_by_gymnasium(config.env, config.n_envs, seed)
 
 
-def make_drawn(config: EnvironmentSettings, seed: int) -> VectorEnv:
+def make_drawn(config: Config, seed: int) -> VectorEnv:
     """Return environments whose whole grid can be drawn, which EnvPool's cannot."""
     return make_by_gymnasium(config.env, config.n_envs, seed)
 

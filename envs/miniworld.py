@@ -20,8 +20,8 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from envs import EnvironmentSettings
 from envs.process_vector import one_process_each
+from settings import Config
 from utils.errors import UserError, suggestion
 
 # Written down because importing MiniWorld opens OpenGL.
@@ -63,7 +63,7 @@ def names() -> list[str]:
     return [f"MiniWorld-{task}-v0" for task in TASKS]
 
 
-def make(config: EnvironmentSettings, seed: int) -> VectorEnv:
+def make(config: Config, seed: int) -> VectorEnv:
     """Return `config.n_envs` environments, environment i seeded with seed + i.
 
     Each has a process of its own, of about 160 MB.

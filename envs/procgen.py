@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from envs import EnvironmentSettings
 from envs.envpool_vector import EnvPoolVectorEnv, open_pool
+from settings import Config
 from utils.errors import UserError, suggestion
 
 # The games that have a memory mode; Procgen's other ten have none.
@@ -29,7 +29,7 @@ def names() -> list[str]:
     return list(GAMES)
 
 
-def make(config: EnvironmentSettings, seed: int) -> VectorEnv:
+def make(config: Config, seed: int) -> VectorEnv:
     """Return `config.n_envs` environments of a game, environment i seeded with seed + i.
 
     Levels are drawn from all there are. Time limits are the games' own: 500 steps in maze, 2000 in

@@ -21,8 +21,8 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from envs import EnvironmentSettings
 from envs.process_vector import one_process_each
+from settings import Config
 from utils.errors import UserError
 
 NAME = "psychlab_continuous_recognition"
@@ -67,7 +67,7 @@ def names() -> list[str]:
     return [NAME]
 
 
-def make(config: EnvironmentSettings, seed: int) -> VectorEnv:
+def make(config: Config, seed: int) -> VectorEnv:
     """Return `config.n_envs` environments, environment i seeded with seed + i.
 
     Raises:

@@ -4,8 +4,8 @@ from functools import cache
 
 import numpy as np
 
-from envs import EnvironmentSettings
 from envs.numpy_vector import NumpyVectorEnv
+from settings import Config
 
 NAME = "RandomMaze-v0"
 MIN_SIDE, MAX_SIDE = 5, 25
@@ -32,7 +32,7 @@ def names() -> list[str]:
     return [NAME]
 
 
-def make(config: EnvironmentSettings, seed: int) -> "RandomMazeVectorEnv":
+def make(config: Config, seed: int) -> "RandomMazeVectorEnv":
     """Return `config.n_envs` mazes, environment i seeded with seed + i."""
     return RandomMazeVectorEnv(config.n_envs, seed)
 

@@ -1,4 +1,4 @@
-"""Agents by name."""
+"""Agents by the name of what they remember with."""
 
 import importlib
 
@@ -6,17 +6,19 @@ import torch
 from gymnasium.spaces import Box, Discrete, Space
 
 from models.agent import ActorCriticAgent
-from utils.config import Config
+from settings import Config, Part
 from utils.errors import UserError, suggestion
 
 AGENTS = {
-    "CNN-PPO": "models.baselines:CnnPpo",
-    "Impala-PPO": "models.baselines:LstmAgent",
+    "CNN": "models.baselines:CnnAgent",
+    "LSTM": "models.baselines:LstmAgent",
     "GPT": "models.baselines:GptAgent",
     "HELM": "models.helm:Helm",
     "HELMv2": "models.helmv2:HelmV2",
     "SHELM": "models.shelm:Shelm",
 }
+# Names of the papers that say how an agent learns, too: agent and algorithm.
+PUBLISHED = {"CNN-PPO": ("CNN", "PPO"), "Impala-PPO": ("LSTM", "PPO")}
 
 
 def build_agent(config: Config, observation_space: Space, action_space: Space) -> ActorCriticAgent:
@@ -34,11 +36,35 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
 
 def agent_class(name: str) -> type[ActorCriticAgent]:
     """Return an agent's class, importing only its module."""
-    if name not in AGENTS:
-        hint = suggestion(name, AGENTS)
-        raise UserError(f"model: unknown agent '{name}', known: {', '.join(AGENTS)}.{hint}")
-    module, class_name = AGENTS[name].split(":")
+    key = known_as(name)
+    if key is None:
+        names = (*AGENTS, *PUBLISHED)
+        hint = suggestion(name, names)
+        raise UserError(f"model: unknown agent '{name}', known: {', '.join(names)}.{hint}")
+    module, class_name = AGENTS[key].split(":")
     return getattr(importlib.import_module(module), class_name)
+
+
+def known_as(name: str) -> str | None:
+    """Return the name an agent is listed under, also for a published one; None if it is not."""
+    key, _ = PUBLISHED.get(name, (name, None))
+    return key if key in AGENTS else None
+
+
+def settings_by_name() -> dict[str, tuple[type[Part], ...]]:
+    """Return the settings that each agent reads."""
+    return {name: agent_class(name).reads for name in AGENTS}
+
+
+def contradictions(config: Config) -> list[str]:
+    """Return one line where a published name says another algorithm than the settings."""
+    key, algorithm = PUBLISHED.get(config.model, (config.model, config.algorithm))
+    if algorithm == config.algorithm:
+        return []
+    return [
+        f"model: {config.model} is {key} trained by {algorithm}, and algorithm is "
+        f"{config.algorithm}. Choose model={key}"
+    ]
 
 
 def resolve_device(name: str) -> str:

@@ -7,13 +7,14 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
+from settings import Part
 
 AnyMemory = TypeVar("AnyMemory", bound="Memory")
 
@@ -115,11 +116,13 @@ class Agent(nn.Module, ABC):
     that is trained by name is built from (config, observation_space, action_space).
 
     Attributes:
+        reads: The settings it is built from.
         reader: Turns what environments return into what the agent is told.
         sequential: Whether learning needs whole sequences.
         n_context: Steps before a sequence that learning must see again.
     """
 
+    reads: ClassVar[tuple[type[Part], ...]] = ()
     sequential: bool = False
     n_context: int = 0
     reader: ObservationReader

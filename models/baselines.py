@@ -1,6 +1,6 @@
 """What HELM is compared with: an encoder, a memory that is trained along or none, and chance."""
 
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from gymnasium.spaces import Discrete, Space
@@ -8,10 +8,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.agent import ActorCriticAgent, Agent, Batch, Evaluation, Memory, Step, TensorMemory
-from models.encoders import Encoder, build_encoder
+from models.encoders import Encoder, EncoderSettings, build_encoder
 from models.heads import ActorCritic
 from models.images import Features
-from models.memories import TrainedMemory, build_memory
+from models.memories import (
+    MEMORIES,
+    GptSettings,
+    MemorySettings,
+    NetworkSettings,
+    TrainedMemory,
+    build_memory,
+)
 from models.observations import ObservationReader, Observations, Percept
 
 SMALL = (16, 32)  # channels of the encoder before a memory
@@ -92,41 +99,54 @@ class TrainedMemoryAgent(ActorCriticAgent):
         return F.embedding(place_of[own], output.flatten(0, 1))
 
 
-class CnnPpo(TrainedMemoryAgent):
+class CnnAgent(TrainedMemoryAgent):
     """No memory: CNN-PPO."""
 
+    reads = (EncoderSettings,)
+
     def __init__(
-        self, config: Any, observation_space: Space, action_space: Discrete, n_features: int = 1024
+        self,
+        config: EncoderSettings,
+        observation_space: Space,
+        action_space: Discrete,
+        n_features: int = 1024,
     ) -> None:
         reader = ObservationReader(observation_space)
         encoder = build_encoder(reader, n_features, cache_mb=config.observation_cache_mb)
-        memory = build_memory("none", n_features, config)
+        memory = build_memory("none", n_features, MemorySettings())
         super().__init__(reader, encoder, memory, int(action_space.n))
 
 
-class _WithMemory(TrainedMemoryAgent):
-    """A smaller encoder followed by a memory of the same width."""
+class MemoryAgent(TrainedMemoryAgent):
+    """A smaller encoder followed by a memory of the same width.
 
-    name: str
+    Attributes:
+        memory_class: The memory; its settings are a subclass of `NetworkSettings`.
+    """
+
+    memory_class: ClassVar[type[TrainedMemory]]
+    sequential = True
 
     def __init__(self, config: Any, observation_space: Space, action_space: Discrete) -> None:
         reader = ObservationReader(observation_space)
         width = config.memory_width
         encoder = build_encoder(reader, width, SMALL, config.observation_cache_mb)
-        memory = build_memory(self.name, width, config)
+        memory = self.memory_class(width, config)
         super().__init__(reader, encoder, memory, int(action_space.n))
 
 
-class LstmAgent(_WithMemory):
+class LstmAgent(MemoryAgent):
     """An LSTM: Impala-PPO."""
 
-    name = "LSTM"
+    memory_class = MEMORIES["LSTM"]
+    reads = (EncoderSettings, NetworkSettings)
 
 
-class GptAgent(_WithMemory):
+class GptAgent(MemoryAgent):
     """A GPT that sees the last `mem_len` steps of its episode."""
 
-    name = "GPT"
+    memory_class = MEMORIES["GPT"]
+    reads = (EncoderSettings, GptSettings)
 
 
 class RandomAgent(Agent):

@@ -8,6 +8,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from models.hub import HubError, hub_file
 from models.image_to_language import BLOCK_SIZE
 from models.script_archive import archived_tensors, is_script_archive
 from models.shared_weights import once_a_machine
-from utils.config import Config
+from settings import Config, setting
 from utils.errors import UserError, suggestion
 
 DATA_FOLDER = Path("data")
@@ -44,6 +45,18 @@ OFFLINE_CHOICES = (
     f"Without a connection: clip_encoder={', '.join(STAND_INS)}, "
     "or a local checkpoint by clip_pretrained=FILE"
 )
+
+
+@dataclass(frozen=True)
+class ClipSettings(Config):
+    """What leads from images to language by way of CLIP."""
+
+    title = "CLIP"
+
+    clip_encoder: str = setting("images to language: grid-clip, or of open_clip: ViT-B-16, RN50")
+    clip_pretrained: str = setting(
+        "its weights: a tag of open_clip (openai, openai@REVISION), or a local file"
+    )
 
 
 class ImageTextEncoder(nn.Module):
@@ -107,13 +120,13 @@ def load_encoder(
     return ClipEncoder(name, pretrained, device)
 
 
-def configured_encoder(config: Config) -> ImageTextEncoder:
+def configured_encoder(config: ClipSettings) -> ImageTextEncoder:
     """Return the encoder of a run."""
     loaded = once_a_machine(lambda: load_encoder(config.clip_encoder, config.clip_pretrained))
     return loaded.to(config.device)
 
 
-def check_encoder(config: Config) -> None:
+def check_encoder(config: ClipSettings) -> None:
     """Raise UserError where there is no such encoder, or it knows nothing of the environment.
 
     Nothing is fetched, nothing large loaded.

@@ -6,6 +6,7 @@ images repeat, so the features of images are kept until it learns.
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from models.images import DistinctImages, Features, unit_images
 from models.observation_cache import ObservationCache
 from models.observations import ObservationBatch, ObservationReader, Observations
+from settings import Part, setting
 from utils.errors import UserError
 
 CACHE_BLOCK = 4  # few images are new to an encoder at one step
@@ -23,6 +25,17 @@ KERNELS = (  # and strides of two convolutions, for images whose shorter side ha
     (6, ((4, 2), (2, 1))),
     (5, ((3, 1), (2, 1))),
 )
+
+
+@dataclass(frozen=True)
+class EncoderSettings(Part):
+    """What agents with an encoder read."""
+
+    title = "encoders"
+
+    observation_cache_mb: int = setting(
+        "megabytes for features and language of images seen before", low=0, high=1_000_000
+    )
 
 
 class Encoder(nn.Module, ABC):

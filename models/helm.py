@@ -10,7 +10,8 @@ Frozen: the random projection, the token embeddings, the language model.
 """
 
 from collections.abc import Callable
-from typing import cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.agent import ActorCriticAgent, Batch, Evaluation, Memory, Step
-from models.encoders import build_encoder
+from models.encoders import EncoderSettings, build_encoder
 from models.frozen import Frozen
 from models.frozen_hopfield import FrozenHopfield, random_projection
 from models.heads import ActorCritic
@@ -28,21 +29,28 @@ from models.images import unit_images
 from models.language import (
     KeyValueMemory,
     LanguageModel,
+    LanguageModelSettings,
+    configured_language_model,
     describe_language_model,
-    load_language_model,
 )
 from models.observation_cache import ObservationCache
 from models.observations import ObservationReader, Percept
-from utils.config import Config
+from settings import setting
 from utils.errors import UserError
 
 
-def configured_language_model(config: Config) -> LanguageModel:
-    """Return the language model of a run."""
-    dtype = getattr(torch, config.frozen_dtype)
-    return load_language_model(
-        config.language_model, config.mem_len, config.n_layer, config.device, dtype
-    )
+@dataclass(frozen=True)
+class LanguageMemorySettings(LanguageModelSettings, EncoderSettings):
+    """What the HELM family shares."""
+
+
+@dataclass(frozen=True)
+class HelmSettings(LanguageMemorySettings):
+    """What HELM reads."""
+
+    title = "HELM"
+
+    beta: float = setting("inverse temperature of HELM's token retrieval", low=0, high=1e6)
 
 
 class LanguageMemoryAgent(ActorCriticAgent):
@@ -136,7 +144,7 @@ class LanguageMemoryAgent(ActorCriticAgent):
         self.to_language.share_statistics(all_gather)
 
     @classmethod
-    def check(cls, config: Config) -> None:
+    def check(cls, config: Any) -> None:
         """Raise UserError if the language model has fewer layers than asked for."""
         facts = describe_language_model(config.language_model)
         if config.n_layer is not None and config.n_layer > facts.n_layer:
@@ -153,7 +161,11 @@ class LanguageMemoryAgent(ActorCriticAgent):
 class Helm(LanguageMemoryAgent):
     """HELM with the settings of a run."""
 
-    def __init__(self, config: Config, observation_space: Box, action_space: Discrete) -> None:
+    reads = (HelmSettings,)
+
+    def __init__(
+        self, config: HelmSettings, observation_space: Box, action_space: Discrete
+    ) -> None:
         language_model = configured_language_model(config)
         n_pixels = observation_space.shape[1] * observation_space.shape[2]
         projection = random_projection(language_model.width, n_pixels)

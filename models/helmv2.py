@@ -9,18 +9,18 @@ Followed while training: mean and deviation of the encoder's features.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor, nn
 
-from models.clip_encoder import ImageTextEncoder, check_encoder, configured_encoder
+from models.clip_encoder import ClipSettings, ImageTextEncoder, check_encoder, configured_encoder
 from models.frozen import Frozen
 from models.frozen_hopfield import random_projection
-from models.helm import LanguageMemoryAgent, configured_language_model
+from models.helm import LanguageMemoryAgent, LanguageMemorySettings
 from models.image_to_language import ImageToLanguage
-from models.language import TokenEmbeddings
-from utils.config import Config
+from models.language import TokenEmbeddings, configured_language_model
 from utils.errors import raise_all
 from utils.running_statistics import Moments
 
@@ -117,10 +117,19 @@ class ClipProjection(ImageToLanguage):
         return {"clip_encoder": self._encoder.module.fingerprint}
 
 
+@dataclass(frozen=True)
+class HelmV2Settings(ClipSettings, LanguageMemorySettings):
+    """What HELMv2 reads."""
+
+
 class HelmV2(LanguageMemoryAgent):
     """HELMv2 with the settings of a run."""
 
-    def __init__(self, config: Config, observation_space: Box, action_space: Discrete) -> None:
+    reads = (HelmV2Settings,)
+
+    def __init__(
+        self, config: HelmV2Settings, observation_space: Box, action_space: Discrete
+    ) -> None:
         encoder = configured_encoder(config)
         language_model = configured_language_model(config)
         super().__init__(
@@ -132,7 +141,7 @@ class HelmV2(LanguageMemoryAgent):
         )
 
     @classmethod
-    def check(cls, config: Config) -> None:
+    def check(cls, config: HelmV2Settings) -> None:
         """Raise UserError where the language model or the encoder is not to be had."""
         raise_all(
             lambda: super(HelmV2, cls).check(config),

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from models.clip_encoder import DATA_FOLDER
-from utils.config import Config
+from models.clip_encoder import DATA_FOLDER, ClipSettings
+from models.language import LanguageModelSettings
+from settings import setting
 from utils.errors import UserError
 from utils.files import written_whole
 
@@ -43,6 +44,17 @@ SUITE_OF = {
     "psychlab_": "psychlab",
     "ContinuousRecognition-": "psychlab",
 }
+
+
+@dataclass(frozen=True)
+class EmbeddingsSettings(ClipSettings, LanguageModelSettings):
+    """Which file of embeddings a run reads."""
+
+    title = "SHELM"
+
+    embeddings: str | None = setting(
+        "file of prepare_embeddings.py; null: the one in data/ by its name"
+    )
 
 
 @dataclass(frozen=True)
@@ -142,7 +154,7 @@ def embeddings_file(
     return data_folder / f"{file_name(encoder)}_{file_name(language_model)}_{suite}.npz"
 
 
-def configured_embeddings(config: Config) -> PromptEmbeddings:
+def configured_embeddings(config: EmbeddingsSettings) -> PromptEmbeddings:
     """Return the embeddings a run asks for.
 
     Raises:
@@ -162,7 +174,7 @@ def configured_embeddings(config: Config) -> PromptEmbeddings:
     return found
 
 
-def check_weights(config: Config, stored: np.ndarray, loaded: str, name: str) -> None:
+def check_weights(config: EmbeddingsSettings, stored: np.ndarray, loaded: str, name: str) -> None:
     """Raise UserError where the embeddings were made with other weights of the named model.
 
     Args:
@@ -178,7 +190,9 @@ def check_weights(config: Config, stored: np.ndarray, loaded: str, name: str) ->
         )
 
 
-def check_sizes(config: Config, embeddings: PromptEmbeddings, width: int, n_tokens: int) -> None:
+def check_sizes(
+    config: EmbeddingsSettings, embeddings: PromptEmbeddings, width: int, n_tokens: int
+) -> None:
     """Raise UserError where embeddings do not fit an encoder's width or a vocabulary's size."""
     if embeddings.embeddings.shape[1] != width or embeddings.ids.max() >= n_tokens:
         raise UserError(
@@ -187,16 +201,16 @@ def check_sizes(config: Config, embeddings: PromptEmbeddings, width: int, n_toke
         )
 
 
-def configured_file(config: Config) -> Path:
+def configured_file(config: EmbeddingsSettings) -> Path:
     """Return the file of embeddings a run asks for."""
     return Path(config.embeddings) if config.embeddings else _default_file(config)
 
 
-def _default_file(config: Config) -> Path:
+def _default_file(config: EmbeddingsSettings) -> Path:
     return embeddings_file(config.clip_encoder, config.language_model, suite_of(config.env))
 
 
-def _what_to_do(config: Config) -> str:
+def _what_to_do(config: EmbeddingsSettings) -> str:
     """Return the command that makes the right file."""
     words = ["python", "prepare_embeddings.py", "--suite", suite_of(config.env)]
     words += ["--clip-encoder", config.clip_encoder]

@@ -8,6 +8,7 @@ Frozen: the image encoder, the text embeddings of its words, the language model.
 3. All else is HELM.
 """
 
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -16,24 +17,38 @@ from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
 from models.clip_encoder import check_encoder, configured_encoder
-from models.helm import LanguageMemoryAgent, configured_language_model
-from models.language import describe_language_model
+from models.helm import LanguageMemoryAgent, LanguageMemorySettings
+from models.language import configured_language_model, describe_language_model
 from models.observations import Percept
 from models.prompt_embeddings import (
+    EmbeddingsSettings,
     check_sizes,
     check_weights,
     configured_embeddings,
     configured_file,
 )
 from models.token_retrieval import Retrieval, TokenRetrieval, retrieved
-from utils.config import Config
+from settings import setting
 from utils.errors import UserError, raise_all
+
+
+@dataclass(frozen=True)
+class ShelmSettings(EmbeddingsSettings, LanguageMemorySettings):
+    """What SHELM reads."""
+
+    title = "SHELM"
+
+    topk: int = setting("tokens that are retrieved and read at a step", low=1, high=16_384)
 
 
 class Shelm(LanguageMemoryAgent):
     """SHELM with the settings of a run."""
 
-    def __init__(self, config: Config, observation_space: Box, action_space: Discrete) -> None:
+    reads = (ShelmSettings,)
+
+    def __init__(
+        self, config: ShelmSettings, observation_space: Box, action_space: Discrete
+    ) -> None:
         found = configured_embeddings(config)
         encoder = configured_encoder(config)
         check_weights(config, found.encoder_fingerprint, encoder.fingerprint, encoder.name)
@@ -78,7 +93,7 @@ class Shelm(LanguageMemoryAgent):
         return {"words": words, "similarities": similarities.cpu().numpy()}
 
     @classmethod
-    def check(cls, config: Config) -> None:
+    def check(cls, config: ShelmSettings) -> None:
         """Raise UserError where a model or the file of embeddings is not to be had."""
         raise_all(
             lambda: super(Shelm, cls).check(config),
@@ -87,7 +102,7 @@ class Shelm(LanguageMemoryAgent):
         )
 
 
-def _check_memory(config: Config) -> None:
+def _check_memory(config: ShelmSettings) -> None:
     if config.mem_len < config.topk:
         raise UserError(
             f"mem_len: {config.mem_len} is below the {config.topk} tokens of a step (topk)"
@@ -100,7 +115,7 @@ def _check_memory(config: Config) -> None:
         )
 
 
-def _check_retrieval(config: Config) -> None:
+def _check_retrieval(config: ShelmSettings) -> None:
     check_encoder(config)
     n_words = len(configured_embeddings(config).tokens)
     if config.topk > n_words:

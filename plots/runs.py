@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from utils.config import WITHOUT_EFFECT, read_json_object
+from settings import read_json_object, settings_without_effect
 from utils.errors import UserError, printable, suggestion
 from utils.metrics import FILE
 
@@ -212,6 +212,6 @@ def _differing(runs: Sequence[Run]) -> dict[str, list[str]]:
     found = {
         name: sorted({_text(run.settings.get(name, "not set")) for run in runs})
         for name in names
-        if name != "seed" and name not in WITHOUT_EFFECT
+        if name != "seed" and name not in settings_without_effect()
     }
     return {name: values for name, values in found.items() if len(values) > 1}

@@ -1,11 +1,13 @@
 """Rewards on a scale of their own, whatever the environment pays."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from settings import Part, setting
 from utils.running_statistics import RunningMeanVariance
 
 EPSILON = 1e-8
@@ -14,7 +16,21 @@ REWARD_LIMIT = 1.0
 AllGather = Callable[[torch.Tensor], torch.Tensor]
 
 
-def configured_scaling(config: Any, n_envs: int, by_default: bool) -> "RewardScaling | None":
+@dataclass(frozen=True)
+class ScalingSettings(Part):
+    """Whether rewards are scaled, and how their return is discounted."""
+
+    title = "reward scaling"
+
+    normalize_reward: bool | None = setting(
+        "scale rewards by their return; null: as the suite does"
+    )
+    gamma: float = setting("discount per step", low=0, high=1)
+
+
+def configured_scaling(
+    config: ScalingSettings, n_envs: int, by_default: bool
+) -> "RewardScaling | None":
     """Return the scaling of a run's rewards, if they are scaled.
 
     Args:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from utils.config import FIELDS, WITHOUT_EFFECT, Config, load_config
+from settings import Config, all_settings, load_config, read_settings, settings_without_effect
 from utils.errors import UserError, raise_all, suggestion
 from utils.run_folder import default_run_id, folder_of, is_finished, locked, recorded_config
 
@@ -45,13 +45,13 @@ def parse_lists(texts: Iterable[str]) -> dict[str, list[str]]:
         UserError: a line for each one without a value, unknown, or given twice.
     """
     lists: dict[str, list[str]] = {}
-    problems = []
+    problems, known = [], all_settings()
     for text in texts:
         key, equals, values = text.partition("=")
         if not equals:
             problems.append(f"--var {text}: expected KEY=VALUE, or KEY=VALUE,VALUE for a list")
-        elif key not in FIELDS:
-            problems.append(f"--var {text}: unknown key '{key}'.{suggestion(key, FIELDS)}")
+        elif key not in known:
+            problems.append(f"--var {text}: unknown key '{key}'.{suggestion(key, known)}")
         elif key in lists:
             problems.append(f"--var {text}: {key} is given twice. Join its values with commas")
         else:
@@ -119,7 +119,7 @@ def swept_settings(runs: Iterable[Run]) -> list[str]:
     for run in runs:
         other = first.setdefault((run.config.model, run.config.env), run.config)
         found |= dict.fromkeys(_differing(run.config, other))
-    return [name for name in FIELDS if name in found and name != "seed"]
+    return [name for name in all_settings() if name in found and name != "seed"]
 
 
 def _run_id(name: str | None, file: Path | None, overrides: list[str], seed: int) -> str:
@@ -153,11 +153,11 @@ def _check_folder(run: Run) -> None:
     """Raise UserError where the run's folder holds another run, or one that is going on."""
     if not run.folder.exists():
         return
-    harmless = set(WITHOUT_EFFECT)
+    telling = read_settings(run.config) - settings_without_effect()
     if run.config.device == "auto":  # the recorded one says what it became
-        harmless.add("device")
+        telling.remove("device")
     differing = [
-        name for name in _differing(recorded_config(run.folder), run.config) if name not in harmless
+        name for name in _differing(recorded_config(run.folder), run.config) if name in telling
     ]
     if differing:
         raise UserError(
@@ -170,4 +170,4 @@ def _check_folder(run: Run) -> None:
 
 
 def _differing(one: Config, other: Config) -> list[str]:
-    return [name for name in FIELDS if getattr(one, name) != getattr(other, name)]
+    return [name for name in all_settings() if getattr(one, name) != getattr(other, name)]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from utils.config import Config
+from settings import Config
 from utils.metrics import FILE
 from utils.run_folder import folder_of
 

@@ -7,10 +7,10 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from models.observations import Observations, Percept
+from settings import load_config
 from trainers.collector import Collector
 from trainers.ppo import PPO
 from trainers.rollout import Rollout
-from utils.config import load_config
 
 SMALL = {"n_envs": 3, "n_rollout_steps": 10, "n_epochs": 2, "n_batches": 3, "n_steps": 60}
 

@@ -20,7 +20,7 @@ import torch
 
 from envs import make_vector_env
 from models import AGENTS, build_agent
-from models.baselines import CnnPpo
+from models.baselines import CnnAgent
 from tests.agents import small_config
 from tests.tiny_clip import tiny_settings
 from trainers.collector import Collector
@@ -81,8 +81,8 @@ def watch(name, n_steps, learner=Watched, **changes):
     seed_everything(config.seed)
     env = make_vector_env(config, config.seed)
     spaces = env.single_observation_space, env.single_action_space
-    slim = name == "CNN-PPO"
-    agent = CnnPpo(config, *spaces, WIDTH) if slim else build_agent(config, *spaces)
+    slim = name == "CNN"
+    agent = CnnAgent(config, *spaces, WIDTH) if slim else build_agent(config, *spaces)
     watched = learner(config, agent)
     run = Run(config, watched, Collector(env, watched))
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):

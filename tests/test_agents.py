@@ -102,7 +102,7 @@ def test_a_new_episode_knows_nothing_of_the_last(name):
             torch.testing.assert_close(found, found[:1].expand_as(found), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", [name for name in AGENTS if name != "CNN-PPO"])
+@pytest.mark.parametrize("name", [name for name in AGENTS if name != "CNN"])
 def test_a_memory_makes_equal_images_differ(name):
     _, agent = build(name)
     memory = agent.initial_memory(1)
@@ -308,7 +308,7 @@ def test_a_step_tells_the_probability_of_every_action(name):
     assert torch.equal(step.all_log_probs.gather(1, step.actions[:, None])[:, 0], step.log_probs)
 
 
-@pytest.mark.parametrize("name", ["Impala-PPO", "GPT"])
+@pytest.mark.parametrize("name", ["LSTM", "GPT"])
 def test_a_memory_that_reaches_across_rollouts_meets_the_policy_that_acted(name):
     lengths = [3, 50, 17, 9]  # episodes within rollouts, across two, and longer than the memory
     config, agent = build(name, n_envs=4, n_rollout_steps=8, mem_len=6, memory_layers=2)

@@ -7,20 +7,21 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MAY_IMPORT = {
-    "utils": set(),
-    "models": {"utils"},
-    "envs": {"utils"},
-    "rewards": {"models", "utils"},
-    "trainers": {"models", "utils"},
-    "plots": {"utils"},
-    "analysis": {"plots", "trainers", "models", "envs", "utils"},
-    "main": {"analysis", "trainers", "rewards", "models", "envs", "utils"},
+    "settings": {"utils"},
+    "utils": {"settings"},
+    "models": {"settings", "utils"},
+    "envs": {"settings", "utils"},
+    "rewards": {"models", "settings", "utils"},
+    "trainers": {"models", "settings", "utils"},
+    "plots": {"settings", "utils"},
+    "analysis": {"plots", "trainers", "models", "envs", "settings", "utils"},
+    "main": {"analysis", "trainers", "rewards", "models", "envs", "settings", "utils"},
     "report": {"trainers", "utils"},
-    "eval": {"report", "trainers", "models", "envs", "utils"},
+    "eval": {"report", "trainers", "models", "envs", "settings", "utils"},
     "prepare_embeddings": {"models", "envs", "utils"},
     "plot": {"plots", "utils"},
-    "sweep": {"sweeps", "plot", "trainers", "models", "envs", "utils"},
-    "sweeps": {"utils"},
+    "sweep": {"sweeps", "plot", "trainers", "models", "envs", "settings", "utils"},
+    "sweeps": {"settings", "utils"},
 }
 OURS = {*MAY_IMPORT, "benchmarks", "tests"}
 WRAPPED = {

@@ -16,7 +16,7 @@ from benchmarks.shares import PARTS, Clock
 from benchmarks.tables import Table
 from benchmarks.update import ours, plain
 from models.language import load_language_model
-from utils.config import load_config
+from settings import load_config
 
 
 def counted(begin):

@@ -10,9 +10,11 @@ import main
 from envs import check_env_name
 from models import agent_class
 from models.agent import Agent
+from settings import DEFAULT_FILE, load_config, read_settings
+from settings.published_experiments import CONFIGS, published_configs
 from tests.golden_data import GOLDEN
-from utils.config import DEFAULT_FILE, load_config
-from utils.published import CONFIGS, published_configs
+from trainers import learner_class
+from trainers.ppo import PPO
 
 with (GOLDEN / "hyperparameters.csv").open() as file:
     PUBLISHED = {row.pop("path"): row for row in csv.DictReader(file)}
@@ -24,6 +26,7 @@ ENCODERS = {"HELMv2": "RN50", "SHELM": "ViT-B-16"}
 def test_a_settings_file_loads_and_names_what_exists(name):
     config = load_config(CONFIGS.parent / name)
     assert issubclass(agent_class(config.model), Agent)
+    assert issubclass(learner_class(config.algorithm), PPO)
     assert check_env_name(config.env) is None
 
 
@@ -36,13 +39,15 @@ def test_a_settings_file_holds_only_what_differs(name):
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_settings_are_those_published(name):
-    config = dataclasses.asdict(load_config(CONFIGS.parent / name))
+    loaded = load_config(CONFIGS.parent / name)
+    config, read = dataclasses.asdict(loaded), read_settings(loaded)
     for key, text in PUBLISHED[name].items():
-        if key in config and text:
+        if key in read and text:
             assert config[key] == type(config[key])(text), key
     if "HELM" in config["model"]:
         assert config["language_model"] == "transfo-xl-wt103"
-    assert config["clip_encoder"] == ENCODERS.get(config["model"], "grid-clip")
+    if "clip_encoder" in read:
+        assert config["clip_encoder"] == ENCODERS[config["model"]]
 
 
 def test_the_mazes_and_the_procgen_games_stand_beside_them():

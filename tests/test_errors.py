@@ -1,7 +1,7 @@
 import pytest
 
 from envs import check_env_name, minigrid
-from utils.config import FIELDS
+from settings.parts import all_settings
 from utils.errors import UserError, suggestion
 
 CORRIDORS = (
@@ -50,7 +50,7 @@ def test_nothing_far_is_suggested(typed):
     ],
 )
 def test_a_misspelt_setting_is_answered_with_the_near_one(typed, meant):
-    assert suggestion(typed, FIELDS) == f" Did you mean {meant}?"
+    assert suggestion(typed, all_settings()) == f" Did you mean {meant}?"
 
 
 def test_a_single_name_may_be_meant_too():

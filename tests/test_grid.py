@@ -51,6 +51,13 @@ def test_thirty_different_seeds_were_published():
     assert (PAPER_SEEDS[0], PAPER_SEEDS[-1]) == (4089113149, 3040149122)
 
 
+def test_a_setting_that_one_of_the_models_does_not_read_is_refused():
+    with pytest.raises(UserError) as caught:
+        make_grid([], {"model": ["CNN-PPO", "SHELM"], "topk": ["1", "2"], "seed": ["0", "1"]})
+    reason = "topk is read by SHELM, and this is CNN-PPO"
+    assert caught.value.lines == [f"--var topk=1: {reason}", f"--var topk=2: {reason}"]
+
+
 def test_all_mistakes_are_told_once_each():
     with pytest.raises(UserError) as caught:
         make_grid([], {"gamma": ["0.9", "2"], "n_envs": ["x"], "seed": ["0", "1", "2"]})

@@ -70,7 +70,7 @@ def test_nothing_piles_up_while_an_agent_is_trained(name, earlier_tests_frozen):
 
 
 def test_what_piles_up_is_seen(earlier_tests_frozen):
-    looks = held("CNN-PPO", Leaking)
+    looks = held("CNN", Leaking)
     assert looks[-1].n_tensors >= looks[0].n_tensors + 8
     assert rise(looks) > LEFT_BEHIND
 

@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from models.baselines import CnnPpo, LstmAgent
+from models.baselines import CnnAgent, LstmAgent
 from models.encoders import SmallImpalaCNN
 from models.heads import ActorCritic
 from models.helm import LanguageMemoryAgent
@@ -52,7 +52,7 @@ def golden_agent(name, config, arrays):
         )
     else:
         config = dataclasses.replace(config, memory_width=width)
-        kind = LstmAgent if name == "lstm" else CnnPpo
+        kind = LstmAgent if name == "lstm" else CnnAgent
         agent = kind(config, observation_space, action_space)
     small = SmallImpalaCNN(observation_space.shape, width, channels)
     setattr(agent, encoder, small)

@@ -25,7 +25,6 @@ TASK = "MiniGrid-Empty-5x5-v0"
 TINY_MODEL = str(GOLDEN / "transfo_xl_k1")
 TINY = {
     "env": TASK,
-    "language_model": TINY_MODEL,
     "device": "cpu",
     "n_steps": 64,
     "n_envs": 2,
@@ -166,6 +165,11 @@ TRAINING_MISTAKES = {
     "unknown key": (["--var", "learnin_rate=1"], "Did you mean 'learning_rate'?"),
     "wrong type": (["--var", "n_envs=many"], 'n_envs: "many" is not a whole number'),
     "no value": (["--var", "n_envs"], "expected KEY=VALUE"),
+    "unknown algorithm": (["--var", "algorithm=PPPO"], "known: PPO. Did you mean 'PPO'?"),
+    "a setting of another model": (
+        ["--var", "model=CNN-PPO", "--var", "topk=7"],
+        "topk is read by SHELM, and this is CNN-PPO",
+    ),
     "unknown model": (["--var", "model=HELLM"], "Did you mean 'HELM'?"),
     "unknown environment": (
         ["--var", "env=MiniGrid-KeyCoridorS3R1-v0"],

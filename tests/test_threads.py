@@ -21,7 +21,7 @@ from tests.test_resume import command, folder_of
 from trainers import threads
 from trainers.ranks import Ranks
 from trainers.threads import Threads, clearly_fastest, numbers_up_to, seconds_by_number
-from trainers.trial import Trial
+from trainers.trial import Trial, Workload
 from utils.run_folder import recorded_threads
 from utils.threads import let_waiting_threads_sleep
 
@@ -167,7 +167,7 @@ def test_what_is_tried_counts_every_step_and_sample(monkeypatch):
     env = make_vector_env(config, 0)
     agent = build_agent(config, env.single_observation_space, env.single_action_space)
     percept = Percept.first(agent.read(env.reset(seed=0)[0]))
-    trial = Trial(agent, config, percept)
+    trial = Trial(agent, Workload(n_steps=200, n_epochs=2, n_sequences=8), percept)
     batch = trial._act()[1]
     assert len(batch.actions) == 170 * 3  # of 200 * 3
     monkeypatch.setattr(trial, "_act", lambda: (0.5, None))

@@ -73,7 +73,7 @@ def tiny_embeddings():
 
 def tiny_settings(model):
     """Return what an agent needs to run with tiny models."""
-    settings = {"language_model": str(GOLDEN / "transfo_xl_k1")}
+    settings = {"language_model": str(GOLDEN / "transfo_xl_k1")} if "HELM" in model else {}
     if model in ("HELMv2", "SHELM"):
         settings |= {"clip_encoder": "tiny-vit", "clip_pretrained": str(tiny_clip())}
     if model == "SHELM":

@@ -30,15 +30,16 @@ import shlex
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import torch
 
 from models.agent import Agent
+from settings import Config, completed, setting, settings_without_effect
 from trainers.interruption import Interruption
 from trainers.ranks import Ranks
-from utils.config import WITHOUT_EFFECT, Config
 from utils.errors import Interrupted, UserError
 from utils.files import name_also, written_whole
 from utils.folders import check_without_links
@@ -59,11 +60,28 @@ log = logging.getLogger(__name__)
 PARTS = ("learner", "collector")  # that may have something of each rank's own
 
 
+@dataclass(frozen=True)
+class CheckpointSettings(Config):
+    """When checkpoints are written."""
+
+    title = "checkpoints"
+
+    save_ckpt: bool = setting(
+        "write ckpt_best.pt and ckpt_last.pt into the run folder", has_effect=False
+    )
+    checkpoint_minutes: float = setting(
+        "minutes between two ckpt_last.pt", low=0, high=100_000, has_effect=False
+    )
+
+
 class SavedRun(Protocol):
     """A run as its checkpoints see it."""
 
-    config: Config
     ranks: Ranks
+
+    @property
+    def config(self) -> CheckpointSettings:
+        """The settings of the run."""
 
     @property
     def env_steps(self) -> int:
@@ -158,7 +176,7 @@ def gathered_state(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     return state | {"other_ranks": ranks.gather(own)[1:]}
 
 
-def own_checkpoint(folder: Path, config: Config, ranks: Ranks) -> dict[str, Any] | None:
+def own_checkpoint(folder: Path, config: CheckpointSettings, ranks: Ranks) -> dict[str, Any] | None:
     """Return what this rank goes on from: what is common, and what is its own.
 
     Raises:
@@ -249,7 +267,9 @@ def last_checkpoint(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def unfinished_checkpoint(folder: Path, config: Config, n_ranks: int = 1) -> dict[str, Any] | None:
+def unfinished_checkpoint(
+    folder: Path, config: CheckpointSettings, n_ranks: int = 1
+) -> dict[str, Any] | None:
     """Return what a run goes on from, None where nothing has been saved yet.
 
     Where a run was killed between its last checkpoint and its end, the end is noted in run.json.
@@ -268,10 +288,11 @@ def unfinished_checkpoint(folder: Path, config: Config, n_ranks: int = 1) -> dic
             f"{folder}: its checkpoint is of an earlier version, which this one can play but not "
             "go on from. Use the version that run.json names, or begin another run"
         )
+    recorded = completed(checkpoint["config"])
     changed = [
         name
         for name, value in dataclasses.asdict(config).items()
-        if name not in WITHOUT_EFFECT and checkpoint["config"].get(name) != value
+        if name not in settings_without_effect() and recorded.get(name) != value
     ]
     if changed:
         raise UserError(
@@ -346,11 +367,11 @@ def check_weights(checkpoint: Mapping[str, Any], found: Mapping[str, str], sourc
         source: What to call the checkpoint.
     """
     made_with = checkpoint["weights"]
-    for setting in sorted(made_with.keys() | found.keys()):
-        before, here = (str(parts.get(setting)) for parts in (made_with, found))
+    for name in sorted(made_with.keys() | found.keys()):
+        before, here = (str(parts.get(name)) for parts in (made_with, found))
         if before != here:
             raise UserError(
-                f"{source}: made with another {setting}, '{checkpoint['config'].get(setting)}' "
+                f"{source}: made with another {name}, '{checkpoint['config'].get(name)}' "
                 f"with sha256 {before[:12]}... (here {here[:12]}...). Restore those weights"
             )
 

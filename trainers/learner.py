@@ -1,13 +1,14 @@
 """What a run knows of whoever learns in it: a policy that acts, and updates that change it."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
 
 from models.agent import Agent, Memory, Step
 from models.observations import Percept
+from settings import Part
 
 
 class Transition(NamedTuple):
@@ -42,7 +43,17 @@ class Transition(NamedTuple):
 
 
 class Learner(Protocol):
-    """Acts, takes in what happens, and learns from it when enough has happened."""
+    """Acts, takes in what happens, and learns from it when enough has happened.
+
+    Attributes:
+        reads: The settings it reads.
+    """
+
+    reads: ClassVar[tuple[type[Part], ...]]
+
+    @staticmethod
+    def contradictions(config: Any, agent: type[Agent]) -> list[str]:
+        """Return one line for every pair of settings that cannot both hold with such an agent."""
 
     @property
     def agent(self) -> Agent:
@@ -60,6 +71,10 @@ class Learner(Protocol):
 
     def seconds_of_update(self, percept: Percept) -> float:
         """Return what collecting and an update would take now, by trying; nothing changes."""
+
+    @property
+    def steps_per_update(self) -> int:
+        """Steps of each environment between two updates."""
 
     @property
     def ready(self) -> bool:

@@ -5,22 +5,60 @@ The story: fill a rollout of T steps, estimate advantages, pass over it a few ti
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from models.agent import ActorCriticAgent, Batch, Memory, Step
+from models.agent import ActorCriticAgent, Agent, Batch, Memory, Step
 from models.observations import Percept
+from settings import Part, setting
 from trainers.guards import NotFiniteError
 from trainers.learner import Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.ranks import Ranks
 from trainers.rollout import Past, Rollout
-from trainers.schedules import Coefficients, configured_schedules
-from trainers.trial import Trial
-from utils.config import Config
+from trainers.schedules import (
+    Coefficients,
+    ScheduleSettings,
+    configured_schedules,
+    impossible_decays,
+)
+from trainers.trial import Trial, Workload
 from utils.running_statistics import RunningMeanVariance
+
+MOST_SAMPLES = 2**24
+
+
+@dataclass(frozen=True)
+class PpoSettings(ScheduleSettings):
+    """What PPO reads."""
+
+    title = "PPO"
+
+    n_rollout_steps: int = setting("steps per environment and rollout", low=1, high=MOST_SAMPLES)
+    n_epochs: int = setting("passes over each rollout", low=1, high=1000)
+    n_batches: int = setting(
+        "minibatches per pass (agents that learn from single steps)", low=1, high=MOST_SAMPLES
+    )
+    sequences_per_batch: int = setting(
+        "sequences per minibatch (agents with an LSTM or GPT)", low=1, high=MOST_SAMPLES
+    )
+    gamma: float = setting("discount per step", low=0, high=1)
+    gae_lambda: float = setting("lambda of generalised advantage estimation", low=0, high=1)
+    clip_range_vf: float | None = setting(
+        "clip range of the value; null does not clip", low=0, high=1e6
+    )
+    vf_coef: float = setting("weight of the value loss", low=0, high=1e6)
+    max_grad_norm: float = setting("largest norm of the gradient", low=0, high=1e6)
+    adv_norm: bool = setting("divide advantages by a running deviation, not a minibatch's")
+    bootstrap_truncated: bool = setting("add the value of the last observation at a time limit")
+
+    @property
+    def n_updates(self) -> float:
+        """Rollouts of the whole run; the last may be longer than what is left of it."""
+        return self.n_steps / (self.n_envs * self.n_rollout_steps)
 
 
 class PPO:
@@ -35,23 +73,50 @@ class PPO:
         rollout: What has been collected since the last update; None before the first step of it.
     """
 
-    def __init__(self, config: Config, agent: ActorCriticAgent, ranks: Ranks | None = None) -> None:
+    reads: ClassVar[tuple[type[Part], ...]] = (PpoSettings,)
+
+    def __init__(
+        self, config: PpoSettings, agent: ActorCriticAgent, ranks: Ranks | None = None
+    ) -> None:
         self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=config.learning_rate, eps=1e-8, weight_decay=0.01, fused=True
         )
-        self.schedules = configured_schedules(config)
+        self.schedules = configured_schedules(config, config.n_updates)
         self.advantage_statistics = RunningMeanVariance()
         self.n_epochs_done = 0
         self.rollout: Rollout | None = None
         self.past: Past | None = None  # steps before the next rollout that it will need again
         self._memory_is_stale = False
 
+    @staticmethod
+    def contradictions(config: PpoSettings, agent: type[Agent]) -> list[str]:
+        """Return one line for every pair of settings that cannot both hold with such an agent."""
+        n_envs, n_steps, n_batches = config.n_envs, config.n_rollout_steps, config.n_batches
+        samples, problems = n_envs * n_steps, impossible_decays(config)
+        if samples > MOST_SAMPLES:
+            problems.append(
+                f"n_rollout_steps: a rollout of {n_envs} x {n_steps} samples is larger than "
+                f"{MOST_SAMPLES}"
+            )
+        # Sequences are counted by sequences_per_batch, into whatever number of minibatches.
+        if samples % n_batches and not agent.sequential:
+            problems.append(
+                f"n_batches: a rollout of {n_envs} x {n_steps} = {samples} samples cannot be cut "
+                f"into {n_batches} equal minibatches; choose a divisor of {samples}"
+            )
+        return problems
+
     @property
     def n_pending(self) -> int:
         """Steps of the rollout that is being collected."""
         return self.rollout.n_stored if self.rollout else 0
+
+    @property
+    def steps_per_update(self) -> int:
+        """T, the steps of a rollout."""
+        return self.config.n_rollout_steps
 
     @property
     def ready(self) -> bool:
@@ -127,7 +192,9 @@ class PPO:
 
     def seconds_of_update(self, percept: Percept) -> float:
         """Return what a rollout and its update would take now, by trying; nothing changes."""
-        return Trial(self.agent, self.config, percept)()
+        config = self.config
+        work = Workload(config.n_rollout_steps, config.n_epochs, config.sequences_per_batch)
+        return Trial(self.agent, work, percept)()
 
     def coefficients(self, progress: float) -> Coefficients:
         """Return the scheduled coefficients of the update at this share of the run."""

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from models.agent import ActorCriticAgent, Agent, Batch, Evaluation
+from settings import Config
 from trainers.guards import NotFiniteError
-from utils.config import Config
 from utils.errors import Interrupted, RunError, UserError
 from utils.saved_tensors import load_saved
 from utils.seeding import derived_seed, seed_everything

@@ -7,23 +7,28 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from tqdm import tqdm
 
-from trainers.checkpoint import Checkpoints, agent_state, check_weights
+from trainers.checkpoint import Checkpoints, CheckpointSettings, agent_state, check_weights
 from trainers.collector import EPISODES_AVERAGED, Collector
 from trainers.guards import NotFiniteError, guarded
 from trainers.interruption import Interruption
 from trainers.learner import Learner, Transition
 from trainers.summary import Summary
 from trainers.threads import Threads
-from utils.config import Config
-from utils.loggers import Media
+from utils.loggers import LoggerSettings, Media
 from utils.metrics import MetricsWriter
 from utils.run_folder import note_end, note_resumption
 from utils.seeding import random_state, set_random_state
+
+
+@dataclass(frozen=True)
+class RunSettings(CheckpointSettings, LoggerSettings):
+    """What a run reads, whoever learns in it."""
 
 
 class Showcase(Protocol):
@@ -48,7 +53,7 @@ class Run:
 
     def __init__(
         self,
-        config: Config,
+        config: RunSettings,
         learner: Learner,
         collector: Collector,
         showcase: Showcase | None = None,
@@ -228,9 +233,9 @@ class Run:
             note_end(folder)
 
     def _progress_bar(self) -> tqdm:
-        """Return a bar that ends with the rollout in which the configured steps are reached."""
-        per_rollout = self.config.n_envs * self.config.n_rollout_steps
-        total = math.ceil(self.config.n_steps / per_rollout) * per_rollout
+        """Return a bar that ends with the update before which the configured steps are reached."""
+        per_update = self.config.n_envs * self.learner.steps_per_update
+        total = math.ceil(self.config.n_steps / per_update) * per_update
         return tqdm(
             disable=not self.ranks.first,
             total=total,

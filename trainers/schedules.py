@@ -5,9 +5,10 @@ own rollout included: 1 / n_updates at the first update, 1 or a little more at t
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from utils.config import Config
+from settings import Config, setting
 
 
 class Coefficients(NamedTuple):
@@ -84,9 +85,47 @@ DECAYS: dict[str, Callable[[Schedule, float], float]] = {
 }
 
 
-def configured_schedules(config: Config) -> tuple[Schedule, Schedule, Schedule]:
-    """Return the schedules in the order of `Coefficients`."""
-    n_updates = config.n_steps / (config.n_envs * config.n_rollout_steps)
+@dataclass(frozen=True)
+class ScheduleSettings(Config):
+    """How far the coefficients decay, and when."""
+
+    title = "schedules"
+
+    learning_rate: float = setting("AdamW's learning rate at the start", low=0, high=10)
+    lr_decay: str = setting("learning-rate schedule", choices=(*DECAYS,))
+    min_lr: float = setting("learning rate at the end of a linear schedule", low=0, high=10)
+    lr_decay_start: float = setting("fraction of the run before the decay starts", low=0, high=1)
+    lr_decay_end: float = setting("fraction of the run at which a linear decay ends", low=0, high=1)
+    lr_decay_factor: float = setting("factor per update of an exp schedule", low=0, high=1)
+    ent_coef: float = setting("weight of the entropy bonus at the start", low=0, high=1e6)
+    ent_decay: str = setting("entropy schedule", choices=(*DECAYS,))
+    min_ent_coef: float = setting("entropy weight at the end of a linear schedule", low=0, high=1e6)
+    ent_decay_start: float = setting("fraction of the run before the decay starts", low=0, high=1)
+    ent_decay_end: float = setting(
+        "fraction of the run at which a linear decay ends", low=0, high=1
+    )
+    ent_decay_factor: float = setting("factor per update of an exp schedule", low=0, high=1)
+    clip_range: float = setting("clip range of the policy ratio at the start", low=0, high=1e6)
+    clip_decay: str = setting("clip-range schedule, linear ends at 0", choices=("none", "linear"))
+
+
+def impossible_decays(config: ScheduleSettings) -> list[str]:
+    """Return one line for every decay that ends before it starts."""
+    problems = []
+    for name in ("lr", "ent"):
+        start, end = getattr(config, f"{name}_decay_start"), getattr(config, f"{name}_decay_end")
+        if getattr(config, f"{name}_decay") == "linear_burn_in" and start >= end:
+            problems.append(
+                f"{name}_decay_start: {start} is not below {name}_decay_end {end}; "
+                "linear_burn_in decays between the two"
+            )
+    return problems
+
+
+def configured_schedules(
+    config: ScheduleSettings, n_updates: float
+) -> tuple[Schedule, Schedule, Schedule]:
+    """Return the schedules of a run of so many updates, in the order of `Coefficients`."""
     learning_rate = Schedule(
         config.lr_decay,
         config.learning_rate,

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from settings import Config
 from trainers.ranks import Ranks
-from utils.config import Config
 from utils.run_folder import note_threads, recorded_threads
 from utils.threads import number_is_given
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,10 +11,23 @@ from torch import Tensor
 from models.agent import ActorCriticAgent, Agent, Batch
 from models.observations import Percept
 from trainers.rollout import Rollout
-from utils.config import Config
 
 STEPS_TRIED = 4
 SAMPLES_TRIED = 512
+
+
+class Workload(NamedTuple):
+    """What an update has to do.
+
+    Attributes:
+        n_steps: T of a rollout.
+        n_epochs: Passes over it.
+        n_sequences: Sequences at a time, for an agent that learns from whole ones.
+    """
+
+    n_steps: int
+    n_epochs: int
+    n_sequences: int
 
 
 class Trial:
@@ -21,26 +35,26 @@ class Trial:
 
     Args:
         agent: Whose acting and learning is tried.
-        config: The settings of the run.
+        work: What an update has to do.
         percept: What the agent is told now.
     """
 
-    def __init__(self, agent: ActorCriticAgent, config: Config, percept: Percept) -> None:
-        self.agent, self.config = agent, config
+    def __init__(self, agent: ActorCriticAgent, work: Workload, percept: Percept) -> None:
+        self.agent, self.work = agent, work
         self.percept, self.n_envs = percept, percept.n_envs
-        n_shown = config.sequences_per_batch if agent.sequential else self.n_envs
+        n_shown = work.n_sequences if agent.sequential else self.n_envs
         self.n_shown = min(self.n_envs, n_shown)
         most_steps = SAMPLES_TRIED // self.n_shown
-        self.n_steps = max(1, min(config.n_rollout_steps, most_steps))
+        self.n_steps = max(1, min(work.n_steps, most_steps))
 
     def __call__(self) -> float:
         """Return the seconds that a rollout and its update would take."""
         with _left_alone(self.agent):
             acting, batch = self._act()
             learning = self._learn(batch)
-        n_steps = self.config.n_rollout_steps
+        n_steps = self.work.n_steps
         n_parts = n_steps * self.n_envs / (self.n_steps * self.n_shown)
-        return n_steps * acting + self.config.n_epochs * n_parts * learning
+        return n_steps * acting + self.work.n_epochs * n_parts * learning
 
     def _act(self) -> tuple[float, Batch]:
         """Return the seconds of a step, and a batch of noise with what the step left behind."""

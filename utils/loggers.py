@@ -5,18 +5,35 @@ import importlib.util
 import io
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tensorboard.compat.proto.summary_pb2 import Summary
 
-from utils.config import Config
+from settings import Config, setting
 from utils.errors import UserError
 from utils.event_file import EventFile
 from utils.files import written_whole
 
 WANDB_ID = "wandb_id"
 RETURN = "rollout/return_mean"  # what the table of hyper-parameters compares
+
+
+@dataclass(frozen=True)
+class LoggerSettings(Config):
+    """Where a run is watched, and how often it is shown."""
+
+    title = "logs"
+
+    media_minutes: float | None = setting(
+        "minutes between an episode's movie, words and attention in TensorBoard; null: never",
+        low=0,
+        high=100_000,
+        has_effect=False,
+    )
+    wandb: bool = setting("send metrics to Weights & Biases as well", has_effect=False)
+    wandb_project: str = setting("its project there", has_effect=False)
 
 
 class EncodedImage(NamedTuple):
@@ -108,7 +125,7 @@ class WandbLogger:
     A resumed run goes on there, too: rows of steps it has already had are left out by the package.
     """
 
-    def __init__(self, folder: Path, config: Config) -> None:
+    def __init__(self, folder: Path, config: LoggerSettings) -> None:
         import wandb
 
         self._wandb = wandb
@@ -155,7 +172,7 @@ class WandbLogger:
         return self._wandb.Image(Image.open(io.BytesIO(item.data)))
 
 
-def check_loggers(config: Config) -> None:
+def check_loggers(config: LoggerSettings) -> None:
     """Raise UserError where a wanted logger is not installed."""
     if config.wandb and importlib.util.find_spec("wandb") is None:
         raise UserError(
@@ -163,7 +180,7 @@ def check_loggers(config: Config) -> None:
         )
 
 
-def configured_loggers(folder: Path, config: Config, env_steps: int) -> list[Logger]:
+def configured_loggers(folder: Path, config: LoggerSettings, env_steps: int) -> list[Logger]:
     """Return the loggers of a run that begins or goes on after so many environment steps."""
     loggers: list[Logger] = [TensorBoardLogger(folder, config, env_steps)]
     if config.wandb:

@@ -10,9 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from utils.config import Config
 from utils.files import written_whole
-from utils.loggers import Media, configured_loggers
+from utils.loggers import LoggerSettings, Media, configured_loggers
 
 FILE = "metrics.csv"
 LINE_END = b"\r\n"
@@ -31,7 +30,7 @@ class MetricsWriter:
         env_steps: Where the run goes on; what the folder says of later steps is taken back.
     """
 
-    def __init__(self, folder: Path, config: Config, env_steps: int = 0) -> None:
+    def __init__(self, folder: Path, config: LoggerSettings, env_steps: int = 0) -> None:
         self._path = folder / FILE
         columns = _keep_rows(self._path, env_steps)
         self._file = self._path.open("a", newline="", encoding="utf-8")

@@ -3,15 +3,11 @@
 import os
 from pathlib import Path
 
-from utils.config import Config
+from settings import Config, read_settings
 from utils.errors import printable
 
-READ_BY = {
-    "language_model": ("HELM", "HELMv2", "SHELM"),
-    "clip_pretrained": ("HELMv2", "SHELM"),
-    "embeddings": ("SHELM",),
-}
-WITH_STIMULI = "ContinuousRecognition-v0"
+OF_ENVIRONMENTS = ("stimuli",)
+OF_AGENTS = ("language_model", "clip_pretrained", "embeddings")
 
 
 def say_named_files(config: Config, source: Path, with_agent: bool = True) -> None:
@@ -22,10 +18,10 @@ def say_named_files(config: Config, source: Path, with_agent: bool = True) -> No
         source: Where they stand.
         with_agent: Whether the agent is built from them, not only the environment.
     """
-    read = [name for name, agents in READ_BY.items() if with_agent and config.model in agents]
-    if config.env == WITH_STIMULI:
-        read.append("stimuli")
-    named = [f"{name}={getattr(config, name)}" for name in read if _leads_out(config, name)]
+    names = (*OF_AGENTS, *OF_ENVIRONMENTS) if with_agent else OF_ENVIRONMENTS
+    read = read_settings(config).intersection(names)
+    leading = [name for name in names if name in read and _leads_out(config, name)]
+    named = [f"{name}={getattr(config, name)}" for name in leading]
     if named:
         print(printable(f"as {source} says, reading {', '.join(named)}"), flush=True)
 

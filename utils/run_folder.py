@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from utils.config import Config, config_from_dict, read_json_object
+from settings import Config, config_from_dict, read_json_object
 from utils.errors import UserError
 from utils.files import written_whole
 from utils.folders import check_without_links

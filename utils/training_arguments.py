@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from settings import describe_settings, load_config
+from settings.published_experiments import published_table
 from utils.command_line import Parser
-from utils.config import describe_settings, load_config
-from utils.published import published_table
 
 
 def training_arguments(argv: Sequence[str] | None, description: str | None) -> argparse.Namespace:

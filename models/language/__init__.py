@@ -1,6 +1,7 @@
 """Frozen language models as memories, loaded by name or from a folder."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,11 +9,12 @@ import torch
 
 from models.language.bert import Bert
 from models.language.embeddings import AdaptiveEmbeddings, DenseEmbeddings, TokenEmbeddings
-from models.language.key_value_memory import KeyValueMemory
+from models.language.key_value_memory import KeyValueMemory, MemoryLengthSettings
 from models.language.language_model import LanguageModel
 from models.language.published import ModelFiles, find_model
 from models.language.transformer_xl import TransformerXL
 from models.shared_weights import once_a_machine
+from settings import Config, setting
 from utils.errors import UserError, suggestion
 
 __all__ = [
@@ -21,10 +23,29 @@ __all__ = [
     "KeyValueMemory",
     "LanguageModel",
     "LanguageModelFacts",
+    "LanguageModelSettings",
     "TokenEmbeddings",
+    "configured_language_model",
     "describe_language_model",
     "load_language_model",
 ]
+
+
+@dataclass(frozen=True)
+class LanguageModelSettings(MemoryLengthSettings, Config):
+    """What a language model as memory reads."""
+
+    title = "language model"
+
+    language_model: str = setting(
+        "frozen memory: all-MiniLM-L6-v2, transfo-xl-wt103, hub name (a/b, a/b@REVISION), folder"
+    )
+    n_layer: int | None = setting(
+        "keep the language model's first n layers; null keeps all", low=1, high=1000
+    )
+    frozen_dtype: str = setting(
+        "type of the language model's weights and products", choices=("float32", "bfloat16")
+    )
 
 
 class Kind(NamedTuple):
@@ -56,6 +77,14 @@ class LanguageModelFacts(NamedTuple):
 def describe_language_model(name_or_folder: str | Path) -> LanguageModelFacts:
     """Return the size of a language model from its config.json alone; UserError if unsupported."""
     return _describe(find_model(name_or_folder))
+
+
+def configured_language_model(config: LanguageModelSettings) -> LanguageModel:
+    """Return the language model of a run."""
+    dtype = getattr(torch, config.frozen_dtype)
+    return load_language_model(
+        config.language_model, config.mem_len, config.n_layer, config.device, dtype
+    )
 
 
 def load_language_model(

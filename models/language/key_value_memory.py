@@ -1,12 +1,24 @@
 """Keys and values of the tokens of every running episode, for any frozen causal transformer."""
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from settings import Part, setting
+
 WIDER = 64  # slots a ring grows by
+
+
+@dataclass(frozen=True)
+class MemoryLengthSettings(Part):
+    """How many keys and values are kept."""
+
+    title = "memory length"
+
+    mem_len: int = setting("tokens a language model remembers, or steps a GPT", low=1, high=16_384)
 
 
 class LayerWindow(NamedTuple):

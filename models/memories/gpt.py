@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from models.agent import Memory
 from models.language.causal_layer import Window
-from models.language.key_value_memory import KeyValueMemory
+from models.language.key_value_memory import KeyValueMemory, MemoryLengthSettings
 from models.language.ring_window import ring_windows
 from models.memories.causal_attention import (
     Attention,
@@ -20,18 +20,21 @@ from models.memories.causal_attention import (
 )
 from models.memories.positions import POSITIONS
 from models.memories.trained_memory import MemorySettings, NetworkSettings, TrainedMemory
-from utils.config import setting
+from settings import setting
 from utils.errors import UserError
 
 
 @dataclass(frozen=True)
-class GptSettings(NetworkSettings):
+class GptSettings(NetworkSettings, MemoryLengthSettings):
     """What the GPT reads."""
 
-    memory_heads: int = setting("attention heads of a trained GPT", low=1, high=256)
-    memory_dropout: float = setting("share of a trained GPT's numbers dropped", low=0, high=0.9)
-    memory_positions: str = setting("how a trained GPT is told the time", choices=(*POSITIONS,))
-    mem_len: int = setting("memory length in steps", low=1, high=16_384)
+    title = "GPT"
+
+    memory_heads: int = setting("attention heads", low=1, high=256, default=4)
+    memory_dropout: float = setting("share of the numbers dropped", low=0, high=0.9, default=0.0)
+    memory_positions: str = setting(
+        "how it is told the time", choices=(*POSITIONS,), default="sinusoidal"
+    )
 
 
 @dataclass

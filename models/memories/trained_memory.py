@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from models.agent import Memory
-from utils.config import setting
+from settings import Part, setting
 
 
 @dataclass(frozen=True)
-class MemorySettings:
+class MemorySettings(Part):
     """What a memory reads: nothing, unless it says more."""
 
 
@@ -20,8 +20,10 @@ class MemorySettings:
 class NetworkSettings(MemorySettings):
     """What a memory reads that is a network of layers."""
 
-    memory_width: int = setting("width of the trained memory", low=1, high=16_384)
-    memory_layers: int = setting("layers of the trained memory", low=1, high=128)
+    title = "trained memory"
+
+    memory_width: int = setting("width of the memory", low=1, high=16_384, default=256)
+    memory_layers: int = setting("layers of the memory", low=1, high=128, default=1)
 
 
 class TrainedMemory(nn.Module, ABC):

@@ -52,7 +52,7 @@ ENVS: tuple[str, ...] = (
 ENVS += ("MiniGrid-Empty-5x5-v0\n", "maze ", "MAZE", "mazes", "psychlab_x", "RandomMaze-v0/x", ZERO)
 ENVS += ("psychlab_continuous_recognition", "MiniWorld-x", "MiniGrid-" + "x" * 10**6, "\ud800", "-")
 
-MODELS = ("helm", "GPT", "..", "../HELM", "HELM/", "HELM\n", "models.helm:Helm", "__class__", LONG)
+MODELS = ("helm", "GTP", "..", "../HELM", "HELM/", "HELM\n", "models.helm:Helm", "__class__", LONG)
 
 DEVICES: tuple[str, ...] = (
     "abacus",

@@ -1,6 +1,5 @@
 """Bad inputs through the command lines: one line, status 2, nothing written, nothing run."""
 
-import dataclasses
 import io
 import json
 import os
@@ -12,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import main as main_program
+from settings import all_settings, load_config
 from tests.bad_inputs import tables
 from tests.bad_inputs.harness import PROGRAMS, refused
 from tests.bad_inputs.harness import settings as command_line
-from utils.config import FIELDS, TYPES, Config, load_config
 
+SETTINGS = all_settings()
 property_test = settings(max_examples=100, deadline=None, database=None, derandomize=True)
 
 NO_NUMBERS: tuple[str, ...] = (
@@ -50,8 +50,8 @@ OPTIONAL = ("nul", "None", "NULL")
 
 def wrong_values(name):
     """Return texts that are no value of a setting."""
-    is_optional = type(None) in getattr(TYPES[name], "__args__", ())
-    kinds = set(getattr(TYPES[name], "__args__", (TYPES[name],)))
+    kinds = SETTINGS[name].kinds
+    is_optional = type(None) in kinds
     more = OPTIONAL if is_optional else ("null",)
     if int in kinds:
         return (*NO_NUMBERS, *more, "1.5", "0.999999")
@@ -59,7 +59,7 @@ def wrong_values(name):
         return (*NO_NUMBERS, *more)
     if bool in kinds:
         return (*NOT_TRUE_OR_FALSE, *more)
-    return NO_CHOICES if FIELDS[name].metadata["choices"] else ("",)
+    return NO_CHOICES if SETTINGS[name].metadata["choices"] else ("",)
 
 
 def below(folder, *skipped):
@@ -92,7 +92,7 @@ GROUPS = {
 def settings_cases():
     return {
         f"{name}={value[:20]}": command_line(**{name: value})
-        for name in FIELDS
+        for name in SETTINGS
         for value in wrong_values(name)
     }
 
@@ -139,7 +139,7 @@ def test_the_inputs_are_bad_for_the_one_thing_they_name(workshop, capsys):
 def test_mistakes_in_different_places_are_all_shown(workshop, capsys):
     command = command_line(gamma=2, n_envs="many", learnin_rate=1, env="x\ny")
     assert len(refused(capsys, "main", command[:3], n_lines=3)) == 3
-    lines = refused(capsys, "main", [*command_line(env="x\ny", model="GPT"), "--run-id=.."], 3)
+    lines = refused(capsys, "main", [*command_line(env="x\ny", model="GTP"), "--run-id=.."], 3)
     assert [line.split(":")[0] for line in lines] == ["env", "model", "--run-id '..'"]
 
 
@@ -171,23 +171,23 @@ values = st.recursive(
 
 
 @property_test
-@given(name=st.sampled_from(sorted(FIELDS)), value=values)
+@given(name=st.sampled_from(sorted(SETTINGS)), value=values)
 def test_any_value_of_a_setting_is_taken_as_its_type_or_refused(name, value, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_text(json.dumps({name: value}))
     if assert_taken_or_refused("main", ["--config", str(path), "--print-config"]):
         taken = getattr(load_config(path), name)
         assert taken == value
-        bounds = FIELDS[name].metadata
+        bounds = SETTINGS[name].metadata
         if isinstance(taken, int | float) and not isinstance(taken, bool):
             assert bounds["low"] <= taken <= bounds["high"]
 
 
 @property_test
-@given(name=st.sampled_from(sorted(FIELDS)) | st.text(), text=st.text())
+@given(name=st.sampled_from(sorted(SETTINGS)) | st.text(), text=st.text())
 def test_any_text_of_a_setting_is_taken_or_refused(name, text):
     taken = assert_taken_or_refused("main", [f"--var={name}={text}", "--print-config"])
-    assert not taken or name.partition("=")[0] in FIELDS
+    assert not taken or name.partition("=")[0] in SETTINGS
 
 
 @property_test
@@ -218,10 +218,10 @@ def test_any_bytes_as_a_checkpoint_are_refused(content, tmp_path_factory):
 
 
 def test_every_number_has_bounds():
-    for field in dataclasses.fields(Config):
-        if TYPES[field.name] in (int, float, int | None, float | None):
-            assert field.metadata["low"] is not None
-            assert field.metadata["high"] is not None
+    for each in SETTINGS.values():
+        if {int, float} & set(each.kinds):
+            assert each.metadata["low"] is not None
+            assert each.metadata["high"] is not None
 
 
 @pytest.fixture

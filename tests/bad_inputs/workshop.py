@@ -160,7 +160,7 @@ def changed_parts(config, agent):
         "settings with sets": {"config": config | {"env": {"RandomMaze-v0"}}},
         "unknown setting": {"config": config | {"learnin_rate": 1}},
         "a setting missing": {"config": {k: v for k, v in config.items() if k != "seed"}},
-        "unknown model": {"config": config | {"model": "GPT"}},
+        "unknown model": {"config": config | {"model": "GTP"}},
         "model elsewhere": {"config": config | {"model": "../../../elsewhere"}},
         "unknown env": {"config": config | {"env": "Pong"}},
         "env elsewhere": {"config": config | {"env": "../../../elsewhere"}},

@@ -1,8 +1,9 @@
 """The published experiments: settings files under configs/."""
 
+import dataclasses
 from pathlib import Path
 
-from utils.config import Config, load_config
+from settings import Config, load_config, read_settings
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 MEM_LEN_IGNORED_FOR = ("HELM", "HELMv2")
@@ -38,7 +39,8 @@ def published_table() -> str:
 
 def _mem_len(config: Config) -> str:
     """Return the tokens an agent remembers, marked where the published run had others."""
-    if "HELM" not in config.model:
+    if "mem_len" not in read_settings(config):
         return ""
-    ran_others = config.model in MEM_LEN_IGNORED_FOR and config.mem_len != MEM_LEN_RAN
-    return f"{config.mem_len}{'*' if ran_others else ' '}"
+    mem_len = dataclasses.asdict(config)["mem_len"]
+    ran_others = config.model in MEM_LEN_IGNORED_FOR and mem_len != MEM_LEN_RAN
+    return f"{mem_len}{'*' if ran_others else ' '}"

@@ -1,0 +1,30 @@
+"""Settings of a run: declared by part beside the code that reads them, read as one flat object."""
+
+from settings.config import MOST_SEED, Config
+from settings.declaration import Part, setting
+from settings.help import describe_settings
+from settings.loading import (
+    DEFAULT_FILE,
+    completed,
+    config_from_dict,
+    load_config,
+    read_json_object,
+)
+from settings.parts import all_settings, composed_class, read_settings, settings_without_effect
+
+__all__ = [
+    "DEFAULT_FILE",
+    "MOST_SEED",
+    "Config",
+    "Part",
+    "all_settings",
+    "completed",
+    "composed_class",
+    "config_from_dict",
+    "describe_settings",
+    "load_config",
+    "read_json_object",
+    "read_settings",
+    "setting",
+    "settings_without_effect",
+]

@@ -1,0 +1,43 @@
+"""What every run has, whatever it is made of."""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from settings.declaration import Part, setting
+
+AnyPart = TypeVar("AnyPart", bound=Part)
+MOST_SEED = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Config(Part):
+    """The settings of a run, as far as every part may read them.
+
+    Those of a run are of a class made from this one and all others, by `load_config`.
+    """
+
+    title = "the run"
+
+    algorithm: str = setting("how it learns: PPO", default="PPO")
+    model: str = setting(
+        "what it remembers: CNN, LSTM, GPT, HELM, HELMv2, SHELM; or as published: "
+        "CNN-PPO, Impala-PPO"
+    )
+    env: str = setting("environment by its full name, such as MiniGrid-KeyCorridorS3R1-v0")
+    seed: int = setting("seed of everything random", low=0, high=MOST_SEED)
+    device: str = setting(
+        "where networks run: auto takes a GPU if there is one; or cpu, cuda, cuda:1"
+    )
+    n_steps: int = setting(
+        "environment steps to train for, all environments together", low=1, high=10**12
+    )
+    n_envs: int = setting("parallel environments", low=1, high=1024)
+    deterministic: bool = setting(
+        "the same bits in every run: repeatable operations on a GPU, one thread on a CPU"
+    )
+
+    def part(self, kind: type[AnyPart]) -> AnyPart:
+        """Return these settings, known to have those of a part."""
+        if not isinstance(self, kind):
+            raise TypeError(f"{type(self).__name__} has no settings of {kind.__name__}")
+        return self

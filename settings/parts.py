@@ -1,0 +1,166 @@
+"""Which parts a run is made of and what they read; all of it together as one typed object.
+
+A part of the program that is chosen by name stands in a table of its package, and names the
+classes of its settings. The packages are named here as text and imported when settings are
+loaded: they import this one to declare what they read.
+"""
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, cast
+
+from settings.config import Config
+from settings.declaration import Declaration, Part, declared
+
+# Read in every run.
+GENERAL = ("rewards.scaling:ScalingSettings", "trainers.run:RunSettings")
+# The setting that chooses a part, and the package with the table it is looked up in.
+CHOICES = {"algorithm": "trainers", "model": "models", "env": "envs"}
+
+
+class Catalogue(Protocol):
+    """What a package with a table of parts offers."""
+
+    def settings_by_name(self) -> Mapping[str, Sequence[type[Part]]]:
+        """Return the classes of settings that each part of the table reads."""
+
+    def known_as(self, name: str) -> str | None:
+        """Return what a part is called in the table, None if it is not there."""
+
+
+class Reading(NamedTuple):
+    """Who reads what.
+
+    Attributes:
+        everywhere: Settings that are read in every run.
+        by_choice: The settings that each part reads, by its name, by the setting that chooses it.
+    """
+
+    everywhere: set[str]
+    by_choice: dict[str, dict[str, set[str]]]
+
+    def readers(self, name: str) -> list[str]:
+        """Return the parts that read a setting; none where it is read in every run."""
+        if name in self.everywhere:
+            return []
+        return [
+            reader
+            for parts in self.by_choice.values()
+            for reader, names in parts.items()
+            if name in names
+        ]
+
+    def read_by(self, values: Mapping[str, Any]) -> set[str]:
+        """Return the settings that are read where parts are chosen by these values.
+
+        A value that names no part may mean each of them.
+        """
+        found = set(self.everywhere)
+        for key, parts in self.by_choice.items():
+            chosen = _known_as(key, values.get(key))
+            found |= set().union(*([parts[chosen]] if chosen else parts.values()))
+        return found
+
+    def refusal(self, name: str, values: Mapping[str, Any]) -> str:
+        """Return one line that says who reads a setting that is not read here."""
+        readers = self.readers(name)
+        key = next(key for key, parts in self.by_choice.items() if readers[0] in parts)
+        return f"{name} is read by {_listed(readers)}, and this is {values[key]}"
+
+
+def all_settings() -> dict[str, Declaration]:
+    """Return every setting there is, by its name."""
+    return _declared(_all_parts())
+
+
+def settings_without_effect() -> set[str]:
+    """Return the settings that say what a run keeps and shows, not what it learns."""
+    return {name for name, each in all_settings().items() if not each.metadata["has_effect"]}
+
+
+def reading() -> Reading:
+    """Return who reads what."""
+    return Reading(
+        _names([Config, *_general()]),
+        {
+            key: {name: _names(parts) for name, parts in table.items()}
+            for key, table in _tables().items()
+        },
+    )
+
+
+def read_settings(config: Config) -> set[str]:
+    """Return the names of the settings that the parts of a run read."""
+    return reading().read_by(dataclasses.asdict(config))
+
+
+def contradictions(config: Config) -> list[str]:
+    """Return one line for every pair of settings that cannot both hold in this run."""
+    trainers, models = (importlib.import_module(CHOICES[key]) for key in ("algorithm", "model"))
+    if not (trainers.known_as(config.algorithm) and models.known_as(config.model)):
+        return []
+    learner, agent = trainers.learner_class(config.algorithm), models.agent_class(config.model)
+    return [*models.contradictions(config), *learner.contradictions(config, agent)]
+
+
+def composed(values: Mapping[str, Any]) -> Config:
+    """Return the settings of a run, of the class that all parts make together."""
+    return composed_class()(**values)
+
+
+def composed_class() -> type[Config]:
+    """Return a class of settings that is a subclass of every part's."""
+    return _composed(_all_parts())
+
+
+@functools.cache
+def _declared(parts: tuple[type[Part], ...]) -> dict[str, Declaration]:
+    return declared(parts)
+
+
+@functools.cache
+def _composed(parts: tuple[type[Part], ...]) -> type[Config]:
+    # Only those that nobody builds on; the fields of the last base come first.
+    bases = [part for part in parts if sum(issubclass(other, part) for other in parts) == 1]
+    namespace = {"__reduce__": _reduced}
+    made = dataclasses.make_dataclass(
+        "RunConfig", [], bases=tuple(reversed(bases)), namespace=namespace, frozen=True
+    )
+    return cast(type[Config], made)
+
+
+def _reduced(config: Config) -> tuple[Any, ...]:
+    """Return how to make these settings in another process, which makes its own class."""
+    return composed, (dataclasses.asdict(config),)
+
+
+def _all_parts() -> tuple[type[Part], ...]:
+    chosen = (part for table in _tables().values() for parts in table.values() for part in parts)
+    return tuple(dict.fromkeys((Config, *chosen, *_general())))
+
+
+def _general() -> list[type[Part]]:
+    places = (place.split(":") for place in GENERAL)
+    return [getattr(importlib.import_module(module), name) for module, name in places]
+
+
+def _tables() -> dict[str, Mapping[str, Sequence[type[Part]]]]:
+    return {key: _catalogue(key).settings_by_name() for key in CHOICES}
+
+
+def _catalogue(key: str) -> Catalogue:
+    return cast(Catalogue, importlib.import_module(CHOICES[key]))
+
+
+def _known_as(key: str, name: Any) -> str | None:
+    return _catalogue(key).known_as(name) if isinstance(name, str) else None
+
+
+def _names(parts: Iterable[type[Part]]) -> set[str]:
+    return {field.name for part in parts for field in dataclasses.fields(part)}
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

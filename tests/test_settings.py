@@ -1,0 +1,353 @@
+import dataclasses
+import json
+import pickle
+
+import pytest
+
+import models
+import trainers
+from models import agent_class, build_agent
+from models.baselines import MemoryAgent
+from models.encoders import EncoderSettings
+from models.memories import NetworkSettings
+from models.memories.lstm import Lstm
+from settings import (
+    DEFAULT_FILE,
+    Part,
+    all_settings,
+    composed_class,
+    config_from_dict,
+    describe_settings,
+    load_config,
+    read_settings,
+    setting,
+)
+from settings.declaration import declared
+from tests.agents import spaces
+from trainers.ppo import PPO, PpoSettings
+from utils.errors import UserError
+
+
+def settings_file(folder, **values):
+    path = folder / "settings.json"
+    path.write_text(json.dumps(values))
+    return path
+
+
+def test_the_default_is_complete_and_as_published():
+    config = load_config()
+    assert (config.env, config.model) == ("MiniGrid-KeyCorridorS3R1-v0", "HELM")
+    assert (config.learning_rate, config.ent_coef, config.mem_len) == (1e-4, 0.05, 511)
+    assert (config.n_envs, config.n_rollout_steps, config.n_batches) == (16, 128, 8)
+    assert config.n_steps == 500_000
+    assert set(json.loads(DEFAULT_FILE.read_text())) == set(all_settings())
+
+
+def test_a_default_beside_the_code_is_that_of_the_file():
+    default = json.loads(DEFAULT_FILE.read_text())
+    beside = {
+        name: each.metadata["default"] for name, each in all_settings().items() if each.has_default
+    }
+    assert beside.keys() >= {"algorithm", "memory_width", "memory_positions"}
+    assert beside == {name: default[name] for name in beside}
+
+
+def test_the_command_line_wins_over_the_file_and_the_file_over_the_default(tmp_path):
+    path = settings_file(tmp_path, learning_rate=0.5, ent_coef=0.25)
+    config = load_config(path, ["learning_rate=0.125"])
+    assert (config.learning_rate, config.ent_coef, config.gamma) == (0.125, 0.25, 0.99)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("adv_norm=false", False),
+        ("adv_norm=true", True),
+        ("clip_range_vf=null", None),
+        ("clip_range_vf=0.2", 0.2),
+        ("n_steps=2e6", 2_000_000),
+        ("learning_rate=1", 1.0),
+        ("normalize_reward=null", None),
+        ("language_model=123", "123"),
+        ("language_model=null", "null"),
+        ("env=a=b", "a=b"),
+    ],
+)
+def test_texts_are_read_by_the_fields_type(text, value):
+    found = getattr(load_config(overrides=[text]), text.split("=")[0])
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("learnin_rate=1", "unknown key 'learnin_rate'. Did you mean 'learning_rate'?"),
+        ("adv_norm=0", "adv_norm: 0 is not true or false"),
+        ("adv_norm=False", 'adv_norm: "False" is not true or false'),
+        ("n_steps=1.5", "n_steps: 1.5 is not a whole number"),
+        ("n_steps=true", "n_steps: true is not a whole number"),
+        ("n_steps=-1", "n_steps: -1 is out of range (1 to 1000000000000)"),
+        ("n_steps=", 'n_steps: "" is not a whole number'),
+        ("n_steps=[1]", "n_steps: [1] is not a whole number"),
+        ("mem_len=0", "mem_len: 0 is out of range (1 to 16384)"),
+        ("n_layer=two", 'n_layer: "two" is not a whole number or null'),
+        ("gamma=1.5", "gamma: 1.5 is out of range (0 to 1)"),
+        ("gamma=NaN", "gamma: NaN is not a number"),
+        ("gamma=1e999", "gamma: Infinity is not a number"),
+        ("ent_decay=liner", "'liner' is none of none, linear, linear_burn_in, exp."),
+        ("model=", 'model: "" is not text'),
+        ("gamma", "--var gamma: expected KEY=VALUE"),
+    ],
+)
+def test_a_bad_value_gets_one_clear_line(text, line):
+    with pytest.raises(UserError) as error:
+        load_config(overrides=[text])
+    assert line in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_all_problems_are_shown_at_once(tmp_path):
+    path = settings_file(tmp_path, gama=0.9, n_envs="many")
+    with pytest.raises(UserError) as error:
+        load_config(path, ["n_epochs=0"])
+    lines = str(error.value).splitlines()
+    assert len(lines) == 3
+    assert lines[0] == f"{path}: unknown key 'gama'. Did you mean 'gamma'?"
+
+
+def test_contradictions_are_found():
+    with pytest.raises(UserError, match="16 x 128 = 2048 samples cannot be cut into 7"):
+        load_config(overrides=["model=CNN-PPO", "n_batches=7"])
+    with pytest.raises(UserError, match=r"lr_decay_start: 0\.5 is not below lr_decay_end 0\.5"):
+        load_config(overrides=["lr_decay=linear_burn_in", "lr_decay_start=0.5", "lr_decay_end=0.5"])
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null", "3", "\x00"])
+def test_a_file_that_is_no_json_object_is_refused(tmp_path, text):
+    path = tmp_path / "settings.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"settings\.json: ") as error:
+        load_config(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"nothing\.json: no such settings file"):
+        load_config(tmp_path / "nothing.json")
+
+
+def test_stored_settings_come_back_and_must_be_complete():
+    config = load_config(overrides=["gamma=0.5"])
+    stored = dataclasses.asdict(config)
+    assert config_from_dict(stored, "checkpoint") == config
+    del stored["gamma"]
+    with pytest.raises(UserError, match="checkpoint: setting 'gamma' is missing"):
+        config_from_dict(stored, "checkpoint")
+
+
+def test_the_help_lists_every_setting_once_under_the_part_that_reads_it():
+    text = describe_settings()
+    for name, each in all_settings().items():
+        assert text.count(f"\n  {name} (") == 1
+        assert each.metadata["help"] in text
+    assert "default 0.0001" in text
+    assert "\nthe run:\n  algorithm (" in text
+    assert "\nHELM:\n  beta (" in text
+    assert "\ntrained memory (read by LSTM, GPT):\n  memory_width (" in text
+
+
+def test_a_run_from_before_a_setting_without_effect_can_still_be_read():
+    values = dataclasses.asdict(load_config())
+    del values["media_minutes"], values["wandb"]
+    config = config_from_dict(values | {"wandb_project": "mine"}, "old.pt")
+    assert (config.media_minutes, config.wandb_project) == (load_config().media_minutes, "mine")
+
+
+def test_a_run_from_before_a_setting_with_a_default_has_that():
+    values = dataclasses.asdict(load_config(overrides=["model=Impala-PPO"]))
+    for name in ("algorithm", "memory_width", "memory_layers", "memory_positions"):
+        del values[name]
+    config = config_from_dict(values, "old.pt")
+    assert (config.algorithm, config.memory_width, config.memory_layers) == ("PPO", 256, 1)
+
+
+def test_stored_settings_may_hold_what_their_model_does_not_read():
+    stored = dataclasses.asdict(load_config()) | {"model": "CNN-PPO", "topk": 7}
+    assert config_from_dict(stored, "run.json").topk == 7
+
+
+UNREAD = {
+    "of one model": (
+        ["model=CNN-PPO", "topk=7"],
+        "--var topk=7: topk is read by SHELM, and this is CNN-PPO",
+    ),
+    "of several": (
+        ["model=Impala-PPO", "mem_len=7"],
+        "mem_len is read by GPT, HELM, HELMv2 and SHELM, and this is Impala-PPO",
+    ),
+    "of a trained memory": (
+        ["memory_width=8"],
+        "memory_width is read by LSTM and GPT, and this is HELM",
+    ),
+    "of an environment": (
+        ["env=RandomMaze-v0", "stimuli=here"],
+        "stimuli is read by ContinuousRecognition-v0, and this is RandomMaze-v0",
+    ),
+    "with the value it has anyway": (
+        ["model=CNN", "beta=100"],
+        "beta is read by HELM, and this is CNN",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNREAD)
+def test_a_setting_that_nothing_chosen_reads_is_refused_with_who_reads_it(case):
+    overrides, line = UNREAD[case]
+    with pytest.raises(UserError) as error:
+        load_config(overrides=overrides)
+    assert line in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_of_another_models_settings_is_refused(tmp_path):
+    path = settings_file(tmp_path, model="SHELM", topk=2, n_envs=4, clip_encoder="RN50")
+    assert load_config(path).topk == 2
+    with pytest.raises(UserError) as error:
+        load_config(path, ["model=CNN-PPO"])
+    assert str(error.value).splitlines() == [
+        f"{path}: topk is read by SHELM, and this is CNN-PPO",
+        f"{path}: clip_encoder is read by HELMv2 and SHELM, and this is CNN-PPO",
+    ]
+
+
+def test_a_file_with_every_setting_is_taken_for_any_model(tmp_path):
+    path = settings_file(tmp_path, **dataclasses.asdict(load_config(overrides=["beta=7"])))
+    config = load_config(path, ["model=CNN-PPO"])
+    assert (config.model, config.beta) == ("CNN-PPO", 7)
+    with pytest.raises(UserError, match="beta is read by HELM"):
+        load_config(path, ["model=CNN-PPO", "beta=8"])
+
+
+def test_what_an_unknown_model_reads_is_not_guessed():
+    assert load_config(overrides=["model=HELLM", "topk=7"]).topk == 7
+
+
+def test_sequences_need_no_equal_minibatches():
+    for model in ("Impala-PPO", "LSTM", "GPT"):
+        assert load_config(overrides=[f"model={model}", "n_batches=7"]).n_batches == 7
+
+
+def test_a_published_name_is_a_model_and_an_algorithm():
+    for name, (model, algorithm) in models.PUBLISHED.items():
+        assert agent_class(name) is agent_class(model)
+        assert trainers.learner_class(algorithm) is PPO
+        assert load_config(overrides=[f"model={name}"]).model == name
+
+
+class OtherLearner:
+    """A learner that reads one setting of its own and one of PPO's."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Settings(Part):
+        gamma: float = setting("discount per step", low=0, high=1)
+        n_replayed: int = setting("steps kept", low=1, high=10, default=5)
+
+    reads = (Settings,)
+
+    @staticmethod
+    def contradictions(config, agent):
+        return []
+
+
+@pytest.fixture
+def other_learner(monkeypatch):
+    monkeypatch.setitem(trainers.LEARNERS, "Other", "tests.test_settings:OtherLearner")
+
+
+def test_what_one_algorithm_reads_is_refused_for_another(other_learner):
+    config = load_config(overrides=["model=CNN", "algorithm=Other", "gamma=0.5", "n_replayed=7"])
+    assert (config.gamma, config.n_replayed) == (0.5, 7)
+    with pytest.raises(UserError, match="clip_range is read by PPO, and this is Other"):
+        load_config(overrides=["algorithm=Other", "clip_range=0.1"])
+    with pytest.raises(UserError, match="n_replayed is read by Other, and this is PPO"):
+        load_config(overrides=["n_replayed=7"])
+
+
+def test_the_checks_of_one_algorithm_do_not_run_for_another(other_learner, tmp_path):
+    path = settings_file(tmp_path, **dataclasses.asdict(load_config()) | {"n_batches": 7})
+    assert load_config(path, ["model=CNN", "algorithm=Other"]).n_batches == 7
+
+
+def test_a_published_name_with_another_algorithm_is_refused(other_learner):
+    with pytest.raises(UserError) as error:
+        load_config(overrides=["model=Impala-PPO", "algorithm=Other"])
+    assert str(error.value) == (
+        "model: Impala-PPO is LSTM trained by PPO, and algorithm is Other. Choose model=LSTM"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class EchoSettings(NetworkSettings):
+    """What a memory of one's own reads."""
+
+    title = "Echo"
+
+    echoes: int = setting("how often it sounds", low=1, high=9, default=3)
+
+
+class Echo(Lstm):
+    settings = EchoSettings
+
+    def __init__(self, n_features, settings):
+        super().__init__(n_features, settings)
+        self.echoes = settings.echoes
+
+
+class EchoAgent(MemoryAgent):
+    memory_class = Echo
+    reads = (EncoderSettings, EchoSettings)
+
+
+def test_a_memory_of_ones_own_brings_its_settings_along(monkeypatch):
+    monkeypatch.setitem(models.AGENTS, "Echo", "tests.test_settings:EchoAgent")
+    config = load_config(overrides=["model=Echo", "echoes=4", "memory_width=8", "device=cpu"])
+    assert build_agent(config, *spaces()).memory.echoes == 4
+    assert load_config().echoes == 3
+    assert "\nEcho:\n  echoes (a whole number, default 3)" in describe_settings()
+    with pytest.raises(UserError, match="echoes is read by Echo, and this is HELM"):
+        load_config(overrides=["echoes=4"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Alike(Part):
+    gamma: float = setting("discount per step", low=0, high=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Otherwise(Part):
+    gamma: float = setting("discount per step", low=0, high=2)
+
+
+def test_a_setting_of_two_parts_must_be_declared_alike():
+    assert "gamma" in declared([PpoSettings, Alike])
+    with pytest.raises(TypeError, match=r"'gamma' is declared by trainers\.ppo\.PpoSettings and"):
+        declared([PpoSettings, Otherwise])
+
+
+def test_settings_are_those_of_every_part_and_come_back_in_another_process():
+    config = load_config(overrides=["gamma=0.5"])
+    assert config.part(PpoSettings).gamma == 0.5
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert {field.name for field in dataclasses.fields(composed_class())} == set(all_settings())
+    with pytest.raises(TypeError, match="has no settings of EchoSettings"):
+        config.part(EchoSettings)
+
+
+def test_who_reads_what_follows_from_the_names():
+    read = {
+        name: read_settings(load_config(overrides=[f"model={name}"])) for name in ("CNN", "HELM")
+    }
+    assert read["HELM"] - read["CNN"] == {
+        *("beta", "language_model", "n_layer", "mem_len", "frozen_dtype")
+    }
