@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from settings import read_json_object, settings_without_effect
+from settings import completed, read_json_object, settings_without_effect
 from utils.errors import UserError, printable, suggestion
 from utils.metrics import FILE
 
@@ -21,7 +21,7 @@ class Run(NamedTuple):
 
     Attributes:
         folder: Where it lies.
-        settings: Its config.json.
+        settings: Its config.json, with what is younger than the run as it was before.
         x: Environment steps or seconds behind each row.  [rows]
         y: The metric.  [rows]
     """
@@ -96,7 +96,7 @@ def _read_run(folder: Path, metric: str, axis: str) -> Run:
         raise UserError(
             f"{folder / FILE}: {columns[0]} and {metric} are not numbers in every row"
         ) from None
-    return Run(folder, settings, x, y)
+    return Run(folder, completed(settings), x, y)
 
 
 def _read_rows(path: Path) -> list[dict[str, str]]:
