@@ -3,7 +3,7 @@
 import importlib
 
 import torch
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Discrete, Space
 
 from models.agent import ActorCriticAgent
 from settings import Config, Part
@@ -26,11 +26,14 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
 
     Args:
         config: The settings; `device` must be resolved.
-        observation_space: Images (C, H, W) of one environment.
+        observation_space: What one environment shows; models/observations.py says what can be.
         action_space: Actions of one environment.
+
+    Raises:
+        UserError: the agent cannot see or act there.
     """
-    if not isinstance(observation_space, Box) or not isinstance(action_space, Discrete):
-        raise TypeError(f"agents see a Box and act in a Discrete space, not {action_space}")
+    if not isinstance(action_space, Discrete):
+        raise UserError(f"env: agents act in a Discrete space, and {config.env} has {action_space}")
     return agent_class(config.model)(config, observation_space, action_space).to(config.device)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from settings import read_json_object, settings_without_effect
+from settings import completed, read_json_object, settings_without_effect
 from utils.errors import UserError, printable, suggestion
 from utils.metrics import FILE
 
@@ -21,7 +21,7 @@ class Run(NamedTuple):
 
     Attributes:
         folder: Where it lies.
-        settings: Its config.json.
+        settings: Its config.json, with what is younger than the run as it was before.
         x: Environment steps or seconds behind each row.  [rows]
         y: The metric.  [rows]
     """
@@ -128,7 +128,7 @@ def _read_run(folder: Path, metric: str, axis: str) -> Run:
             f"{folder / FILE}: {columns[0]} and {metric} are not numbers in every row"
         ) from None
     known = ~np.isnan(x + y)  # no mean return before the first episode's end
-    return Run(folder, settings, x[known], y[known])
+    return Run(folder, completed(settings), x[known], y[known])
 
 
 def _read_rows(path: Path) -> list[dict[str, str]]:

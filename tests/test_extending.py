@@ -1,0 +1,106 @@
+"""The examples of docs/extending.md, taken from the page and trained with."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import envs
+import eval as eval_program
+import main as main_program
+import models
+from envs import Suite
+from models.memories import NetworkSettings
+from tests.faults import outcome, same
+from tests.test_resume import command, folder_of, resume, signal_at
+from trainers.collector import Collector
+
+PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"^`([\w/]+\.py)`:\n\n```python\n(.*?)^```", PAGE, re.M | re.S))
+LINES = re.findall(r"^In `(\w+)` of `[\w/.]+`[^\n]*:\n\n```python\n(.*?)^```", PAGE, re.M | re.S)
+
+
+@pytest.fixture
+def examples(tmp_path, monkeypatch):
+    """Return the page's modules by path, the page's lines standing in their tables."""
+    made = {}
+    for path, source in FILES.items():
+        name = path.removesuffix(".py").replace("/", ".")
+        (tmp_path / Path(path).name).write_text(source)
+        spec = importlib.util.spec_from_file_location(name, tmp_path / Path(path).name)
+        made[path] = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, made[path])
+        spec.loader.exec_module(made[path])
+    tables = {"AGENTS": models.AGENTS, "SUITES": envs.SUITES}
+    for table, line in LINES:
+        if table in tables:
+            ((name, value),) = eval(f"{{{line.strip()}}}", {"Suite": Suite}).items()
+            monkeypatch.setitem(tables[table], name, value)
+    return made
+
+
+def test_the_page_has_four_files_and_a_line_for_each():
+    assert list(FILES) == [
+        "models/memories/average.py",
+        "models/linear.py",
+        "envs/colour.py",
+        "rewards/haste.py",
+    ]
+    assert [table for table, _ in LINES] == ["AGENTS", "AGENTS", "SUITES", "configured_run"]
+
+
+@pytest.mark.parametrize("model", ["Average", "Linear"])
+def test_a_new_agent_trains_is_saved_goes_on_and_plays(
+    model, examples, in_empty_folder, monkeypatch
+):
+    assert main_program.main(command(model, "whole")) == 0
+    signal_at(monkeypatch, 2, at=39)
+    assert main_program.main(command(model, "cut")) == 130
+    assert resume("cut") == 0
+    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+    assert eval_program.main(["--ckpt-path", str(folder_of("whole")), "--n-episodes", "2"]) == 0
+
+
+def test_a_new_memory_acts_as_it_unrolls(examples):
+    average = examples["models/memories/average.py"].Average
+    memory = average(5, NetworkSettings(memory_width=5, memory_layers=1))
+    x, starts = torch.randn(9, 3, 5), torch.rand(9, 3) < 0.3
+    state = memory.initial(3)
+    context = memory.context(state, starts[0])
+    stepped = torch.stack([memory.step(x[t], state, starts[t]) for t in range(9)])
+    torch.testing.assert_close(memory.unroll(x, starts, context), stepped)
+
+
+def test_a_new_environment_is_known_by_its_name(examples, in_empty_folder, capsys):
+    assert main_program.main(command("LSTM", "run", env="Colour-v0")) == 0
+    folder = str(folder_of("run"))
+    assert eval_program.main(["--ckpt-path", folder, "--n-episodes", "2", "--report"]) == 0
+    assert "Colour-v0" in capsys.readouterr().out
+
+
+def test_a_new_reward_is_what_is_learned_from_and_not_what_is_reported(
+    examples, in_empty_folder, monkeypatch
+):
+    haste = examples["rewards/haste.py"]
+    ((_, line),) = [each for each in LINES if each[0] == "configured_run"]
+    learned = []
+
+    class Recorded(Collector):
+        def __init__(self, env, learner, scaling, ranks):
+            names = {"Haste": haste.Haste, "scaling": scaling}
+            exec(line.strip(), names)
+            super().__init__(env, learner, names["scaling"], ranks)
+
+        def step(self):
+            learned.append(super().step().rewards)
+            return
+
+    monkeypatch.setattr(main_program, "Collector", Recorded)
+    run = command("CNN", "run", normalize_reward="false", media_minutes="null")
+    assert main_program.main(run) == 0
+    paid = torch.stack(learned).numpy() + 0.01
+    assert {round(float(reward), 6) for reward in paid.flat} <= {-1.0, -0.01, 1.0}
+    assert len(learned) == 64
