@@ -22,6 +22,7 @@ from tests.faults import outcome, same
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import BEST, LAST, PREVIOUS, load_checkpoint
 from trainers.ppo import PPOTrainer
+from utils import run_description
 from utils.run_folder import locked
 
 MAZE = "RandomMaze-v0"
@@ -151,6 +152,60 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(in_empty_folder, m
     (folder_of("cut") / LAST).unlink()
     assert resume("cut") == 0
     assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+
+
+def test_going_on_exactly_is_said_of_the_same_source_only(in_empty_folder, monkeypatch, capsys):
+    signal_at(monkeypatch, signal.SIGINT, at=20)
+    assert main_program.main(command("CNN-PPO", "cut")) == 130
+    signal_at(monkeypatch, signal.SIGINT, at=20)
+    assert resume("cut") == 130
+    assert "going on after 40 steps, exactly" in capsys.readouterr().out
+    monkeypatch.setattr(run_description, "source_sha256", lambda: "edited")
+    assert resume("cut") == 0
+    assert "not exactly: the source has changed" in capsys.readouterr().out
+
+
+def test_a_row_is_written_once_though_a_checkpoint_came_just_before_it(
+    in_empty_folder, monkeypatch
+):
+    hourly = {"checkpoint_minutes": 60}
+    assert main_program.main(command("CNN-PPO", "whole", **hourly)) == 0
+    signal_at(monkeypatch, signal.SIGINT, at=48)  # the third rollout's last step
+    assert main_program.main(command("CNN-PPO", "cut", **hourly)) == 130
+    folder = folder_of("cut")
+    checkpoint = (folder / LAST).read_bytes()
+    assert load_checkpoint(folder / LAST)["env_steps"] == 96
+    signal_at(monkeypatch, signal.SIGINT, at=4)
+    assert resume("cut") == 130
+    (folder / LAST).write_bytes(checkpoint)  # as if killed before it could save again
+    assert resume("cut") == 0
+    assert same(outcome(folder), outcome(folder_of("whole")))
+
+
+def test_a_lost_history_does_not_go_unsaid(in_empty_folder, monkeypatch, caplog):
+    signal_at(monkeypatch, signal.SIGINT, at=39)
+    assert main_program.main(command("CNN-PPO", "cut")) == 130
+    path = folder_of("cut") / "metrics.csv"
+    path.unlink()
+    assert resume("cut") == 0
+    assert f"{path}: damaged, 0 of the 2 rows up to step 64 are left" in caplog.text
+
+
+def test_settings_edited_before_the_first_checkpoint_are_refused(
+    in_empty_folder, monkeypatch, capsys
+):
+    signal_at(monkeypatch, signal.SIGINT, at=3)
+    assert main_program.main(command("CNN-PPO", "cut")) == 130
+    folder = folder_of("cut")
+    (folder / LAST).unlink()
+    settings = json.loads((folder / "config.json").read_text())
+    edited = settings | {"model": "HELM", "gamma": 0.5, "checkpoint_minutes": 3}
+    (folder / "config.json").write_text(json.dumps(edited))
+    capsys.readouterr()
+    assert resume("cut") == 2
+    assert "config.json differs from run.json in model, gamma." in capsys.readouterr().err
+    (folder / "config.json").write_text(json.dumps(settings | {"checkpoint_minutes": 3}))
+    assert resume("cut") == 0
 
 
 def test_what_cannot_go_on_gets_one_line(in_empty_folder, monkeypatch, capsys):

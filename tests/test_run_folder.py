@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.agents import small_config
+from utils import run_description
 from utils.errors import UserError
 from utils.run_folder import (
     create_run_folder,
@@ -89,12 +90,64 @@ def test_an_unfinished_run_offers_to_go_on(in_empty_folder):
     folder = create_run_folder(small_config(), "mine", [])
     with pytest.raises(UserError, match=r"go on with it: python main\.py --resume experiments"):
         create_run_folder(small_config(), "mine", [])
-    note_resumption(folder, 32, exact=False)
+    note_resumption(folder, 32, same_episodes=False)
     note_end(folder)
     run = json.loads((folder / "run.json").read_text())
     assert [(entry["env_steps"], entry["exact"]) for entry in run["resumed"]] == [(32, False)]
     with pytest.raises(UserError, match=r"Choose another run id$"):
         create_run_folder(small_config(), "mine", [])
+
+
+def test_a_resumption_is_exact_only_with_the_same_source_and_versions(in_empty_folder, monkeypatch):
+    folder = create_run_folder(small_config(), "mine", [])
+    assert note_resumption(folder, 16, same_episodes=True) == []
+    monkeypatch.setattr(run_description, "source_sha256", lambda: "edited")
+    (difference,) = note_resumption(folder, 32, same_episodes=True)
+    assert "the source has changed" in difference
+    assert note_resumption(folder, 48, same_episodes=True) == []  # as the part before it
+    monkeypatch.setattr(run_description, "_version", lambda name: "0.1")
+    differences = note_resumption(folder, 64, same_episodes=False)
+    assert differences[0] == "in new episodes"
+    assert any(text.startswith("torch 0.1 instead of 2.") for text in differences)
+    resumed = json.loads((folder / "run.json").read_text())["resumed"]
+    assert [entry["exact"] for entry in resumed] == [True, False, True, False]
+    assert [entry["differences"] for entry in resumed][1] == [difference]
+    assert all(
+        {"git_commit", "git_dirty", "git_changed_files"} <= entry.keys() for entry in resumed
+    )
+
+
+def test_the_source_of_a_run_is_what_training_imports(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_description, "ROOT", tmp_path)
+    for name in ("models/__init__.py", "models/deep/helm.py", "tests/__init__.py", "main.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("before")
+    (tmp_path / "notes.py").mkdir()
+    before = run_description.source_sha256()
+    (tmp_path / "tests" / "__init__.py").write_text("after")
+    assert run_description.source_sha256() == before
+    (tmp_path / "models" / "deep" / "helm.py").write_text("after")
+    assert run_description.source_sha256() != before
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b'{"resumed": 3}', b'{"resumed": [3]}'])
+def test_a_damaged_description_is_kept_and_said(content, in_empty_folder, caplog):
+    folder = create_run_folder(small_config(), "mine", [])
+    (folder / "run.json").write_bytes(content)
+    differences = note_resumption(folder, 16, same_episodes=True)
+    assert differences == ["the source it was made with is not recorded"]
+    (line,) = caplog.messages
+    assert str(folder / "run.json.damaged-1") in line
+    assert (folder / "run.json.damaged-1").read_bytes() == content
+    assert len(json.loads((folder / "run.json").read_text())["resumed"]) == 1
+
+
+def test_a_missing_description_is_said(in_empty_folder, caplog):
+    folder = create_run_folder(small_config(), "mine", [])
+    (folder / "run.json").unlink()
+    note_end(folder)
+    assert "no longer recorded" in caplog.text
+    assert "finished" in json.loads((folder / "run.json").read_text())
 
 
 def test_another_folder_is_no_run(in_empty_folder):

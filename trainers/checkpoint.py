@@ -11,7 +11,6 @@ a dictionary of tensors, numbers and text. Every checkpoint holds
 and ckpt_last.pt all else that a run needs to go on (trainers/run_state.py).
 """
 
-import dataclasses
 import hashlib
 import logging
 import os
@@ -24,10 +23,16 @@ from typing import Any, BinaryIO
 import torch
 
 from models.agent import Agent
-from utils.config import WITHOUT_EFFECT, Config
+from utils.config import Config
 from utils.errors import UserError
 from utils.files import name_also, written_whole
-from utils.run_folder import is_finished, note_end, resume_command
+from utils.run_folder import (
+    check_settings,
+    is_finished,
+    note_end,
+    recorded_settings,
+    resume_command,
+)
 from utils.saved_tensors import load_saved
 
 FORMAT = 2
@@ -112,17 +117,9 @@ def unfinished_checkpoint(folder: Path, config: Config, n_ranks: int = 1) -> dic
         raise UserError(f"{folder}: a run with save_ckpt=false cannot go on. Begin another")
     checkpoint = last_checkpoint(folder)
     if checkpoint is None:
+        check_settings(folder, config, recorded_settings(folder), "run.json")
         return None
-    changed = [
-        name
-        for name, value in dataclasses.asdict(config).items()
-        if name not in WITHOUT_EFFECT and checkpoint["config"].get(name) != value
-    ]
-    if changed:
-        raise UserError(
-            f"{folder}: config.json differs from the checkpoint in {', '.join(changed)}. "
-            "Restore it, or begin another run"
-        )
+    check_settings(folder, config, checkpoint["config"], "the checkpoint")
     made_by = 1 + len(checkpoint.get("other_ranks", []))
     if made_by != n_ranks:
         raise UserError(

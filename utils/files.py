@@ -34,6 +34,15 @@ def written_whole(path: Path, previous: Path | None = None) -> Iterator[Buffered
     sync_folder(path.parent)
 
 
+def keep_copy(path: Path) -> Path:
+    """Copy a damaged file to a name beside its own that nothing has yet, and return that."""
+    number = 1
+    while os.path.lexists(copy := path.with_name(f"{path.name}.damaged-{number}")):
+        number += 1
+    shutil.copyfile(path, copy)
+    return copy
+
+
 def name_also(path: Path, other: Path) -> None:
     """Give a file a second name, in place of whatever stood there; its first stands all along."""
     _second_name(path, other).replace(other)

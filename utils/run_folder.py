@@ -3,6 +3,7 @@
 import dataclasses
 import fcntl
 import json
+import logging
 import os
 import re
 import shlex
@@ -13,14 +14,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from utils.config import Config, config_from_dict, read_json_object
+from utils.config import WITHOUT_EFFECT, Config, config_from_dict, read_json_object
 from utils.errors import UserError
-from utils.files import written_whole
-from utils.run_description import command, describe_run, now
+from utils.files import keep_copy, written_whole
+from utils.run_description import basis_differences, command, describe_basis, describe_run, now
 
 EXPERIMENTS = Path("experiments")
 SETTINGS, DESCRIPTION, LOCK = "config.json", "run.json", "lock"
 LONGEST_NAME = 120  # file systems allow 255 bytes for one name
+
+log = logging.getLogger(__name__)
 
 
 def default_run_id(overrides: Iterable[str], seed: int) -> str:
@@ -56,7 +59,8 @@ def create_run_folder(
     try:
         unfinished.mkdir(parents=True, exist_ok=True)
         write_json(unfinished / SETTINGS, dataclasses.asdict(config))
-        write_json(unfinished / DESCRIPTION, describe_run(weights or {}))
+        settings = {"settings": dataclasses.asdict(config)}
+        write_json(unfinished / DESCRIPTION, describe_run(weights or {}) | settings)
         unfinished.rename(folder)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -136,17 +140,59 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def note_resumption(folder: Path, env_steps: int, exact: bool) -> None:
-    """Add to run.json where a run goes on, and whether as if it had never been interrupted."""
-    entry = {"env_steps": env_steps, "time": now(), "exact": exact, "command": command()}
-    description = _description(folder)
-    resumed = [*description.get("resumed", []), entry]
-    write_json(folder / DESCRIPTION, description | {"resumed": resumed})
+def check_settings(folder: Path, config: Config, recorded: Any, where: str) -> None:
+    """Raise UserError where a run's config.json was changed in what has an effect.
+
+    Args:
+        folder: The run's.
+        config: What config.json says now.
+        recorded: All settings as they were, or nothing where an earlier version kept none.
+        where: What they are recorded in.
+    """
+    if recorded is None:
+        return
+    known = recorded if isinstance(recorded, dict) else {}
+    names = [
+        name
+        for name, value in dataclasses.asdict(config).items()
+        if name not in WITHOUT_EFFECT and known.get(name) != value
+    ]
+    if names:
+        raise UserError(
+            f"{folder}: {SETTINGS} differs from {where} in {', '.join(names)}. "
+            "Restore it, or begin another run"
+        )
+
+
+def recorded_settings(folder: Path) -> Any:
+    """Return the settings that run.json says a run began with, None where it does not."""
+    return _description(folder).get("settings")
+
+
+def note_resumption(folder: Path, env_steps: int, same_episodes: bool) -> list[str]:
+    """Add to run.json where a run goes on, and whether as if it had never been interrupted.
+
+    Args:
+        folder: The run's.
+        env_steps: Environment steps behind it.
+        same_episodes: Whether it goes on in the episodes in which it stopped.
+
+    Returns:
+        In what it differs from a run that goes on exactly, in words.
+    """
+    description, here = _description_to_amend(folder), describe_basis()
+    earlier = description.get("resumed", [])
+    differences = [] if same_episodes else ["in new episodes"]
+    differences += basis_differences((earlier or [description])[-1], here)
+    entry = {"env_steps": env_steps, "time": now(), "command": command()}
+    entry |= {"exact": not differences, "differences": differences, **here}
+    write_json(folder / DESCRIPTION, description | {"resumed": [*earlier, entry]})
+    return differences
 
 
 def note_end(folder: Path) -> None:
     """Add to run.json that the run has had all its steps."""
-    write_json(folder / DESCRIPTION, _description(folder) | {"finished": now()})
+    write_json(folder / DESCRIPTION, _description_to_amend(folder) | {"finished": now()})
 
 
 def write_json(path: Path, value: object) -> None:
@@ -161,6 +207,22 @@ def _description(folder: Path) -> dict[str, Any]:
         return read_json_object(folder / DESCRIPTION)
     except UserError:
         return {}
+
+
+def _description_to_amend(folder: Path) -> dict[str, Any]:
+    """Return what run.json says; a damaged one is kept beside it, and a line says so."""
+    path = folder / DESCRIPTION
+    try:
+        description = read_json_object(path)
+        resumed = description.get("resumed", [])
+        if isinstance(resumed, list) and all(isinstance(entry, dict) for entry in resumed):
+            return description
+        problem = f"{path}: 'resumed' is no list of resumptions"
+    except UserError as error:
+        problem = str(error)
+    kept = f", the file as it was is {keep_copy(path)}" if path.is_file() else ""
+    log.warning(f"{problem}; the run's first command and source are no longer recorded{kept}")
+    return {}
 
 
 def _parent(config: Config) -> Path:
