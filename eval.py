@@ -1,5 +1,8 @@
 """Play episodes with a trained agent: their returns and lengths, pages and movies to look at."""
 
+import utils.starting  # noqa: F401
+
+# isort: split
 import argparse
 import dataclasses
 import sys

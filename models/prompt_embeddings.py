@@ -1,6 +1,7 @@
 """The file of `prepare_embeddings.py`: every word two models share, and where its prompts lie."""
 
 import dataclasses
+import io
 import os
 import re
 import shlex
@@ -12,6 +13,7 @@ import numpy as np
 from models.clip_encoder import DATA_FOLDER
 from utils.config import Config
 from utils.errors import UserError
+from utils.files import written_whole
 
 PROMPTS = {
     "minigrid": ("{}",),
@@ -92,10 +94,10 @@ class PromptEmbeddings:
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all."""
-        unfinished = path.with_name(path.name + ".partial")
-        with unfinished.open("wb") as file:
-            np.savez(file, **vars(self))
-        unfinished.replace(path)
+        arrays = io.BytesIO()  # NumPy cannot end a file that no more fits into
+        np.savez(arrays, **vars(self))
+        with written_whole(path) as file:
+            file.write(arrays.getbuffer())
 
     def agrees(self, other: "PromptEmbeddings") -> bool:
         """Return whether both are of the same models, words and prompts."""

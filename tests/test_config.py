@@ -129,3 +129,10 @@ def test_a_run_from_before_a_setting_without_effect_can_still_be_read():
     del values["media_minutes"], values["wandb"]
     config = config_from_dict(values | {"wandb_project": "mine"}, "old.pt")
     assert (config.media_minutes, config.wandb_project) == (load_config().media_minutes, "mine")
+
+
+@pytest.mark.parametrize("name", ["stimuli", "embeddings"])
+def test_null_on_the_command_line_is_no_text_where_a_text_may_be_missing(name):
+    assert getattr(load_config(overrides=[f"{name}=null"]), name) is None
+    assert getattr(load_config(overrides=[f"{name}=./null"]), name) == "./null"
+    assert load_config(overrides=["wandb_project=null"]).wandb_project == "null"

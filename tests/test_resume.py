@@ -20,7 +20,7 @@ from envs.numpy_vector import NumpyVectorEnv
 from models import AGENTS
 from tests.faults import outcome, same
 from tests.tiny_clip import tiny_settings
-from trainers.checkpoint import BEST, LAST, PREVIOUS, load_checkpoint
+from trainers.checkpoint import BEST, LAST, PREVIOUS, load_checkpoint, save_checkpoint
 from trainers.ppo import PPOTrainer
 from utils import run_description
 from utils.run_folder import locked
@@ -206,6 +206,42 @@ def test_settings_edited_before_the_first_checkpoint_are_refused(
     assert "config.json differs from run.json in model, gamma." in capsys.readouterr().err
     (folder / "config.json").write_text(json.dumps(settings | {"checkpoint_minutes": 3}))
     assert resume("cut") == 0
+
+
+def test_a_copied_best_checkpoint_is_no_run_to_go_on_with(in_empty_folder, monkeypatch, capsys):
+    signal_at(monkeypatch, signal.SIGINT, at=39)
+    assert main_program.main(command("CNN-PPO", "cut")) == 130
+    folder = folder_of("cut")
+    previous = (folder / PREVIOUS).read_bytes()
+    for path in (folder / LAST, folder / PREVIOUS):
+        shutil.copy(folder / BEST, path)
+    capsys.readouterr()
+    assert resume("cut") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{folder / LAST}: holds an agent to play with" in line
+    (folder / PREVIOUS).write_bytes(previous)  # with it the run goes on from there
+    assert resume("cut") == 0
+
+
+def test_a_state_of_another_kind_is_one_line(in_empty_folder, monkeypatch, capsys):
+    signal_at(monkeypatch, signal.SIGINT, at=39)
+    assert main_program.main(command("CNN-PPO", "cut")) == 130
+    path = folder_of("cut") / LAST
+    state = load_checkpoint(path)
+    for name, wrong in (("progress", {}), ("optimizer", 3), ("env", {}), ("random", None)):
+        save_checkpoint(path, state | {name: wrong})
+        capsys.readouterr()
+        assert resume("cut") == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "does not hold a state of this run" in line
+
+
+def test_the_settings_of_a_run_can_be_printed(in_empty_folder, capsys):
+    assert main_program.main(command("CNN-PPO", "run", n_steps=32, gamma=0.5)) == 0
+    capsys.readouterr()
+    assert main_program.main(["--resume", str(folder_of("run")), "--print-config"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((folder_of("run") / "config.json").read_text())
 
 
 def test_what_cannot_go_on_gets_one_line(in_empty_folder, monkeypatch, capsys):

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.agents import small_config
-from utils import run_description
+from utils import run_description, run_folder
 from utils.errors import UserError
 from utils.run_folder import (
     create_run_folder,
     default_run_id,
+    folder_of,
     locked,
     note_end,
     note_resumption,
@@ -40,6 +41,36 @@ def test_a_default_run_never_meets_an_earlier_one(in_empty_folder):
         "gamma=0.9_seed=0-3",
     ]
     assert str(folders[0].parent) == "experiments/HELM/MiniGrid-KeyCorridorS3R1-v0"
+
+
+def test_runs_begun_in_the_same_instant_are_numbered(in_empty_folder, monkeypatch):
+    taken = []
+
+    def begin_another(weights):
+        if len(taken) < 3:
+            taken.append(None)
+            monkeypatch.setattr("os.getpid", lambda: len(taken))
+            create_run_folder(small_config(), None, [])
+        return {}
+
+    monkeypatch.setattr(run_folder, "describe_run", begin_another)
+    create_run_folder(small_config(), None, [])
+    names = sorted(path.name for path in folder_of(small_config(), "x").parent.iterdir())
+    assert names == ["seed=0", "seed=0-2", "seed=0-3", "seed=0-4"]
+
+
+def test_a_run_id_taken_in_the_same_instant_is_refused(in_empty_folder, monkeypatch):
+    place = folder_of(small_config(), "mine")
+
+    def take(weights):
+        place.mkdir(parents=True)
+        (place / "config.json").touch()
+        return {}
+
+    monkeypatch.setattr(run_folder, "describe_run", take)
+    with pytest.raises(UserError, match="has just taken this name"):
+        create_run_folder(small_config(), "mine", [])
+    assert [path.name for path in place.parent.iterdir()] == ["mine"]
 
 
 def test_the_folder_describes_the_run(in_empty_folder):

@@ -18,9 +18,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import torch
+from typing import Any
 
 from models.agent import Agent
 from utils.config import Config
@@ -33,10 +31,11 @@ from utils.run_folder import (
     recorded_settings,
     resume_command,
 )
-from utils.saved_tensors import load_saved
+from utils.saved_tensors import load_saved, save_tensors
 
 FORMAT = 2
 HELD_BY_ALL = ("config", "agent", "weights", "env_steps")
+HELD_BY_LAST = ("optimizer", "progress", "episodes", "advantages", "env", "random")
 BEST, LAST, PREVIOUS = "ckpt_best.pt", "ckpt_last.pt", "ckpt_last.previous.pt"
 HEADER = "HELM checkpoint {:03d} sha256 {}\n"
 UNWRITTEN = HEADER.format(FORMAT, "-" * 64).encode()
@@ -54,7 +53,7 @@ def save_checkpoint(path: Path, state: dict[str, Any], previous: Path | None = N
     """
     with written_whole(path, previous) as file:
         file.write(UNWRITTEN)
-        _torch_save(state, file)
+        save_tensors(state, file)
         file.seek(len(UNWRITTEN))
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)
@@ -84,7 +83,7 @@ def last_checkpoint(folder: Path) -> dict[str, Any] | None:
     A damaged last one gives its place to the one before, which the next would else push out.
 
     Raises:
-        UserError: there are checkpoints, and all are damaged.
+        UserError: there are checkpoints, and all are damaged or hold no run.
     """
     problems = []
     for path in (folder / LAST, folder / PREVIOUS):
@@ -92,6 +91,7 @@ def last_checkpoint(folder: Path) -> dict[str, Any] | None:
             continue
         try:
             checkpoint = load_checkpoint(path)
+            _check_goes_on(checkpoint, path)
         except UserError as error:
             problems.append(error)
             continue
@@ -134,6 +134,16 @@ def unfinished_checkpoint(folder: Path, config: Config, n_ranks: int = 1) -> dic
             f"{shlex.join(['python', 'eval.py', '--ckpt-path', str(folder)])}"
         )
     return checkpoint
+
+
+def _check_goes_on(checkpoint: Mapping[str, Any], path: Path) -> None:
+    """Raise UserError where a checkpoint holds an agent, but not the run it was trained in."""
+    missing = [name for name in HELD_BY_LAST if name not in checkpoint]
+    if missing:
+        raise UserError(
+            f"{path}: holds an agent to play with, as {BEST} does, but not what a run needs to go "
+            f"on ({', '.join(missing)}). Restore the run's own {LAST}"
+        )
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -195,16 +205,6 @@ def check_weights(checkpoint: Mapping[str, Any], found: Mapping[str, str], sourc
                 f"{source}: made with another {setting}, '{checkpoint['config'].get(setting)}' "
                 f"with sha256 {before[:12]}... (here {here[:12]}...). Restore those weights"
             )
-
-
-def _torch_save(state: dict[str, Any], file: BinaryIO) -> None:
-    """Write like `torch.save`, which hides an error of the disk behind one of its own."""
-    try:
-        torch.save(state, file)
-    except RuntimeError as error:
-        if isinstance(error.__context__, OSError):
-            raise error.__context__ from None
-        raise
 
 
 def _read(path: Path) -> Any:

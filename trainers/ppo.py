@@ -150,7 +150,7 @@ class PPOTrainer:
         same_episodes = True
         if checkpoint is not None:
             check_weights(checkpoint, self.agent.fingerprints(), str(folder))
-            same_episodes = restore(self, checkpoint)
+            same_episodes = restore(self, checkpoint, str(folder))
         differences: list[str] = []
         if self.ranks.first:
             with guarded(folder):

@@ -268,9 +268,12 @@ def _parse_overrides(overrides: Iterable[str]) -> tuple[dict[str, Any], list[str
 
 
 def _from_text(name: str, text: str) -> Any:
-    """Return the JSON value a command-line text stands for; text fields take it as it is."""
+    """Return the JSON value a command-line text stands for; text fields take it as it is.
+
+    Only null is null where a text may be missing; a file of that name is ./null.
+    """
     if name not in TYPES or str in _members(name):
-        return text
+        return None if text == "null" and name in TYPES and type(None) in _members(name) else text
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

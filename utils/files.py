@@ -28,8 +28,10 @@ def written_whole(path: Path, previous: Path | None = None) -> Iterator[Buffered
         partial.replace(path)
         if previous and kept:  # only now, so that there are two whole files at all times
             kept.replace(previous)
-    except BaseException:
+    except BaseException as error:
         partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            error.filename = str(path)  # writing does not say where
         raise
     sync_folder(path.parent)
 

@@ -1,7 +1,9 @@
 """The folder of a run: made whole before the first step, described, locked, found again."""
 
 import dataclasses
+import errno
 import fcntl
+import itertools
 import json
 import logging
 import os
@@ -54,18 +56,18 @@ def create_run_folder(
         UserError: as `check_run_id`, or the folder cannot be written.
     """
     check_run_id(config, run_id)
-    folder = folder_of(config, run_id) if run_id else _free_folder(config, overrides)
+    folder = folder_of(config, run_id or default_run_id(overrides, config.seed))
     unfinished = folder.with_name(f".{socket.gethostname()}.{os.getpid()}.partial")
     try:
         unfinished.mkdir(parents=True, exist_ok=True)
         write_json(unfinished / SETTINGS, dataclasses.asdict(config))
         settings = {"settings": dataclasses.asdict(config)}
         write_json(unfinished / DESCRIPTION, describe_run(weights or {}) | settings)
-        unfinished.rename(folder)
+        return _rename_to_free(unfinished, [folder] if run_id else _numbered(folder))
     except OSError as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
         raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
-    return folder
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def check_run_id(config: Config, run_id: str | None) -> None:
@@ -229,10 +231,25 @@ def _parent(config: Config) -> Path:
     return EXPERIMENTS / config.model / config.env
 
 
-def _free_folder(config: Config, overrides: Iterable[str]) -> Path:
-    name = default_run_id(overrides, config.seed)
-    folder, number = _parent(config) / name, 1
-    while folder.exists():
-        number += 1
-        folder = _parent(config) / f"{name}-{number}"
-    return folder
+def _numbered(folder: Path) -> Iterator[Path]:
+    """Yield a folder and then others of its name with a number behind it."""
+    yield folder
+    for number in itertools.count(2):
+        yield folder.with_name(f"{folder.name}-{number}")
+
+
+def _rename_to_free(folder: Path, names: Iterable[Path]) -> Path:
+    """Give a folder the first name that nothing has, whoever else does the same at the moment.
+
+    Raises:
+        FileExistsError: all have been taken.
+    """
+    for name in names:
+        if os.path.lexists(name):
+            continue
+        try:
+            return folder.rename(name)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise
+    raise FileExistsError(errno.EEXIST, "another run has just taken this name")
