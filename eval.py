@@ -57,8 +57,8 @@ def play(argv: Sequence[str] | None) -> None:
         played = evaluate(
             player, env, arguments.n_episodes, arguments.deterministic, arguments.seed, in_detail
         )
-        recordings = tqdm(played, total=arguments.n_episodes, unit=" episodes")
-        episodes = [files.keep(recording) for recording in recordings]
+        with tqdm(played, total=arguments.n_episodes, unit=" episodes") as recordings:
+            episodes = [files.keep(recording) for recording in recordings]
     finally:
         env.close()
 

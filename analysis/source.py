@@ -171,6 +171,8 @@ def _episode_files(path: Path) -> list[Path]:
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        raise UserError(f"{path}: no such file. Name episodes that eval.py saved, or their folder")
     try:
         with np.load(path, allow_pickle=False) as arrays:
             episode = dict(arrays)

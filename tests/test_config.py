@@ -1,5 +1,8 @@
 import dataclasses
 import json
+import os
+import subprocess
+from contextlib import suppress
 
 import pytest
 
@@ -136,3 +139,20 @@ def test_null_on_the_command_line_is_no_text_where_a_text_may_be_missing(name):
     assert getattr(load_config(overrides=[f"{name}=null"]), name) is None
     assert getattr(load_config(overrides=[f"{name}=./null"]), name) == "./null"
     assert load_config(overrides=["wandb_project=null"]).wandb_project == "null"
+
+
+def test_a_pipe_gives_settings_and_keeps_nobody_waiting(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UserError, match="a pipe that nobody writes to"):
+        load_config(pipe)
+    with subprocess.Popen(["sh", "-c", f"exec > {pipe}; sleep 0.3; echo '{{\"gamma\": 0.5}}'"]):
+        while True:  # until the other end is open
+            with suppress(UserError):
+                assert load_config(pipe).gamma == 0.5
+                break
+
+
+def test_settings_without_end_are_refused():
+    with pytest.raises(UserError, match="more than 16,777,216 bytes"):
+        load_config("/dev/zero")

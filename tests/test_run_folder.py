@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +116,12 @@ def test_a_folder_in_use_is_refused_to_others_until_its_run_ends(in_empty_folder
     other.communicate()
     with locked(folder):
         assert (folder / "lock").exists()
+
+
+def test_a_pipe_in_place_of_the_lock_keeps_nobody_waiting(in_empty_folder):
+    os.mkfifo("lock")
+    with pytest.raises(UserError, match="cannot be written"), locked(in_empty_folder):
+        pass
 
 
 def test_an_unfinished_run_offers_to_go_on(in_empty_folder):

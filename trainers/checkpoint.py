@@ -68,6 +68,8 @@ def find_checkpoint(path: Path) -> Path:
         raise UserError(
             f"--ckpt-path {path}: no such file or folder. Name a run folder or a checkpoint"
         )
+    if not os.path.isdir(path):
+        raise UserError(f"--ckpt-path {path}: neither a file nor a folder")
     for name in (BEST, LAST, PREVIOUS):
         if (path / name).is_file():
             return path / name

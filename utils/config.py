@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from utils.errors import UserError, suggestion
+from utils.files import read_bytes
 
 DEFAULT_FILE = Path(__file__).resolve().parent.parent / "config.json"
 DECAYS = ("none", "linear", "linear_burn_in", "exp")
 MOST_SEED = 2**32 - 1
 MOST_SAMPLES = 2**24
 LONGEST_SHOWN = 100
+MOST_BYTES = 2**24  # of a settings file
 
 
 def setting(
@@ -192,7 +194,8 @@ def config_from_dict(values: Any, source: str) -> Config:
 def read_json_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; no key may stand in it twice."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repetition)
+        text = read_bytes(path, MOST_BYTES).decode()
+        values = json.loads(text, object_pairs_hook=_without_repetition)
     except FileNotFoundError:
         raise UserError(f"{path}: no such settings file") from None
     except (OSError, ValueError, RecursionError) as error:

@@ -1,7 +1,8 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and read without waiting for ever."""
 
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedRandom
@@ -34,6 +35,35 @@ def written_whole(path: Path, previous: Path | None = None) -> Iterator[Buffered
             error.filename = str(path)  # writing does not say where
         raise
     sync_folder(path.parent)
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """Return what is in a file, or all that is written to a pipe, as bash makes one of <(...).
+
+    Raises:
+        ValueError: there are more bytes than `most`, or nobody writes to the pipe.
+    """
+    content = bytearray()
+    with open(path, "rb", buffering=0, opener=open_without_waiting) as file:
+        while len(content) <= most:
+            try:
+                part = os.read(file.fileno(), most + 1 - len(content))
+            except BlockingIOError:  # somebody has the pipe open who has not written yet
+                os.set_blocking(file.fileno(), True)
+                continue
+            if not part:
+                break
+            content += part
+        if not content and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+            raise ValueError("a pipe that nobody writes to")
+    if len(content) > most:
+        raise ValueError(f"more than {most:,} bytes")
+    return bytes(content)
+
+
+def open_without_waiting(path: str, flags: int) -> int:
+    """Open a file for `open`'s `opener`; a pipe does not wait for its other end."""
+    return os.open(path, flags | os.O_NONBLOCK, 0o666)
 
 
 def keep_copy(path: Path) -> Path:

@@ -18,7 +18,7 @@ from typing import Any
 
 from utils.config import WITHOUT_EFFECT, Config, config_from_dict, read_json_object
 from utils.errors import UserError
-from utils.files import keep_copy, written_whole
+from utils.files import keep_copy, open_without_waiting, written_whole
 from utils.run_description import basis_differences, command, describe_basis, describe_run, now
 
 EXPERIMENTS = Path("experiments")
@@ -129,7 +129,7 @@ def locked(folder: Path) -> Iterator[None]:
         UserError: another run has the folder, or it cannot be written.
     """
     try:
-        file = (folder / LOCK).open("a")
+        file = open(folder / LOCK, "a", opener=open_without_waiting)  # noqa: SIM115  below
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
     with file:
