@@ -1,10 +1,8 @@
 """The programs through their command lines, with tiny settings."""
 
-import contextlib
 import csv
 import json
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -18,6 +16,7 @@ import torch
 import eval as eval_program
 import main as main_program
 from models import AGENTS
+from tests.full_disk import largest_file
 from tests.golden_data import GOLDEN
 from tests.tiny_clip import tiny_settings
 from tests.tiny_decoders import tiny_decoder_folder
@@ -278,17 +277,6 @@ def test_an_evaluation_leaves_movies(in_empty_folder):
     kept = Path("episodes", TASK, "SHELM").iterdir()
     assert {path.suffix for path in kept} == {".npz", ".gif", ".mp4"}
     assert not list(folder.glob("*.html"))
-
-
-@contextlib.contextmanager
-def largest_file(n_bytes):
-    """Let no file grow beyond so many bytes, for programs started from here as well."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize(
