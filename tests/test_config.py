@@ -156,3 +156,13 @@ def test_a_pipe_gives_settings_and_keeps_nobody_waiting(tmp_path):
 def test_settings_without_end_are_refused():
     with pytest.raises(UserError, match="more than 16,777,216 bytes"):
         load_config("/dev/zero")
+
+
+@pytest.mark.parametrize("name", ["stimuli", "language_model", "wandb_project"])
+def test_a_name_that_is_no_unicode_is_refused(name, tmp_path):
+    with pytest.raises(UserError, match="is not text in UTF-8"):
+        load_config(overrides=[f"{name}=mod\udcffel"])
+    (tmp_path / "mine.json").write_text(f'{{"{name}": "\\udcff"}}')
+    with pytest.raises(UserError, match="is not text in UTF-8"):
+        load_config(tmp_path / "mine.json")
+    assert getattr(load_config(overrides=[f"{name}=modèl"]), name) == "modèl"

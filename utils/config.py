@@ -315,8 +315,19 @@ def _as_type(name: str, value: Any) -> Any:
     elif float in allowed and (_is_whole(value) or _is_fraction(value)):
         return _as_float(value)
     elif str in allowed and isinstance(value, str) and value:
+        if not _is_unicode(value):
+            raise ValueError(f"{name}: {_shown(value)} is not text in UTF-8. Rename what it names")
         return value
     raise ValueError(f"{name}: {_shown(value)} is not {_type_name(name)}")
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether a text can be written into files; a name of other bytes cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_whole(value: Any) -> bool:
