@@ -2,9 +2,10 @@
 VENV ?= .venv
 PYTHON ?= python3
 RUN := $(VENV)/bin/python
+UV := $(VENV)/bin/uv
 READY := $(VENV)/.installed
 
-.PHONY: train test check format benchmark
+.PHONY: train test check format benchmark lock
 
 train: $(READY)
 	$(RUN) main.py $(ARGS)
@@ -25,9 +26,19 @@ format: $(READY)
 benchmark: $(READY)
 	$(RUN) -m benchmarks $(ARGS)
 
+# Renews requirements.lock after requirements.txt was edited; ARGS=--upgrade renews all it has.
+lock: $(UV)
+	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		--output-file requirements.lock $(ARGS) requirements.txt
+
 # uv fills the environment several times faster than pip does
-$(READY): requirements.txt
-	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --disable-pip-version-check uv
-	$(RUN) -m uv pip install --quiet --python $(RUN) -r requirements.txt
+$(READY): $(UV) requirements.lock
+	$(UV) pip install --quiet --python $(RUN) --require-hashes -r requirements.lock
 	touch $@
+
+# Its own hash is checked, too: pip reads uv's lines of the lock.
+$(UV):
+	$(PYTHON) -m venv $(VENV)
+	sed -n '/^uv==/,/# via/p' requirements.lock | \
+		$(RUN) -m pip install --quiet --disable-pip-version-check --require-hashes -r /dev/stdin

@@ -26,6 +26,7 @@ from trainers.evaluation import Episode, Recording, evaluate
 from utils.command_line import Parser, run_program, whole_number
 from utils.config import MOST_SEED, Config, config_from_dict
 from utils.folders import check_writable
+from utils.named_files import say_named_files
 from utils.run_folder import write_json
 from utils.seeding import seed_everything
 
@@ -46,8 +47,8 @@ def play(argv: Sequence[str] | None) -> None:
     check_writable(path.parent, "--ckpt-path")
     checkpoint = load_checkpoint(path)
     config = evaluation_config(checkpoint, path, arguments)
-    check_writable(EPISODES / config.env / config.model, "episodes:")
-    print(f"{config.model} on {config.env}, from {path}", flush=True)
+    check_writable(episode_folder(config, arguments), "episodes:")
+    print(heading(config, path, checkpoint, arguments), flush=True)
     seed_everything(arguments.seed, config.deterministic)
     in_detail = arguments.report or arguments.video
     env = make_vector_env(config, arguments.seed, drawn=in_detail)
@@ -55,7 +56,7 @@ def play(argv: Sequence[str] | None) -> None:
         files = EpisodeFiles(arguments, config, path, env)
         player = build(config, env, None if arguments.random else checkpoint, path)
         played = evaluate(
-            player, env, arguments.n_episodes, arguments.deterministic, arguments.seed, in_detail
+            player, env, arguments.n_episodes, arguments.greedy, arguments.seed, in_detail
         )
         with tqdm(played, total=arguments.n_episodes, unit=" episodes") as recordings:
             episodes = [files.keep(recording) for recording in recordings]
@@ -76,6 +77,7 @@ def evaluation_config(
 ) -> Config:
     """Return the settings of a checkpoint as they are to be played with, names all known."""
     config = config_from_dict(checkpoint["config"], str(path))
+    say_named_files(config, path, with_agent=not arguments.random)
     check_env_name(config.env)
     agent = agent_class(config.model)
     if not arguments.random:
@@ -88,6 +90,21 @@ def evaluation_config(
     )
 
 
+def episode_folder(config: Config, arguments: argparse.Namespace) -> Path:
+    """Return where the episodes are kept; known names, no path of their own."""
+    return EPISODES / config.env / ("random" if arguments.random else config.model)
+
+
+def heading(
+    config: Config, path: Path, checkpoint: dict[str, Any], arguments: argparse.Namespace
+) -> str:
+    """Return who plays, and which checkpoint of which step that is."""
+    source = f"{path} of step {checkpoint['env_steps']:,}"
+    if arguments.random:
+        return f"random actions on {config.env}, the environment of {source}"
+    return f"{config.model} on {config.env}, from {source}"
+
+
 class EpisodeFiles:
     """Writes what is to be kept of an evaluation: beside the checkpoint, and every episode."""
 
@@ -96,7 +113,7 @@ class EpisodeFiles:
     ) -> None:
         name = f"{checkpoint.stem}_{result_name(arguments)}"
         self.result = checkpoint.with_name(f"{name}.json")
-        self.folder = EPISODES / config.env / config.model  # known names, no path of their own
+        self.folder = episode_folder(config, arguments)
         self.name = f"{checkpoint.resolve().parent.name}_{name}"
         self.video = arguments.video
         self.actions = action_names(config.env, int(cast(Discrete, env.single_action_space).n))
@@ -144,10 +161,11 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--seed", metavar="N", type=whole_number(0, MOST_SEED), default=0)
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
-    parser.add_argument(
-        "--deterministic", action="store_true", help="take the most probable action, do not sample"
+    policy = parser.add_mutually_exclusive_group()
+    policy.add_argument(
+        "--greedy", action="store_true", help="take the most probable action, do not sample"
     )
-    parser.add_argument(
+    policy.add_argument(
         "--random", action="store_true", help="act at random in the checkpoint's environment"
     )
     parser.add_argument(
@@ -156,24 +174,28 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--video", action="store_true", help="write every episode as .gif and as .mp4"
     )
-    return parser.parse_args(argv)
+    parser.add_argument("--deterministic", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    if arguments.deterministic:
+        parser.error("--deterministic is called --greedy here: always the most probable action")
+    return arguments
 
 
 def result_name(arguments: argparse.Namespace) -> str:
     """Return a file name that tells evaluations of one checkpoint apart."""
-    policy = "random" if arguments.random else "greedy" if arguments.deterministic else "sampled"
+    policy = "random" if arguments.random else "greedy" if arguments.greedy else "sampled"
     return f"eval_{policy}_{arguments.n_episodes}_episodes_seed_{arguments.seed}"
 
 
 def settings(arguments: argparse.Namespace, config: Config) -> dict[str, object]:
     """Return what is needed to repeat the evaluation."""
-    names = ("n_episodes", "seed", "deterministic", "random", "report", "video")
+    names = ("n_episodes", "seed", "greedy", "random", "report", "video")
     return {"env": config.env, **{name: getattr(arguments, name) for name in names}}
 
 
 def facts(result: dict[str, object]) -> dict[str, str]:
     """Return what stands at the head of the page."""
-    policy = "sampled actions" if not result["deterministic"] else "most probable actions"
+    policy = "most probable actions" if result["greedy"] else "sampled actions"
     return {
         "return": f"{result['return_mean']:.3f} ± {result['return_std']:.3f}",
         "length": f"{result['length_mean']:.1f} ± {result['length_std']:.1f} steps",

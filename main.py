@@ -20,7 +20,7 @@ from utils.command_line import run_program
 from utils.config import Config, load_config
 from utils.errors import raise_all
 from utils.loggers import check_loggers
-from utils.run_folder import check_run_id, create_run_folder, locked, recorded_config
+from utils.run_folder import check_run_id, create_run_folder, locked, resumed_config
 from utils.seeding import seed_everything
 from utils.training_arguments import has_printed, training_arguments
 
@@ -59,7 +59,7 @@ def check(config: Config, run_id: str | None) -> None:
 
 def resume(folder: Path, ranks: Ranks) -> None:
     """Go on with an unfinished run from its last good checkpoint, or from its beginning."""
-    config = ranks.first_does(lambda: recorded_config(folder))
+    config = ranks.first_does(lambda: resumed_config(folder))
     with ranks.only_first(locked(folder)):
         checkpoint = own_checkpoint(folder, config, ranks)
         with trainer_of(config, ranks) as trainer:

@@ -38,13 +38,15 @@ def plot(argv: Sequence[str] | None) -> None:
     arguments = parse_arguments(argv)
     check_picture(arguments.output)
     axis, threshold, output = arguments.axis, arguments.threshold, arguments.output.with_suffix("")
-    groups = group_runs(read_runs(arguments.runs, arguments.metric, axis), arguments.by.split(","))
+    left_out: list[str] = []
+    runs = read_runs(arguments.runs, arguments.metric, axis, left_out)
+    groups = group_runs(runs, arguments.by.split(","), left_out)
     results = [summarize(group, arguments.statistic, threshold) for group in groups]
     comparisons = compare(results)
     tables = [results_table(results, axis, threshold)]
     if comparisons:
         tables.append(comparisons_table(comparisons))
-    print("\n\n".join([*notes(groups, axis), *map(aligned, tables)]))
+    print("\n\n".join([*left_out, *notes(groups, axis), *map(aligned, tables)]))
 
     labels = Labels(arguments.metric, axis, arguments.statistic, threshold)
     picture = draw(results, comparisons, labels)

@@ -17,6 +17,7 @@ from models.language import describe_language_model
 from models.language.published import find_model
 from models.prompt_embeddings import PROMPTS, embeddings_file
 from utils.command_line import Parser, run_program
+from utils.files import alone_with
 from utils.folders import check_writable
 
 SEED = 0  # of what grid-clip learns from, and begins with
@@ -45,7 +46,10 @@ def find_encoder(arguments: argparse.Namespace) -> ImageTextEncoder:
     """Return the encoder asked for, trained first if it is grid-clip and there is none yet."""
     device, folder = resolve_device(arguments.device), arguments.data_folder
     if arguments.clip_encoder == NAME and not (folder / FILE).is_file():
-        train_grid_clip(CaptionBatches(SEED), SEED).save(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with alone_with(folder / FILE):
+            if not (folder / FILE).is_file():  # another call may have trained it meanwhile
+                train_grid_clip(CaptionBatches(SEED), SEED).save(folder)
     return load_encoder(arguments.clip_encoder, arguments.clip_pretrained, device, folder)
 
 

@@ -18,6 +18,7 @@ from trainers.checkpoint import find_checkpoint, load_checkpoint, restore_agent
 from trainers.evaluation import evaluate
 from utils.config import Config, config_from_dict, load_config
 from utils.errors import UserError
+from utils.named_files import say_named_files
 from utils.seeding import seed_everything
 
 MOST_ENVS = 16
@@ -55,7 +56,7 @@ class Source:
         others = [path for path in choice.paths if not _episode_files(path)]
         if len(others) > 1:
             raise UserError(f"{others[1]}: a second run beside {others[0]}. Name one run")
-        self.checkpoint = find_checkpoint(others[0]) if others else None
+        self.checkpoint = find_checkpoint(others[0], "SOURCE") if others else None
         if self.checkpoint and (choice.settings or choice.overrides):
             raise UserError(
                 f"--config and --var are for an agent without checkpoint, not for {others[0]}"
@@ -73,6 +74,7 @@ class Source:
         """The settings of the checkpoint or of the command line."""
         if self.checkpoint:
             config = config_from_dict(self._state["config"], str(self.checkpoint))
+            say_named_files(config, self.checkpoint)
         else:
             config = load_config(self.choice.settings, self.choice.overrides)
             agent_class(config.model).check(config)

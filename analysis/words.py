@@ -1,5 +1,6 @@
 """The words SHELM retrieves for a task's observations, by frequency (arXiv:2306.09312)."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -20,12 +21,17 @@ if TYPE_CHECKING:
 
 MOST = 25
 
+log = logging.getLogger(__name__)
+
 
 def analyse(source: Source, most: int = MOST) -> Findings:
     """Count the words over all steps of all episodes: recorded ones, or those of the agent."""
-    recorded = all("words" in episode for episode in source.episodes)
+    recorded = [episode["words"] for episode in source.episodes if "words" in episode]
     if recorded and not (source.names_an_agent and source.files):
-        counts = count_words(episode["words"] for episode in source.episodes)
+        if len(recorded) < len(source.episodes):
+            n_without = len(source.episodes) - len(recorded)
+            log.warning("left out: episodes without words, such as random ones: %d", n_without)
+        counts = count_words(recorded)
     else:
         agent = source.agent
         if not isinstance(agent, Shelm):

@@ -115,8 +115,8 @@ def action_names(name: str, n_actions: int) -> list[str]:
 
 
 def _find_suite(name: str) -> Suite:
-    """Return the suite registered under the longest beginning of the name."""
-    beginnings = [key for key in SUITES if name.startswith(key)]
+    """Return the suite registered under the longest beginning of the name, whatever its case."""
+    beginnings = [key for key in SUITES if name.casefold().startswith(key.rstrip("-_").casefold())]
     if not beginnings:
         raise _unknown(name, [key + "*" * key.endswith(("-", "_")) for key in SUITES])
     return SUITES[max(beginnings, key=len)]

@@ -1,4 +1,11 @@
-"""MiniWorld: rooms and corridors seen in the first person, rendered by OpenGL."""
+"""MiniWorld: rooms and corridors seen in the first person, rendered by OpenGL.
+
+The original implementation of HELM used gym-miniworld at commit ff61a67, which placed a thing of
+radius r that is bounded to [a, b] within [a + r, b - r]; the release used here places it within
+[a - r, b + r]. The agent of Sign thereby begins at x in [3.6, 5.4] and z in [3.6, 6.4] instead of
+[4.4, 4.6] and [4.4, 5.6], and the boxes of Hallway, TMaze and YMaze and Hallway's agent stand in
+wider ranges than the published ones.
+"""
 
 import contextlib
 import functools

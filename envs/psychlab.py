@@ -3,6 +3,14 @@
 Psychlab (Leibo et al. 2018, arXiv:1801.08116) is part of DeepMind Lab (arXiv:1612.03801), which
 is built from its sources; the README's section on Psychlab says how, and how to fetch the
 pictures.
+
+As in the original implementation of HELM, the Lab counts thirty frames a second, an action is held
+for four of them, and an agent has the first eleven of the fifteen published actions: it cannot run
+while it turns right or by 60, nor fire; looking left and right, which answers the task, it can. Two
+things are not as there. Its trained encoder had other kernels for this task, see
+`models.networks.SmallImpalaCNN`. Its SHELM took an image [80, 80, 3] for one of [3, 80, 80] without
+moving the colours to the front, and its HELM averaged over rows instead of colours; here every
+agent sees the picture.
 """
 
 import functools
@@ -21,7 +29,9 @@ NAME = "psychlab_continuous_recognition"
 LEVEL = "contributed/dmlab30/psychlab_continuous_recognition"
 SIDE = 80
 CAMERA = "RGB_INTERLEAVED"
-ACTION_REPEAT = 4
+FRAMES_PER_SECOND = 30  # of game time; the Lab's own is 60
+ACTION_REPEAT = 4  # frames an action is held
+N_ACTIONS = 11  # how many of ACTIONS an agent may choose from
 LAB_SEEDS = 2**31 - 1
 
 # Look right, look down, strafe right, forward, fire, jump, crouch.
@@ -71,9 +81,9 @@ def make(config: EnvironmentSettings, seed: int) -> VectorEnv:
 class PsychlabEnv(gymnasium.Env):
     """One DeepMind Lab level, showing channel-first images.  [3, 80, 80]
 
-    An action is held for four frames. The Lab's clock and its cap on the number of pictures both
-    end an episode without saying which it was, so every end counts as terminated. The Lab shows
-    nothing after the last frame; the final observation is the last image seen.
+    An action is held for four frames of 1/30 s. The Lab's clock and its cap on the number of
+    pictures both end an episode without saying which it was, so every end counts as terminated. The
+    Lab shows nothing after the last frame; the final observation is the last image seen.
 
     Args:
         seed: Seeds the first episode, and with it all that follow, unless `reset` is given one.
@@ -81,7 +91,7 @@ class PsychlabEnv(gymnasium.Env):
 
     def __init__(self, seed: int) -> None:
         self.observation_space = gymnasium.spaces.Box(0, 255, (3, SIDE, SIDE), np.uint8)
-        self.action_space = gymnasium.spaces.Discrete(len(ACTIONS))
+        self.action_space = gymnasium.spaces.Discrete(N_ACTIONS)
         self._first_seed: int | None = seed
         self._lab: Any = None
         self._episode = 0
@@ -124,8 +134,8 @@ class PsychlabEnv(gymnasium.Env):
 
 def _open_lab() -> Any:
     """Open the level with a software-rendered square screen."""
-    size = {"width": str(SIDE), "height": str(SIDE)}
-    return _import_lab().Lab(LEVEL, [CAMERA], config=size, renderer="software")
+    config = {"width": str(SIDE), "height": str(SIDE), "fps": str(FRAMES_PER_SECOND)}
+    return _import_lab().Lab(LEVEL, [CAMERA], config=config, renderer="software")
 
 
 def _import_lab() -> ModuleType:

@@ -61,7 +61,7 @@ class RandomMazeVectorEnv(NumpyVectorEnv):
         return tuple(COLOURS[cells[:, inside, inside]])
 
     def begin(self, row: int, generator: np.random.Generator) -> None:
-        """Draw a maze and a free cell to begin on; the goal itself is not one."""
+        """Draw a maze and a free cell to begin on; the goal is not one, as it may be originally."""
         maze = random_maze(int(generator.integers(MIN_SIDE, MAX_SIDE + 1)), generator)
         free = np.argwhere(maze == FREE)
         side = len(maze)

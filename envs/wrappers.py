@@ -61,7 +61,7 @@ class RewardNormalization(VectorWrapper):
 
     Args:
         env: Vector environment in SAME_STEP autoreset mode, its episodes recorded.
-        gamma: Discount per step.
+        gamma: Discount per step, the run's; the original takes 0.99 here whatever the run's is.
     """
 
     env: EpisodeStatistics

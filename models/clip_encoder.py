@@ -5,7 +5,6 @@ import importlib
 import logging
 import os
 import warnings
-import zipfile
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,12 +18,28 @@ from torch.nn import functional as F
 
 from models.hub import HubError, hub_file
 from models.image_to_language import BLOCK_SIZE
+from models.script_archive import archived_tensors, is_script_archive
 from models.shared_weights import once_a_machine
 from utils.config import Config
 from utils.errors import UserError, suggestion
 
 DATA_FOLDER = Path("data")
-STAND_INS = {"grid-clip": "models.grid_clip:load_grid_clip"}
+NOT_WEIGHTS = ("input_resolution", "context_length", "vocab_size", "attn_mask")
+
+
+class StandIn(NamedTuple):
+    """An encoder of our own in CLIP's place.
+
+    Attributes:
+        loader: Module and function that return it.
+        suite: How the names of the environments begin whose images it knows.
+    """
+
+    loader: str
+    suite: str
+
+
+STAND_INS = {"grid-clip": StandIn("models.grid_clip:load_grid_clip", "MiniGrid-")}
 OFFLINE_CHOICES = (
     f"Without a connection: clip_encoder={', '.join(STAND_INS)}, "
     "or a local checkpoint by clip_pretrained=FILE"
@@ -78,7 +93,8 @@ def load_encoder(
 
     Args:
         name: `grid-clip`, or any model of open_clip such as `ViT-B-16` or `RN50`.
-        pretrained: open_clip's tag of published weights, or a local checkpoint file.
+        pretrained: open_clip's tag of published weights, as "openai" or, for a revision of the
+            hub, "openai@REVISION"; or a local checkpoint file.
         device: Where it runs.
         data_folder: Where `prepare_embeddings.py` keeps what it trained.
 
@@ -86,7 +102,7 @@ def load_encoder(
         UserError: no such model or weights, or the hub that has them is out of reach.
     """
     if name in STAND_INS:
-        module, function = STAND_INS[name].split(":")
+        module, function = STAND_INS[name].loader.split(":")
         return getattr(importlib.import_module(module), function)(device, data_folder)
     return ClipEncoder(name, pretrained, device)
 
@@ -97,20 +113,31 @@ def configured_encoder(config: Config) -> ImageTextEncoder:
     return loaded.to(config.device)
 
 
-def check_encoder(name: str, pretrained: str) -> None:
-    """Raise UserError where there is no such encoder; nothing is fetched, nothing large loaded."""
-    if name in STAND_INS:
-        load_encoder(name)
-    else:
-        _published_facts(name, pretrained)
+def check_encoder(config: Config) -> None:
+    """Raise UserError where there is no such encoder, or it knows nothing of the environment.
+
+    Nothing is fetched, nothing large loaded.
+    """
+    name = config.clip_encoder
+    if name not in STAND_INS:
+        _published_facts(name, config.clip_pretrained)
+        return
+    suite = STAND_INS[name].suite
+    if not config.env.startswith(suite):
+        raise UserError(
+            f"clip_encoder: {name} knows the images of {suite}* only, and env is '{config.env}'. "
+            "Take CLIP, such as --var clip_encoder=ViT-B-16, or an agent without: --var model=HELM"
+        )
+    load_encoder(name)
 
 
 class ClipEncoder(ImageTextEncoder):
     """CLIP (Radford et al. 2021, arXiv:2103.00020), any of open_clip's models.
 
-    Images are resized as by open_clip's own preprocessing, but on the device and in floating
-    point. OpenAI's published weights belong to the QuickGELU variant of a model: a tag of the hub
-    chooses it, a local file needs it in the name (`ViT-B-16-quickgelu`).
+    Images are prepared as in the original implementation of HELM, see `Preprocessing`, and encoded
+    in single precision, where the original takes half precision on a GPU. OpenAI's published
+    weights belong to the QuickGELU variant of a model: a tag of the hub chooses it, a local file
+    needs it in the name (`ViT-B-16-quickgelu`).
     """
 
     def __init__(self, name: str, pretrained: str = "openai", device: str = "cpu") -> None:
@@ -164,7 +191,11 @@ class ClipEncoder(ImageTextEncoder):
 
 
 class Preprocessing(NamedTuple):
-    """How images become what an encoder was trained on.
+    """How images become what an encoder takes.
+
+    As in the original implementation of HELM, which gave CLIP's own steps tensors in [0, 1]: cubic
+    convolution with a = -0.75, sampled without antialiasing, so that what overshoots beyond [0, 1]
+    stays. open_clip on pictures of eight bits uses a = -0.5, antialiases and cuts off.
 
     Attributes:
         size: Height and width the encoder takes.
@@ -195,10 +226,7 @@ class Preprocessing(NamedTuple):
     def __call__(self, images: Tensor) -> Tensor:
         """Resize images in [0, 1], [N, 3, H, W], cut out the middle and standardise the colours."""
         height, width = self._scaled(*images.shape[-2:])
-        # One side after the other, since PIL cuts off what overshoots after each.
-        for sides in ((images.shape[-2], width), (height, width)):
-            images = F.interpolate(images, sides, mode=self.interpolation, antialias=True)
-            images = images.clamp(0, 1)
+        images = F.interpolate(images, (height, width), mode=self.interpolation)
         top, left = round((height - self.size[0]) / 2), round((width - self.size[1]) / 2)
         images = images[..., top : top + self.size[0], left : left + self.size[1]]
         mean, std = (images.new_tensor(each)[:, None, None] for each in (self.mean, self.std))
@@ -225,12 +253,13 @@ def _published_facts(name: str, pretrained: str) -> Mapping[str, Any]:
         )
     if os.path.isfile(pretrained):
         return {}
-    facts = open_clip.get_pretrained_cfg(name, pretrained)
+    tag = pretrained.partition("@")[0]
+    facts = open_clip.get_pretrained_cfg(name, tag)
     if not facts:
         tags = open_clip.list_pretrained_tags_by_model(name)
         raise UserError(
             f"clip_pretrained: '{pretrained}' is neither a file nor published for {name} "
-            f"({', '.join(tags) or 'which takes a file only'}).{suggestion(pretrained, tags)}"
+            f"({', '.join(tags) or 'which takes a file only'}).{suggestion(tag, tags)}"
         )
     return facts
 
@@ -240,9 +269,10 @@ def _weights_file(name: str, pretrained: str, facts: Mapping[str, Any]) -> Path:
     if not facts:
         return Path(pretrained)
     repository, _, file = facts["hf_hub"].rpartition("/")
+    _, at, revision = pretrained.partition("@")
     names = [file] if file else ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
     try:
-        return hub_file(repository, *names)
+        return hub_file(f"{repository}{at}{revision}", *names)
     except HubError as error:
         raise UserError(
             f"clip_encoder '{name}' with the weights '{pretrained}' is not to be had from the hub "
@@ -274,8 +304,8 @@ def _load_weights(clip: nn.Module, path: Path, name: str) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # old formats, and files that are refused anyway
-            if _is_torchscript(path):
-                clip.load_state_dict(_archived_tensors(path))
+            if is_script_archive(path):
+                clip.load_state_dict(_weights_of(path))
             else:
                 open_clip.load_checkpoint(clip, str(path))
     except Exception as error:  # a broken or foreign file raises about ten kinds of errors
@@ -283,17 +313,10 @@ def _load_weights(clip: nn.Module, path: Path, name: str) -> None:
         raise UserError(f"{path}: these are not the weights of {name} ({reason})") from error
 
 
-def _is_torchscript(path: Path) -> bool:
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return any(name.endswith("/constants.pkl") for name in archive.namelist())
-
-
-def _archived_tensors(path: Path) -> dict[str, Tensor]:
-    tensors = torch.jit.load(str(path), map_location="cpu").state_dict()
-    sizes = ("input_resolution", "context_length", "vocab_size")
-    return {name: tensor.float() for name, tensor in tensors.items() if name not in sizes}
+def _weights_of(path: Path) -> dict[str, Tensor]:
+    """Return the weights in an archive of OpenAI's; sizes and masks are no weights."""
+    tensors = archived_tensors(path)
+    return {n: t for n, t in tensors.items() if n.rpartition(".")[2] not in NOT_WEIGHTS}
 
 
 def _is_causal(clip: nn.Module) -> bool:

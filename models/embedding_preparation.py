@@ -2,11 +2,11 @@
 
 import dataclasses
 import hashlib
-import os
 import re
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -17,8 +17,10 @@ from models.clip_encoder import ImageTextEncoder
 from models.language.published import PublishedModel
 from models.prompt_embeddings import PROMPTS, PromptEmbeddings, embeddings_file, file_name
 from utils.errors import UserError
+from utils.files import alone_with
 
 BLOCK = 64  # words embedded, and kept, at a time
+DIGEST_BYTES = 32  # of sha256
 PACKAGES = ("torch", "open_clip_torch")
 NOT_WORDS = re.compile(r"##.+|\[.+\]|<.+>")  # pieces and special tokens
 
@@ -53,21 +55,29 @@ def prepare(
 ) -> Path | None:
     """Write the embeddings for two models and a suite.
 
-    What an interrupted call has done is kept beside the file and taken up by the next.
+    What an interrupted call has done is kept beside the file and taken up by the next; while
+    another call makes the same file, this one waits.
 
     Returns:
         The file, or None if it was there already.
     """
     path = embeddings_file(encoder.name, language_model.name, suite, data_folder)
     plan = _plan(encoder, language_model, suite)
-    if path.is_file() and PromptEmbeddings.read(path).agrees(plan):
+    if _is_up_to_date(path, plan):
         return None
     data_folder.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{_key(plan)}.partial")
-    embeddings = _embed(encoder, plan, partial)
-    dataclasses.replace(plan, embeddings=embeddings).write(path)
-    partial.unlink()
+    with alone_with(path):
+        if _is_up_to_date(path, plan):  # another call has made it meanwhile
+            return None
+        partial = path.with_suffix(f".{_key(plan)}.partial")
+        embeddings = _embed(encoder, plan, partial)
+        dataclasses.replace(plan, embeddings=embeddings).write(path)
+        partial.unlink()
     return path
+
+
+def _is_up_to_date(path: Path, plan: PromptEmbeddings) -> bool:
+    return path.is_file() and PromptEmbeddings.read(path).agrees(plan)
 
 
 def _plan(
@@ -97,26 +107,37 @@ def _key(plan: PromptEmbeddings) -> str:
 
 
 def _embed(encoder: ImageTextEncoder, plan: PromptEmbeddings, partial: Path) -> np.ndarray:
-    """Return the embeddings, adding to the rows an earlier call has left.  [S, W]"""
+    """Return the embeddings, adding to the blocks an earlier call has left.  [S, W]"""
     words, prompts = plan.tokens.tolist(), plan.prompts.tolist()
-    n_done = _whole_blocks(partial, len(words), 4 * encoder.width)
-    with (
-        partial.open("ab") as file,
-        tqdm(total=len(words), initial=n_done, unit="word", desc="embedding") as bar,
-    ):
-        for begin in range(n_done, len(words), BLOCK):
-            block = words[begin : begin + BLOCK]
-            file.write(prompt_means(encoder, block, prompts).cpu().numpy().tobytes())
-            file.flush()
-            bar.update(len(block))
-    return np.fromfile(partial, dtype=np.float32).reshape(len(words), encoder.width)
+    with partial.open("a+b") as file:
+        blocks = _whole_blocks(file, len(words), 4 * encoder.width)
+        n_done = min(len(blocks) * BLOCK, len(words))
+        with tqdm(total=len(words), initial=n_done, unit="word", desc="embedding") as bar:
+            for begin in range(n_done, len(words), BLOCK):
+                block = words[begin : begin + BLOCK]
+                rows = prompt_means(encoder, block, prompts).cpu().numpy().tobytes()
+                file.write(rows + _digest(begin, rows))
+                file.flush()
+                blocks.append(rows)
+                bar.update(len(block))
+    return np.frombuffer(b"".join(blocks), dtype=np.float32).reshape(-1, encoder.width)
 
 
-def _whole_blocks(partial: Path, n_words: int, row_bytes: int) -> int:
-    """Return how many words are done in whole blocks, and cut off what is beyond."""
-    if not partial.is_file():
-        return 0
-    n_rows = partial.stat().st_size // row_bytes
-    n_done = n_rows if n_rows == n_words else n_rows - n_rows % BLOCK
-    os.truncate(partial, n_done * row_bytes)
-    return n_done
+def _whole_blocks(file: BinaryIO, n_words: int, row_bytes: int) -> list[bytes]:
+    """Return the rows of the blocks that are as they were written, and cut off what follows."""
+    blocks: list[bytes] = []
+    end = 0
+    file.seek(0)
+    for begin in range(0, n_words, BLOCK):
+        rows = file.read(row_bytes * min(BLOCK, n_words - begin))
+        if file.read(DIGEST_BYTES) != _digest(begin, rows):
+            break
+        blocks.append(rows)
+        end = file.tell()
+    file.truncate(end)
+    return blocks
+
+
+def _digest(begin: int, rows: bytes) -> bytes:
+    """Return what stands behind a block's rows, to tell them from what a crash may leave."""
+    return hashlib.sha256(f"{begin} ".encode() + rows).digest()

@@ -23,11 +23,11 @@ from models.networks import Frozen
 from utils.config import Config
 from utils.errors import raise_all
 
-EPSILON = 1e-6  # least variance a feature is divided by
+EPSILON = 1e-8  # added to the deviation that a feature is divided by, as in the original
 
 
 class RunningStandardization(nn.Module):
-    """Standardises features by the mean and variance of every row seen so far.
+    """Standardises features by the mean and deviation of every row seen so far.
 
     The statistics are part of the state; before the first row they are 0 and 1.
     """
@@ -44,9 +44,10 @@ class RunningStandardization(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     @property
-    def variance(self) -> Tensor:
-        """Return the population variance of every feature.  [W]"""
-        return torch.where(self.count > 0, self.squares / self.count.clamp(min=1), 1.0)
+    def deviation(self) -> Tensor:
+        """Return the unbiased standard deviation of every feature, 0 after a single row.  [W]"""
+        deviation = (self.squares / (self.count - 1).clamp(min=1)).sqrt()
+        return torch.where(self.count > 0, deviation, 1.0)
 
     def update(self, features: Tensor) -> None:
         """Take in rows [N, W] (Chan, Golub and LeVeque 1979, updating formulas).
@@ -64,13 +65,13 @@ class RunningStandardization(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return features [N, W] with mean 0 and deviation 1 over the rows seen so far."""
-        return ((features - self.mean) / (self.variance + EPSILON).sqrt()).float()
+        return ((features - self.mean) / (self.deviation + EPSILON)).float()
 
 
 class ClipProjection(ImageToLanguage):
     """Match the distribution of image features to that of the token embeddings.
 
-        token = (f - mean_f) / std_f * std_E + mean_E      per feature; f = encoder(image)
+        token = (f - mean_f) / (std_f + 1e-8) * std_E + mean_E    per feature; f = encoder(image)
 
     The original takes mean and deviation of f over the N current observations, so that an
     environment's memory depends on its neighbours and a single environment has none. Here they
@@ -139,5 +140,5 @@ class HelmV2(LanguageMemoryAgent):
         """Raise UserError where the language model or the encoder is not to be had."""
         raise_all(
             lambda: super(HelmV2, cls).check(config),
-            lambda: check_encoder(config.clip_encoder, config.clip_pretrained),
+            lambda: check_encoder(config),
         )

@@ -10,20 +10,25 @@ class HubError(Exception):
 def hub_file(repository: str, *names: str) -> Path:
     """Return the path of the first of the named files that exists, downloading it if new.
 
+    Args:
+        repository: Such as "someone/model", or "someone/model@REVISION" for a commit or tag.
+        names: Of files in it.
+
     Raises:
         HubError: the hub is out of reach, or has no such repository or file.
     """
-    cached = _cached(repository, names)
-    return _download(repository, names) if cached is None else cached
+    repository, _, revision = repository.partition("@")
+    cached = _cached(repository, names, revision or None)
+    return _download(repository, names, revision or None) if cached is None else cached
 
 
-def _cached(repository: str, names: tuple[str, ...]) -> Path | None:
+def _cached(repository: str, names: tuple[str, ...], revision: str | None) -> Path | None:
     import huggingface_hub
     from huggingface_hub.errors import HFValidationError
 
     for name in names:
         try:
-            path = huggingface_hub.try_to_load_from_cache(repository, name)
+            path = huggingface_hub.try_to_load_from_cache(repository, name, revision=revision)
         except HFValidationError as error:
             raise HubError("there is no such folder") from error
         if isinstance(path, str):
@@ -31,7 +36,7 @@ def _cached(repository: str, names: tuple[str, ...]) -> Path | None:
     return None
 
 
-def _download(repository: str, names: tuple[str, ...]) -> Path:
+def _download(repository: str, names: tuple[str, ...], revision: str | None) -> Path:
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
@@ -40,7 +45,8 @@ def _download(repository: str, names: tuple[str, ...]) -> Path:
         huggingface_hub.get_session().head(huggingface_hub.constants.ENDPOINT, timeout=5)
         for name in names:
             try:
-                return Path(huggingface_hub.hf_hub_download(repository, name))
+                path = huggingface_hub.hf_hub_download(repository, name, revision=revision)
+                return Path(path)
             except LocalEntryNotFoundError:  # the connection broke
                 raise
             except EntryNotFoundError:

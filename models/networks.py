@@ -33,6 +33,11 @@ class SmallImpalaCNN(nn.Module):
     The encoder of the HELM paper (arXiv:2205.12258), a small relative of IMPALA's
     (arXiv:1802.01561). Xavier-uniform weights with gain sqrt(2), zero biases.
 
+    The original chose the second kernel by the last axis of an observation. Psychlab's [80, 80, 3]
+    ends in the colours, so that there, and there only, the second convolution had kernel 2 and
+    stride 1 and the linear layer 41,472 inputs. Here it is kernel 4, stride 2 and 8,192 inputs, as
+    for every image that is not small.
+
     Args:
         image_shape: (C, H, W).
         n_features: Width of the output.

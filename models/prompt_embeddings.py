@@ -1,12 +1,14 @@
 """The file of `prepare_embeddings.py`: every word two models share, and where its prompts lie."""
 
 import dataclasses
+import hashlib
 import io
 import os
 import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +38,7 @@ PROMPTS = {
         "a biome full of {}",
     ),
 }
+CHECKSUM = "sha256"
 SUITE_OF = {
     "MiniWorld-": "miniworld",
     "psychlab_": "psychlab",
@@ -71,15 +74,21 @@ class PromptEmbeddings:
 
     @classmethod
     def read(cls, path: Path) -> "PromptEmbeddings":
-        """Return what a file holds; UserError if it is no such file."""
+        """Return what a file holds; UserError if it is no such file, or no longer as written."""
         names = [field.name for field in dataclasses.fields(cls)]
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 found = cls(**{name: arrays[name] for name in names})
+                checksum = str(arrays[CHECKSUM]) if CHECKSUM in arrays else None
             found.check()
-            return found
         except Exception as error:  # a broken file raises about ten kinds of errors
             raise UserError(f"{path}: not a file of prepare_embeddings.py, delete it") from error
+        if checksum != found.checksum():
+            reason = "has no checksum, as earlier versions wrote it"
+            if checksum is not None:
+                reason = "damaged, its content does not have its checksum"
+            raise UserError(f"{path}: {reason}. Delete it and run prepare_embeddings.py again")
+        return found
 
     def check(self) -> None:
         """Raise ValueError unless the arrays fit together and hold numbers."""
@@ -91,13 +100,23 @@ class PromptEmbeddings:
             raise ValueError("numbers of words are missing or below 0")
         if not np.isfinite(self.embeddings).all():
             raise ValueError("an embedding is not a number")
+        if not self.embeddings.any(axis=1).all():
+            raise ValueError("an embedding is zero and points nowhere")
+
+    def checksum(self) -> str:
+        """Return the sha256 of all arrays with their names, types and shapes."""
+        digest = hashlib.sha256()
+        for name, value in sorted(vars(self).items()):
+            digest.update(f"{name} {value.dtype} {value.shape}".encode() + value.tobytes())
+        return digest.hexdigest()
 
     def write(self, path: Path) -> None:
-        """Write the file, whole or not at all."""
-        arrays = io.BytesIO()  # NumPy cannot end a file that no more fits into
-        np.savez(arrays, **vars(self))
+        """Write the file with its checksum, whole or not at all."""
+        arrays: dict[str, Any] = vars(self) | {CHECKSUM: np.array(self.checksum())}
+        content = io.BytesIO()  # NumPy cannot end a file that no more fits into
+        np.savez(content, **arrays)
         with written_whole(path) as file:
-            file.write(arrays.getbuffer())
+            file.write(content.getbuffer())
 
     def agrees(self, other: "PromptEmbeddings") -> bool:
         """Return whether both are of the same models, words and prompts."""
@@ -123,7 +142,7 @@ def embeddings_file(
     encoder: str, language_model: str, suite: str, data_folder: Path = DATA_FOLDER
 ) -> Path:
     """Return where the embeddings for two models and a suite are kept."""
-    return data_folder / f"{encoder}_{file_name(language_model)}_{suite}.npz"
+    return data_folder / f"{file_name(encoder)}_{file_name(language_model)}_{suite}.npz"
 
 
 def configured_embeddings(config: Config) -> PromptEmbeddings:

@@ -100,7 +100,7 @@ def _check_memory(config: Config) -> None:
 
 
 def _check_retrieval(config: Config) -> None:
-    check_encoder(config.clip_encoder, config.clip_pretrained)
+    check_encoder(config)
     n_words = len(configured_embeddings(config).tokens)
     if config.topk > n_words:
         raise UserError(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 AXIS_LABELS = {"steps": "environment steps", "seconds": "seconds of training"}
 METRIC_LABELS = {
     "rollout/return_mean": "mean return, last 100 episodes",
+    "rollout/return_mean_padded": "mean return, last 100 episodes, zeros for the first N",
     "rollout/length_mean": "mean episode length, last 100 episodes",
     "time/fps": "steps per second",
 }

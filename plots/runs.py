@@ -40,20 +40,49 @@ class Group(NamedTuple):
     runs: list[Run]
 
 
-def read_runs(paths: Iterable[Path], metric: str, axis: str) -> list[Run]:
-    """Return the runs in folders: each is a run folder, or holds run folders somewhere below."""
-    folders = {folder.resolve(): folder for path in paths for folder in _run_folders(path)}
-    return [_read_run(folder, metric, axis) for folder in folders.values()]
+def read_runs(
+    paths: Iterable[Path], metric: str, axis: str, left_out: list[str] | None = None
+) -> list[Run]:
+    """Return the runs in folders: each is a run folder, or holds run folders somewhere below.
 
-
-def group_runs(runs: Iterable[Run], keys: Sequence[str]) -> list[Group]:
-    """Return the runs grouped by environment and by the named settings, sorted.
+    Args:
+        paths: The folders.
+        metric: A column of metrics.csv.
+        axis: A key of AXES.
+        left_out: Gets a line that names the runs whose metric has no value yet.
 
     Raises:
-        UserError: a setting no run has; runs of a group that differ in more than the seed, or in
-            nothing at all.
+        UserError: a folder or its files are not a run's, or no run has a value of the metric.
     """
-    runs = list(runs)
+    folders = {folder.resolve(): folder for path in paths for folder in _run_folders(path)}
+    runs = [_read_run(folder, metric, axis) for folder in folders.values()]
+    without = [run for run in runs if not len(run.x)]
+    if without:
+        reason = f"{metric} has no value yet (it has one when an episode has ended)"
+        if len(without) == len(runs):
+            raise UserError(f"{_folders(without)}: {reason}. Wait, or name other runs")
+        if left_out is not None:
+            left_out.append(f"left out, {reason}: {_folders(without)}")
+    return [run for run in runs if len(run.x)]
+
+
+def group_runs(
+    runs: Iterable[Run], keys: Sequence[str], left_out: list[str] | None = None
+) -> list[Group]:
+    """Return the runs grouped by environment and by the named settings, sorted.
+
+    Of runs of several lengths the longest are compared, unless `keys` tell lengths apart; of runs
+    that are the same, the one that got furthest.
+
+    Args:
+        runs: To be grouped.
+        keys: Settings that tell agents apart.
+        left_out: Gets a line for each group from which runs are left out.
+
+    Raises:
+        UserError: a setting no run has; runs of a group that differ in more than the seed.
+    """
+    runs, left_out = list(runs), [] if left_out is None else left_out
     known = {name for run in runs for name in run.settings}
     for key in keys:
         if key not in known:
@@ -62,9 +91,11 @@ def group_runs(runs: Iterable[Run], keys: Sequence[str]) -> list[Group]:
     for run in runs:
         name = ", ".join(_label(run, key) for key in keys if key != "env")
         grouped.setdefault((_text(run.settings["env"]), name), []).append(run)
-    groups = [Group(environment, name, found) for (environment, name), found in grouped.items()]
-    for group in groups:
+    groups = []
+    for (environment, name), found in grouped.items():
+        group = _of_longest_runs(Group(environment, name, found), keys, left_out)
         _check_only_the_seed_differs(group, keys)
+        groups.append(_without_repeated_runs(group, left_out))
     return sorted(groups, key=lambda group: (group.environment, group.name))
 
 
@@ -91,12 +122,13 @@ def _read_run(folder: Path, metric: str, axis: str) -> Run:
             hint = suggestion(column, rows[0]) or f" It has {', '.join(rows[0])}"
             raise UserError(f"{folder / FILE}: no column '{column}'.{hint}")
     try:
-        x, y = np.array([[float(row[column]) for column in columns] for row in rows]).T
+        x, y = np.array([[float(row[column] or "nan") for column in columns] for row in rows]).T
     except ValueError:
         raise UserError(
             f"{folder / FILE}: {columns[0]} and {metric} are not numbers in every row"
         ) from None
-    return Run(folder, settings, x, y)
+    known = ~np.isnan(x + y)  # no mean return before the first episode's end
+    return Run(folder, settings, x[known], y[known])
 
 
 def _read_rows(path: Path) -> list[dict[str, str]]:
@@ -126,23 +158,54 @@ def _text(value: object) -> str:
     return printable(value) if isinstance(value, str) else json.dumps(value)
 
 
+def _title(group: Group) -> str:
+    return f"{group.name} on {group.environment}" if group.name else group.environment
+
+
+def _of_longest_runs(group: Group, keys: Sequence[str], left_out: list[str]) -> Group:
+    """Return a group without the runs that were to be shorter than others of it."""
+    lengths = [run.settings.get("n_steps") for run in group.runs]
+    if "n_steps" in keys or not all(isinstance(length, int) for length in lengths):
+        return group
+    most = max(length for length in lengths if isinstance(length, int))
+    shorter = [run for run in group.runs if run.settings["n_steps"] != most]
+    if shorter:
+        by = ",".join([*keys, "n_steps"])
+        left_out.append(
+            f"{_title(group)}: left out, shorter than {most:,} steps: {_folders(shorter)} "
+            f"(--by {by} draws them apart)"
+        )
+    return group._replace(runs=[run for run in group.runs if run.settings["n_steps"] == most])
+
+
+def _without_repeated_runs(group: Group, left_out: list[str]) -> Group:
+    """Return a group with one run of each seed: the first of those that got furthest."""
+    furthest = sorted(group.runs, key=lambda run: -len(run.x))
+    by_seed: dict[object, Run] = {}
+    for run in furthest:
+        by_seed.setdefault(run.settings["seed"], run)
+    repeated = [run for run in group.runs if by_seed[run.settings["seed"]] is not run]
+    if repeated:
+        seeds = ", ".join(sorted({str(run.settings["seed"]) for run in repeated}))
+        left_out.append(
+            f"{_title(group)}: left out, since others have the same settings and seed ({seeds}): "
+            f"{_folders(repeated)}"
+        )
+    return group._replace(runs=[run for run in group.runs if by_seed[run.settings["seed"]] is run])
+
+
+def _folders(runs: Iterable[Run]) -> str:
+    return ", ".join(printable(str(run.folder)) for run in runs)
+
+
 def _check_only_the_seed_differs(group: Group, keys: Sequence[str]) -> None:
-    title = f"{group.name} on {group.environment}" if group.name else group.environment
     differing = _differing(group.runs)
     if differing:
         names = ", ".join(f"{key} ({', '.join(values)})" for key, values in differing.items())
         raise UserError(
-            f"{title}: these runs differ in more than the seed: {names}. "
+            f"{_title(group)}: these runs differ in more than the seed: {names}. "
             f"Draw them apart with --by {','.join([*keys, *differing])}, or name fewer runs"
         )
-    by_seed: dict[object, Run] = {}
-    for run in group.runs:
-        other = by_seed.setdefault(run.settings["seed"], run)
-        if other is not run:
-            raise UserError(
-                f"{title}: {other.folder} and {run.folder} have the same settings and seed "
-                f"{run.settings['seed']}. Name one of them"
-            )
 
 
 def _differing(runs: Sequence[Run]) -> dict[str, list[str]]:

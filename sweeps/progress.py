@@ -19,7 +19,7 @@ class Progress(NamedTuple):
 
     Attributes:
         env_steps: Environment steps behind it.
-        mean_return: Of the last episodes; None before the first row.
+        mean_return: Of the last episodes; None before the first has ended.
         speed: Environment steps per second, updates included; None where unknown.
     """
 
@@ -47,7 +47,8 @@ def read_progress(folder: Path) -> Progress:
     try:
         speed = float(row["time/fps"])
         known = speed if math.isfinite(speed) and speed > 0 else None
-        return Progress(int(row["env_steps"]), float(row["rollout/return_mean"]), known)
+        mean_return = row["rollout/return_mean"]
+        return Progress(int(row["env_steps"]), float(mean_return) if mean_return else None, known)
     except (KeyError, ValueError):
         return Progress()
 

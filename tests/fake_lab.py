@@ -10,7 +10,8 @@ N_DECISIONS = 5
 class FakeLab:
     """What DeepMind Lab's Python interface promises; an episode lasts 20 frames.
 
-    The image holds the frame in its upper left pixel's red, the seed's digits in its green.
+    A frame is 1/fps seconds of game time, 1/60 where the configuration does not say. The image
+    holds the frame in its upper left pixel's red, the seed's digits in its green.
     """
 
     opened: ClassVar[list["FakeLab"]] = []
@@ -20,6 +21,7 @@ class FakeLab:
         self.resets = []
         self.actions = []
         self.frame = None
+        self.seconds = 0.0
         self.closed = False
         FakeLab.opened.append(self)
 
@@ -40,6 +42,7 @@ class FakeLab:
         assert (np.abs(action) <= [512, 512, 1, 1, 1, 1, 1]).all()
         self.actions.append(tuple(action.tolist()))
         self.frame += num_steps
+        self.seconds += num_steps / int(self.config.get("fps", "60"))
         return 1.0 if self.frame == 12 else 0.0
 
     def observations(self):

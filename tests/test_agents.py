@@ -213,12 +213,13 @@ def test_the_value_at_a_time_limit_is_added_to_the_reward_that_led_there():
     assert rollout.rewards[:, 1].tolist() == [1, 2, 3, 4]
 
 
-def test_the_mean_return_is_padded_with_zeros_until_as_many_episodes_as_environments_ended():
+def test_the_published_mean_return_has_zeros_until_as_many_episodes_as_environments_ended():
     config, agent = build("CNN-PPO", n_envs=4, n_rollout_steps=3)
     trainer = PPOTrainer(config, agent, CountingEnv(LENGTHS))
     trainer.collect(trainer.first_scene(0))
     assert trainer.n_episodes == 1
-    assert trainer.mean_return == np.sum([1, 2, 3]) / 4
+    assert trainer.mean_return_padded == np.sum([1, 2, 3]) / 4
+    assert trainer.mean_return == 6
 
 
 def test_an_unknown_agent_is_refused_with_a_suggestion():

@@ -73,6 +73,17 @@ def test_recorded_words_are_counted_without_any_model(episode, capsys):
     ]
 
 
+def test_episodes_without_words_are_left_out_of_the_recorded_ones(episode, capsys, caplog):
+    folder = episode.parent / "episodes"
+    folder.mkdir()
+    episode.rename(folder / "first.npz")
+    observations = np.zeros((4, 3, 9, 9), np.uint8)
+    np.savez(folder / "random.npz", observations=observations, actions=np.zeros(4, int))
+    assert main(["words", "episodes", "--most", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["wall", "10", "0.7143"]
+    assert "left out: episodes without words, such as random ones: 1" in caplog.text
+
+
 def test_a_named_agent_reads_recorded_episodes_itself(episode, capsys):
     assert main(["words", str(episode), *variables("SHELM"), "--var=topk=3"]) == 0
     counted = sum(int(row["count"]) for row in rows(episode.parent / "analysis_output/words.csv"))
@@ -83,7 +94,7 @@ def test_a_named_agent_reads_recorded_episodes_itself(episode, capsys):
     ("command", "line"),
     [
         (["word"], "invalid choice: 'word'"),
-        (["words", "nowhere"], "nowhere: no such file or folder"),
+        (["words", "nowhere"], "SOURCE nowhere: no such file or folder"),
         (["attention", "--var", "model=CNN-PPO", "--var", f"env={TASK}"], "no language model"),
         (["attention", "episode.npz", "--var", "beta=x"], 'beta: "x" is not a number'),
         (["words", "bad.npz"], "bad.npz: not readable as an episode"),

@@ -1,15 +1,14 @@
 import warnings
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
 from models import clip_encoder
 from models.clip_encoder import ClipEncoder, load_encoder
 from models.hub import HubError
+from tests.agents import small_config
 from tests.tiny_clip import CONFIGS, tiny_clip, tiny_encoder
 from utils.errors import UserError
 
@@ -29,31 +28,51 @@ def test_an_encoder_puts_images_and_texts_into_one_space(name):
     assert not any(parameter.requires_grad for parameter in encoder.parameters())
 
 
+def preprocessing(size, interpolation="bicubic", squash=False, mean=(0.0,) * 3, std=(1.0,) * 3):
+    """Return a preprocessing that resizes and nothing else, unless told otherwise."""
+    return clip_encoder.Preprocessing(size, interpolation, squash, mean, std)
+
+
+def test_a_resized_edge_overshoots_as_the_cubic_convolution_does():
+    edge = torch.tensor([0.0, 0.0, 1.0, 1.0]).expand(1, 3, 4, 4)
+    # w(1.25), w(0.25), w(0.75), w(1.75) of the kernel with a = -0.75 are
+    # -0.10546875, 0.87890625, 0.26171875, -0.03515625; the new columns stand at -0.25, 0.25, ...
+    row = [0, -0.03515625, -0.10546875, 0.2265625, 0.7734375, 1.10546875, 1.03515625, 1]
+    resized = preprocessing((8, 8))(edge)
+    torch.testing.assert_close(resized, torch.tensor(row).expand(1, 3, 8, 8), atol=1e-6, rtol=0)
+
+
+def test_a_shrunk_image_is_sampled_without_antialiasing():
+    columns = torch.zeros(8)
+    columns[2] = 1  # the new columns stand at 0.5, 2.5, 4.5 and 6.5
+    # w(1.5) and w(0.5) of the kernel are -0.09375 and 0.59375.
+    row = torch.tensor([-0.09375, 0.59375, 0, 0])
+    resized = preprocessing((4, 4))(columns.expand(1, 3, 8, 8))
+    torch.testing.assert_close(resized, row.expand(1, 3, 4, 4), atol=1e-6, rtol=0)
+
+
 @pytest.mark.parametrize("shape", [(56, 56), (60, 80), (80, 60), (64, 33), (9, 9)])
 @pytest.mark.parametrize("size", [32, 224])
-def test_images_are_prepared_as_open_clip_does_with_pil(shape, size):
+def test_images_are_prepared_as_clips_own_steps_do_with_tensors(shape, size):
     import open_clip
+    from torchvision.transforms import InterpolationMode
+    from torchvision.transforms import functional as steps
 
     settings = {"size": size, "mode": "RGB", "interpolation": "bicubic", "resize_mode": "shortest"}
     settings |= {"mean": open_clip.OPENAI_DATASET_MEAN, "std": open_clip.OPENAI_DATASET_STD}
-    pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
-    theirs = open_clip.image_transform(
-        size, is_train=False, mean=settings["mean"], std=settings["std"]
-    )(Image.fromarray(pixels))
-    images = torch.from_numpy(pixels).permute(2, 0, 1)[None] / 255
-    ours = clip_encoder.Preprocessing.of(settings)(images)[0]
-    # PIL rounds to whole numbers after each of its two passes: at most 1.5 of 255 each way.
-    difference = (ours - theirs).abs() * torch.tensor(settings["std"])[:, None, None]
-    assert ours.shape == (3, size, size)
-    assert difference.max() < 2 / 255
-    assert difference.mean() < 0.5 / 255
+    images = torch.rand(2, 3, *shape)
+    theirs = steps.resize(images, size, InterpolationMode.BICUBIC, antialias=False)
+    theirs = steps.center_crop(theirs, size)
+    theirs = steps.normalize(theirs, settings["mean"], settings["std"])
+    ours = clip_encoder.Preprocessing.of(settings)(images)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
 
 
 def test_an_image_is_squashed_where_the_model_was_trained_so():
     settings = {"size": (4, 6), "interpolation": "bilinear", "resize_mode": "squash"}
     prepare = clip_encoder.Preprocessing.of(settings | {"mean": (0.5,) * 3, "std": (0.5,) * 3})
     images = torch.rand(2, 3, 8, 30)
-    resized = F.interpolate(images, (4, 6), mode="bilinear", antialias=True)
+    resized = F.interpolate(images, (4, 6), mode="bilinear")
     torch.testing.assert_close(prepare(images), 2 * resized - 1)
 
 
@@ -115,6 +134,7 @@ def test_the_archives_openai_publishes_are_read(encoder, tmp_path):
             parent = parent._modules[part]
         parent.register_buffer(last, tensor.half())
     holder.register_buffer("context_length", torch.tensor(77))
+    holder.transformer.attn_mask = torch.zeros(77, 77)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         torch.jit.script(holder).save(str(tmp_path / "tiny.pt"))
@@ -160,6 +180,14 @@ def test_a_tag_is_fetched_from_the_hub_with_what_belongs_to_it(published, encode
     assert torch.equal(plain(images), encoder(images))
 
 
+def test_a_tag_may_name_a_revision_of_the_hub(published):
+    tagged = load_encoder("tiny-vit", "openai@abc")
+    assert published[0][0] == "someone/tiny@abc"
+    assert tagged.preprocessing.mean == (0.1, 0.2, 0.3)
+    with pytest.raises(UserError, match="Did you mean 'openai'"):
+        clip_encoder.check_encoder("tiny-vit", "opnai@abc")
+
+
 def test_published_weights_of_openai_get_the_activation_they_were_trained_with():
     import open_clip
 
@@ -191,7 +219,7 @@ def test_a_hub_out_of_reach_is_one_line_with_the_offline_choices(published, monk
 def test_an_encoder_that_is_not_there_is_one_line(name, pretrained, line):
     tiny_clip()
     with pytest.raises(UserError, match=line) as caught:
-        clip_encoder.check_encoder(name, pretrained)
+        clip_encoder.check_encoder(small_config(clip_encoder=name, clip_pretrained=pretrained))
     assert "\n" not in str(caught.value)
 
 

@@ -52,8 +52,36 @@ def test_the_mazes_and_the_procgen_games_stand_beside_them():
     assert steps == {2_000_000, 25_000_000}
 
 
+def test_an_lstm_learns_from_sixteen_sequences_at_a_time_unless_its_file_says_otherwise():
+    named = {name: row["sequences_per_batch"] for name, row in PUBLISHED.items()}
+    sizes = [
+        (load_config(CONFIGS.parent / name).sequences_per_batch, named.get(name, "16"))
+        for name in NAMES
+        if name.split("/")[-2] == "LSTM"
+    ]
+    assert len(sizes) == 15 + 7
+    assert all(size == int(text) for size, text in sizes)
+    assert load_config().sequences_per_batch == 16
+
+
 def test_the_list_shows_every_file(capsys):
     assert main.main(["--list-configs"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in NAMES)
     assert "25,000,000" in printed
+
+
+def test_the_list_marks_the_mem_len_that_the_released_code_ignored(capsys):
+    main.main(["--list-configs"])
+    *rows, _, note, more = capsys.readouterr().out.splitlines()
+    marked = {row.split()[0] for row in rows if row.endswith("*")}
+    helm = [row for row in PUBLISHED.values() if row["model"] in ("HELM", "HELMv2")]
+    ignored = {
+        name
+        for name, row in PUBLISHED.items()
+        if row["model"] in ("HELM", "HELMv2") and row["mem_len"] != "511"
+    }
+    assert (len(marked), len(helm)) == (28, 32)
+    assert marked == ignored
+    assert "ignored mem_len for HELM and HELMv2 and ran 511" in note
+    assert "--var mem_len=511" in more

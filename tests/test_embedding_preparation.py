@@ -1,3 +1,6 @@
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -26,6 +29,14 @@ class CountingEncoder:
             raise KeyboardInterrupt
         self.texts += texts
         return torch.tensor([[len(text), sum(map(ord, text))] for text in texts]).float()
+
+
+class SlowEncoder(CountingEncoder):
+    """Lets other calls have their turn."""
+
+    def embed_texts(self, texts):
+        time.sleep(0.01)
+        return super().embed_texts(texts)
 
 
 class WordList:
@@ -106,6 +117,43 @@ def test_an_interrupted_call_is_taken_up_where_it_stopped(tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == [path]
     found = PromptEmbeddings.read(path)
     assert found.embeddings[:, 0].tolist() == list(range(1, 12))
+
+
+@pytest.mark.parametrize("damage", ["zeros at the end", "zeros within", "another number", "blocks"])
+def test_what_a_crash_has_damaged_is_embedded_again(damage, tmp_path, monkeypatch):
+    monkeypatch.setattr(embedding_preparation, "BLOCK", 4)
+    words = WordList([f"{'x' * number}" for number in range(1, 12)])
+    with pytest.raises(KeyboardInterrupt):
+        prepare(CountingEncoder(words.words, fails_after=8), words, "minigrid", tmp_path)
+    (partial,) = tmp_path.iterdir()
+    content = partial.read_bytes()
+    half = len(content) // 2
+    partial.write_bytes(
+        {
+            "zeros at the end": content[:half] + bytes(half),
+            "zeros within": bytes(half) + content[half:],
+            "another number": content[:half] + b"\7" + content[half + 1 :],
+            "blocks": content[half:] + content[:half],  # both whole, in the wrong order
+        }[damage]
+    )
+    later = CountingEncoder(words.words)
+    found = PromptEmbeddings.read(prepare(later, words, "minigrid", tmp_path))
+    assert found.embeddings[:, 0].tolist() == list(range(1, 12))
+    first = 4 if damage in ("zeros at the end", "another number") else 0
+    assert later.texts == words.words[first:]
+
+
+def test_two_calls_at_once_make_one_right_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(embedding_preparation, "BLOCK", 4)
+    words = WordList([f"{'x' * number}" for number in range(1, 40)])
+    encoders = [SlowEncoder(words.words) for _ in range(4)]
+    with ThreadPoolExecutor(len(encoders)) as pool:
+        calls = [pool.submit(prepare, e, words, "minigrid", tmp_path) for e in encoders]
+    (written,) = [path for path in (call.result() for call in calls) if path]
+    assert sum(len(encoder.texts) for encoder in encoders) == 39
+    assert list(tmp_path.iterdir()) == [written]
+    found = PromptEmbeddings.read(written)
+    assert found.embeddings[:, 0].tolist() == list(range(1, 40))
 
 
 def test_what_was_begun_for_other_words_is_not_taken_up(tmp_path, monkeypatch):

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from models import build_agent
-from models.helmv2 import EPSILON, ClipProjection, HelmV2, RunningStandardization
+from models.helmv2 import ClipProjection, HelmV2, RunningStandardization
 from models.language import DenseEmbeddings, load_language_model
 from tests.agents import random_images, small_config, spaces
 from tests.published_models import tiny_bert_folder
@@ -33,8 +33,8 @@ def test_statistics_are_those_of_all_rows_at_once():
     exact = rows.double()
     assert standardize.count == 1000
     torch.testing.assert_close(standardize.mean, exact.mean(0), atol=1e-12, rtol=0)
-    torch.testing.assert_close(standardize.variance, exact.var(0, correction=0), atol=1e-12, rtol=0)
-    expected = (exact - exact.mean(0)) / (exact.var(0, correction=0) + EPSILON).sqrt()
+    torch.testing.assert_close(standardize.deviation, exact.std(0), atol=1e-12, rtol=0)
+    expected = (exact - exact.mean(0)) / (exact.std(0) + 1e-8)
     torch.testing.assert_close(standardize(rows), expected.float())
 
 
@@ -43,8 +43,18 @@ def test_statistics_stay_exact_far_from_zero():
     standardize = RunningStandardization(2)
     for batch in rows.split(16):
         standardize.update(batch)
-    exact = rows.double().var(0, correction=0)
-    torch.testing.assert_close(standardize.variance, exact, atol=0, rtol=1e-9)
+    torch.testing.assert_close(standardize.deviation, rows.double().std(0), atol=0, rtol=1e-9)
+
+
+def test_the_deviation_is_unbiased_and_has_a_hundred_millionth_added():
+    standardize = RunningStandardization(2)
+    standardize.update(torch.tensor([[1.0, 1e-8]]))
+    assert standardize.deviation.tolist() == [0, 0]
+    standardize.update(torch.tensor([[2.0, -1e-8], [6.0, 0.0]]))
+    # Means 3 and 0; squares 4 + 1 + 9 and 2e-16, each over 3 - 1 rows.
+    standardized = standardize(torch.tensor([[6.0, 1e-8]]))
+    expected = torch.tensor([[3 / 7**0.5, 1e-8 / (1e-8 + 1e-8)]])
+    torch.testing.assert_close(standardized, expected, atol=1e-6, rtol=0)
 
 
 def test_features_pass_unchanged_before_the_first_row():
@@ -76,14 +86,8 @@ def test_tokens_of_all_frames_have_the_embeddings_mean_and_deviation():
             projection.observe(batch)
         tokens = projection.tokens(features)
         assert tokens.shape == (64, 1, 24)
-        spread = projection.standardize.variance / (projection.standardize.variance + EPSILON)
         torch.testing.assert_close(tokens.mean((0, 1)), table.mean(0), atol=1e-4, rtol=0)
-        torch.testing.assert_close(
-            tokens[:, 0].std(0, correction=0),
-            table.std(0) * spread.sqrt().float(),
-            atol=1e-4,
-            rtol=1e-3,
-        )
+        torch.testing.assert_close(tokens[:, 0].std(0), table.std(0), atol=1e-4, rtol=1e-3)
 
 
 def test_a_token_is_the_worked_formula():
@@ -92,8 +96,8 @@ def test_a_token_is_the_worked_formula():
     images = torch.rand(10, 3, 9, 9)
     features = encoder(images) @ projection.projection.T
     projection.observe(projection(images))
-    mean, variance = features.mean(0), features.var(0, correction=0)
-    expected = (features - mean) / (variance + EPSILON).sqrt() * table.std(0) + table.mean(0)
+    mean, std = features.mean(0), features.std(0)
+    expected = (features - mean) / (std + 1e-8) * table.std(0) + table.mean(0)
     tokens = projection.tokens(projection(images))[:, 0]
     torch.testing.assert_close(tokens, expected, atol=1e-4, rtol=1e-4)
 

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import re
 import shutil
 import time
 from collections import Counter, OrderedDict
@@ -10,7 +11,7 @@ import torch
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 from models.language import describe_language_model, load_language_model
-from models.language.published import EMBEDDED, LocalModel, find_model
+from models.language.published import EMBEDDED, HUB_NAMES, LocalModel, find_model
 from models.language.vocabulary import read_vocabulary
 from tests.published_models import TRANSFORMER_XL, WORDS, tiny_bert_folder
 from utils.errors import UserError
@@ -21,8 +22,8 @@ def hub(monkeypatch, tmp_path):
     """Stand in for the hub: a dictionary of repository to folder."""
     repositories = {}
 
-    def download(repository, name):
-        path = repositories[repository] / name
+    def download(repository, name, revision):
+        path = repositories[repository if revision is None else f"{repository}@{revision}"] / name
         if not path.is_file():
             raise EntryNotFoundError(name)
         return str(path)
@@ -32,7 +33,7 @@ def hub(monkeypatch, tmp_path):
             assert timeout <= 5
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: None)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: None)
     monkeypatch.setattr(huggingface_hub, "get_session", Session)
     return repositories
 
@@ -146,18 +147,22 @@ def test_a_broken_file_is_one_line(tmp_path, name):
 
 
 def test_names_of_the_hub_are_found_there(hub, tmp_path):
-    hub["transfo-xl/transfo-xl-wt103"] = TRANSFORMER_XL
+    pinned = HUB_NAMES["transfo-xl-wt103"]
+    assert re.fullmatch(r"transfo-xl/transfo-xl-wt103@[0-9a-f]{40}", pinned)
+    hub[pinned] = TRANSFORMER_XL
     hub["someone/bert"] = tiny_bert_folder(tmp_path)
     model = load_language_model("transfo-xl-wt103", mem_len=4)
     assert (model.name, model.n_layer, len(model.vocabulary)) == ("transfo-xl-wt103", 3, 500)
     assert load_language_model("someone/bert", mem_len=4).vocabulary == WORDS
+    hub["someone/bert@abc"] = hub.pop("someone/bert")
+    assert load_language_model("someone/bert@abc", mem_len=4).vocabulary == WORDS
 
 
 @pytest.mark.parametrize(
     "error", [LocalEntryNotFoundError("no file"), ConnectionError("name not known"), OSError("")]
 )
 def test_an_unreachable_hub_is_one_line_with_the_choices_left(hub, monkeypatch, error):
-    def unreachable(*_):
+    def unreachable(*_, **__):
         raise error
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
@@ -175,7 +180,9 @@ def test_an_unreachable_hub_is_asked_once(hub, monkeypatch):
             raise ConnectionError("unreachable")
 
     monkeypatch.setattr(huggingface_hub, "get_session", Session)
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_: pytest.fail("not reached"))
+    monkeypatch.setattr(
+        huggingface_hub, "hf_hub_download", lambda *_, **__: pytest.fail("not reached")
+    )
     with pytest.raises(UserError, match="unreachable"):
         describe_language_model("someone/model")
     assert asked == [5]

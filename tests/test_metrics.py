@@ -166,3 +166,12 @@ def test_a_folder_in_place_of_the_file_is_one_line(tmp_path):
     (tmp_path / "metrics.csv").mkdir()
     with pytest.raises(UserError, match="not a file"):
         MetricsWriter(tmp_path, CONFIG)
+
+
+def test_what_there_is_nothing_to_say_of_leaves_its_cell_empty(tmp_path):
+    with MetricsWriter(tmp_path, small_config()) as writer:
+        writer.write(16, {"rollout/return_mean": float("nan"), "time/fps": 1.0})
+        writer.write(32, {"rollout/return_mean": 0.5, "time/fps": 1.0})
+    assert (tmp_path / "metrics.csv").read_text().splitlines()[1:] == ["16,,1.0", "32,0.5,1.0"]
+    (event,) = EventAccumulator(str(tmp_path)).Reload().Scalars("rollout/return_mean")
+    assert (event.step, event.value) == (32, 0.5)

@@ -88,6 +88,12 @@ def test_small_images_get_small_kernels(side, kernel):
     assert encoder.convolutions[0].kernel_size == (kernel, kernel)
 
 
+def test_psychlabs_encoder_is_that_of_every_larger_image():
+    encoder = SmallImpalaCNN((3, 80, 80), 8, channels=(64, 128))
+    assert (encoder.convolutions[2].kernel_size, encoder.convolutions[2].stride) == ((4, 4), (2, 2))
+    assert encoder.linear.in_features == 8192
+
+
 def test_images_are_scaled_to_one():
     images = torch.tensor([0, 51, 255], dtype=torch.uint8)
     assert unit_images(images).tolist() == pytest.approx([0, 0.2, 1])

@@ -114,10 +114,30 @@ def test_a_folder_named_twice_counts_once(runs):
     assert line["runs"] == "2"
 
 
-def test_one_seed_counts_once(runs, capsys):
-    write_run("runs/again", [0.0, 0.4, 0.9], seed=1)
-    assert plot.main(["runs"]) == 2
-    assert "runs/again and runs/helm1 have the same settings and seed 1" in capsys.readouterr().err
+def test_one_seed_counts_once_with_the_run_that_got_furthest(runs, capsys):
+    write_run("runs/again", [0.0, 0.4, 0.9, 0.9], seed=1)
+    write_run("runs/begun", [0.0], seed=0)
+    (_, helm) = group_runs(read_runs([runs / "runs"], plot.METRIC, "steps"), ["model"])
+    assert [run.folder.name for run in helm.runs] == ["again", "helm0", "helm2"]
+    assert plot.main(["runs"]) == 0
+    line = "left out, since others have the same settings and seed (0, 1): runs/begun, runs/helm1"
+    assert f"HELM on Maze-v0: {line}" in capsys.readouterr().out
+
+
+def test_shorter_runs_are_left_out_unless_they_are_drawn_apart(in_empty_folder, capsys):
+    for seed in (0, 1):
+        write_run(f"runs/long{seed}", [0.0, 0.4, 0.5], seed=seed, n_steps=48)
+        write_run(f"runs/look{seed}", [0.0], seed=seed, n_steps=16)
+    assert plot.main(["runs"]) == 0
+    (line,) = numbers(in_empty_folder / "curves.csv")
+    assert (line["runs"], float(line["final"])) == ("2", 0.5)
+    said = capsys.readouterr().out
+    assert "left out, shorter than 48 steps: runs/look0, runs/look1 (--by model,n_steps" in said
+    assert plot.main(["runs", "--by", "model,n_steps"]) == 0
+    assert [line["runs"] for line in numbers(in_empty_folder / "curves.csv")] == ["2", "2"]
+    assert "left out" not in capsys.readouterr().out
+    assert plot.main(["runs/look0", "runs/look1"]) == 0
+    assert "left out" not in capsys.readouterr().out
 
 
 def test_a_row_still_being_written_is_left_out(runs):
@@ -125,6 +145,26 @@ def test_a_row_still_being_written_is_left_out(runs):
         file.write("64,0.9")
     (run,) = read_runs([runs / "runs/helm0"], plot.METRIC, "steps")
     assert run.x.tolist() == [16, 32, 48]
+
+
+def test_a_curve_begins_where_an_episode_has_ended(runs, capsys):
+    write_run("runs/helm3", ["", "", 0.6], seed=3)
+    (run,) = read_runs([runs / "runs/helm3"], plot.METRIC, "steps")
+    assert (run.x.tolist(), run.y.tolist()) == ([48], [0.6])
+    assert plot.main(["runs"]) == 0
+    (line,) = [line for line in numbers(runs / "curves.csv") if line["agent"] == "HELM"]
+    assert (line["steps"], line["runs"]) == ("48.0", "4")
+
+
+def test_a_run_without_any_episode_is_left_out_or_said_to_be_the_only_one(runs, capsys):
+    write_run("runs/young", ["", ""], seed=4)
+    assert plot.main(["runs"]) == 0
+    left_out = (
+        "left out, rollout/return_mean has no value yet (it has one when an episode has ended)"
+    )
+    assert f"{left_out}: runs/young" in capsys.readouterr().out
+    assert plot.main(["runs/young"]) == 2
+    assert "runs/young: rollout/return_mean has no value yet" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -101,15 +101,37 @@ def test_the_same_seed_gives_the_same_metrics(name, in_empty_folder):
 def test_an_evaluation_is_repeatable_and_restores_the_agent(in_empty_folder):
     folder = train("HELM", "first")
     results = []
-    for policy in ([], [], ["--deterministic"], ["--random"]):
+    for policy in ([], [], ["--greedy"], ["--random"]):
         command = ["--ckpt-path", str(folder / LAST), "--n-episodes", "4", "--seed", "5", *policy]
         assert eval_program.main(command) == 0
-        name = {"--deterministic": "greedy", "--random": "random"}.get("".join(policy), "sampled")
+        name = "".join(policy).removeprefix("--") or "sampled"
         path = folder / f"ckpt_last_eval_{name}_4_episodes_seed_5.json"
         results.append(json.loads(path.read_text()))
     assert results[0] == results[1]
     assert results[0]["returns"] != results[3]["returns"]
-    assert results[2]["deterministic"]
+    assert results[2]["greedy"]
+
+
+def test_an_evaluation_says_which_checkpoint_of_which_step_plays(in_empty_folder, capsys):
+    folder = train("CNN-PPO", "first")
+
+    def first_line(path, policy):
+        capsys.readouterr()
+        assert eval_program.main(["--ckpt-path", str(path), "--n-episodes", "1", policy]) == 0
+        return capsys.readouterr().out.splitlines()[0]
+
+    played = f"CNN-PPO on {TASK}, from {folder / BEST} of step 64"
+    assert first_line(folder, "--greedy") == played
+    at_random = f"random actions on {TASK}, the environment of {folder / LAST} of step 64"
+    assert first_line(folder / LAST, "--random") == at_random
+
+
+def test_episodes_of_chance_are_kept_apart_from_the_agents(in_empty_folder):
+    folder = train("CNN-PPO", "first")
+    for policy in ([], ["--random"]):
+        assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes", "2", *policy]) == 0
+    kept = sorted(path.parent.name for path in Path("episodes", TASK).rglob("*.npz"))
+    assert kept == ["CNN-PPO", "CNN-PPO", "random", "random"]
 
 
 def test_a_checkpoint_holds_what_a_later_evaluation_needs(in_empty_folder):
@@ -165,6 +187,14 @@ TRAINING_MISTAKES = {
     "no embeddings": (
         ["--var", "model=SHELM", "--var", "clip_encoder=ViT-B-16"],
         "is missing. Run: python prepare_embeddings.py --suite minigrid --clip-encoder ViT-B-16",
+    ),
+    "a stand-in that knows another suite": (
+        ["--var", "model=SHELM", "--var", "env=caveflyer"],
+        "grid-clip knows the images of MiniGrid-* only, and env is 'caveflyer'. Take CLIP, such as",
+    ),
+    "the same in a maze": (
+        ["--var", "model=HELMv2", "--var", "env=RandomMaze-v0"],
+        "grid-clip knows the images of MiniGrid-* only, and env is 'RandomMaze-v0'",
     ),
     "no such settings file": (["--config", "nowhere.json"], "no such settings file"),
     "unknown device": (["--var", "device=abacus"], "device: 'abacus'"),
@@ -234,6 +264,8 @@ EVALUATION_MISTAKES = {
     "another torch file": (["--ckpt-path", "other.pt"], "not a checkpoint of format"),
     "without settings": (["--ckpt-path", "bare.pt"], "not a checkpoint"),
     "no episodes": (["--ckpt-path", "text.pt", "--n-episodes", "0"], "whole number from 1 to"),
+    "an option of main.py": (["--ckpt-path", "text.pt", "--deterministic"], "--greedy"),
+    "two policies": (["--ckpt-path", "text.pt", "--greedy", "--random"], "not allowed with"),
     "negative seed": (["--ckpt-path", "text.pt", "--seed=-1"], "whole number from 0 to"),
 }
 

@@ -59,6 +59,33 @@ def test_another_file_is_one_line(content, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["embeddings", "tokens", "ids", "versions"])
+def test_a_file_that_has_changed_is_refused(name, tmp_path):
+    path = tmp_path / "some.npz"
+    some_embeddings().write(path)
+    with np.load(path) as arrays:
+        changed = dict(arrays)
+    changed[name] = changed[name][::-1].copy() if name != "versions" else np.array(["torch 3"])
+    changed["embeddings"][0, 0] += name == "embeddings"
+    np.savez(path, **changed)
+    with pytest.raises(UserError, match="damaged, its content does not have its checksum"):
+        PromptEmbeddings.read(path)
+
+
+def test_a_file_without_checksum_is_refused_with_what_to_do(tmp_path):
+    path = tmp_path / "some.npz"
+    np.savez(path, **vars(some_embeddings()))
+    with pytest.raises(UserError, match=r"no checksum.*Delete it and run prepare_embeddings\.py"):
+        PromptEmbeddings.read(path)
+
+
+def test_an_embedding_of_zeros_is_refused(tmp_path):
+    embeddings = np.array([[1, 2, 3], [0, 0, 0]], dtype=np.float32)
+    some_embeddings(embeddings=embeddings).write(tmp_path / "some.npz")
+    with pytest.raises(UserError, match="not a file of prepare_embeddings"):
+        PromptEmbeddings.read(tmp_path / "some.npz")
+
+
 def test_files_agree_if_models_words_and_prompts_do():
     first = some_embeddings()
     assert first.agrees(some_embeddings(embeddings=np.zeros((0, 3)), versions=np.array(["new"])))

@@ -5,7 +5,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from envs import psychlab
+from envs import action_names, psychlab
 from envs.psychlab import ACTIONS, PsychlabEnv
 from tests.fake_lab import N_DECISIONS
 from utils.errors import UserError
@@ -31,12 +31,26 @@ def test_the_fifteen_actions_are_those_of_the_publication():
         np.testing.assert_array_equal(ACTIONS[one], -ACTIONS[other])
 
 
+def test_an_agent_is_offered_the_first_eleven_of_them_as_in_the_original(lab):
+    env = make()
+    assert env.single_action_space == gymnasium.spaces.Discrete(11)
+    assert action_names(psychlab.NAME, 11)[-1] == "forward left 10"
+
+
+def test_an_action_lasts_two_fifteenths_of_a_second_of_the_game(lab):
+    env = make()
+    env.reset()
+    for steps in (1, 2):
+        env.step(np.array([0]))
+        assert lab.opened[0].seconds == pytest.approx(steps * 4 / 30)
+
+
 def test_the_lab_is_opened_with_a_square_screen_and_no_display(lab):
     make().reset()
     (opened,) = lab.opened
     assert opened.level == "contributed/dmlab30/psychlab_continuous_recognition"
     assert opened.names == ["RGB_INTERLEAVED"]
-    assert opened.config == {"width": "80", "height": "80"}
+    assert opened.config == {"width": "80", "height": "80", "fps": "30"}
     assert opened.renderer == "software"
 
 
@@ -44,13 +58,13 @@ def test_an_action_is_held_for_four_frames_and_images_are_channel_first(lab):
     env = make()
     assert env.single_observation_space == gymnasium.spaces.Box(0, 255, (3, 80, 80), np.uint8)
     env.reset()
-    for number in (0, 13, 14):
+    for number in (0, 6, 10):
         images, rewards, *_ = env.step(np.array([number]))
     assert images.shape == (1, 3, 80, 80)
     assert images.dtype == np.uint8
     assert images[0, 0, 0, 0] == 12
     assert rewards[0] == 1
-    assert lab.opened[0].actions == [tuple(ACTIONS[i].tolist()) for i in (0, 13, 14)]
+    assert lab.opened[0].actions == [tuple(ACTIONS[i].tolist()) for i in (0, 6, 10)]
 
 
 def test_an_ended_episode_leaves_its_last_image_and_begins_the_next(lab):
@@ -85,7 +99,7 @@ def test_closing_closes_the_lab(lab):
 def test_random_actions_earn_what_the_lab_pays(lab):
     env = make()
     env.reset(seed=0)
-    actions = np.random.default_rng(0).integers(0, 15, (4 * N_DECISIONS, 1))
+    actions = np.random.default_rng(0).integers(0, 11, (4 * N_DECISIONS, 1))
     assert sum(env.step(step)[1][0] for step in actions) == 4
 
 

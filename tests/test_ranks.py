@@ -109,8 +109,8 @@ def test_with_the_same_noise_a_run_of_two_ranks_is_that_of_one(model, in_empty_f
     torch.testing.assert_close(two["agent"], one["agent"], atol=1e-5, rtol=1e-5)
     assert two["episodes"] == one["episodes"]
     for row_of_two, row_of_one in zip(two["metrics"], one["metrics"], strict=True):
-        expected = {name: float(value) for name, value in row_of_one.items()}
-        found = {name: float(value) for name, value in row_of_two.items()}
+        expected = {name: float(value or "nan") for name, value in row_of_one.items()}
+        found = {name: float(value or "nan") for name, value in row_of_two.items()}
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-5, nan_ok=True)
 
 

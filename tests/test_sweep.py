@@ -165,11 +165,13 @@ def test_an_interrupted_sweep_says_what_to_type(swept, monkeypatch, capsys):
 
 
 def test_two_runs_are_trained_side_by_side_by_ray(tiny, capfd):
+    (tiny / "tiny.json").write_text(json.dumps(TINY | {"n_steps": 256}))  # episodes end within
     assert sweep_program.main([*GRID, "--seeds", "2"]) == 0, capfd.readouterr().err
     for seed in (0, 1):
         folder = PLACE / f"tiny_seed={seed}"
         assert is_finished(folder)
         with (folder / "metrics.csv").open(newline="") as file:
-            assert [row["env_steps"] for row in csv.DictReader(file)] == ["32", "64"]
+            steps = [int(row["env_steps"]) for row in csv.DictReader(file)]
+        assert steps == list(range(32, 257, 32))
     assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
     assert "2 runs: 2 done" in capfd.readouterr().out

@@ -24,6 +24,7 @@ from models.agent import Agent
 from utils.config import Config
 from utils.errors import UserError
 from utils.files import name_also, written_whole
+from utils.folders import check_without_links
 from utils.run_folder import (
     check_settings,
     is_finished,
@@ -60,21 +61,27 @@ def save_checkpoint(path: Path, state: dict[str, Any], previous: Path | None = N
         file.write(HEADER.format(FORMAT, digest).encode())
 
 
-def find_checkpoint(path: Path) -> Path:
-    """Return the checkpoint a user means by a file, or by a run folder: its best, else its last."""
+def find_checkpoint(path: Path, option: str = "--ckpt-path") -> Path:
+    """Return the checkpoint a user means by a file, or by a run folder: its best, else its last.
+
+    Args:
+        path: The file or folder.
+        option: What the user gave it as.
+    """
     if os.path.isfile(path):
         return path
     if not os.path.exists(path):
         raise UserError(
-            f"--ckpt-path {path}: no such file or folder. Name a run folder or a checkpoint"
+            f"{option} {path}: no such file or folder. Name a run folder or a checkpoint"
         )
     if not os.path.isdir(path):
-        raise UserError(f"--ckpt-path {path}: neither a file nor a folder")
+        raise UserError(f"{option} {path}: neither a file nor a folder")
+    check_without_links(path)
     for name in (BEST, LAST, PREVIOUS):
         if (path / name).is_file():
             return path / name
     raise UserError(
-        f"--ckpt-path {path}: the folder holds neither {BEST} nor {LAST}. "
+        f"{option} {path}: the folder holds neither {BEST} nor {LAST}. "
         "Train with save_ckpt=true, or name a checkpoint file"
     )
 

@@ -1,4 +1,8 @@
-"""When a run's checkpoints are written: at the best return, now and then, at the end, if asked."""
+"""When a run's checkpoints are written: at the best return, now and then, at the end, if asked.
+
+The best is the agent after whose rollout the mean return of the last 100 episodes was highest, as
+it was in that rollout. Until so many have ended no mean counts, and the newest agent is the best.
+"""
 
 import math
 import signal
@@ -39,13 +43,19 @@ class Keeper:
         self.writer, self.interruption = writer, interruption
         self._last_saved = -math.inf
 
-    def after_rollout(self, mean_return: float) -> None:
-        """Write the best checkpoint when the mean return improves, the last one when due."""
-        trainer, config = self.trainer, self.trainer.config
-        is_best = mean_return > trainer.best_mean_return
-        trainer.best_mean_return = max(mean_return, trainer.best_mean_return)
-        if is_best and config.save_ckpt and self.writer is not None:
+    def before_update(self) -> None:
+        """Write the best checkpoint if no agent was better than the one that has just acted."""
+        trainer = self.trainer
+        if len(trainer.episodes) == trainer.episodes.maxlen:
+            if trainer.mean_return < trainer.best_return:
+                return
+            trainer.best_return = trainer.mean_return
+        if trainer.config.save_ckpt and self.writer is not None:
             save_checkpoint(self.folder / BEST, agent_state(trainer))
+
+    def after_update(self) -> None:
+        """Write the last checkpoint when it is due, and do what signals have asked for."""
+        trainer, config = self.trainer, self.trainer.config
         is_last = trainer.env_steps >= config.n_steps
         is_time = time.perf_counter() - self._last_saved >= 60 * config.checkpoint_minutes
         if any(trainer.ranks.most(is_last or is_time)):

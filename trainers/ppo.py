@@ -94,7 +94,7 @@ class PPOTrainer:
         self.advantage_statistics = RunningMeanVariance()
         self.episodes: deque[Episode] = deque(maxlen=EPISODES_AVERAGED)
         self.env_steps = self.n_episodes = self.n_epochs_done = 0
-        self.best_mean_return = -np.inf
+        self.best_return = -np.inf  # the best `mean_return` of so many episodes
         self.seconds = 0.0
         self.scene: Scene | None = None
         self.rollout: Rollout | None = None  # while it is being collected
@@ -114,20 +114,21 @@ class PPOTrainer:
         ):
             keeper = Keeper(self, folder, writer, interruption)
             scene = self.scene or self.first_scene(self.config.seed)
+            self._begun = time.perf_counter()
             while self.env_steps < self.config.n_steps:
                 begun = time.perf_counter()
                 rollout, scene = self.collect(scene, bar, keeper.after_step)
+                keeper.before_update()
                 metrics = self.update(rollout)
                 seconds = time.perf_counter() - begun
-                self.seconds += seconds
                 metrics |= self._episode_metrics() | self.agent.metrics()
                 metrics["time/fps"] = rollout.n_samples * self.ranks.size / seconds
                 metrics["time/seconds"] = self.seconds
                 if writer is not None:
                     writer.write(self.env_steps, metrics)
                     self._show(rollout, writer)
-                keeper.after_rollout(metrics["rollout/return_mean"])
-                bar.set_postfix_str(f"return {metrics['rollout/return_mean']:.3f}")
+                keeper.after_update()
+                bar.set_postfix_str(self._standing())
         return self.summary()
 
     def summary(self) -> Summary:
@@ -136,7 +137,7 @@ class PPOTrainer:
             self.env_steps,
             self.seconds,
             self.mean_return,
-            self.best_mean_return,
+            self.best_return,
             self.n_episodes,
             EPISODES_AVERAGED,
         )
@@ -231,12 +232,31 @@ class PPOTrainer:
         return metrics
 
     def coefficients(self, progress: float) -> Coefficients:
-        """Return the scheduled coefficients after a share of the run."""
-        return Coefficients(*(schedule.value(min(progress, 1.0)) for schedule in self.schedules))
+        """Return the scheduled coefficients of the update at this share of the run."""
+        return Coefficients(*(schedule.value(progress) for schedule in self.schedules))
+
+    @property
+    def seconds(self) -> float:
+        """What the run has taken so far: with all pauses, and earlier parts of a resumed run."""
+        return self._seconds_before + time.perf_counter() - self._begun
+
+    @seconds.setter
+    def seconds(self, value: float) -> None:
+        self._seconds_before, self._begun = value, time.perf_counter()
 
     @property
     def mean_return(self) -> float:
-        """Mean raw return of the last 100 episodes, zeros standing in until N have ended."""
+        """Mean raw return of the last 100 episodes, of fewer while there are not so many; or NaN.
+
+        NaN says that no episode has ended.
+        """
+        if not self.episodes:
+            return math.nan
+        return float(np.mean([episode.episode_return for episode in self.episodes]))
+
+    @property
+    def mean_return_padded(self) -> float:
+        """The published figure: zeros stand in for episodes until as many as N have ended."""
         returns = [episode.episode_return for episode in self.episodes]
         return float(np.sum(returns) / max(len(returns), self.n_envs))
 
@@ -329,7 +349,7 @@ class PPOTrainer:
         """Return advantages [B] standardised, or divided by their running standard deviation."""
         if self.config.adv_norm:
             self.advantage_statistics.update(advantages.cpu())
-            return advantages / (self.advantage_statistics.variance**0.5 + 1e-8)
+            return advantages / (self.advantage_statistics.variance + 1e-8) ** 0.5
         if len(advantages) < 2:  # one sample has no spread to divide by
             return advantages
         return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
@@ -362,9 +382,13 @@ class PPOTrainer:
         lengths = [episode.length for episode in self.episodes]
         return {
             "rollout/return_mean": self.mean_return,
-            "rollout/length_mean": float(np.mean(lengths)) if lengths else 0.0,
+            "rollout/return_mean_padded": self.mean_return_padded,
+            "rollout/length_mean": float(np.mean(lengths)) if lengths else math.nan,
             "rollout/n_episodes": self.n_episodes,
         }
+
+    def _standing(self) -> str:
+        return f"return {self.mean_return:.3f}" if self.episodes else "no episode has ended"
 
     @contextmanager
     def _written(self, folder: Path) -> Iterator[MetricsWriter | None]:

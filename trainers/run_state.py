@@ -1,7 +1,7 @@
 """Everything a run needs to go on as if it had never been interrupted.
 
     optimizer   AdamW's state
-    progress    counts, the best mean return, the last episodes, the seconds so far
+    progress    counts, the best return, the last episodes, the seconds so far
     advantages  their running statistics
     env         reward statistics, and where the suite can, the running episodes
     random      where all random streams stand
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trainers.ppo import PPOTrainer
 
 OWN = ("env", "random", "scene", "rollout")
-COUNTS = ("n_episodes", "n_epochs_done", "best_mean_return", "seconds")
+COUNTS = ("n_episodes", "n_epochs_done", "best_return", "seconds")
 
 
 def agent_state(trainer: "PPOTrainer") -> dict[str, Any]:
@@ -98,7 +98,8 @@ def _restore(trainer: "PPOTrainer", state: dict[str, Any]) -> bool:
     trainer.advantage_statistics.load_state_dict(state["advantages"])
     trainer.env_steps = state["env_steps"]
     for name in COUNTS:
-        setattr(trainer, name, state["progress"][name])
+        if name in state["progress"]:  # earlier versions kept the best of padded returns instead
+            setattr(trainer, name, state["progress"][name])
     trainer.episodes.extend(Episode(*episode) for episode in state["episodes"])
     goes_on = trainer.env.load_state_dict(state["env"]) and "scene" in state
     if goes_on:

@@ -1,4 +1,8 @@
-"""Schedules of a coefficient: functions of a run's progress from 0 to 1."""
+"""Schedules of a coefficient: functions of a run's progress.
+
+The progress of an update is the share of the run's environment steps taken before it, those of its
+own rollout included: 1 / n_updates at the first update, 1 or a little more at the last.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -36,7 +40,7 @@ class Schedule(NamedTuple):
     n_updates: float = 0.0
 
     def value(self, progress: float) -> float:
-        """Return the coefficient after a share 0..1 of the run's environment steps."""
+        """Return the coefficient of the update at this progress."""
         return DECAYS[self.decay](self, progress)
 
 
@@ -54,8 +58,16 @@ def _linear_burn_in(schedule: Schedule, progress: float) -> float:
 
 
 def _exponential(schedule: Schedule, progress: float) -> float:
-    n_decayed = max(0.0, progress - schedule.start_fraction) * schedule.n_updates
-    return schedule.start * schedule.factor**n_decayed
+    """Return start * factor^n from start_fraction on, and start before.
+
+    As in the original implementation, n counts all updates before this one, those before
+    start_fraction too: the first update has the factor 1, and a decay that begins late begins with
+    a drop to where it would be by then.
+    """
+    if progress < schedule.start_fraction:
+        return schedule.start
+    n_before = max(round(progress * schedule.n_updates) - 1, 0)
+    return schedule.start * schedule.factor**n_before
 
 
 def _between(schedule: Schedule, share: float) -> float:

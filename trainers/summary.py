@@ -9,17 +9,17 @@ class Summary(NamedTuple):
 
     Attributes:
         env_steps: Environment steps, all environments together.
-        seconds: What they took, earlier parts of a resumed run included.
-        mean_return: Over the last episodes.
-        best_mean_return: The best it ever was.
+        seconds: What they took, pauses and earlier parts of a resumed run included.
+        mean_return: Over the last episodes; NaN where none has ended.
+        best_return: The best it ever was over `n_averaged` episodes.
         n_episodes: Episodes that ended.
-        n_averaged: Over how many episodes the means are taken.
+        n_averaged: Over how many episodes the means are taken, where so many have ended.
     """
 
     env_steps: int
     seconds: float
     mean_return: float
-    best_mean_return: float
+    best_return: float
     n_episodes: int
     n_averaged: int
 
@@ -29,8 +29,7 @@ class Summary(NamedTuple):
         return "\n".join(
             (
                 "",
-                f"  mean return       {self.mean_return:.3f} (best {self.best_mean_return:.3f})"
-                f" over the last {self.n_averaged} episodes",
+                f"  mean return       {self._returns()}",
                 f"  episodes          {self.n_episodes:,}",
                 f"  environment steps {self.env_steps:,}",
                 f"  time              {minutes} min {seconds} s,"
@@ -41,3 +40,11 @@ class Summary(NamedTuple):
                 f"  see the curves    tensorboard --logdir '{folder}'",
             )
         )
+
+    def _returns(self) -> str:
+        if self.n_episodes == 0:
+            return "none, no episode has ended"
+        if self.n_episodes < self.n_averaged:
+            return f"{self.mean_return:.3f} over all {self.n_episodes} episodes"
+        best = f"{self.mean_return:.3f} (best {self.best_return:.3f})"
+        return f"{best} over the last {self.n_averaged} episodes"

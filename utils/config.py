@@ -54,7 +54,7 @@ class Config:
     )
 
     language_model: str = setting(
-        "frozen memory: all-MiniLM-L6-v2, transfo-xl-wt103, hub name, folder"
+        "frozen memory: all-MiniLM-L6-v2, transfo-xl-wt103, hub name (a/b, a/b@REVISION), folder"
     )
     n_layer: int | None = setting(
         "keep the language model's first n layers; null keeps all", low=1, high=1000
@@ -64,7 +64,9 @@ class Config:
     clip_encoder: str = setting(
         "images to language in HELMv2, SHELM: grid-clip, or of open_clip: ViT-B-16, RN50"
     )
-    clip_pretrained: str = setting("its weights: a tag of open_clip, or a local checkpoint file")
+    clip_pretrained: str = setting(
+        "its weights: a tag of open_clip (openai, openai@REVISION), or a local file"
+    )
     topk: int = setting("tokens SHELM retrieves and reads at a step", low=1, high=16_384)
     embeddings: str | None = setting(
         "file of prepare_embeddings.py for SHELM; null: the one in data/ by its name"

@@ -1,8 +1,13 @@
 """The exceptions that a program answers with one line and an exit status."""
 
 import difflib
+import os
+import re
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+
+LEAST_LIKENESS = 0.6  # of a suggested name, from 0 to 1
+SHORTEST_PART, MOST_SUGGESTED = 3, 3
 
 
 class UserError(Exception):
@@ -39,9 +44,47 @@ class Interrupted(Exception):
 
 
 def suggestion(name: str, allowed: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" for the closest of the allowed names, or an empty string."""
-    matches = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.6)
-    return f" Did you mean '{matches[0]}'?" if matches else ""
+    """Return " Did you mean 'x'?" for the closest of the allowed names, or an empty string.
+
+    Case, punctuation, a version at the end (-v0) and what all names begin with ("MiniGrid-") do
+    not count. Of names that hold the given one as a part up to three are told.
+    """
+    names = list(allowed)
+    given, *stems = _stems([name, *names])
+    closest = _same(given, stems) or _containing(given, stems) or _alike(given, stems)
+    found = [f"'{names[number]}'" for number in closest]
+    if len(found) > 1:
+        found = [f"{', '.join(found[:-1])} or {found[-1]}"]
+    return f" Did you mean {found[0]}?" if found else ""
+
+
+def _stems(names: Sequence[str]) -> list[str]:
+    """Return what tells names apart."""
+    plain = [re.sub(r"-v\d+$", "", name.casefold()) for name in names]
+    beginning = re.sub(r"[^-_/]*$", "", os.path.commonprefix(plain))  # noqa: RUF071 (no paths)
+    return [re.sub(r"[\W_]+", "", name.removeprefix(beginning)) for name in plain]
+
+
+def _same(given: str, stems: list[str]) -> list[int]:
+    return [stems.index(given)] if given and given in stems else []
+
+
+def _containing(given: str, stems: list[str]) -> list[int]:
+    """Return the numbers of stems that begin with a part or, where none does, hold it."""
+    if len(given) < SHORTEST_PART:
+        return []
+    places = {number: stem.find(given) for number, stem in enumerate(stems)}
+    begin = [number for number, place in places.items() if place == 0]
+    hold = [number for number, place in places.items() if place > 0]
+    return (begin or hold)[:MOST_SUGGESTED]
+
+
+def _alike(given: str, stems: list[str]) -> list[int]:
+    """Return the number of the stem that shares most with a given one, the first of equal ones."""
+    matches = difflib.get_close_matches(given, stems, n=len(stems) or 1, cutoff=LEAST_LIKENESS)
+    shares = {stem: difflib.SequenceMatcher(None, stem, given).ratio() for stem in matches}
+    best = max(shares.values(), default=None)
+    return [number for number, stem in enumerate(stems) if shares.get(stem, -1) == best][:1]
 
 
 def raise_all(*checks: Callable[[], object]) -> None:

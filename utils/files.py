@@ -1,5 +1,7 @@
-"""Files that are written whole or not at all, and read without waiting for ever."""
+"""Files written whole or not at all, by one process at a time, and read without waiting."""
 
+import fcntl
+import logging
 import os
 import shutil
 import stat
@@ -7,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedRandom
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -20,8 +24,9 @@ def written_whole(path: Path, previous: Path | None = None) -> Iterator[Buffered
         previous: Where the file that stands there now is kept; None overwrites it.
     """
     partial = path.with_name(path.name + ".partial")
+    partial.unlink(missing_ok=True)  # what a killed process has left, or a link to elsewhere
     try:
-        with partial.open("w+b") as file:
+        with partial.open("x+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -73,6 +78,40 @@ def keep_copy(path: Path) -> Path:
         number += 1
     shutil.copyfile(path, copy)
     return copy
+
+
+@contextmanager
+def alone_with(path: Path) -> Iterator[None]:
+    """Keep other processes from working on a file, waiting first while another one does.
+
+    A lock stands beside the file meanwhile; what a killed process leaves of it locks nothing.
+
+    Args:
+        path: What is worked on; it need not exist, but its folder.
+    """
+    lock = path.with_name(path.name + ".lock")
+    while True:
+        with lock.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                log.info("%s: waiting for another process that is making it", path)
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if not _is_still(lock, file.fileno()):  # the other one has removed it at its end
+                continue
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+            return
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """Return whether an open file is the one that stands under a name."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def name_also(path: Path, other: Path) -> None:

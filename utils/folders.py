@@ -6,6 +6,16 @@ from pathlib import Path
 from utils.errors import UserError
 
 
+def check_without_links(folder: Path) -> None:
+    """Raise UserError where a run folder holds a symbolic link, which may lead anywhere."""
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if entry.is_symlink():
+            raise UserError(
+                f"{entry}: a link to {os.readlink(entry)}, and a run folder may not lead out of "
+                "itself. Put the file itself in its place, or remove the link"
+            )
+
+
 def check_writable(folder: Path, name: str) -> None:
     """Raise UserError unless the folder, or the nearest there is above it, can be written into.
 

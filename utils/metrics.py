@@ -3,6 +3,7 @@
 import csv
 import errno
 import logging
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -27,7 +28,8 @@ class MetricsWriter:
     """Writes metrics.csv and TensorBoard events into a run folder, and what else is configured.
 
     The columns of the CSV are those of the first row, and behind them what later versions of the
-    program add; every row is flushed when written.
+    program add; every row is flushed when written. NaN stands for what there is nothing to say of:
+    it leaves its cell empty and is no point of a curve elsewhere.
 
     Args:
         folder: The run's.
@@ -52,12 +54,12 @@ class MetricsWriter:
         """
         if os.fstat(self._file.fileno()).st_nlink == 0:
             raise OSError(errno.ENOENT, "removed while the run went on", str(self._path))
-        row = {STEPS: env_steps, **metrics}
-        self._add_columns([name for name in row if name not in self._columns])
-        csv.DictWriter(self._file, self._columns).writerow(row)
+        self._add_columns([name for name in (STEPS, *metrics) if name not in self._columns])
+        known = {name: value for name, value in metrics.items() if not math.isnan(value)}
+        csv.DictWriter(self._file, self._columns).writerow({STEPS: env_steps, **known})
         self._file.flush()
         for logger in self._loggers:
-            logger.write(env_steps, metrics)
+            logger.write(env_steps, known)
 
     def show(self, env_steps: int, media: Media) -> None:
         """Add pictures and texts, which have no place in the CSV."""

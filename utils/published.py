@@ -2,9 +2,17 @@
 
 from pathlib import Path
 
-from utils.config import load_config
+from utils.config import Config, load_config
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+MEM_LEN_IGNORED_FOR = ("HELM", "HELMv2")
+MEM_LEN_RAN = 511
+NOTE = (
+    f"* The released code ignored mem_len for {' and '.join(MEM_LEN_IGNORED_FOR)} and ran "
+    f"{MEM_LEN_RAN}, and so did the\n"
+    f"  published results. Here it is read; --var mem_len={MEM_LEN_RAN} runs what they ran. "
+    "See configs/README.md"
+)
 
 
 def published_configs() -> list[Path]:
@@ -14,13 +22,23 @@ def published_configs() -> list[Path]:
 
 def published_table() -> str:
     """Return one line for every published experiment, for `main.py --list-configs`."""
-    rows = [("settings file", "agent", "environment", "steps")]
+    rows = [("settings file", "agent", "environment", "steps", "mem_len")]
     for path in published_configs():
         config = load_config(path)
         place = str(path.relative_to(CONFIGS.parent))
-        rows.append((place, config.model, config.env, f"{config.n_steps:,}"))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return "\n".join(
+        rows.append((place, config.model, config.env, f"{config.n_steps:,}", _mem_len(config)))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    lines = [
         f"{place:{widths[0]}}  {model:{widths[1]}}  {env:{widths[2]}}  {steps:>{widths[3]}}"
-        for place, model, env, steps in rows
-    )
+        f"  {mem_len:>{widths[4]}}".rstrip()
+        for place, model, env, steps, mem_len in rows
+    ]
+    return "\n".join([*lines, "", NOTE])
+
+
+def _mem_len(config: Config) -> str:
+    """Return the tokens an agent remembers, marked where the published run had others."""
+    if "HELM" not in config.model:
+        return ""
+    ran_others = config.model in MEM_LEN_IGNORED_FOR and config.mem_len != MEM_LEN_RAN
+    return f"{config.mem_len}{'*' if ran_others else ' '}"

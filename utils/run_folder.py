@@ -19,6 +19,8 @@ from typing import Any
 from utils.config import WITHOUT_EFFECT, Config, config_from_dict, read_json_object
 from utils.errors import UserError
 from utils.files import keep_copy, open_without_waiting, written_whole
+from utils.folders import check_without_links
+from utils.named_files import say_named_files
 from utils.run_description import basis_differences, command, describe_basis, describe_run, now
 
 EXPERIMENTS = Path("experiments")
@@ -119,6 +121,18 @@ def recorded_config(folder: Path) -> Config:
     if not path.is_file():
         raise UserError(f"{folder}: not a run folder, it has no {SETTINGS}. Name one of main.py's")
     return config_from_dict(read_json_object(path), str(path))
+
+
+def resumed_config(folder: Path) -> Config:
+    """Return the settings of a run that goes on, saying what they make the program read.
+
+    Raises:
+        UserError: as `recorded_config`, or the folder holds links.
+    """
+    check_without_links(folder)
+    config = recorded_config(folder)
+    say_named_files(config, folder / SETTINGS)
+    return config
 
 
 @contextmanager

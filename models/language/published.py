@@ -35,7 +35,10 @@ EMBEDDED = {
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     )
 }
-HUB_NAMES = {"transfo-xl-wt103": "transfo-xl/transfo-xl-wt103"}
+# The revision is the one that the documentation of the transformers library names.
+HUB_NAMES = {
+    "transfo-xl-wt103": "transfo-xl/transfo-xl-wt103@40a186da79458c9f9de846edfaea79c412137f97"
+}
 OFFLINE_CHOICES = (
     f"Without a connection: {', '.join(EMBEDDED)} (installed with this project), or a local folder "
     f"with config.json, {' or '.join(WEIGHT_FILES)}, and one of {', '.join(READERS)}"
@@ -115,10 +118,16 @@ class ModelFiles(ABC):
         if not path.name.endswith(INDEX):
             return [path]
         try:
-            names = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
+            names = sorted(set(json.loads(path.read_text("utf-8"))["weight_map"].values()))
+            leading_out = [name for name in names if Path(name).name != name]
         except Exception as error:  # not JSON, or JSON of another shape
             raise UserError(f"{path}: not a readable index of weights, fetch it again.") from error
-        return [self.find(name) for name in sorted(names)]
+        if leading_out:
+            raise UserError(
+                f"{path}: names weights outside its folder, '{leading_out[0]}'. "
+                "An index names files beside it; fetch it again."
+            )
+        return [self.find(name) for name in names]
 
 
 class LocalModel(ModelFiles):

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import main as main_program
-from models.prompt_embeddings import PromptEmbeddings
+from models.prompt_embeddings import CHECKSUM, PromptEmbeddings
 from tests.bad_inputs.harness import settings
 from tests.published_models import tiny_bert_folder
 from tests.tiny_clip import tiny_clip, tiny_embeddings
@@ -275,8 +275,12 @@ def embeddings(folder):
         "objects": {"tokens": np.array([Intruder()], dtype=object)},
     }
     for name, change in changes.items():
-        np.savez(folder / f"{name}.npz", **(good | change))
+        arrays = good | change
+        del arrays[CHECKSUM]
+        PromptEmbeddings(**arrays).write(folder / f"{name}.npz")  # its checksum is right
     np.savez(folder / "incomplete.npz", **{k: v for k, v in good.items() if k != "ids"})
+    np.savez(folder / "changed.npz", **(good | {"embeddings": good["embeddings"] + 1}))
+    np.savez(folder / "no checksum.npz", **{k: v for k, v in good.items() if k != CHECKSUM})
     assert PromptEmbeddings.read(tiny_embeddings())
 
 

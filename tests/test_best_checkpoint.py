@@ -1,0 +1,183 @@
+"""Which agent of a run is kept as its best, and what a run says of its returns."""
+
+import csv
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from models import build_agent
+from tests.agents import small_config, spaces
+from tests.counting import CountingEnv
+from trainers import ppo
+from trainers.checkpoint import BEST, load_checkpoint
+from trainers.ppo import PPOTrainer
+from trainers.run_state import restore, run_state
+from trainers.summary import Summary
+
+N_ENVS, LENGTH = 4, 2
+STEPS = 50  # of a rollout, in which 100 episodes end
+ROLLOUT = N_ENVS * STEPS
+
+
+class ScoredEnv(CountingEnv):
+    """Episodes of one length; all of a rollout have the same return, the next of `scores`."""
+
+    def __init__(self, scores, length=LENGTH):
+        super().__init__([length] * N_ENVS)
+        self.scores, self.n_steps = scores, 0
+
+    def step(self, actions):
+        *what, info = super().step(actions)
+        score = self.scores[self.n_steps // STEPS]
+        self.n_steps += 1
+        info["episode"] |= {"r": np.full(N_ENVS, float(score))}
+        return (*what, info)
+
+
+def trainer_of(scores, length=LENGTH, n_rollouts=None, showcase=None):
+    config = small_config(
+        model="CNN-PPO",
+        n_envs=N_ENVS,
+        n_rollout_steps=STEPS,
+        n_batches=1,
+        n_epochs=1,
+        n_steps=ROLLOUT * (n_rollouts or len(scores)),
+        checkpoint_minutes=0,
+    )
+    return PPOTrainer(
+        config, build_agent(config, *spaces()), ScoredEnv(scores, length), None, showcase
+    )
+
+
+def train(folder, scores, **how):
+    """Return the rollout whose agent is the best, and the summary, of a run with these returns."""
+    summary = trainer_of(scores, **how).train(folder)
+    return load_checkpoint(folder / BEST)["env_steps"] / ROLLOUT, summary
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [
+        ([1, 3, 2], 2),
+        ([3, 3, 2], 2),  # ties go to the newer
+        ([3, 2, 3], 3),
+        ([-50, -27, -30], 2),
+        ([2, 1, 0], 1),
+    ],
+)
+def test_the_best_agent_is_the_newest_with_the_highest_mean_of_100_episodes(tmp_path, scores, best):
+    rollout, summary = train(tmp_path, scores)
+    assert rollout == best
+    assert summary.best_return == max(scores)
+
+
+def test_what_few_episodes_returned_does_not_count(tmp_path):
+    # 32, 32 and 36 episodes end in the first three rollouts.
+    rollout, summary = train(tmp_path, [5, -10, -20, -20, -30], length=6)
+    assert rollout == 3
+    assert summary.best_return == pytest.approx((32 * 5 + 32 * -10 + 36 * -20) / 100)
+
+
+@pytest.mark.parametrize("length", [6, 10_000])  # some episodes end, none does
+def test_the_best_of_a_run_without_100_episodes_is_its_newest_agent(tmp_path, length):
+    rollout, summary = train(tmp_path, [5, 1], length=length)
+    assert rollout == 2
+    assert summary.best_return == -math.inf
+
+
+def test_the_best_agent_is_kept_as_it_collected_the_episodes(tmp_path, monkeypatch):
+    acted = []
+
+    def update(self, rollout, permutations=None):
+        acted.append({name: value.clone() for name, value in self.agent.state_dict().items()})
+        return original(self, rollout, permutations)
+
+    original = PPOTrainer.update
+    monkeypatch.setattr(PPOTrainer, "update", update)
+    train(tmp_path, [1, 3, 2])
+    kept = load_checkpoint(tmp_path / BEST)["agent"]
+    assert all(torch.equal(kept[name], acted[1][name]) for name in kept)
+    assert not all(torch.equal(kept[name], acted[2][name]) for name in kept)
+
+
+def test_a_resumed_run_knows_what_was_best(tmp_path):
+    first = trainer_of([3, 2], n_rollouts=1)
+    first.train(tmp_path)
+    for kept, best in ((True, 1), (False, 2)):  # earlier versions kept another best
+        state = run_state(first)
+        if not kept:
+            del state["progress"]["best_return"]
+        second = trainer_of([2], n_rollouts=2)
+        restore(second, state, str(tmp_path))
+        second.train(tmp_path)
+        assert load_checkpoint(tmp_path / BEST)["env_steps"] / ROLLOUT == best
+
+
+def rows(folder):
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_before_an_episode_has_ended_there_is_no_mean_return(tmp_path):
+    train(tmp_path, [0, 7, 7], length=60)  # all end in the second rollout
+    means = [row["rollout/return_mean"] for row in rows(tmp_path)]
+    assert means == ["", "7.0", "7.0"]
+    assert [row["rollout/length_mean"] for row in rows(tmp_path)] == ["", "60.0", "60.0"]
+    events = EventAccumulator(str(tmp_path)).Reload()
+    shown = [event.step for event in events.Scalars("rollout/return_mean")]
+    assert shown == [2 * ROLLOUT, 3 * ROLLOUT]
+
+
+def test_the_published_mean_return_is_padded_with_zeros(tmp_path):
+    class Staggered(ScoredEnv):
+        def __init__(self):
+            super().__init__([8, 8])
+            self.lengths = np.array([40, 60, 60, 60])
+
+    trainer = trainer_of([8, 8])
+    trainer.env = Staggered()
+    trainer.train(tmp_path)
+    columns = ("rollout/return_mean", "rollout/return_mean_padded", "rollout/n_episodes")
+    found = [[row[name] for name in columns] for row in rows(tmp_path)]
+    assert found == [["8.0", "2.0", "1"], ["8.0", "8.0", "5"]]
+
+
+def test_the_time_of_a_run_holds_its_pauses(tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(ppo, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+
+    def look(rollout, is_last):
+        clock.now += 60.0
+        return {}
+
+    original = PPOTrainer.update
+
+    def update(self, rollout, permutations=None):
+        clock.now += 2.0
+        return original(self, rollout, permutations)
+
+    monkeypatch.setattr(PPOTrainer, "update", update)
+    trainer = trainer_of([1, 1], showcase=look)
+    trainer.seconds = 1000.0  # of an earlier part
+    clock.now = 500.0  # until here the environments were made
+    assert trainer.train(tmp_path).seconds == 1000 + 2 * (2 + 60)
+    assert [row["time/seconds"] for row in rows(tmp_path)] == ["1002.0", "1064.0"]
+    assert {row["time/fps"] for row in rows(tmp_path)} == {str(ROLLOUT / 2)}
+
+
+def line_of(**changes):
+    known = {"env_steps": 100, "seconds": 2.0, "mean_return": 0.5, "best_return": 0.75}
+    summary = Summary(**(known | {"n_episodes": 250, "n_averaged": 100} | changes))
+    return summary.report("folder").splitlines()[1].strip()
+
+
+def test_a_summary_says_over_which_episodes_it_averages():
+    assert line_of() == "mean return       0.500 (best 0.750) over the last 100 episodes"
+    few = line_of(n_episodes=37, best_return=-math.inf)
+    assert few == "mean return       0.500 over all 37 episodes"
+    none = line_of(n_episodes=0, mean_return=math.nan, best_return=-math.inf)
+    assert none == "mean return       none, no episode has ended"

@@ -1,0 +1,160 @@
+"""Run folders, checkpoints and models that somebody else has made."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import eval as eval_program
+import main as main_program
+from analysis import __main__ as analysis
+from models.language.published import find_model
+from models.prompt_embeddings import embeddings_file
+from tests.agents import small_config
+from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
+from tests.tiny_clip import tiny_settings
+from utils.errors import UserError
+from utils.files import written_whole
+from utils.named_files import say_named_files
+from utils.run_folder import create_run_folder
+
+TINY = {
+    "env": "RandomMaze-v0",
+    "n_steps": 32,
+    "n_envs": 2,
+    "n_rollout_steps": 16,
+    "n_batches": 2,
+    "n_epochs": 1,
+    "media_minutes": None,
+}
+
+
+@pytest.fixture
+def received(in_empty_folder):
+    """Return the folder of a run that has begun, and a file elsewhere."""
+    folder = create_run_folder(small_config(**TINY, model="CNN-PPO"), "received", [])
+    Path("elsewhere").write_text("precious\n")
+    return folder
+
+
+def train(model, **changes):
+    settings = (
+        TINY
+        | {"model": model, "device": "cpu", "media_minutes": "null"}
+        | tiny_settings(model)
+        | changes
+    )
+    command = [f"--var={key}={value}" for key, value in settings.items()]
+    assert main_program.main([*command, "--run-id", "received"]) == 0
+    (folder,) = Path("experiments").glob("*/*/received")
+    return folder
+
+
+def test_a_run_that_goes_on_says_which_files_its_settings_make_it_read(in_empty_folder, capsys):
+    changes = TINY | {"model": "HELM", "language_model": str(TRANSFORMER_XL)}
+    folder = create_run_folder(small_config(**changes), "received", [])
+    assert main_program.main(["--resume", str(folder)]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == f"as {folder}/config.json says, reading language_model={TRANSFORMER_XL}"
+
+
+def test_playing_and_analysing_say_which_files_a_checkpoint_makes_them_read(
+    in_empty_folder, capsys
+):
+    folder = train("SHELM")
+    expected = tiny_settings("SHELM")
+    names = ("language_model", "clip_pretrained", "embeddings")
+    line = f"as {folder}/ckpt_last.pt says, reading "
+    line += ", ".join(f"{name}={expected[name]}" for name in names)
+    (folder / "ckpt_best.pt").unlink(missing_ok=True)
+    capsys.readouterr()
+    assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == line
+    assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes=1", "--random"]) == 0
+    assert "reading" not in capsys.readouterr().out
+    assert analysis.main(["words", str(folder), "--n-episodes", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == line
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"model": "HELM"}, ""),
+        ({"model": "SHELM"}, ""),
+        ({"model": "HELM", "language_model": "transfo-xl-wt103"}, ""),
+        ({"model": "HELM", "language_model": "a/b"}, "language_model=a/b"),
+        ({"model": "HELM", "language_model": "file"}, "language_model=file"),
+        ({"model": "CNN-PPO", "language_model": "file", "clip_pretrained": "file"}, ""),
+        ({"model": "HELMv2", "clip_pretrained": "file"}, "clip_pretrained=file"),
+        ({"model": "HELMv2", "clip_pretrained": "openai"}, ""),
+        ({"model": "SHELM", "embeddings": "file"}, "embeddings=file"),
+        ({"env": "ContinuousRecognition-v0", "stimuli": "file"}, "stimuli=file"),
+        ({"env": "RandomMaze-v0", "stimuli": "file"}, ""),
+        ({"model": "HELM", "language_model": "a/\x1b[2Jb"}, r"language_model=a/\x1b[2Jb"),
+    ],
+)
+def test_only_what_leads_to_a_file_and_is_read_is_said(changes, line, in_empty_folder, capsys):
+    Path("file").touch()
+    say_named_files(small_config(**changes), Path("it"))
+    assert capsys.readouterr().out == (f"as it says, reading {line}\n" if line else "")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["metrics.csv", "lock", "run.json.partial", "ckpt_last.pt.partial", "ckpt_last.pt", "wandb"],
+)
+def test_a_link_in_a_run_folder_is_refused_and_what_it_leads_to_stays(name, received, capsys):
+    (received / name).symlink_to(Path("elsewhere").resolve())
+    before = sorted(received.iterdir())
+    for program, command in (
+        (main_program, ["--resume", str(received)]),
+        (eval_program, ["--ckpt-path", str(received)]),
+        (analysis, ["attention", str(received)]),
+    ):
+        assert program.main(command) == 2
+        captured = capsys.readouterr()
+        assert captured.err.startswith(f"{received / name}: a link to ")
+        assert captured.err.count("\n") == 1
+        assert captured.out == ""
+    assert Path("elsewhere").read_text() == "precious\n"
+    assert sorted(received.iterdir()) == before
+
+
+def test_a_settings_file_that_is_a_link_is_refused(received, capsys):
+    (received / "config.json").rename("settings.json")
+    (received / "config.json").symlink_to(Path("settings.json").resolve())
+    assert main_program.main(["--resume", str(received)]) == 2
+    assert "config.json: a link to" in capsys.readouterr().err
+
+
+def test_a_run_folder_may_itself_be_reached_by_a_link(received):
+    Path("mine").symlink_to(received.resolve())
+    assert main_program.main(["--resume", "mine"]) == 0
+
+
+@pytest.mark.parametrize("existing", [True, False])
+def test_what_is_written_never_follows_a_link(existing, in_empty_folder):
+    if existing:
+        Path("elsewhere").write_text("precious")
+    Path("result.partial").symlink_to("elsewhere")
+    with written_whole(Path("result")) as file:
+        file.write(b"mine")
+    assert Path("result").read_bytes() == b"mine"
+    assert not Path("result").is_symlink()
+    assert Path("elsewhere").exists() == existing
+    assert not existing or Path("elsewhere").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["../other/model.safetensors", "/etc/hostname", "a/b.bin", 3, [1]])
+def test_an_index_of_weights_stays_in_its_folder(name, tmp_path):
+    folder = tiny_bert_folder(tmp_path / "model")
+    tiny_bert_folder(tmp_path / "other")
+    (folder / "model.safetensors").unlink()
+    index = {"weight_map": {"embeddings.word_embeddings.weight": name}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match=r"index\.json: (names weights outside|not a readable)"):
+        find_model(folder).weights()
+
+
+def test_the_name_of_an_encoder_is_no_path(tmp_path):
+    assert embeddings_file("../../x", "a/b", "minigrid", tmp_path).parent == tmp_path
