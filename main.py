@@ -1,5 +1,8 @@
 """Train an agent: settings → environments, agent, trainer → run folder."""
 
+import utils.starting  # noqa: F401
+
+# isort: split
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -16,6 +19,7 @@ from envs import check_env_name, make_vector_env
 from models import agent_class, build_agent, resolve_device
 from trainers.ppo import PPOTrainer
 from trainers.ranks import Ranks, joined_ranks
+from trainers.rollout import check_rollout_fits
 from trainers.run_state import own_checkpoint
 from utils.command_line import run_program
 from utils.config import Config, load_config
@@ -76,6 +80,7 @@ def trainer_of(config: Config, ranks: Ranks) -> Iterator[PPOTrainer]:
     ranks.say(f"{config.model} on {config.env}, device {config.device}")
     seed_everything(config.seed, config.deterministic)
     with closing(make_vector_env(share := ranks.share(config), share.seed)) as env:
+        ranks.first_does(lambda: check_rollout_fits(share, env.single_observation_space.shape))
         agent = build_agent(config, env.single_observation_space, env.single_action_space)
         yield PPOTrainer(config, agent, env, ranks, configured_showcase(config, agent))
 

@@ -112,7 +112,7 @@ def test_a_resumed_run_knows_what_was_best(tmp_path):
         if not kept:
             del state["progress"]["best_return"]
         second = trainer_of([2], n_rollouts=2)
-        restore(second, state)
+        restore(second, state, str(tmp_path))
         second.train(tmp_path)
         assert load_checkpoint(tmp_path / BEST)["env_steps"] / ROLLOUT == best
 

@@ -1,5 +1,8 @@
 import dataclasses
 import json
+import os
+import subprocess
+from contextlib import suppress
 
 import pytest
 
@@ -129,3 +132,37 @@ def test_a_run_from_before_a_setting_without_effect_can_still_be_read():
     del values["media_minutes"], values["wandb"]
     config = config_from_dict(values | {"wandb_project": "mine"}, "old.pt")
     assert (config.media_minutes, config.wandb_project) == (load_config().media_minutes, "mine")
+
+
+@pytest.mark.parametrize("name", ["stimuli", "embeddings"])
+def test_null_on_the_command_line_is_no_text_where_a_text_may_be_missing(name):
+    assert getattr(load_config(overrides=[f"{name}=null"]), name) is None
+    assert getattr(load_config(overrides=[f"{name}=./null"]), name) == "./null"
+    assert load_config(overrides=["wandb_project=null"]).wandb_project == "null"
+
+
+def test_a_pipe_gives_settings_and_keeps_nobody_waiting(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UserError, match="a pipe that nobody writes to"):
+        load_config(pipe)
+    with subprocess.Popen(["sh", "-c", f"exec > {pipe}; sleep 0.3; echo '{{\"gamma\": 0.5}}'"]):
+        while True:  # until the other end is open
+            with suppress(UserError):
+                assert load_config(pipe).gamma == 0.5
+                break
+
+
+def test_settings_without_end_are_refused():
+    with pytest.raises(UserError, match="more than 16,777,216 bytes"):
+        load_config("/dev/zero")
+
+
+@pytest.mark.parametrize("name", ["stimuli", "language_model", "wandb_project"])
+def test_a_name_that_is_no_unicode_is_refused(name, tmp_path):
+    with pytest.raises(UserError, match="is not text in UTF-8"):
+        load_config(overrides=[f"{name}=mod\udcffel"])
+    (tmp_path / "mine.json").write_text(f'{{"{name}": "\\udcff"}}')
+    with pytest.raises(UserError, match="is not text in UTF-8"):
+        load_config(tmp_path / "mine.json")
+    assert getattr(load_config(overrides=[f"{name}=modèl"]), name) == "modèl"

@@ -1,7 +1,10 @@
+import pytest
 import torch
 
 from models.agent import Step
-from trainers.rollout import Rollout
+from tests.agents import small_config
+from trainers.rollout import Rollout, check_rollout_fits
+from utils.errors import UserError
 
 
 def numbered_rollout(n_steps=4, n_envs=3):
@@ -68,3 +71,10 @@ def test_an_image_seen_twice_is_passed_on_once():
     (batch,) = rollout.minibatches([torch.tensor([3, 4, 5, 3])])
     assert len(batch.images) == 2
     assert batch.images.images[batch.image_of, 0, 0, 0].tolist() == [4, 4, 5, 4]
+
+
+def test_a_rollout_that_no_memory_holds_is_refused(monkeypatch):
+    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4, "SC_PHYS_PAGES": 20}[name])
+    check_rollout_fits(small_config(n_envs=2, n_rollout_steps=10), (2, 2, 1))
+    with pytest.raises(UserError, match="the 2x2x1 images of 2 x 11 steps"):
+        check_rollout_fits(small_config(n_envs=2, n_rollout_steps=11), (2, 2, 1))

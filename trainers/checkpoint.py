@@ -11,7 +11,6 @@ a dictionary of tensors, numbers and text. Every checkpoint holds
 and ckpt_last.pt all else that a run needs to go on (trainers/run_state.py).
 """
 
-import dataclasses
 import hashlib
 import logging
 import os
@@ -19,20 +18,25 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import torch
+from typing import Any
 
 from models.agent import Agent
-from utils.config import WITHOUT_EFFECT, Config
+from utils.config import Config
 from utils.errors import UserError
 from utils.files import name_also, written_whole
 from utils.folders import check_without_links
-from utils.run_folder import is_finished, note_end, resume_command
-from utils.saved_tensors import load_saved
+from utils.run_folder import (
+    check_settings,
+    is_finished,
+    note_end,
+    recorded_settings,
+    resume_command,
+)
+from utils.saved_tensors import load_saved, save_tensors
 
 FORMAT = 2
 HELD_BY_ALL = ("config", "agent", "weights", "env_steps")
+HELD_BY_LAST = ("optimizer", "progress", "episodes", "advantages", "env", "random")
 BEST, LAST, PREVIOUS = "ckpt_best.pt", "ckpt_last.pt", "ckpt_last.previous.pt"
 HEADER = "HELM checkpoint {:03d} sha256 {}\n"
 UNWRITTEN = HEADER.format(FORMAT, "-" * 64).encode()
@@ -50,7 +54,7 @@ def save_checkpoint(path: Path, state: dict[str, Any], previous: Path | None = N
     """
     with written_whole(path, previous) as file:
         file.write(UNWRITTEN)
-        _torch_save(state, file)
+        save_tensors(state, file)
         file.seek(len(UNWRITTEN))
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)
@@ -70,6 +74,8 @@ def find_checkpoint(path: Path, option: str = "--ckpt-path") -> Path:
         raise UserError(
             f"{option} {path}: no such file or folder. Name a run folder or a checkpoint"
         )
+    if not os.path.isdir(path):
+        raise UserError(f"{option} {path}: neither a file nor a folder")
     check_without_links(path)
     for name in (BEST, LAST, PREVIOUS):
         if (path / name).is_file():
@@ -86,7 +92,7 @@ def last_checkpoint(folder: Path) -> dict[str, Any] | None:
     A damaged last one gives its place to the one before, which the next would else push out.
 
     Raises:
-        UserError: there are checkpoints, and all are damaged.
+        UserError: there are checkpoints, and all are damaged or hold no run.
     """
     problems = []
     for path in (folder / LAST, folder / PREVIOUS):
@@ -94,6 +100,7 @@ def last_checkpoint(folder: Path) -> dict[str, Any] | None:
             continue
         try:
             checkpoint = load_checkpoint(path)
+            _check_goes_on(checkpoint, path)
         except UserError as error:
             problems.append(error)
             continue
@@ -119,17 +126,9 @@ def unfinished_checkpoint(folder: Path, config: Config, n_ranks: int = 1) -> dic
         raise UserError(f"{folder}: a run with save_ckpt=false cannot go on. Begin another")
     checkpoint = last_checkpoint(folder)
     if checkpoint is None:
+        check_settings(folder, config, recorded_settings(folder), "run.json")
         return None
-    changed = [
-        name
-        for name, value in dataclasses.asdict(config).items()
-        if name not in WITHOUT_EFFECT and checkpoint["config"].get(name) != value
-    ]
-    if changed:
-        raise UserError(
-            f"{folder}: config.json differs from the checkpoint in {', '.join(changed)}. "
-            "Restore it, or begin another run"
-        )
+    check_settings(folder, config, checkpoint["config"], "the checkpoint")
     made_by = 1 + len(checkpoint.get("other_ranks", []))
     if made_by != n_ranks:
         raise UserError(
@@ -144,6 +143,16 @@ def unfinished_checkpoint(folder: Path, config: Config, n_ranks: int = 1) -> dic
             f"{shlex.join(['python', 'eval.py', '--ckpt-path', str(folder)])}"
         )
     return checkpoint
+
+
+def _check_goes_on(checkpoint: Mapping[str, Any], path: Path) -> None:
+    """Raise UserError where a checkpoint holds an agent, but not the run it was trained in."""
+    missing = [name for name in HELD_BY_LAST if name not in checkpoint]
+    if missing:
+        raise UserError(
+            f"{path}: holds an agent to play with, as {BEST} does, but not what a run needs to go "
+            f"on ({', '.join(missing)}). Restore the run's own {LAST}"
+        )
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -205,16 +214,6 @@ def check_weights(checkpoint: Mapping[str, Any], found: Mapping[str, str], sourc
                 f"{source}: made with another {setting}, '{checkpoint['config'].get(setting)}' "
                 f"with sha256 {before[:12]}... (here {here[:12]}...). Restore those weights"
             )
-
-
-def _torch_save(state: dict[str, Any], file: BinaryIO) -> None:
-    """Write like `torch.save`, which hides an error of the disk behind one of its own."""
-    try:
-        torch.save(state, file)
-    except RuntimeError as error:
-        if isinstance(error.__context__, OSError):
-            raise error.__context__ from None
-        raise
 
 
 def _read(path: Path) -> Any:

@@ -153,14 +153,15 @@ class PPOTrainer:
         Raises:
             UserError: the checkpoint was made with other pretrained parts.
         """
-        exactly = True
+        same_episodes = True
         if checkpoint is not None:
             check_weights(checkpoint, self.agent.fingerprints(), str(folder))
-            exactly = restore(self, checkpoint)
+            same_episodes = restore(self, checkpoint, str(folder))
+        differences: list[str] = []
         if self.ranks.first:
             with guarded(folder):
-                note_resumption(folder, self.env_steps, exactly)
-        how = "exactly" if exactly else "in new episodes"
+                differences = note_resumption(folder, self.env_steps, same_episodes)
+        how = f"not exactly: {'; '.join(differences)}" if differences else "exactly"
         return f"going on after {self.env_steps:,} steps, {how}"
 
     def first_scene(self, seed: int) -> Scene:
@@ -402,7 +403,9 @@ class PPOTrainer:
                 yield None
             return
         with guarded(folder):
-            with MetricsWriter(folder, self.config, self.env_steps) as writer:
+            n_rollouts = self.n_epochs_done // self.config.n_epochs
+            logged = n_rollouts * self.n_envs * self.config.n_rollout_steps
+            with MetricsWriter(folder, self.config, logged) as writer:
                 yield writer
             note_end(folder)
 

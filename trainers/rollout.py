@@ -3,7 +3,9 @@
 Samples are numbered environment by environment: n * T + t.
 """
 
-from collections.abc import Iterable, Iterator
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,13 +14,41 @@ from torch import Tensor
 
 from models.agent import Batch, Memory, Step
 from trainers.losses import generalized_advantages
+from utils.config import Config
 from utils.distinct_images import DistinctImages
+from utils.errors import UserError
 from utils.image_hash import first_occurrences, image_hashes
 
+GIB = 2**30
 STORED = (
     *("observations", "starts", "actions", "log_probs", "values", "context"),
     *("rewards", "continues"),
 )
+
+
+def check_rollout_fits(config: Config, image_shape: Sequence[int] | None) -> None:
+    """Raise UserError where the images of a rollout alone are more than a machine's memory.
+
+    Args:
+        config: `n_envs` are those of this process.
+        image_shape: (C, H, W)
+    """
+    n_bytes_here = _memory(config.device)
+    n_bytes = config.n_envs * config.n_rollout_steps * math.prod(image_shape or ())
+    if n_bytes > n_bytes_here:
+        size = "x".join(map(str, image_shape or ()))
+        raise UserError(
+            f"n_rollout_steps: the {size} images of {config.n_envs} x {config.n_rollout_steps} "
+            f"steps take {n_bytes / GIB:.1f} GiB, and there are {n_bytes_here / GIB:.1f}. "
+            "Choose fewer environments or a shorter rollout"
+        )
+
+
+def _memory(device: str) -> int:
+    """Return the bytes of memory of this machine, or of its GPU."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class Scene(NamedTuple):

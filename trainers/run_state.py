@@ -22,6 +22,7 @@ from trainers.evaluation import Episode
 from trainers.ranks import Ranks
 from trainers.rollout import Rollout, Scene
 from utils.config import Config
+from utils.errors import UserError
 from utils.seeding import derived_seed, random_state, set_random_state
 
 if TYPE_CHECKING:
@@ -75,8 +76,23 @@ def own_checkpoint(folder: Path, config: Config, ranks: Ranks) -> dict[str, Any]
     )
 
 
-def restore(trainer: "PPOTrainer", state: dict[str, Any]) -> bool:
-    """Put a run's state into a new trainer; return whether its episodes go on, too."""
+def restore(trainer: "PPOTrainer", state: dict[str, Any], source: str) -> bool:
+    """Put a run's state into a new trainer; return whether its episodes go on, too.
+
+    Raises:
+        UserError: it is not a state of this trainer.
+    """
+    try:
+        return _restore(trainer, state)
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(
+            f"{source}: the checkpoint does not hold a state of this run ({reason}). "
+            "Restore the run's own"
+        ) from error
+
+
+def _restore(trainer: "PPOTrainer", state: dict[str, Any]) -> bool:
     trainer.agent.load_state_dict(state["agent"])
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.advantage_statistics.load_state_dict(state["advantages"])

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from utils.errors import UserError, suggestion
+from utils.files import read_bytes
 
 DEFAULT_FILE = Path(__file__).resolve().parent.parent / "config.json"
 DECAYS = ("none", "linear", "linear_burn_in", "exp")
 MOST_SEED = 2**32 - 1
 MOST_SAMPLES = 2**24
 LONGEST_SHOWN = 100
+MOST_BYTES = 2**24  # of a settings file
 
 
 def setting(
@@ -196,7 +198,8 @@ def config_from_dict(values: Any, source: str) -> Config:
 def read_json_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; no key may stand in it twice."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repetition)
+        text = read_bytes(path, MOST_BYTES).decode()
+        values = json.loads(text, object_pairs_hook=_without_repetition)
     except FileNotFoundError:
         raise UserError(f"{path}: no such settings file") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -272,9 +275,12 @@ def _parse_overrides(overrides: Iterable[str]) -> tuple[dict[str, Any], list[str
 
 
 def _from_text(name: str, text: str) -> Any:
-    """Return the JSON value a command-line text stands for; text fields take it as it is."""
+    """Return the JSON value a command-line text stands for; text fields take it as it is.
+
+    Only null is null where a text may be missing; a file of that name is ./null.
+    """
     if name not in TYPES or str in _members(name):
-        return text
+        return None if text == "null" and name in TYPES and type(None) in _members(name) else text
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -313,8 +319,19 @@ def _as_type(name: str, value: Any) -> Any:
     elif float in allowed and (_is_whole(value) or _is_fraction(value)):
         return _as_float(value)
     elif str in allowed and isinstance(value, str) and value:
+        if not _is_unicode(value):
+            raise ValueError(f"{name}: {_shown(value)} is not text in UTF-8. Rename what it names")
         return value
     raise ValueError(f"{name}: {_shown(value)} is not {_type_name(name)}")
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether a text can be written into files; a name of other bytes cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_whole(value: Any) -> bool:
