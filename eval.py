@@ -1,5 +1,8 @@
 """Play episodes with a trained agent: their returns and lengths, pages and movies to look at."""
 
+import utils.starting  # noqa: F401
+
+# isort: split
 import argparse
 import dataclasses
 import sys
@@ -60,8 +63,8 @@ def play(argv: Sequence[str] | None) -> None:
         played = evaluate(
             player, env, arguments.n_episodes, arguments.greedy, arguments.seed, in_detail
         )
-        recordings = tqdm(played, total=arguments.n_episodes, unit=" episodes")
-        episodes = [files.keep(recording) for recording in recordings]
+        with tqdm(played, total=arguments.n_episodes, unit=" episodes") as recordings:
+            episodes = [files.keep(recording) for recording in recordings]
     finally:
         env.close()
 

@@ -1,5 +1,8 @@
 """Train an agent: settings → environments, agent, trainer → run folder."""
 
+import utils.starting  # noqa: F401
+
+# isort: split
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
@@ -86,12 +89,14 @@ def configured_run(config: RunSettings, ranks: Ranks) -> Iterator[Run]:
     ranks.print(f"{config.model} on {config.env}, device {config.device}")
     seed_everything(config.seed, config.deterministic)
     with closing(make_vector_env(share := ranks.share(config), share.seed)) as env:
+        learner_of = learner_class(config.algorithm)
+        ranks.run_on_first(lambda: learner_of.check_fits(share, env.single_observation_space))
         agent = build_agent(config, env.single_observation_space, env.single_action_space)
         scaling = configured_scaling(
             config.part(ScalingSettings), env.num_envs, scales_rewards(config.env)
         )
         ranks.synchronize(agent, config)
-        learner = learner_class(config.algorithm)(config, agent, ranks)
+        learner = learner_of(config, agent, ranks)
         collector = Collector(env, learner, scaling, ranks)
         yield Run(config, learner, collector, configured_showcase(config, agent))
 

@@ -4,7 +4,11 @@ Runs that differ in their seed alone are averaged, with 95 % bootstrap intervals
 gets its own panel. A picture (PNG and SVG) and its numbers (CSV and Markdown) are written.
 """
 
+import utils.starting  # noqa: F401
+
+# isort: split
 import argparse
+import math
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -16,7 +20,7 @@ from plots.runs import AXES, Group, group_runs, read_runs
 from plots.statistics import NAMES
 from plots.style import save_figure, short_number
 from plots.table import aligned, markdown, write_csv, write_text
-from utils.command_line import Parser, run_program
+from utils.command_line import Parser, finite_number, run_program
 from utils.errors import UserError
 from utils.folders import check_writable
 
@@ -66,7 +70,12 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--metric", metavar="NAME", default=METRIC, help=f"a column of metrics.csv ({METRIC})")
     add("--axis", choices=AXES, default="steps", help="what runs to the right (steps)")
     add("--statistic", choices=NAMES, default="iqm", help="interquartile mean (iqm) or mean")
-    add("--threshold", metavar="SCORE", type=float, help="tell when the curves get there")
+    add(
+        "--threshold",
+        metavar="SCORE",
+        type=finite_number(-math.inf),
+        help="tell when the curves get there",
+    )
     add("--output", metavar="FILE", type=Path, default=Path("curves.png"), help="(curves.png)")
     return parser.parse_args(argv)
 

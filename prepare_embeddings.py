@@ -1,5 +1,8 @@
 """Prepare what SHELM retrieves: the words an image encoder and a language model share, embedded."""
 
+import utils.starting  # noqa: F401
+
+# isort: split
 import argparse
 import sys
 from collections.abc import Sequence

@@ -5,6 +5,9 @@ folder. A run that fails or is killed goes on from its checkpoint, a number of t
 command typed again does only what is missing.
 """
 
+import utils.starting  # noqa: F401
+
+# isort: split
 import argparse
 import dataclasses
 import os
@@ -244,7 +247,7 @@ def draw(jobs: Sequence[Job], output: Path) -> None:
     folders = [str(job.run.folder) for job in jobs]
     swept = swept_settings(job.run for job in jobs)
     apart = ["--by", ",".join(["model", *swept])] if swept else []
-    plot.main([*folders, *apart, "--output", str(output)])
+    plot.plot([*folders, *apart, "--output", str(output)])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """Look into an agent's frozen memory, as the papers do."""
 
+import utils.starting  # noqa: F401
+
+# isort: split
 import argparse
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +18,7 @@ from analysis import attention, distances, layers, words
 from analysis.findings import Findings
 from analysis.source import Choice, Source
 from settings import MOST_SEED
-from utils.command_line import Parser, run_program, whole_number
+from utils.command_line import Parser, finite_number, run_program, whole_number
 from utils.folders import check_writable
 
 EPILOG = """SOURCE is a run folder or checkpoint, whose agent then plays; or episodes that eval.py
@@ -77,7 +80,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         if name == "distances":
             command.add_argument(
                 "--beta",
-                type=float,
+                type=finite_number(0, 1e6),
                 nargs="+",
                 default=distances.BETAS,
                 help="inverse temperatures",

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
@@ -89,7 +89,9 @@ class Source:
             return build_agent(self.config, *_spaces(self.episodes)).eval()
         env = make_vector_env(self.config, self.choice.seed)
         env.close()
-        agent = build_agent(self.config, env.single_observation_space, env.single_action_space)
+        spaces = env.single_observation_space, env.single_action_space
+        self._check_made_for(*spaces)
+        agent = build_agent(self.config, *spaces)
         restore_agent(agent, self._state, str(self.checkpoint))
         return agent.eval()
 
@@ -109,8 +111,20 @@ class Source:
 
     @cached_property
     def episodes(self) -> list[dict[str, np.ndarray]]:
-        """Each episode's arrays by name, [L, ...]."""
-        return [_read(file) for file in self.files] or self._played()
+        """Each episode's arrays by name, [L, ...].
+
+        Raises:
+            UserError: they are not all of images of one size.
+        """
+        episodes = [_read(file) for file in self.files] or self._played()
+        shapes = [episode["observations"].shape[1:] for episode in episodes]
+        for file, shape in zip(self.files, shapes, strict=False):
+            if shape != shapes[0]:
+                raise UserError(
+                    f"{file}: images of {_size(shape)}, and {self.files[0]} has images of "
+                    f"{_size(shapes[0])}. Name episodes of one environment"
+                )
+        return episodes
 
     def images(self, most: int) -> np.ndarray:
         """Return up to `most` different observations of the episodes.  [B, C, H, W] uint8"""
@@ -119,6 +133,21 @@ class Source:
         if len(distinct) <= most:
             return distinct
         return distinct[np.random.default_rng(self.choice.seed).choice(len(distinct), most, False)]
+
+    def _check_made_for(self, observations: Space, actions: Space) -> None:
+        """Raise UserError where the named episodes are not of the agent's environment."""
+        if not self.files:
+            return
+        n_actions = int(cast(Discrete, actions).n)
+        for file, episode in zip(self.files, self.episodes, strict=True):
+            shape, highest = episode["observations"].shape[1:], int(episode["actions"].max())
+            if shape != observations.shape or highest >= n_actions:
+                raise UserError(
+                    f"{file}: images of {_size(shape)} and actions up to {highest}, and "
+                    f"{self.config.env}, where {self.checkpoint} was trained, has images of "
+                    f"{_size(observations.shape or ())} and actions up to {n_actions - 1}. "
+                    "Name episodes of that environment"
+                )
 
     @cached_property
     def _state(self) -> dict[str, Any]:
@@ -146,6 +175,8 @@ def _episode_files(path: Path) -> list[Path]:
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        raise UserError(f"{path}: no such file. Name episodes that eval.py saved, or their folder")
     try:
         with np.load(path, allow_pickle=False) as arrays:
             episode = dict(arrays)
@@ -158,6 +189,10 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     if actions.dtype.kind != "i" or actions.shape != (len(observations),):
         raise UserError(f"{path}: not an episode of eval.py, it has no actions of its steps")
     return episode
+
+
+def _size(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
 
 
 def _spaces(episodes: Iterable[dict[str, np.ndarray]]) -> tuple[Space, Space]:

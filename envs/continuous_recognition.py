@@ -131,7 +131,8 @@ def read_pictures(folder: Path) -> np.ndarray:
     """
     if not os.path.isdir(folder):
         raise UserError(f"stimuli: {folder} is not a folder. Give a folder of images, or null")
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in IMAGE_ENDINGS)
+    images = (file for file in folder.iterdir() if file.suffix.lower() in IMAGE_ENDINGS)
+    files = sorted(file for file in images if file.is_file())
     if len(files) < EPISODE_PICTURES:
         raise UserError(
             f"stimuli: {folder} has {len(files)} images ({', '.join(IMAGE_ENDINGS)}), an episode "

@@ -21,7 +21,8 @@ from models.images import unit_images
 from models.language.published import find_model
 from models.sentence_encoder import SentenceEncoder
 from utils.errors import UserError
-from utils.saved_tensors import load_saved
+from utils.files import written_whole
+from utils.saved_tensors import load_saved, save_tensors
 
 NAME = "grid-clip"
 FILE = "grid-clip.pt"
@@ -106,9 +107,9 @@ class GridClip(ImageTextEncoder):
         """Write the file `load_grid_clip` reads, whole or not at all, and return its path."""
         data_folder.mkdir(parents=True, exist_ok=True)
         path = data_folder / FILE
-        unfinished = path.with_suffix(".unfinished")
-        torch.save({"text_model": TEXT_MODEL, "views": self.views.state_dict()}, unfinished)
-        return unfinished.replace(path)
+        with written_whole(path) as file:
+            save_tensors({"text_model": TEXT_MODEL, "views": self.views.state_dict()}, file)
+        return path
 
 
 def load_grid_clip(device: str = "cpu", data_folder: Path = DATA_FOLDER) -> GridClip:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import io
 import os
 import re
 import shlex
@@ -124,8 +125,10 @@ class PromptEmbeddings:
     def write(self, path: Path) -> None:
         """Write the file with its checksum, whole or not at all."""
         arrays: dict[str, Any] = vars(self) | {CHECKSUM: np.array(self.checksum())}
+        content = io.BytesIO()  # NumPy cannot end a file that no more fits into
+        np.savez(content, **arrays)
         with written_whole(path) as file:
-            np.savez(file, **arrays)
+            file.write(content.getbuffer())
 
     def agrees(self, other: "PromptEmbeddings") -> bool:
         """Return whether both are of the same models, words and prompts."""

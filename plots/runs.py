@@ -133,11 +133,13 @@ def _read_run(folder: Path, metric: str, axis: str) -> Run:
 
 def _read_rows(path: Path) -> list[dict[str, str]]:
     """Return the rows of a CSV file, without a last one that is still being written."""
+    if not os.path.isfile(path):
+        raise UserError(f"{path} is missing. Name folders that main.py wrote")
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [row for row in csv.DictReader(file) if None not in row.values()]
-    except OSError:
-        raise UserError(f"{path} is missing. Name folders that main.py wrote") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, csv.Error) as error:
         raise UserError(f"{path}: not a table of main.py ({error})") from None
     if not rows:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from utils.errors import UserError
+from utils.files import written_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,15 +87,13 @@ def panel_shape(n_panels: int) -> tuple[int, int]:
 
 
 def save_figure(figure: "Figure", *paths: Path) -> None:
-    """Write a picture to files, each in the format its ending names."""
+    """Write a picture to files, whole or not at all, each in the format its ending names."""
     with style():
         for path in paths:
             metadata = {"Date": None} if path.suffix == ".svg" else None
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                figure.savefig(path, metadata=metadata)
-            except OSError as error:
-                raise UserError(f"{path}: cannot be written: {error.strerror}") from None
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with written_whole(path) as file:
+                figure.savefig(file, format=path.suffix[1:], metadata=metadata)
 
 
 def write_beside(axes: "Axes", text: str, place: tuple[float, float], points: float) -> None:

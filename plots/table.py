@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from utils.errors import UserError
+from utils.files import written_whole
 
 Table = Sequence[Sequence[object]]  # the first row is the heading
 
@@ -37,9 +37,7 @@ def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file and the folders above it."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}") from None
+    """Write a file, whole or not at all, and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with written_whole(path) as file:
+        file.write(text.encode(errors="backslashreplace"))

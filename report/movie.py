@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainers.evaluation import Recording
+from utils.errors import RunError
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw, ImageFont
@@ -27,23 +28,48 @@ FORMATS: dict[str, dict[str, Any]] = {
 
 
 def write_movies(path: Path, recording: Recording, actions: Sequence[str]) -> None:
-    """Write an episode that was recorded in detail as .gif and as .mp4.
+    """Write an episode that was recorded in detail as .gif and as .mp4, whole or not at all.
 
     Args:
         path: Its ending is replaced.
         recording: The episode.
         actions: What the actions are called.
+
+    Raises:
+        RunError: they cannot be written.
     """
+    partials = {ending: path.with_suffix(f".partial{ending}") for ending in FORMATS}
+    try:
+        _encode(partials, recording, actions)
+        for ending, partial in partials.items():
+            partial.replace(path.with_suffix(ending))
+    except OSError as error:  # of the program that encodes, too, which gives no reason
+        reason = error.strerror or "the file is not whole. Is the disk full?"
+        raise RunError(f"{path.with_suffix('.mp4')} and .gif cannot be written: {reason}") from None
+    finally:
+        for partial in partials.values():
+            partial.unlink(missing_ok=True)
+
+
+def _encode(paths: Mapping[str, Path], recording: Recording, actions: Sequence[str]) -> None:
+    """Write the movies; OSError where the disk does not take all of them."""
     import imageio.v2 as imageio
+    import imageio_ffmpeg  # type: ignore[import-untyped]
 
     with contextlib.ExitStack() as stack:
         writers: list[Any] = [
-            stack.enter_context(imageio.get_writer(path.with_suffix(ending), **options))
+            stack.enter_context(imageio.get_writer(paths[ending], **options))
             for ending, options in FORMATS.items()
         ]
         for frame in frames(recording, actions):
             for writer in writers:
                 writer.append_data(frame)
+    try:  # the encoder's exit status is not looked at by the package
+        n_frames, _ = imageio_ffmpeg.count_frames_and_secs(str(paths[".mp4"]))
+    except RuntimeError as error:
+        raise OSError(str(error)) from None
+    if n_frames != recording.episode.length:
+        raise OSError(f"{n_frames} frames of {recording.episode.length}")
 
 
 def frames(recording: Recording, actions: Sequence[str]) -> Iterator[np.ndarray]:

@@ -14,7 +14,9 @@ from settings.declaration import Declaration
 from settings.parts import all_settings, composed, contradictions, reading, settings_without_effect
 from settings.values import checked, from_text, shortened, shown
 from utils.errors import UserError, suggestion
+from utils.files import read_bytes
 
+MOST_BYTES = 2**24  # of a settings file
 DEFAULT_FILE = Path(__file__).resolve().parent.parent / "config.json"
 
 
@@ -90,7 +92,8 @@ def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
 def read_json_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; no key may stand in it twice."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repetition)
+        text = read_bytes(path, MOST_BYTES).decode()
+        values = json.loads(text, object_pairs_hook=_without_repetition)
     except FileNotFoundError:
         raise UserError(f"{path}: no such settings file") from None
     except (OSError, ValueError, RecursionError) as error:

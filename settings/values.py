@@ -18,9 +18,13 @@ KINDS = {
 
 
 def from_text(declaration: Declaration | None, text: str) -> Any:
-    """Return the JSON value a command-line text stands for; text fields take it as it is."""
+    """Return the JSON value a command-line text stands for; text fields take it as it is.
+
+    Only null is null where a text may be missing; a file of that name is ./null.
+    """
     if declaration is None or str in declaration.kinds:
-        return text
+        may_be_missing = declaration is not None and type(None) in declaration.kinds
+        return None if text == "null" and may_be_missing else text
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -80,8 +84,20 @@ def _as_type(declaration: Declaration, value: Any) -> Any:
     elif float in kinds and (_is_whole(value) or _is_fraction(value)):
         return _as_float(value)
     elif str in kinds and isinstance(value, str) and value:
+        if not _is_unicode(value):
+            name = declaration.name
+            raise ValueError(f"{name}: {shown(value)} is not text in UTF-8. Rename what it names")
         return value
     raise ValueError(f"{declaration.name}: {shown(value)} is not {kind_text(declaration)}")
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether a text can be written into files; a name of other bytes cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_whole(value: Any) -> bool:

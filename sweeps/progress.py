@@ -30,6 +30,8 @@ class Progress(NamedTuple):
 
 def read_progress(folder: Path) -> Progress:
     """Return what the last whole row of metrics.csv says, zeros where there is none."""
+    if not (folder / FILE).is_file():
+        return Progress()
     try:
         with (folder / FILE).open("rb") as file:
             header = file.readline()

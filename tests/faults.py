@@ -100,7 +100,7 @@ def warm_up(command: list[str], workplace: Path) -> None:
         contextlib.redirect_stdout(log),
         contextlib.redirect_stderr(log),
     ):
-        status = main_program.main([*command, "--run-id=warm-up", "--var=n_steps=1"])
+        status = main_program.main([*command[:-1], "--run-id=warm-up", "--var=n_steps=1"])
     assert status == 0, (workplace / LOG).read_text()
 
 

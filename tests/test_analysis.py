@@ -110,6 +110,18 @@ def test_a_mistake_gets_one_line(episode, capsys, command, line):
     assert not (episode.parent / "analysis_output").exists()
 
 
+def test_episodes_that_do_not_belong_together_get_one_line(episode, capsys):
+    with np.load(episode) as arrays:
+        steps = dict(arrays)
+    np.savez(
+        episode.parent / "small.npz", **steps | {"observations": steps["observations"][..., 1:]}
+    )
+    assert main(["words", "episode.npz", "small.npz"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "small.npz: images of" in line
+    assert "Name episodes of one environment" in line
+
+
 def test_distances_of_the_projection_are_those_of_the_images_on_average():
     images = torch.rand(40, 3, 9, 9)
     projection = torch.randn(4000, 81) / 4000**0.5

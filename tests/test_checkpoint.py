@@ -8,6 +8,7 @@ from tests.agents import small_config
 from trainers.checkpoint import (
     BEST,
     HEADER,
+    HELD_BY_LAST,
     LAST,
     PREVIOUS,
     check_weights,
@@ -19,7 +20,7 @@ from trainers.checkpoint import (
 )
 from utils.errors import UserError
 
-BARE: dict[str, dict] = {"config": {}, "agent": {}, "weights": {}}
+BARE: dict[str, dict] = {name: {} for name in ("config", "agent", "weights", *HELD_BY_LAST)}
 
 
 def save(folder, env_steps):

@@ -6,11 +6,14 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.agents import small_config
+from utils.errors import UserError
 from utils.metrics import MetricsWriter
+
+CONFIG = small_config(n_envs=2, n_rollout_steps=8)  # a row every 16 steps
 
 
 def test_csv_and_tensorboard_carry_the_same_names_and_numbers(tmp_path):
-    with MetricsWriter(tmp_path, small_config()) as writer:
+    with MetricsWriter(tmp_path, CONFIG) as writer:
         writer.write(16, {"train/loss": 0.5, "time/fps": 100.0})
         writer.write(32, {"train/loss": 0.25, "time/fps": 200.0})
 
@@ -26,7 +29,7 @@ def test_csv_and_tensorboard_carry_the_same_names_and_numbers(tmp_path):
 
 
 def test_every_row_can_be_read_while_the_run_goes_on(tmp_path):
-    with MetricsWriter(tmp_path, small_config()) as writer:
+    with MetricsWriter(tmp_path, CONFIG) as writer:
         writer.write(16, {"train/loss": 0.5})
         assert (tmp_path / "metrics.csv").read_text().splitlines() == [
             "env_steps,train/loss",
@@ -51,11 +54,11 @@ def read_steps(folder):
 
 
 def test_a_resumed_run_has_no_doubled_rows(tmp_path):
-    with MetricsWriter(tmp_path, small_config()) as writer:
+    with MetricsWriter(tmp_path, CONFIG) as writer:
         for env_steps in (16, 32, 48):
             writer.write(env_steps, {"train/loss": 0.5})
     for _ in range(2):
-        with MetricsWriter(tmp_path, small_config(), env_steps=32) as writer:
+        with MetricsWriter(tmp_path, CONFIG, env_steps=32, per_row=16) as writer:
             writer.write(48, {"train/loss": 0.25})
             writer.write(64, {"train/loss": 0.25})
     assert read_steps(tmp_path) == ([16, 32, 48, 64], [16, 32, 48, 64])
@@ -63,11 +66,11 @@ def test_a_resumed_run_has_no_doubled_rows(tmp_path):
 
 @pytest.mark.parametrize("cut", [1, 2, 5])
 def test_what_a_crash_left_half_written_is_readable_and_taken_back(cut, tmp_path):
-    write_and_be_interrupted(tmp_path, small_config())
+    write_and_be_interrupted(tmp_path, CONFIG)
     for path in tmp_path.iterdir():
         path.write_bytes(path.read_bytes()[:-cut])
     assert EventAccumulator(str(tmp_path)).Reload().Scalars("train/loss")[-1].step == 32
-    with MetricsWriter(tmp_path, small_config(), env_steps=32) as writer:
+    with MetricsWriter(tmp_path, CONFIG, env_steps=32, per_row=16) as writer:
         writer.write(48, {"train/loss": 0.25})
     assert read_steps(tmp_path) == ([16, 32, 48], [16, 32, 48])
 
@@ -82,6 +85,89 @@ def test_a_file_removed_while_the_run_goes_on_is_an_error(tmp_path):
             writer.write(32, {"train/loss": 0.5})
 
 
+WHOLE = b"env_steps,train/loss\r\n16,0.5\r\n32,0.5\r\n48,0.5\r\n"
+DAMAGED = {
+    "cut": WHOLE[:35],
+    "empty": b"",
+    "a row lost": WHOLE.replace(b"16,0.5\r\n", b""),
+    "a row doubled": WHOLE.replace(b"16,0.5\r\n", b"16,0.25\r\n16,0.5\r\n"),
+    "a value lost": WHOLE.replace(b"16,0.5", b"16"),
+    "another step": WHOLE.replace(b"16,0.5", b"17,0.5"),
+    "no heading": WHOLE.partition(b"\n")[2],
+    "words between": WHOLE.replace(b"32,0.5", b"these are my notes\r\n32,0.5"),
+    "no text": bytes(range(128, 256)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_history_is_kept_and_said(damage, tmp_path, caplog):
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(DAMAGED[damage])
+    with MetricsWriter(tmp_path, CONFIG, env_steps=32, per_row=16) as writer:
+        writer.write(48, {"train/loss": 0.25})
+    (line,) = caplog.messages
+    n_left = len(path.read_text().splitlines()) - 2
+    assert f"{path}: damaged, {n_left} of the 2 rows up to step 32 are left" in line
+    copies = list(tmp_path.glob("metrics.csv.damaged-*"))
+    assert [copy.read_bytes() for copy in copies] == [DAMAGED[damage]] * bool(DAMAGED[damage])
+    assert all(str(copy) in line for copy in copies)
+    lines = path.read_text().splitlines()
+    assert lines[0] == "env_steps,train/loss"
+    assert lines[-1] == "48,0.25"
+    assert set(lines[1:-1]) <= {"16,0.5", "32,0.5"}
+
+
+def test_an_earlier_damaged_history_is_not_replaced_by_a_later_one(tmp_path):
+    for content in (b"first\n", b"second\n"):
+        (tmp_path / "metrics.csv").write_bytes(content)
+        MetricsWriter(tmp_path, CONFIG).__exit__(None, None, None)
+    assert (tmp_path / "metrics.csv.damaged-1").read_bytes() == b"first\n"
+    assert (tmp_path / "metrics.csv.damaged-2").read_bytes() == b"second\n"
+
+
+def test_a_missing_history_is_said(tmp_path, caplog):
+    with MetricsWriter(tmp_path, CONFIG, env_steps=32, per_row=16):
+        pass
+    assert "0 of the 2 rows up to step 32 are left" in caplog.text
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r"])
+def test_other_line_ends_lose_nothing(line_end, tmp_path, caplog):
+    (tmp_path / "metrics.csv").write_bytes(WHOLE.replace(b"\r\n", line_end))
+    with MetricsWriter(tmp_path, CONFIG, env_steps=48, per_row=16):
+        pass
+    assert (tmp_path / "metrics.csv").read_bytes() == WHOLE
+    assert caplog.messages == []
+
+
+def test_a_version_that_logs_more_adds_columns(tmp_path):
+    (tmp_path / "metrics.csv").write_bytes(WHOLE)
+    with MetricsWriter(tmp_path, CONFIG, env_steps=48, per_row=16) as writer:
+        writer.write(64, {"train/new": 1.0, "train/loss": 0.25})
+        writer.write(80, {"train/new": 2.0})
+    assert (tmp_path / "metrics.csv").read_text().splitlines() == [
+        "env_steps,train/loss,train/new",
+        *("16,0.5,", "32,0.5,", "48,0.5,", "64,0.25,1.0", "80,,2.0"),
+    ]
+
+
+def test_a_run_that_begins_anew_has_columns_of_its_own(tmp_path, caplog):
+    (tmp_path / "metrics.csv").write_bytes(WHOLE)  # killed before its first checkpoint
+    with MetricsWriter(tmp_path, CONFIG) as writer:
+        writer.write(16, {"train/other": 1.0})
+    assert (tmp_path / "metrics.csv").read_text().splitlines() == [
+        "env_steps,train/other",
+        "16,1.0",
+    ]
+    assert caplog.messages == []
+
+
+def test_a_folder_in_place_of_the_file_is_one_line(tmp_path):
+    (tmp_path / "metrics.csv").mkdir()
+    with pytest.raises(UserError, match="not a file"):
+        MetricsWriter(tmp_path, CONFIG)
+
+
 def test_what_there_is_nothing_to_say_of_leaves_its_cell_empty(tmp_path):
     with MetricsWriter(tmp_path, small_config()) as writer:
         writer.write(16, {"rollout/return_mean": float("nan"), "time/fps": 1.0})
@@ -89,15 +175,3 @@ def test_what_there_is_nothing_to_say_of_leaves_its_cell_empty(tmp_path):
     assert (tmp_path / "metrics.csv").read_text().splitlines()[1:] == ["16,,1.0", "32,0.5,1.0"]
     (event,) = EventAccumulator(str(tmp_path)).Reload().Scalars("rollout/return_mean")
     assert (event.step, event.value) == (32, 0.5)
-
-
-def test_a_run_of_an_earlier_version_goes_on_under_the_columns_it_has(tmp_path):
-    with MetricsWriter(tmp_path, small_config()) as writer:
-        writer.write(16, {"train/loss": 0.5})
-    with MetricsWriter(tmp_path, small_config(), env_steps=16) as writer:
-        writer.write(32, {"train/entropy": 2.0, "train/loss": 0.25})
-    assert (tmp_path / "metrics.csv").read_text().splitlines() == [
-        "env_steps,train/loss",
-        "16,0.5",
-        "32,0.25",
-    ]

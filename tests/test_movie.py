@@ -4,6 +4,7 @@ import pytest
 
 from report.movie import frames, write_movies
 from tests.recordings import ACTIONS, recording
+from utils.errors import RunError
 
 
 def test_a_movie_has_a_frame_a_step_in_both_formats(tmp_path):
@@ -47,3 +48,10 @@ def test_an_agent_without_words_shows_its_actions():
     one.details["probabilities"] = np.zeros((2, 3))
     assert (next(frames(one, ACTIONS)) != before).any()
     assert not any(side % 16 for side in before.shape[:2])
+
+
+def test_movies_that_were_cut_are_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("imageio_ffmpeg.count_frames_and_secs", lambda path: (1, 0.25))
+    with pytest.raises(RunError, match=r"mp4 and \.gif cannot be written: the file is not whole"):
+        write_movies(tmp_path / "a.npz", recording(2), ACTIONS)
+    assert list(tmp_path.iterdir()) == []

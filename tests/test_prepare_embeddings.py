@@ -7,6 +7,7 @@ import prepare_embeddings
 from models.grid_clip import GridClip, ViewEncoder
 from models.prompt_embeddings import PROMPTS, PromptEmbeddings
 from tests.agents import SMALL
+from tests.full_disk import largest_file
 from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
 from tests.tiny_clip import tiny_clip
 
@@ -110,3 +111,14 @@ def test_a_broken_file_is_one_line(in_empty_folder, capsys):
     Path("data/tiny-vit_transfo_xl_k1_minigrid.npz").write_text("hello")
     assert prepare() == 2
     assert "not a file of prepare_embeddings.py, delete it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("n_bytes", [100, 4_000])
+def test_a_full_disk_leaves_no_half_written_file(n_bytes, in_empty_folder, capsys):
+    clip = tiny_clip()
+    capsys.readouterr()
+    with largest_file(n_bytes):
+        assert prepare(clip=clip) == 1
+    assert "File too large" in capsys.readouterr().err.splitlines()[-1]
+    assert not list(Path("data").glob("*.npz*"))
+    assert prepare(clip=clip) == 0

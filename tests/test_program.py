@@ -16,6 +16,7 @@ import torch
 import eval as eval_program
 import main as main_program
 from models import AGENTS
+from tests.full_disk import largest_file
 from tests.golden_data import GOLDEN
 from tests.tiny_clip import tiny_settings
 from tests.tiny_decoders import tiny_decoder_folder
@@ -312,6 +313,35 @@ def test_an_evaluation_leaves_movies(in_empty_folder):
     kept = Path("episodes", TASK, "SHELM").iterdir()
     assert {path.suffix for path in kept} == {".npz", ".gif", ".mp4"}
     assert not list(folder.glob("*.html"))
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "option", "named"),
+    [
+        (100, [], ".npz: "),
+        (1_000, [], ".npz: "),
+        (3_000, ["--video"], ".mp4 and .gif cannot be written"),
+        (9_000, ["--report"], ".html: "),
+    ],
+)
+def test_an_evaluation_that_does_not_fit_on_the_disk_leaves_nothing_half_written(
+    n_bytes, option, named, in_empty_folder, capsys
+):
+    folder = train("CNN-PPO", "first", env="RandomMaze-v0")
+    capsys.readouterr()
+    before = set(in_empty_folder.rglob("*"))
+    with largest_file(n_bytes):
+        command = ["--ckpt-path", str(folder), "--n-episodes", "1", *option]
+        assert eval_program.main(command) == 1
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    assert named in error.splitlines()[-1]
+    new = {path for path in in_empty_folder.rglob("*") if path.is_file()} - before
+    assert not [path for path in new if "partial" in path.name]
+    for path in new:
+        if path.suffix == ".npz":
+            with np.load(path) as arrays:
+                assert len(arrays["actions"]) == len(arrays["observations"])
 
 
 def test_a_reader_who_has_had_enough_gets_no_traceback():

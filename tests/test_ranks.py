@@ -203,3 +203,15 @@ def test_torchrun_trains_and_writes_one_run_folder(in_empty_folder):
     assert finished.stdout.count("mean return") == 1
     (folder,) = Path("experiments").glob("*/*/*")
     assert [row["env_steps"] for row in outcome(folder)["metrics"]] == ["64", "128"]
+
+
+@pytest.mark.parametrize("changes", [{}, {"RANK": "2"}, {"RANK": "x"}, {"MASTER_ADDR": ""}])
+def test_a_world_size_without_torchrun_gets_one_line(changes, monkeypatch, capsys):
+    complete = {"RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": "1"}
+    complete |= {"MASTER_ADDR": "127.0.0.1"} if changes else {}
+    for name, value in ({"WORLD_SIZE": "2"} | (complete | changes if changes else {})).items():
+        monkeypatch.setenv(name, value)
+    assert main_program.main([]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "Start with torchrun, or unset WORLD_SIZE" in line
+    assert all(name in line for name in changes or ("RANK", "MASTER_PORT"))

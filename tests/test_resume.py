@@ -20,9 +20,10 @@ from envs.numpy_vector import NumpyVectorEnv
 from models import AGENTS
 from tests.faults import outcome, same
 from tests.tiny_clip import tiny_settings
-from trainers.checkpoint import BEST, LAST, PREVIOUS, load_checkpoint
+from trainers.checkpoint import BEST, LAST, PREVIOUS, load_checkpoint, save_checkpoint
 from trainers.collector import Collector
 from trainers.ppo import PPO
+from utils import run_description
 from utils.run_folder import locked
 
 MAZE = "RandomMaze-v0"
@@ -153,6 +154,96 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(in_empty_folder, m
     (folder_of("cut") / LAST).unlink()
     assert resume("cut") == 0
     assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+
+
+def test_going_on_exactly_is_said_of_the_same_source_only(in_empty_folder, monkeypatch, capsys):
+    signal_at(monkeypatch, signal.SIGINT, at=20)
+    assert main_program.main(command("CNN-PPO", "cut")) == 130
+    signal_at(monkeypatch, signal.SIGINT, at=20)
+    assert resume("cut") == 130
+    assert "going on after 40 steps, exactly" in capsys.readouterr().out
+    monkeypatch.setattr(run_description, "source_sha256", lambda: "edited")
+    assert resume("cut") == 0
+    assert "not exactly: the source has changed" in capsys.readouterr().out
+
+
+def test_a_row_is_written_once_though_a_checkpoint_came_just_before_it(
+    in_empty_folder, monkeypatch
+):
+    hourly = {"checkpoint_minutes": 60}
+    assert main_program.main(command("CNN-PPO", "whole", **hourly)) == 0
+    signal_at(monkeypatch, signal.SIGINT, at=48)  # the third rollout's last step
+    assert main_program.main(command("CNN-PPO", "cut", **hourly)) == 130
+    folder = folder_of("cut")
+    checkpoint = (folder / LAST).read_bytes()
+    assert load_checkpoint(folder / LAST)["env_steps"] == 96
+    signal_at(monkeypatch, signal.SIGINT, at=4)
+    assert resume("cut") == 130
+    (folder / LAST).write_bytes(checkpoint)  # as if killed before it could save again
+    assert resume("cut") == 0
+    assert same(outcome(folder), outcome(folder_of("whole")))
+
+
+def test_a_lost_history_does_not_go_unsaid(in_empty_folder, monkeypatch, caplog):
+    signal_at(monkeypatch, signal.SIGINT, at=39)
+    assert main_program.main(command("CNN-PPO", "cut")) == 130
+    path = folder_of("cut") / "metrics.csv"
+    path.unlink()
+    assert resume("cut") == 0
+    assert f"{path}: damaged, 0 of the 2 rows up to step 64 are left" in caplog.text
+
+
+def test_settings_edited_before_the_first_checkpoint_are_refused(
+    in_empty_folder, monkeypatch, capsys
+):
+    signal_at(monkeypatch, signal.SIGINT, at=3)
+    assert main_program.main(command("CNN-PPO", "cut")) == 130
+    folder = folder_of("cut")
+    (folder / LAST).unlink()
+    settings = json.loads((folder / "config.json").read_text())
+    edited = settings | {"model": "HELM", "gamma": 0.5, "checkpoint_minutes": 3}
+    (folder / "config.json").write_text(json.dumps(edited))
+    capsys.readouterr()
+    assert resume("cut") == 2
+    assert "config.json differs from run.json in model, gamma." in capsys.readouterr().err
+    (folder / "config.json").write_text(json.dumps(settings | {"checkpoint_minutes": 3}))
+    assert resume("cut") == 0
+
+
+def test_a_copied_best_checkpoint_is_no_run_to_go_on_with(in_empty_folder, monkeypatch, capsys):
+    signal_at(monkeypatch, signal.SIGINT, at=39)
+    assert main_program.main(command("CNN-PPO", "cut")) == 130
+    folder = folder_of("cut")
+    previous = (folder / PREVIOUS).read_bytes()
+    for path in (folder / LAST, folder / PREVIOUS):
+        shutil.copy(folder / BEST, path)
+    capsys.readouterr()
+    assert resume("cut") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{folder / LAST}: holds an agent to play with" in line
+    (folder / PREVIOUS).write_bytes(previous)  # with it the run goes on from there
+    assert resume("cut") == 0
+
+
+def test_a_state_of_another_kind_is_one_line(in_empty_folder, monkeypatch, capsys):
+    signal_at(monkeypatch, signal.SIGINT, at=39)
+    assert main_program.main(command("CNN-PPO", "cut")) == 130
+    path = folder_of("cut") / LAST
+    state = load_checkpoint(path)
+    for name, wrong in (("progress", 3), ("optimizer", 3), ("env", {}), ("random", None)):
+        save_checkpoint(path, state | {name: wrong})
+        capsys.readouterr()
+        assert resume("cut") == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "does not hold a state of this run" in line
+
+
+def test_the_settings_of_a_run_can_be_printed(in_empty_folder, capsys):
+    assert main_program.main(command("CNN-PPO", "run", n_steps=32, gamma=0.5)) == 0
+    capsys.readouterr()
+    assert main_program.main(["--resume", str(folder_of("run")), "--print-config"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((folder_of("run") / "config.json").read_text())
 
 
 def test_what_cannot_go_on_gets_one_line(in_empty_folder, monkeypatch, capsys):

@@ -1,10 +1,12 @@
+import pytest
 import torch
 
 from models.agent import Step
 from models.observations import Observations
 from tests.agents import percept
 from trainers.learner import Transition
-from trainers.rollout import Rollout
+from trainers.rollout import Rollout, check_rollout_fits
+from utils.errors import UserError
 
 
 def numbered_rollout(n_steps=4, n_envs=3):
@@ -105,3 +107,10 @@ def test_what_was_before_is_kept_over_several_short_rollouts():
     past = second.past_of_next(n_context=3)
     assert past.context[:, 1, 0].tolist() == [3, 2, 3]
     assert past.of_running_episodes().tolist() == [3, 3, 3]
+
+
+def test_a_rollout_that_no_memory_holds_is_refused(monkeypatch):
+    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4, "SC_PHYS_PAGES": 20}[name])
+    check_rollout_fits(2, 10, (2, 2, 1), "cpu")
+    with pytest.raises(UserError, match="the 2x2x1 images of 2 x 11 steps"):
+        check_rollout_fits(2, 11, (2, 2, 1), "cpu")

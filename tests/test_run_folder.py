@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -6,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.agents import small_config
+from utils import run_description, run_folder
 from utils.errors import UserError
 from utils.run_folder import (
     create_run_folder,
     default_run_id,
+    folder_of,
     locked,
     note_end,
     note_resumption,
@@ -39,6 +42,36 @@ def test_a_default_run_never_meets_an_earlier_one(in_empty_folder):
         "gamma=0.9_seed=0-3",
     ]
     assert str(folders[0].parent) == "experiments/HELM/MiniGrid-KeyCorridorS3R1-v0"
+
+
+def test_runs_begun_in_the_same_instant_are_numbered(in_empty_folder, monkeypatch):
+    taken = []
+
+    def begin_another(weights):
+        if len(taken) < 3:
+            taken.append(None)
+            monkeypatch.setattr("os.getpid", lambda: len(taken))
+            create_run_folder(small_config(), None, [])
+        return {}
+
+    monkeypatch.setattr(run_folder, "describe_run", begin_another)
+    create_run_folder(small_config(), None, [])
+    names = sorted(path.name for path in folder_of(small_config(), "x").parent.iterdir())
+    assert names == ["seed=0", "seed=0-2", "seed=0-3", "seed=0-4"]
+
+
+def test_a_run_id_taken_in_the_same_instant_is_refused(in_empty_folder, monkeypatch):
+    place = folder_of(small_config(), "mine")
+
+    def take(weights):
+        place.mkdir(parents=True)
+        (place / "config.json").touch()
+        return {}
+
+    monkeypatch.setattr(run_folder, "describe_run", take)
+    with pytest.raises(UserError, match="has just taken this name"):
+        create_run_folder(small_config(), "mine", [])
+    assert [path.name for path in place.parent.iterdir()] == ["mine"]
 
 
 def test_the_folder_describes_the_run(in_empty_folder):
@@ -85,16 +118,74 @@ def test_a_folder_in_use_is_refused_to_others_until_its_run_ends(in_empty_folder
         assert (folder / "lock").exists()
 
 
+def test_a_pipe_in_place_of_the_lock_keeps_nobody_waiting(in_empty_folder):
+    os.mkfifo("lock")
+    with pytest.raises(UserError, match="cannot be written"), locked(in_empty_folder):
+        pass
+
+
 def test_an_unfinished_run_offers_to_go_on(in_empty_folder):
     folder = create_run_folder(small_config(), "mine", [])
     with pytest.raises(UserError, match=r"go on with it: python main\.py --resume experiments"):
         create_run_folder(small_config(), "mine", [])
-    note_resumption(folder, 32, exact=False)
+    note_resumption(folder, 32, same_episodes=False)
     note_end(folder)
     run = json.loads((folder / "run.json").read_text())
     assert [(entry["env_steps"], entry["exact"]) for entry in run["resumed"]] == [(32, False)]
     with pytest.raises(UserError, match=r"Choose another run id$"):
         create_run_folder(small_config(), "mine", [])
+
+
+def test_a_resumption_is_exact_only_with_the_same_source_and_versions(in_empty_folder, monkeypatch):
+    folder = create_run_folder(small_config(), "mine", [])
+    assert note_resumption(folder, 16, same_episodes=True) == []
+    monkeypatch.setattr(run_description, "source_sha256", lambda: "edited")
+    (difference,) = note_resumption(folder, 32, same_episodes=True)
+    assert "the source has changed" in difference
+    assert note_resumption(folder, 48, same_episodes=True) == []  # as the part before it
+    monkeypatch.setattr(run_description, "_version", lambda name: "0.1")
+    differences = note_resumption(folder, 64, same_episodes=False)
+    assert differences[0] == "in new episodes"
+    assert any(text.startswith("torch 0.1 instead of 2.") for text in differences)
+    resumed = json.loads((folder / "run.json").read_text())["resumed"]
+    assert [entry["exact"] for entry in resumed] == [True, False, True, False]
+    assert [entry["differences"] for entry in resumed][1] == [difference]
+    assert all(
+        {"git_commit", "git_dirty", "git_changed_files"} <= entry.keys() for entry in resumed
+    )
+
+
+def test_the_source_of_a_run_is_what_training_imports(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_description, "ROOT", tmp_path)
+    for name in ("models/__init__.py", "models/deep/helm.py", "tests/__init__.py", "main.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("before")
+    (tmp_path / "notes.py").mkdir()
+    before = run_description.source_sha256()
+    (tmp_path / "tests" / "__init__.py").write_text("after")
+    assert run_description.source_sha256() == before
+    (tmp_path / "models" / "deep" / "helm.py").write_text("after")
+    assert run_description.source_sha256() != before
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b'{"resumed": 3}', b'{"resumed": [3]}'])
+def test_a_damaged_description_is_kept_and_said(content, in_empty_folder, caplog):
+    folder = create_run_folder(small_config(), "mine", [])
+    (folder / "run.json").write_bytes(content)
+    differences = note_resumption(folder, 16, same_episodes=True)
+    assert differences == ["the source it was made with is not recorded"]
+    (line,) = caplog.messages
+    assert str(folder / "run.json.damaged-1") in line
+    assert (folder / "run.json.damaged-1").read_bytes() == content
+    assert len(json.loads((folder / "run.json").read_text())["resumed"]) == 1
+
+
+def test_a_missing_description_is_said(in_empty_folder, caplog):
+    folder = create_run_folder(small_config(), "mine", [])
+    (folder / "run.json").unlink()
+    note_end(folder)
+    assert "no longer recorded" in caplog.text
+    assert "finished" in json.loads((folder / "run.json").read_text())
 
 
 def test_another_folder_is_no_run(in_empty_folder):

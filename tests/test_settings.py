@@ -1,6 +1,9 @@
 import dataclasses
 import json
+import os
 import pickle
+import subprocess
+from contextlib import suppress
 
 import pytest
 
@@ -351,3 +354,37 @@ def test_who_reads_what_follows_from_the_names():
     assert read["HELM"] - read["CNN"] == {
         *("beta", "language_model", "n_layer", "mem_len", "frozen_dtype")
     }
+
+
+@pytest.mark.parametrize("name", ["stimuli", "embeddings"])
+def test_null_on_the_command_line_is_no_text_where_a_text_may_be_missing(name):
+    assert getattr(load_config(overrides=[f"{name}=null"]), name) is None
+    assert getattr(load_config(overrides=[f"{name}=./null"]), name) == "./null"
+    assert load_config(overrides=["wandb_project=null"]).wandb_project == "null"
+
+
+def test_a_pipe_gives_settings_and_keeps_nobody_waiting(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UserError, match="a pipe that nobody writes to"):
+        load_config(pipe)
+    with subprocess.Popen(["sh", "-c", f"exec > {pipe}; sleep 0.3; echo '{{\"gamma\": 0.5}}'"]):
+        while True:  # until the other end is open
+            with suppress(UserError):
+                assert load_config(pipe).gamma == 0.5
+                break
+
+
+def test_settings_without_end_are_refused():
+    with pytest.raises(UserError, match="more than 16,777,216 bytes"):
+        load_config("/dev/zero")
+
+
+@pytest.mark.parametrize("name", ["stimuli", "language_model", "wandb_project"])
+def test_a_name_that_is_no_unicode_is_refused(name, tmp_path):
+    with pytest.raises(UserError, match="is not text in UTF-8"):
+        load_config(overrides=[f"{name}=mod\udcffel"])
+    (tmp_path / "mine.json").write_text(f'{{"{name}": "\\udcff"}}')
+    with pytest.raises(UserError, match="is not text in UTF-8"):
+        load_config(tmp_path / "mine.json")
+    assert getattr(load_config(overrides=[f"{name}=modèl"]), name) == "modèl"

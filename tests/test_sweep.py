@@ -44,7 +44,7 @@ def swept(tiny, monkeypatch):
         pool, drawn = StoppablePool(plan), []
         fake = contextlib.nullcontext(pool)
         monkeypatch.setattr(sweep_program, "ray_pool", lambda *options: fake)
-        monkeypatch.setattr(sweep_program.plot, "main", drawn.append)
+        monkeypatch.setattr(sweep_program.plot, "plot", drawn.append)
         return sweep_program.main([*GRID, *arguments]), pool, drawn
 
     return run

@@ -32,24 +32,29 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
-
-import torch
+from typing import Any, Protocol
 
 from models.agent import Agent
-from settings import Config, completed, setting, settings_without_effect
+from settings import Config, setting
 from trainers.interruption import Interruption
 from trainers.ranks import Ranks
 from utils.errors import Interrupted, UserError
 from utils.files import name_also, written_whole
 from utils.folders import check_without_links
 from utils.metrics import MetricsWriter
-from utils.run_folder import is_finished, note_end, resume_command
-from utils.saved_tensors import load_saved
+from utils.run_folder import (
+    check_settings,
+    is_finished,
+    note_end,
+    recorded_settings,
+    resume_command,
+)
+from utils.saved_tensors import load_saved, save_tensors
 
 FORMAT = 3
 PLAYABLE = (2, 3)  # formats whose agents can still be played
 HELD_BY_ALL = ("config", "agent", "weights", "env_steps")
+HELD_BY_LAST = ("n_pending", "learner", "collector", "run", "own")
 BEST, LAST, PREVIOUS = "ckpt_best.pt", "ckpt_last.pt", "ckpt_last.previous.pt"
 HEADER = "HELM checkpoint {:03d} sha256 {}\n"
 UNWRITTEN = HEADER.format(FORMAT, "-" * 64).encode()
@@ -211,7 +216,7 @@ def save_checkpoint(path: Path, state: dict[str, Any], previous: Path | None = N
     """
     with written_whole(path, previous) as file:
         file.write(UNWRITTEN)
-        _torch_save(state, file)
+        save_tensors(state, file)
         file.seek(len(UNWRITTEN))
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)
@@ -231,6 +236,8 @@ def find_checkpoint(path: Path, option: str = "--ckpt-path") -> Path:
         raise UserError(
             f"{option} {path}: no such file or folder. Name a run folder or a checkpoint"
         )
+    if not os.path.isdir(path):
+        raise UserError(f"{option} {path}: neither a file nor a folder")
     check_without_links(path)
     for name in (BEST, LAST, PREVIOUS):
         if (path / name).is_file():
@@ -247,7 +254,7 @@ def last_checkpoint(folder: Path) -> dict[str, Any] | None:
     A damaged last one gives its place to the one before, which the next would else push out.
 
     Raises:
-        UserError: there are checkpoints, and all are damaged.
+        UserError: there are checkpoints, and all are damaged or hold no run.
     """
     problems = []
     for path in (folder / LAST, folder / PREVIOUS):
@@ -255,6 +262,7 @@ def last_checkpoint(folder: Path) -> dict[str, Any] | None:
             continue
         try:
             checkpoint = load_checkpoint(path)
+            _check_goes_on(checkpoint, path)
         except UserError as error:
             problems.append(error)
             continue
@@ -282,23 +290,9 @@ def unfinished_checkpoint(
         raise UserError(f"{folder}: a run with save_ckpt=false cannot go on. Begin another")
     checkpoint = last_checkpoint(folder)
     if checkpoint is None:
+        check_settings(folder, config, recorded_settings(folder), "run.json")
         return None
-    if "learner" not in checkpoint:
-        raise UserError(
-            f"{folder}: its checkpoint is of an earlier version, which this one can play but not "
-            "go on from. Use the version that run.json names, or begin another run"
-        )
-    recorded = completed(checkpoint["config"])
-    changed = [
-        name
-        for name, value in dataclasses.asdict(config).items()
-        if name not in settings_without_effect() and recorded.get(name) != value
-    ]
-    if changed:
-        raise UserError(
-            f"{folder}: config.json differs from the checkpoint in {', '.join(changed)}. "
-            "Restore it, or begin another run"
-        )
+    check_settings(folder, config, checkpoint["config"], "the checkpoint")
     made_by = 1 + len(checkpoint.get("other_ranks", []))
     if made_by != n_ranks:
         raise UserError(
@@ -313,6 +307,21 @@ def unfinished_checkpoint(
             f"{shlex.join(['python', 'eval.py', '--ckpt-path', str(folder)])}"
         )
     return checkpoint
+
+
+def _check_goes_on(checkpoint: Mapping[str, Any], path: Path) -> None:
+    """Raise UserError where a checkpoint holds an agent, but not the run it was trained in."""
+    missing = [name for name in HELD_BY_LAST if name not in checkpoint]
+    if "optimizer" in checkpoint:
+        raise UserError(
+            f"{path}: of an earlier version, which this one can play but not go on from. Use the "
+            "version that run.json names, or begin another run"
+        )
+    if missing:
+        raise UserError(
+            f"{path}: holds an agent to play with, as {BEST} does, but not what a run needs to go "
+            f"on ({', '.join(missing)}). Restore the run's own {LAST}"
+        )
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -374,16 +383,6 @@ def check_weights(checkpoint: Mapping[str, Any], found: Mapping[str, str], sourc
                 f"{source}: made with another {name}, '{checkpoint['config'].get(name)}' "
                 f"with sha256 {before[:12]}... (here {here[:12]}...). Restore those weights"
             )
-
-
-def _torch_save(state: dict[str, Any], file: BinaryIO) -> None:
-    """Write like `torch.save`, which hides an error of the disk behind one of its own."""
-    try:
-        torch.save(state, file)
-    except RuntimeError as error:
-        if isinstance(error.__context__, OSError):
-            raise error.__context__ from None
-        raise
 
 
 def _read(path: Path) -> Any:

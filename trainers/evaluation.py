@@ -1,5 +1,6 @@
 """Playing whole episodes without learning."""
 
+import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -10,6 +11,7 @@ from gymnasium.vector import VectorEnv
 
 from models.agent import Agent, Memory, Step
 from models.observations import Percept
+from utils.files import written_whole
 
 
 class Episode(NamedTuple):
@@ -35,8 +37,11 @@ class Recording(NamedTuple):
     details: dict[str, np.ndarray]
 
     def save(self, path: Path) -> None:
-        """Write an .npz of the steps that NumPy reads without pickle."""
-        np.savez_compressed(path, allow_pickle=False, **self.steps)
+        """Write an .npz of the steps that NumPy reads without pickle, whole or not at all."""
+        arrays = io.BytesIO()  # NumPy cannot end a file that no more fits into
+        np.savez_compressed(arrays, allow_pickle=False, **self.steps)
+        with written_whole(path) as file:
+            file.write(arrays.getbuffer())
 
 
 def evaluate(

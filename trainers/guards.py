@@ -5,11 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from utils.errors import RunError
 from utils.files import written_whole
 from utils.run_folder import resume_command
+from utils.saved_tensors import save_tensors
 
 BAD_MINIBATCH = "bad_minibatch.pt"
 
@@ -43,7 +42,7 @@ def _bad_minibatch_saved(folder: Path) -> Iterator[None]:
     except NotFiniteError as error:
         path = folder / BAD_MINIBATCH
         with written_whole(path) as file:
-            torch.save(error.minibatch, file)
+            save_tensors(error.minibatch, file)
         raise RunError(
             f"{folder}: a loss or gradient is not finite {error}; the minibatch is in {path}, "
             "the run's last good checkpoint stays"

@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from gymnasium.spaces import Space
 from torch import Tensor, nn
 
 from models.agent import ActorCriticAgent, Agent, Batch, Memory, Step
-from models.observations import Percept
+from models.observations import ObservationReader, Percept
 from settings import Part, setting
 from trainers.guards import NotFiniteError
 from trainers.learner import Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.ranks import Ranks
-from trainers.rollout import Past, Rollout
+from trainers.rollout import Past, Rollout, check_rollout_fits
 from trainers.schedules import (
     Coefficients,
     ScheduleSettings,
@@ -107,6 +108,12 @@ class PPO:
                 f"into {n_batches} equal minibatches; choose a divisor of {samples}"
             )
         return problems
+
+    @staticmethod
+    def check_fits(config: PpoSettings, space: Space) -> None:
+        """Raise UserError where a rollout of such observations is more than the memory there is."""
+        shape = ObservationReader(space).image_shape
+        check_rollout_fits(config.n_envs, config.n_rollout_steps, shape, config.device)
 
     @property
     def n_pending(self) -> int:

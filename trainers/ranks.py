@@ -26,6 +26,7 @@ from utils.saved_tensors import load_saved
 from utils.seeding import derived_seed, seed_everything
 
 Result = TypeVar("Result")
+WHOLE = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 
 
 @contextmanager
@@ -38,10 +39,15 @@ def joined_ranks() -> Iterator["Ranks"]:
     if "WORLD_SIZE" not in os.environ:
         yield Ranks()
         return
+    _check_started_by_torchrun()
     n_gpus, local_rank = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
     if local_rank < n_gpus:
         torch.cuda.set_device(local_rank)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if n_gpus else "gloo")
+    try:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if n_gpus else "gloo")
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise RunError(f"the ranks do not find each other ({reason})") from None
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size())
     finally:
@@ -246,6 +252,20 @@ class Ranks:
         parts = [part[:count] for part, count in zip(parts, counts, strict=True)]
         parts[self.rank] = own
         return torch.cat(parts)
+
+
+def _check_started_by_torchrun() -> None:
+    """Raise UserError unless all is there that torchrun tells a process."""
+    wrong = [name for name in WHOLE if not os.environ.get(name, "").isdecimal()]
+    wrong += [name for name in ("MASTER_ADDR",) if not os.environ.get(name)]
+    if not wrong and int(os.environ["RANK"]) >= int(os.environ["WORLD_SIZE"]):
+        wrong = ["RANK"]
+    if wrong:
+        raise UserError(
+            f"WORLD_SIZE is set to '{os.environ['WORLD_SIZE'][:40]}' in the environment, but "
+            f"{', '.join(wrong)} not as torchrun sets them. Start with torchrun, or unset "
+            "WORLD_SIZE to train alone"
+        )
 
 
 def _packed(value: object) -> bytes:

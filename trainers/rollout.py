@@ -3,7 +3,9 @@
 Samples are numbered environment by environment: n * T + t.
 """
 
-from collections.abc import Iterable, Iterator
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -14,8 +16,39 @@ from models.agent import Batch
 from models.observations import ObservationBatch, Observations
 from trainers.learner import Transition
 from trainers.losses import generalized_advantages
+from utils.errors import UserError
 
+GIB = 2**30
 STORED = ("starts", "actions", "log_probs", "values", "context", "rewards", "continues")
+
+
+def check_rollout_fits(
+    n_envs: int, n_steps: int, image_shape: Sequence[int] | None, device: str
+) -> None:
+    """Raise UserError where the images of a rollout alone are more than a machine's memory.
+
+    Args:
+        n_envs: N of this process.
+        n_steps: T.
+        image_shape: (C, H, W); None where there are no images.
+        device: Where the rollout is kept.
+    """
+    n_bytes_here = _memory(device)
+    n_bytes = n_envs * n_steps * math.prod(image_shape or (0,))
+    if n_bytes > n_bytes_here:
+        size = "x".join(map(str, image_shape or ()))
+        raise UserError(
+            f"n_rollout_steps: the {size} images of {n_envs} x {n_steps} "
+            f"steps take {n_bytes / GIB:.1f} GiB, and there are {n_bytes_here / GIB:.1f}. "
+            "Choose fewer environments or a shorter rollout"
+        )
+
+
+def _memory(device: str) -> int:
+    """Return the bytes of memory of this machine, or of its GPU."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class Past(NamedTuple):

@@ -20,6 +20,7 @@ from trainers.interruption import Interruption
 from trainers.learner import Learner, Transition
 from trainers.summary import Summary
 from trainers.threads import Threads
+from utils.errors import UserError
 from utils.loggers import LoggerSettings, Media
 from utils.metrics import MetricsWriter
 from utils.run_folder import note_end, note_resumption
@@ -115,16 +116,16 @@ class Run:
         Raises:
             UserError: the checkpoint was made with other pretrained parts.
         """
-        exactly = True
+        same_episodes = True
         if checkpoint is not None:
             check_weights(checkpoint, self.learner.agent.fingerprints(), str(folder))
-            exactly = self.load_state_dict(checkpoint)
-        env_steps = self.collector.env_steps
+            same_episodes = self._restore(checkpoint, folder)
+        differences: list[str] = []
         if self.ranks.first:
             with guarded(folder):
-                note_resumption(folder, env_steps, exactly)
-        how = "exactly" if exactly else "in new episodes"
-        return f"going on after {env_steps:,} steps, {how}"
+                differences = note_resumption(folder, self.env_steps, same_episodes)
+        how = f"not exactly: {'; '.join(differences)}" if differences else "exactly"
+        return f"going on after {self.env_steps:,} steps, {how}"
 
     def summary(self) -> Summary:
         """Return what the run has come to so far."""
@@ -169,6 +170,17 @@ class Run:
         self.learner.load_state_dict(state["learner"], pending=goes_on)
         set_random_state(state["own"]["random"])
         return goes_on
+
+    def _restore(self, state: dict[str, Any], source: Path) -> bool:
+        """Put a saved state into this run, or raise UserError where it is not one of it."""
+        try:
+            return self.load_state_dict(state)
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise UserError(
+                f"{source}: the checkpoint does not hold a state of this run ({reason}). "
+                "Restore the run's own"
+            ) from error
 
     @property
     def env_steps(self) -> int:
@@ -228,7 +240,10 @@ class Run:
                 yield None
             return
         with guarded(folder):
-            with MetricsWriter(folder, self.config, self.collector.env_steps) as writer:
+            n_envs = self.collector.n_envs
+            logged = self.env_steps - self.learner.n_pending * n_envs
+            per_row = self.learner.steps_per_update * n_envs
+            with MetricsWriter(folder, self.config, logged, per_row) as writer:
                 yield writer
             note_end(folder)
 

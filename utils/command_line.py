@@ -1,20 +1,51 @@
 """What the programs share: one-line errors and exit statuses."""
 
 import argparse
+import contextlib
+import errno
+import io
 import logging
+import math
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from utils.errors import Interrupted, RunError, UserError, printable
+from utils.starting import loaded
 
 MOST_DIGITS = 40
+GIVEN = "given_options"
+EXHAUSTED = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),
+    *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE),
+)
+
+
+class Once(argparse.Action):
+    """Stores an option's value, and refuses a second, which would silently replace the first."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Store a value."""
+        if option_string and self.dest in vars(namespace).setdefault(GIVEN, set()):
+            parser.error(f"{option_string} is given twice, give it once")
+        vars(namespace).setdefault(GIVEN, set()).add(self.dest)
+        setattr(namespace, self.dest, values)
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are UserErrors, so that they read like all others."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.register("action", None, Once)
 
     def error(self, message: str) -> NoReturn:
         """Raise the message as one line."""
@@ -25,35 +56,118 @@ def run_program(program: Callable[[Sequence[str] | None], None], argv: Sequence[
     """Run a program and return its exit status.
 
     0 is success, 2 a user's mistake, 1 a run that could not go on, 128 + n the signal n. A file
-    that cannot be read or written is a user's mistake, too.
+    that cannot be read or written is a user's mistake, too; a full disk or memory is none.
     """
+    loaded()
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     words = sys.argv[1:] if argv is None else argv
     try:
+        _check_streams()
         if any(word.startswith("--") and word.endswith("=--") for word in words):
             raise UserError("'--' is no value of an option")  # argparse would take it for a list
         program(words)
         sys.stdout.flush()
     except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
+        return _ended(2, str(error))
     except RunError as error:
-        print(error, file=sys.stderr)
-        return 1
+        return _ended(1, str(error))
     except Interrupted as error:
-        print(error, file=sys.stderr)
-        return 128 + error.signal
+        return _ended(128 + error.signal, str(error))
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:  # who reads the output, such as head, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 128 + signal.SIGPIPE
     except OSError as error:
-        if error.filename is None:
+        return _ended(*_failure(error))
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
             raise
-        print(printable(f"{error.filename}: {error.strerror}"), file=sys.stderr)
-        return 2
+        return _ended(1, f"not enough memory: {_first_line(error)}. Choose smaller settings")
     return 0
+
+
+def _check_streams() -> None:
+    """Make sure that what is said can be read.
+
+    Raises:
+        UserError: standard output or standard error is closed. The first file that a program
+            opens would take its place, and what is printed would be lost or end up there.
+    """
+    for name, stream in (("output", sys.stdout), ("error", sys.stderr)):
+        if stream is None:
+            raise UserError(f"standard {name} is closed. Lead it to a file or to {os.devnull}")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a folder's name may not fit its encoding
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _ended(status: int, line: str) -> int:
+    """Print why a program ends, if anybody can read it, and return its exit status."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr or sys.stdout, flush=True)
+    return status
+
+
+def _failure(error: OSError) -> tuple[int, str]:
+    """Return the exit status for what the system refused, and a line about it.
+
+    Raises:
+        OSError: it is not known what was refused.
+    """
+    status = 1 if error.errno in EXHAUSTED else 2
+    if error.filename is not None:
+        return status, printable(f"{error.filename}: {error.strerror}")
+    if _is_output_broken():
+        _discard_output()
+        return status, f"standard output: {error.strerror}"
+    if status == 2:
+        raise error
+    return status, str(error.strerror)
+
+
+def _is_output_broken() -> bool:
+    """Return whether nothing can be printed; what could not be is forgotten by then."""
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
+
+
+def _discard_output() -> None:
+    """Lead what is still to be printed nowhere; Python would try once more in the end."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Return whether memory ran out; PyTorch says so in RuntimeErrors and a kind of its own."""
+    told = "allocate memory" in str(error) or "out of memory" in str(error).lower()
+    return isinstance(error, MemoryError) or told
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0].rpartition("] ")[2].rstrip(".")
+
+
+def finite_number(low: float, high: float = math.inf) -> Callable[[str], float]:
+    """Return an argument type: a finite number from `low` to `high`."""
+
+    def convert(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and low <= value <= high):
+            ends = [f" {word} {end:g}" for word, end in (("from", low), ("to", high))]
+            allowed = "".join(end for end in ends if "inf" not in end)
+            raise argparse.ArgumentTypeError(
+                f"'{text[:MOST_DIGITS]}' is not a finite number{allowed}"
+            )
+        return value
+
+    return convert
 
 
 def whole_number(low: int, high: int) -> Callable[[str], int]:

@@ -1,9 +1,10 @@
-"""Files that are written whole or not at all, and by one process at a time."""
+"""Files written whole or not at all, by one process at a time, and read without waiting."""
 
 import fcntl
 import logging
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedRandom
@@ -33,10 +34,50 @@ def written_whole(path: Path, previous: Path | None = None) -> Iterator[Buffered
         partial.replace(path)
         if previous and kept:  # only now, so that there are two whole files at all times
             kept.replace(previous)
-    except BaseException:
+    except BaseException as error:
         partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            error.filename = str(path)  # writing does not say where
         raise
     sync_folder(path.parent)
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """Return what is in a file, or all that is written to a pipe, as bash makes one of <(...).
+
+    Raises:
+        ValueError: there are more bytes than `most`, or nobody writes to the pipe.
+    """
+    content = bytearray()
+    with open(path, "rb", buffering=0, opener=open_without_waiting) as file:
+        while len(content) <= most:
+            try:
+                part = os.read(file.fileno(), most + 1 - len(content))
+            except BlockingIOError:  # somebody has the pipe open who has not written yet
+                os.set_blocking(file.fileno(), True)
+                continue
+            if not part:
+                break
+            content += part
+        if not content and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+            raise ValueError("a pipe that nobody writes to")
+    if len(content) > most:
+        raise ValueError(f"more than {most:,} bytes")
+    return bytes(content)
+
+
+def open_without_waiting(path: str, flags: int) -> int:
+    """Open a file for `open`'s `opener`; a pipe does not wait for its other end."""
+    return os.open(path, flags | os.O_NONBLOCK, 0o666)
+
+
+def keep_copy(path: Path) -> Path:
+    """Copy a damaged file to a name beside its own that nothing has yet, and return that."""
+    number = 1
+    while os.path.lexists(copy := path.with_name(f"{path.name}.damaged-{number}")):
+        number += 1
+    shutil.copyfile(path, copy)
+    return copy
 
 
 @contextmanager

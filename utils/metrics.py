@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import logging
 import math
 import os
 import re
@@ -9,32 +10,40 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
-from utils.files import written_whole
+from utils.errors import UserError
+from utils.files import keep_copy, written_whole
 from utils.loggers import LoggerSettings, Media, configured_loggers
 
 FILE = "metrics.csv"
 LINE_END = b"\r\n"
+STEPS = "env_steps"
+
+log = logging.getLogger(__name__)
 
 
 class MetricsWriter:
     """Writes metrics.csv and TensorBoard events into a run folder, and what else is configured.
 
-    The columns of the CSV are those of the first row, also where a run of an earlier version goes
-    on; every row is flushed when written. NaN stands for what there is nothing to say of: it leaves
-    its cell empty and is no point of a curve elsewhere.
+    The columns of the CSV are those of the first row, and behind them what later versions of the
+    program add; every row is flushed when written. NaN stands for what there is nothing to say of:
+    it leaves its cell empty and is no point of a curve elsewhere.
 
     Args:
         folder: The run's.
         config: The settings of the run.
-        env_steps: Where the run goes on; what the folder says of later steps is taken back.
+        env_steps: Of the last row that was written where the run goes on; what the folder says of
+            later steps is taken back.
+        per_row: Environment steps from one row to the next.
     """
 
-    def __init__(self, folder: Path, config: LoggerSettings, env_steps: int = 0) -> None:
+    def __init__(
+        self, folder: Path, config: LoggerSettings, env_steps: int = 0, per_row: int = 1
+    ) -> None:
         self._path = folder / FILE
-        columns = _keep_rows(self._path, env_steps)
+        self._columns = _take_up(self._path, range(per_row, env_steps + 1, per_row))
         self._file = self._path.open("a", newline="", encoding="utf-8")
-        self._csv = self._table(columns) if columns else None
         self._loggers = configured_loggers(folder, config, env_steps)
 
     def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
@@ -46,11 +55,9 @@ class MetricsWriter:
         """
         if os.fstat(self._file.fileno()).st_nlink == 0:
             raise OSError(errno.ENOENT, "removed while the run went on", str(self._path))
-        if self._csv is None:
-            self._csv = self._table(["env_steps", *metrics])
-            self._csv.writeheader()
+        self._add_columns([name for name in (STEPS, *metrics) if name not in self._columns])
         known = {name: value for name, value in metrics.items() if not math.isnan(value)}
-        self._csv.writerow({"env_steps": env_steps, **known})
+        csv.DictWriter(self._file, self._columns).writerow({STEPS: env_steps, **known})
         self._file.flush()
         for logger in self._loggers:
             logger.write(env_steps, known)
@@ -66,6 +73,18 @@ class MetricsWriter:
         for logger in self._loggers:
             logger.sync()
 
+    def _add_columns(self, names: list[str]) -> None:
+        """Write the heading, or widen the table where a new version of the program logs more."""
+        if not names:
+            return
+        self._columns += names
+        rows = self._path.read_bytes().splitlines()[1:]
+        with written_whole(self._path) as file:
+            lines = [",".join(self._columns).encode(), *(row + b"," * len(names) for row in rows)]
+            file.writelines(line + LINE_END for line in lines)
+        self._file.close()
+        self._file = self._path.open("a", newline="", encoding="utf-8")
+
     def __enter__(self) -> "MetricsWriter":
         return self
 
@@ -80,19 +99,64 @@ class MetricsWriter:
                 all_of_them.callback(logger.close, finished=kind is None)
             self._file.close()
 
-    def _table(self, columns: list[str]) -> csv.DictWriter:
-        return csv.DictWriter(self._file, columns, extrasaction="ignore")
+
+class _Found(NamedTuple):
+    """What a CSV file holds of the rows that should be in it.
+
+    Attributes:
+        columns: Their names, none where the heading is missing or damaged.
+        rows: The rows by their step, without line ends.
+        is_whole: Whether no row is missing and nothing else is in the way, apart from what a crash
+            leaves behind: rows of later steps, and an unfinished line at the end.
+    """
+
+    columns: list[str]
+    rows: dict[int, bytes]
+    is_whole: bool
 
 
-def _keep_rows(path: Path, env_steps: int) -> list[str]:
-    """Cut a CSV file behind a step, an unfinished line included, and return its columns."""
-    if not path.exists():
-        return []
-    lines = path.read_bytes().splitlines(keepends=True)
-    whole = [line for line in lines if line.endswith(LINE_END)]
-    steps = {row: re.match(rb"\d+(?=,)", row) for row in whole[1:]}
-    kept = whole[:1] + [row for row, step in steps.items() if step and int(step[0]) <= env_steps]
-    if kept != lines:
+def _take_up(path: Path, expected: range) -> list[str]:
+    """Cut a CSV file behind the last of the expected rows and return its columns.
+
+    Where rows are missing or damaged a line says so, and the file as it was is kept beside it.
+
+    Raises:
+        UserError: something else than a file stands there.
+    """
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: not a file. Remove it, or restore the run's")
+    content = path.read_bytes() if path.exists() else b""
+    found = _read_rows(content, expected)
+    if not found.is_whole:
+        kept = f"; the file as it was is {keep_copy(path)}" if content else ""
+        log.warning(
+            f"{path}: damaged, {len(found.rows)} of the {len(expected)} rows up to step "
+            f"{max(expected, default=0):,} are left{kept}"
+        )
+    lines = [",".join(found.columns).encode(), *found.rows.values()] if found.rows else []
+    cut = b"".join(line + LINE_END for line in lines)
+    if cut != content:
         with written_whole(path) as file:
-            file.writelines(kept)
-    return kept[0].decode().strip().split(",") if kept else []
+            file.write(cut)
+    return found.columns if found.rows else []
+
+
+def _read_rows(content: bytes, expected: range) -> _Found:
+    """Return what there is of the rows of the expected steps."""
+    lines = content.splitlines(keepends=True)
+    if lines and not lines[-1].endswith((b"\r", b"\n")):
+        del lines[-1]
+    heading, *others = [line.rstrip(b"\r\n") for line in lines] or [b""]
+    columns = heading.decode(errors="replace").split(",")
+    if columns[0] != STEPS or len(set(columns)) < len(columns):
+        return _Found([], {}, is_whole=not (expected or lines))
+    read = [(_step(line, len(columns)), line) for line in others]
+    steps = [step for step, _ in read if step is None or step <= max(expected, default=0)]
+    rows = {step: line for step, line in read if step is not None and step in expected}
+    return _Found(columns, dict(sorted(rows.items())), is_whole=steps == list(expected))
+
+
+def _step(line: bytes, n_columns: int) -> int | None:
+    """Return the step of a row, None for what is no row."""
+    is_row = re.match(rb"\d{1,18},", line) and line.count(b",") == n_columns - 1
+    return int(line.partition(b",")[0]) if is_row else None

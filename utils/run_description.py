@@ -1,6 +1,7 @@
 """What is needed to repeat a run: command, source, versions and machine."""
 
 import datetime
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -8,11 +9,17 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("torch", "numpy", "gymnasium", "minigrid", "envpool", "miniworld", "open_clip_torch")
+PACKAGES = (
+    *("torch", "numpy", "gymnasium", "minigrid", "envpool", "miniworld"),
+    *("open_clip_torch", "transformers"),
+)
+HARDWARE = ("cpu", "threads", "gpus", "cuda")  # of another order of sums come other last bits
+NOT_TRAINING = ("tests", "benchmarks")
 GIB = 2**30
 
 
@@ -22,19 +29,56 @@ def describe_run(weights: Mapping[str, str]) -> dict[str, object]:
     Args:
         weights: sha256 of the pretrained parts in use, by the setting that names them.
     """
-    changed = _git("status", "--porcelain").splitlines()
     return {
         "command": command(),
         "started": now(),
+        **describe_basis(),
+        "machine": platform.platform(),
+        "weights": dict(weights),
+    }
+
+
+def describe_basis() -> dict[str, object]:
+    """Return what decides a run's numbers beside its settings: source, versions, hardware."""
+    changed = _git("status", "--porcelain").splitlines()
+    return {
         "git_commit": _git("rev-parse", "HEAD"),
         "git_dirty": bool(changed),
         "git_changed_files": changed,
+        "source_sha256": source_sha256(),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
-        "machine": platform.platform(),
         "hardware": describe_hardware(),
-        "weights": dict(weights),
     }
+
+
+def basis_differences(before: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """Return in words in what two descriptions differ that decides a run's numbers."""
+    if "source_sha256" not in before:
+        return ["the source it was made with is not recorded"]
+    found = []
+    if before["source_sha256"] != here["source_sha256"]:
+        commits = [str(basis.get("git_commit") or "unknown")[:9] for basis in (before, here)]
+        which = f"commit {' -> '.join(commits)}" if len(set(commits)) > 1 else "not committed"
+        found.append(f"the source has changed ({which})")
+    versions = [_versions(basis) for basis in (before, here)]
+    for name, version in versions[1].items():
+        if versions[0].get(name) != version:
+            found.append(f"{name} {version} instead of {versions[0].get(name)}")
+    return found
+
+
+def source_sha256() -> str:
+    """Return the sha256 of all that can run in a training: the programs and their packages."""
+    packages = sorted(path.parent for path in ROOT.glob("*/__init__.py"))
+    files = [*ROOT.glob("*.py")]
+    for package in packages:
+        files += [] if package.name in NOT_TRAINING else package.rglob("*.py")
+    digest = hashlib.sha256()
+    for file in sorted(filter(Path.is_file, files)):
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(ROOT)} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
 
 
 def describe_hardware() -> dict[str, object]:
@@ -73,9 +117,22 @@ def _git(*arguments: str) -> str:
     """Return what git says of this source tree, or an empty text where there is no git."""
     git = ["git", "-C", str(ROOT), *arguments]
     try:
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.rstrip()
     except (OSError, subprocess.CalledProcessError):
         return ""
+
+
+def _versions(basis: Mapping[str, Any]) -> dict[str, object]:
+    """Return what a run's numbers depend on beside source and settings, by name."""
+    packages, hardware = (
+        part if isinstance(part := basis.get(name), dict) else {}
+        for name in ("packages", "hardware")
+    )
+    return {
+        "python": basis.get("python"),
+        **{name: packages.get(name) for name in PACKAGES},
+        **{name: hardware.get(name) for name in HARDWARE},
+    }
 
 
 def _version(package: str) -> str | None:

@@ -1,8 +1,11 @@
 """The folder of a run: made whole before the first step, described, locked, found again."""
 
 import dataclasses
+import errno
 import fcntl
+import itertools
 import json
+import logging
 import os
 import re
 import shlex
@@ -13,16 +16,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from settings import Config, config_from_dict, read_json_object
+from settings import Config, completed, config_from_dict, read_json_object, settings_without_effect
 from utils.errors import UserError
-from utils.files import written_whole
+from utils.files import keep_copy, open_without_waiting, written_whole
 from utils.folders import check_without_links
 from utils.named_files import say_named_files
-from utils.run_description import command, describe_run, now
+from utils.run_description import basis_differences, command, describe_basis, describe_run, now
 
 EXPERIMENTS = Path("experiments")
 SETTINGS, DESCRIPTION, LOCK = "config.json", "run.json", "lock"
 LONGEST_NAME = 120  # file systems allow 255 bytes for one name
+
+log = logging.getLogger(__name__)
 
 
 def default_run_id(overrides: Iterable[str], seed: int) -> str:
@@ -53,17 +58,18 @@ def create_run_folder(
         UserError: as `check_run_id`, or the folder cannot be written.
     """
     check_run_id(config, run_id)
-    folder = folder_of(config, run_id) if run_id else _free_folder(config, overrides)
+    folder = folder_of(config, run_id or default_run_id(overrides, config.seed))
     unfinished = folder.with_name(f".{socket.gethostname()}.{os.getpid()}.partial")
     try:
         unfinished.mkdir(parents=True, exist_ok=True)
         write_json(unfinished / SETTINGS, dataclasses.asdict(config))
-        write_json(unfinished / DESCRIPTION, describe_run(weights or {}))
-        unfinished.rename(folder)
+        settings = {"settings": dataclasses.asdict(config)}
+        write_json(unfinished / DESCRIPTION, describe_run(weights or {}) | settings)
+        return _rename_to_free(unfinished, [folder] if run_id else _numbered(folder))
     except OSError as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
         raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
-    return folder
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def check_run_id(config: Config, run_id: str | None) -> None:
@@ -137,7 +143,7 @@ def locked(folder: Path) -> Iterator[None]:
         UserError: another run has the folder, or it cannot be written.
     """
     try:
-        file = (folder / LOCK).open("a")
+        file = open(folder / LOCK, "a", opener=open_without_waiting)  # noqa: SIM115  below
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
     with file:
@@ -150,12 +156,54 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def note_resumption(folder: Path, env_steps: int, exact: bool) -> None:
-    """Add to run.json where a run goes on, and whether as if it had never been interrupted."""
-    entry = {"env_steps": env_steps, "time": now(), "exact": exact, "command": command()}
-    description = _description(folder)
-    resumed = [*description.get("resumed", []), entry]
-    write_json(folder / DESCRIPTION, description | {"resumed": resumed})
+def check_settings(folder: Path, config: Config, recorded: Any, where: str) -> None:
+    """Raise UserError where a run's config.json was changed in what has an effect.
+
+    Args:
+        folder: The run's.
+        config: What config.json says now.
+        recorded: All settings as they were, or nothing where an earlier version kept none.
+        where: What they are recorded in.
+    """
+    if recorded is None:
+        return
+    known = completed(recorded) if isinstance(recorded, dict) else {}
+    names = [
+        name
+        for name, value in dataclasses.asdict(config).items()
+        if name not in settings_without_effect() and known.get(name) != value
+    ]
+    if names:
+        raise UserError(
+            f"{folder}: {SETTINGS} differs from {where} in {', '.join(names)}. "
+            "Restore it, or begin another run"
+        )
+
+
+def recorded_settings(folder: Path) -> Any:
+    """Return the settings that run.json says a run began with, None where it does not."""
+    return _description(folder).get("settings")
+
+
+def note_resumption(folder: Path, env_steps: int, same_episodes: bool) -> list[str]:
+    """Add to run.json where a run goes on, and whether as if it had never been interrupted.
+
+    Args:
+        folder: The run's.
+        env_steps: Environment steps behind it.
+        same_episodes: Whether it goes on in the episodes in which it stopped.
+
+    Returns:
+        In what it differs from a run that goes on exactly, in words.
+    """
+    description, here = _description_to_amend(folder), describe_basis()
+    earlier = description.get("resumed", [])
+    differences = [] if same_episodes else ["in new episodes"]
+    differences += basis_differences((earlier or [description])[-1], here)
+    entry = {"env_steps": env_steps, "time": now(), "command": command()}
+    entry |= {"exact": not differences, "differences": differences, **here}
+    write_json(folder / DESCRIPTION, description | {"resumed": [*earlier, entry]})
+    return differences
 
 
 def note_threads(folder: Path, env_steps: int, n_threads: int) -> None:
@@ -179,7 +227,7 @@ def recorded_threads(folder: Path) -> int | None:
 
 def note_end(folder: Path) -> None:
     """Add to run.json that the run has had all its steps."""
-    write_json(folder / DESCRIPTION, _description(folder) | {"finished": now()})
+    write_json(folder / DESCRIPTION, _description_to_amend(folder) | {"finished": now()})
 
 
 def write_json(path: Path, value: object) -> None:
@@ -196,14 +244,45 @@ def _description(folder: Path) -> dict[str, Any]:
         return {}
 
 
+def _description_to_amend(folder: Path) -> dict[str, Any]:
+    """Return what run.json says; a damaged one is kept beside it, and a line says so."""
+    path = folder / DESCRIPTION
+    try:
+        description = read_json_object(path)
+        resumed = description.get("resumed", [])
+        if isinstance(resumed, list) and all(isinstance(entry, dict) for entry in resumed):
+            return description
+        problem = f"{path}: 'resumed' is no list of resumptions"
+    except UserError as error:
+        problem = str(error)
+    kept = f", the file as it was is {keep_copy(path)}" if path.is_file() else ""
+    log.warning(f"{problem}; the run's first command and source are no longer recorded{kept}")
+    return {}
+
+
 def _parent(config: Config) -> Path:
     return EXPERIMENTS / config.model / config.env
 
 
-def _free_folder(config: Config, overrides: Iterable[str]) -> Path:
-    name = default_run_id(overrides, config.seed)
-    folder, number = _parent(config) / name, 1
-    while folder.exists():
-        number += 1
-        folder = _parent(config) / f"{name}-{number}"
-    return folder
+def _numbered(folder: Path) -> Iterator[Path]:
+    """Yield a folder and then others of its name with a number behind it."""
+    yield folder
+    for number in itertools.count(2):
+        yield folder.with_name(f"{folder.name}-{number}")
+
+
+def _rename_to_free(folder: Path, names: Iterable[Path]) -> Path:
+    """Give a folder the first name that nothing has, whoever else does the same at the moment.
+
+    Raises:
+        FileExistsError: all have been taken.
+    """
+    for name in names:
+        if os.path.lexists(name):
+            continue
+        try:
+            return folder.rename(name)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise
+    raise FileExistsError(errno.EEXIST, "another run has just taken this name")

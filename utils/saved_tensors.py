@@ -1,10 +1,20 @@
-"""Reading what `torch.save` wrote; a file can hold data only, never code."""
+"""What `torch.save` writes, and reading it; a file can hold data only, never code."""
 
 import warnings
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+
+
+def save_tensors(value: Any, file: BinaryIO) -> None:
+    """Write like `torch.save`, which hides an error of the disk behind one of its own."""
+    try:
+        torch.save(value, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
 
 def load_saved(file: Path | BinaryIO) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from settings import describe_settings, load_config
 from settings.published_experiments import published_table
 from utils.command_line import Parser
+from utils.run_folder import recorded_config
 
 
 def training_arguments(argv: Sequence[str] | None, description: str | None) -> argparse.Namespace:
@@ -52,6 +53,7 @@ def has_printed(arguments: argparse.Namespace) -> bool:
     if arguments.list_configs:
         print(published_table())
     elif arguments.print_config:
-        config = load_config(arguments.config, arguments.overrides)
+        given = (arguments.config, arguments.overrides)
+        config = recorded_config(arguments.resume) if arguments.resume else load_config(*given)
         print(json.dumps(dataclasses.asdict(config), indent=2))
     return arguments.list_configs or arguments.print_config

@@ -1,0 +1,170 @@
+"""How programs start, speak and end, whatever signals and streams they are given."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import main as main_program
+from utils import starting
+from utils.command_line import Parser, finite_number, run_program
+from utils.errors import UserError
+from utils.files import written_whole
+
+FULL = Path("/dev/full")
+needs_full_device = pytest.mark.skipif(not FULL.exists(), reason="needs a device always full")
+
+
+def run(*arguments, **options):
+    """Run main.py as a process of its own and return it, finished."""
+    command = [sys.executable, main_program.__file__, *arguments]
+    return subprocess.run(command, text=True, timeout=120, check=False, **options)
+
+
+@needs_full_device
+def test_what_cannot_be_printed_is_one_line(in_empty_folder):
+    with FULL.open("wb") as full:
+        ended = run("--print-config", stdout=full, stderr=subprocess.PIPE)
+    assert ended.stderr == "standard output: No space left on device\n"
+    assert ended.returncode == 1
+
+
+@needs_full_device
+def test_a_mistake_nobody_can_be_told_of_keeps_its_exit_status(in_empty_folder):
+    with FULL.open("wb") as full:
+        assert run("--no-such-option", stderr=full).returncode == 2
+
+
+@pytest.mark.parametrize(("closed", "name"), [(1, "output"), (2, "error")])
+def test_a_closed_stream_is_refused_before_anything_is_done(closed, name, in_empty_folder):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    ended = run("--run-id=x", **pipes, preexec_fn=lambda: os.close(closed))
+    assert ended.stdout + ended.stderr == (
+        f"standard {name} is closed. Lead it to a file or to /dev/null\n"
+    )
+    assert ended.returncode == 2
+    assert list(in_empty_folder.iterdir()) == []
+
+
+def test_a_name_that_the_terminal_cannot_show_is_printed_all_the_same(in_empty_folder):
+    (in_empty_folder / "mémoire.json").write_text('{"stimuli": "é"}')
+    code = "import sys; from utils.command_line import run_program\n"
+    code += "sys.exit(run_program(lambda _: print('mémoire \\udcff'), []))"
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        check=True,
+    )
+    assert ended.stdout == b"m\\xe9moire \\udcff\n"
+
+
+def failing(error):
+    def program(words):
+        raise error
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), 1, "No space left on device"),
+        (OSError(errno.ENOSPC, "No space left", "a.npz"), 1, "a.npz: No space left"),
+        (PermissionError(errno.EACCES, "Permission denied", "a"), 2, "a: Permission denied"),
+        (MemoryError("Unable to allocate 3 GiB"), 1, "not enough memory: Unable to allocate 3 GiB"),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes."),
+            1,
+            "not enough memory: DefaultCPUAllocator: can't allocate memory: 9 bytes",
+        ),
+    ],
+)
+def test_what_a_machine_lacks_is_one_line(error, status, line, capsys):
+    assert run_program(failing(error), []) == status
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(line)
+
+
+def test_a_broken_invariant_is_no_mistake_of_the_user():
+    with pytest.raises(RuntimeError, match="shapes"):
+        run_program(failing(RuntimeError("shapes 3 and 4")), [])
+    with pytest.raises(OSError, match="odd"):
+        run_program(failing(OSError("odd")), [])
+
+
+@needs_full_device
+def test_a_file_that_did_not_fit_is_named_and_leaves_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "result.json"
+    path.write_text("before")
+    monkeypatch.setattr(os, "fsync", lambda _: FULL.open("wb", buffering=0).write(b"x"))
+    with pytest.raises(OSError, match=r"result\.json") as raised, written_whole(path) as file:
+        file.write(b"after")
+    assert raised.value.errno == errno.ENOSPC
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [(path.name, "before")]
+
+
+@pytest.mark.parametrize("option", ["--config", "--seed", "--run-id", "--resume"])
+def test_an_option_given_twice_is_refused(option, in_empty_folder, capsys):
+    assert main_program.main([option, "1", option, "2", "--print-config"]) == 2
+    assert f"{option} is given twice" in capsys.readouterr().err
+
+
+def test_an_option_that_adds_up_may_be_repeated(capsys):
+    command = ["--var", "gamma=0.5", "--var", "seed=3", "--print-config"]
+    assert main_program.main(command) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["gamma"], printed["seed"]) == (0.5, 3)
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "-1", "2.5", "x", ""])
+def test_a_number_out_of_reach_is_refused(text):
+    parser = Parser()
+    parser.add_argument("--share", type=finite_number(0, 2))
+    with pytest.raises(UserError, match="is not a finite number from 0 to 2"):
+        parser.parse_args([f"--share={text}"])
+    assert parser.parse_args(["--share=0.5"]).share == 0.5
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGUSR1, 0)]
+)
+def test_a_signal_while_a_program_loads_prints_no_traceback(number, status, tmp_path):
+    (tmp_path / "program.py").write_text(
+        "import os, signal, utils.starting\n"
+        "utils.starting.load_quietly()\n"
+        f"os.kill(os.getpid(), {int(number)})\n"
+        "utils.starting.loaded()\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py")],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+        capture_output=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (status, b"")
+
+
+def test_signals_are_set_for_programs_only():
+    root = Path(main_program.__file__).parent
+    assert starting.is_started(str(root / "main.py"))
+    assert starting.is_started(str(root / "analysis" / "__main__.py"))
+    assert not starting.is_started(str(root / "tests" / "faults.py"))
+    assert not starting.is_started(None)
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_DFL
+
+
+@pytest.mark.parametrize(
+    "program", ["main", "eval", "plot", "sweep", "prepare_embeddings", "analysis/__main__"]
+)
+def test_every_program_begins_with_what_signals_do(program):
+    lines = (Path(main_program.__file__).parent / f"{program}.py").read_text().splitlines()
+    imports = [line for line in lines if line.startswith(("import ", "from "))]
+    assert imports[0].startswith("import utils.starting")
