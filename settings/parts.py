@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from settings.config import Config
 from settings.declaration import Declaration, Part, declared
+from settings.values import shortened
 
 # Read in every run.
 GENERAL = ("rewards.scaling:ScalingSettings", "trainers.run:RunSettings")
@@ -67,7 +68,7 @@ class Reading(NamedTuple):
         """Return one line that says who reads a setting that is not read here."""
         readers = self.readers(name)
         key = next(key for key, parts in self.by_choice.items() if readers[0] in parts)
-        return f"{name} is read by {_listed(readers)}, and this is {values[key]}"
+        return f"{name} is read by {_listed(readers)}, and this is {shortened(values[key])}"
 
 
 def all_settings() -> dict[str, Declaration]:

@@ -97,6 +97,14 @@ def test_a_finished_run_and_changed_settings_are_refused(tmp_path):
     assert unfinished_checkpoint(tmp_path, config)["n_pending"] == 3
 
 
+def test_a_run_from_before_a_setting_with_a_default_goes_on(tmp_path):
+    config = small_config(n_steps=60)
+    older = {name: value for name, value in vars(config).items() if name != "algorithm"}
+    checkpoint = {**BARE, "config": older, "env_steps": 30, "n_pending": 0, "learner": {}}
+    save_checkpoint(tmp_path / LAST, checkpoint)
+    assert unfinished_checkpoint(tmp_path, config)["env_steps"] == 30
+
+
 def test_a_checkpoint_of_an_earlier_version_can_be_played_but_not_gone_on_from(tmp_path):
     config = small_config()
     earlier = {**BARE, "config": vars(config), "env_steps": 30, "progress": {}}
