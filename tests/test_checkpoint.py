@@ -107,7 +107,7 @@ def test_a_run_from_before_a_setting_with_a_default_goes_on(tmp_path):
 
 def test_a_checkpoint_of_an_earlier_version_can_be_played_but_not_gone_on_from(tmp_path):
     config = small_config()
-    earlier = {**BARE, "config": vars(config), "env_steps": 30, "progress": {}}
+    earlier = {"config": vars(config), "agent": {}, "weights": {}, "env_steps": 30, "optimizer": {}}
     save_checkpoint(tmp_path / LAST, earlier)
     content = (tmp_path / LAST).read_bytes()
     (tmp_path / LAST).write_bytes(content.replace(b"checkpoint 003", b"checkpoint 002", 1))

@@ -1,4 +1,5 @@
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -185,7 +186,9 @@ def test_a_tag_may_name_a_revision_of_the_hub(published):
     assert published[0][0] == "someone/tiny@abc"
     assert tagged.preprocessing.mean == (0.1, 0.2, 0.3)
     with pytest.raises(UserError, match="Did you mean 'openai'"):
-        clip_encoder.check_encoder("tiny-vit", "opnai@abc")
+        clip_encoder.check_encoder(
+            SimpleNamespace(clip_encoder="tiny-vit", clip_pretrained="opnai@abc")
+        )
 
 
 def test_published_weights_of_openai_get_the_activation_they_were_trained_with():

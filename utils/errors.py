@@ -70,13 +70,16 @@ def _same(given: str, stems: list[str]) -> list[int]:
 
 
 def _containing(given: str, stems: list[str]) -> list[int]:
-    """Return the numbers of stems that begin with a part or, where none does, hold it."""
+    """Return the numbers of stems that begin with a part or, where none does, hold it.
+
+    The shortest come first, being nearest to it.
+    """
     if len(given) < SHORTEST_PART:
         return []
     places = {number: stem.find(given) for number, stem in enumerate(stems)}
     begin = [number for number, place in places.items() if place == 0]
     hold = [number for number, place in places.items() if place > 0]
-    return (begin or hold)[:MOST_SUGGESTED]
+    return sorted(begin or hold, key=lambda number: len(stems[number]))[:MOST_SUGGESTED]
 
 
 def _alike(given: str, stems: list[str]) -> list[int]:
