@@ -150,7 +150,7 @@ class PPOTrainer:
         exactly = True
         if checkpoint is not None:
             check_weights(checkpoint, self.agent.fingerprints(), str(folder))
-            exactly = restore(self, checkpoint)
+            exactly = restore(self, checkpoint, str(folder))
         if self.ranks.first:
             with guarded(folder):
                 note_resumption(folder, self.env_steps, exactly)

@@ -21,7 +21,9 @@ from trainers.checkpoint import unfinished_checkpoint
 from trainers.evaluation import Episode
 from trainers.ranks import Ranks
 from trainers.rollout import Rollout, Scene
+from trainers.saved_state import check_like, check_optimizer
 from utils.config import Config
+from utils.errors import UserError
 from utils.seeding import derived_seed, random_state, set_random_state
 
 if TYPE_CHECKING:
@@ -75,18 +77,38 @@ def own_checkpoint(folder: Path, config: Config, ranks: Ranks) -> dict[str, Any]
     )
 
 
-def restore(trainer: "PPOTrainer", state: dict[str, Any]) -> bool:
-    """Put a run's state into a new trainer; return whether its episodes go on, too."""
+def restore(trainer: "PPOTrainer", state: dict[str, Any], source: str) -> bool:
+    """Put a run's state into a new trainer; return whether its episodes go on, too.
+
+    Raises:
+        UserError: it is not the state of such a run.
+    """
+    try:
+        return _restored(trainer, state)
+    except Exception as error:  # a changed state raises about ten kinds of errors
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(
+            f"{source}: the state in its checkpoint is not that of a run with its settings "
+            f"({reason}). Restore the checkpoint, or begin another run"
+        ) from error
+
+
+def _restored(trainer: "PPOTrainer", state: dict[str, Any]) -> bool:
+    check_optimizer(state["optimizer"], trainer.optimizer, trainer.parameters)
+    check_like(state["advantages"], trainer.advantage_statistics.state_dict(), "advantages")
+    # Tried on the new agent and environments, all of whose state is then replaced.
+    scene, rollout = _saved_episodes(trainer, state) if "scene" in state else (None, None)
     trainer.agent.load_state_dict(state["agent"])
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.advantage_statistics.load_state_dict(state["advantages"])
     trainer.env_steps = state["env_steps"]
     for name in COUNTS:
         setattr(trainer, name, state["progress"][name])
-    trainer.episodes.extend(Episode(*episode) for episode in state["episodes"])
-    goes_on = trainer.env.load_state_dict(state["env"]) and "scene" in state
+    for episode_return, length in state["episodes"]:
+        trainer.episodes.append(Episode(float(episode_return), int(length)))
+    goes_on = trainer.env.load_state_dict(state["env"]) and scene is not None
     if goes_on:
-        _continue_episodes(trainer, state)
+        trainer.scene, trainer.rollout = scene, rollout
     else:
         trainer.scene = trainer.first_scene(derived_seed(trainer.config.seed, trainer.env_steps))
     set_random_state(state["random"])
@@ -106,14 +128,28 @@ def _running_episodes(trainer: "PPOTrainer") -> dict[str, Any]:
     }
 
 
-def _continue_episodes(trainer: "PPOTrainer", state: dict[str, Any]) -> None:
+def _saved_episodes(trainer: "PPOTrainer", state: dict[str, Any]) -> tuple[Scene, Rollout | None]:
+    """Return the scene and the rollout of a state, if the agent can go on from them.
+
+    Raises:
+        ValueError: they are not built like those of this run.
+    """
     device, saved = trainer.agent.device, state["scene"]
-    memory = trainer.agent.initial_memory(trainer.env.num_envs)
-    memory.load_state_dict(saved["memory"])
+    new = trainer.first_scene(trainer.config.seed)
+    for name in ("observations", "starts"):
+        check_like(saved[name], getattr(new, name).cpu(), name)
     observations, starts = (saved[name].to(device) for name in ("observations", "starts"))
-    trainer.scene = Scene(observations, starts, memory)
-    if state["rollout"] is not None:
-        trainer.rollout = Rollout.from_state_dict(state["rollout"], device)
+    new.memory.load_state_dict(saved["memory"])
+    scene = Scene(observations, starts, new.memory)
+    step = trainer.agent.act(observations, new.memory.copy(), starts)
+    if state["rollout"] is None:
+        return scene, None
+    empty = Rollout(trainer.config.n_rollout_steps, observations, step.context)
+    empty.n_stored = len(state["rollout"]["actions"])
+    check_like(state["rollout"], empty.state_dict(), "rollout")
+    if state["rollout"]["n_steps"] != empty.n_steps:
+        raise ValueError(f"the rollout is one of {state['rollout']['n_steps']} steps")
+    return scene, Rollout.from_state_dict(state["rollout"], device)
 
 
 def _dealt(state: dict[str, Any] | None, n_ranks: int) -> list[dict[str, Any] | None]:
