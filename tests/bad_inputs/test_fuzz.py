@@ -26,7 +26,7 @@ from tests.bad_inputs.spoiling import (
     read,
     replaced,
 )
-from tests.bad_inputs.trials import KINDS
+from tests.bad_inputs.trials import KINDS, Trial
 from tests.bad_inputs.workshop import TRACE
 
 FEW = {
@@ -71,6 +71,53 @@ def test_no_program_fails_on_what_is_generated(kind, gallery):
         assert outcome.complaints() == [], f"{trial}\n{outcome.err}"
 
     one()
+
+
+HELM_LAST = f"{run_folder('HELM', 'unfinished')}/ckpt_last.pt"
+HELM_BEST = f"{run_folder('HELM', 'good')}/ckpt_best.pt"
+RESUMED = ("main", ["--resume", run_folder("HELM", "unfinished")])
+PLAYED = ("eval", ["--ckpt-path", HELM_BEST, "--n-episodes=1"])
+ANALYSED = ("analysis", ["layers", HELM_BEST, "--n-episodes=1"])
+PARAMETER = ("optimizer", "param_groups", 0, "params", 4)
+WEIGHT = ("agent", "heads.actor.0.weight")
+FOUND = {
+    "an optimiser that would write beyond a parameter": (*RESUMED, PARAMETER, "0"),
+    "steps of an optimiser": (*RESUMED, ("optimizer", "state", 0, "step"), "a megabyte"),
+    "a rollout of other steps": (*RESUMED, ("rollout", "n_steps"), "10**30"),
+    "a rollout of text": (*RESUMED, ("rollout", "n_steps"), "text with signs"),
+    "vast values": (*RESUMED, ("rollout", "values"), "vast"),
+    "another context": (*RESUMED, ("rollout", "context"), "without a row"),
+    "a stream of random numbers": (*RESUMED, ("random", "torch"), "-1"),
+    "a stream's position": (*RESUMED, ("random", "numpy", 2), "-1"),
+    "an environment's stream": (
+        *RESUMED,
+        ("env", "episodes", "worlds", "generators", 1),
+        "in a list",
+    ),
+    "places outside the world": (
+        *RESUMED,
+        ("env", "episodes", "worlds", "arrays", "positions"),
+        "very large",
+    ),
+    "rewards": (*RESUMED, ("env", "discounted"), "true"),
+    "episodes": (*RESUMED, ("episodes",), "text"),
+    "a memory": (*RESUMED, ("scene", "memory", "keys"), "its first"),
+    "no agent": (*RESUMED, ("agent",), "in a list"),
+    "weights too large to act with": (*PLAYED, WEIGHT, "very large"),
+    "weights too large to look at": (*ANALYSED, WEIGHT, "very large"),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_found_once_stays_mended(name, gallery):
+    program, command, where, how = FOUND[name]
+    path = HELM_LAST if program == "main" else HELM_BEST
+    places = set(places_in(read(gallery / path)))
+    assert where in places, "there is nothing to spoil"
+    trial = Trial(program, command, [spoiling.OtherValue(path, where, how)])
+    outcome = trial.run(gallery)
+    assert outcome.complaints() == [], outcome.err
+    assert outcome.status in (1, 2), outcome.out
 
 
 def _fail(text):
