@@ -96,6 +96,8 @@ def restore(trainer: "PPOTrainer", state: dict[str, Any], source: str) -> bool:
 def _restored(trainer: "PPOTrainer", state: dict[str, Any]) -> bool:
     check_optimizer(state["optimizer"], trainer.optimizer, trainer.parameters)
     check_like(state["advantages"], trainer.advantage_statistics.state_dict(), "advantages")
+    for name in set(COUNTS) & state["progress"].keys():
+        check_like(state["progress"][name], getattr(trainer, name), name)
     # Tried on the new agent and environments, all of whose state is then replaced.
     scene, rollout = _saved_episodes(trainer, state) if "scene" in state else (None, None)
     trainer.agent.load_state_dict(state["agent"])

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.bad_inputs import forked, spoiling
 from tests.bad_inputs.forked import Outcome, run_forked
-from tests.bad_inputs.gallery import GOOD, build_gallery, run_folder
+from tests.bad_inputs.gallery import GOOD, HELM, XL, build_gallery, run_folder
 from tests.bad_inputs.harness import PROGRAMS
+from tests.bad_inputs.harness import settings as command_line
 from tests.bad_inputs.spoiling import (
     BYTES,
     CHANGES,
@@ -30,15 +31,15 @@ from tests.bad_inputs.trials import KINDS, Trial
 from tests.bad_inputs.workshop import TRACE
 
 FEW = {
-    "command lines": 16,
-    "setting values": 12,
-    "settings files": 10,
-    "run folders": 8,
-    "checkpoints": 16,
-    "episodes": 4,
-    "language models": 8,
-    "embeddings": 8,
-    "pictures": 4,
+    "command lines": 12,
+    "setting values": 8,
+    "settings files": 8,
+    "run folders": 5,
+    "checkpoints": 10,
+    "episodes": 3,
+    "language models": 6,
+    "embeddings": 6,
+    "pictures": 3,
 }
 
 
@@ -102,6 +103,8 @@ FOUND = {
     "rewards": (*RESUMED, ("env", "discounted"), "true"),
     "episodes": (*RESUMED, ("episodes",), "text"),
     "a memory": (*RESUMED, ("scene", "memory", "keys"), "its first"),
+    "a count of episodes": (*RESUMED, ("progress", "n_episodes"), "in a list"),
+    "seconds": (*RESUMED, ("progress", "seconds"), "text"),
     "no agent": (*RESUMED, ("agent",), "in a list"),
     "weights too large to act with": (*PLAYED, WEIGHT, "very large"),
     "weights too large to look at": (*ANALYSED, WEIGHT, "very large"),
@@ -118,6 +121,13 @@ def test_what_was_found_once_stays_mended(name, gallery):
     outcome = trial.run(gallery)
     assert outcome.complaints() == [], outcome.err
     assert outcome.status in (1, 2), outcome.out
+
+
+def test_a_file_that_cannot_be_read_as_a_models_settings_is_named(gallery):
+    change = OtherPlace(f"{XL}/config.json", "/proc/self/mem")
+    outcome = Trial("main", command_line(**HELM), [change]).run(gallery)
+    assert (outcome.complaints(), outcome.status) == ([], 2), outcome.err
+    assert f"{XL}/config.json: cannot be read: Input/output error" in outcome.err
 
 
 def _fail(text):
