@@ -81,19 +81,19 @@ def restore(trainer: "PPOTrainer", state: dict[str, Any], source: str) -> bool:
     """Put a run's state into a new trainer; return whether its episodes go on, too.
 
     Raises:
-        UserError: it is not the state of such a run.
+        UserError: it is not a state of this trainer.
     """
     try:
-        return _restored(trainer, state)
+        return _restore(trainer, state)
     except Exception as error:  # a changed state raises about ten kinds of errors
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise UserError(
-            f"{source}: the state in its checkpoint is not that of a run with its settings "
-            f"({reason}). Restore the checkpoint, or begin another run"
+            f"{source}: the checkpoint does not hold a state of this run ({reason}). "
+            "Restore the run's own"
         ) from error
 
 
-def _restored(trainer: "PPOTrainer", state: dict[str, Any]) -> bool:
+def _restore(trainer: "PPOTrainer", state: dict[str, Any]) -> bool:
     check_optimizer(state["optimizer"], trainer.optimizer, trainer.parameters)
     check_like(state["advantages"], trainer.advantage_statistics.state_dict(), "advantages")
     for name in set(COUNTS) & state["progress"].keys():
