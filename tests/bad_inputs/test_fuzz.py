@@ -63,7 +63,7 @@ def test_no_program_fails_on_what_is_generated(kind, gallery):
         deadline=None,
         database=None,
         derandomize=True,
-        phases=[Phase.generate, Phase.shrink],
+        phases=[Phase.generate],  # to shrink what hangs would take very long
         suppress_health_check=list(HealthCheck),
     )
     @given(trial=KINDS[kind](gallery))
