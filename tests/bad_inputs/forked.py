@@ -23,7 +23,7 @@ from utils.config import FIELDS
 from utils.run_folder import LOCK
 
 SECONDS = 40.0  # far more than any of these commands takes: who needs them hangs
-MORE_MEMORY = 6 * 2**30
+MORE_MEMORY = 3 * 2**30
 LARGEST_FILE = 2**30
 MOST_LINES = len(FIELDS) + 5  # every setting may be wrong
 LONGEST_LINE = 10_000

@@ -124,6 +124,8 @@ class OtherValue(NamedTuple):
     def apply(self, place: Path) -> None:
         """Write the file anew."""
         path = place / self.path
+        if not path.is_file():  # an earlier change may have made it endless
+            return
         try:
             content = read(path)
             write(path, replaced(content, self.where, self.how))

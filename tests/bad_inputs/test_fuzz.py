@@ -242,6 +242,17 @@ def test_a_changed_value_is_what_a_program_reads(gallery, tmp_path):
     assert read(target)["config"]["gamma"] == "text"
 
 
+@pytest.mark.parametrize("how", ["a pipe", "/dev/zero", "a folder", "a link to itself"])
+def test_what_an_earlier_change_has_put_in_a_files_place_is_not_read(how, tmp_path):
+    (tmp_path / GOOD).write_text("{}")
+    OtherPlace(GOOD, how).apply(tmp_path)
+    before = forked.tree(tmp_path)
+    OtherBytes(GOOD, "cut", 500).apply(tmp_path)
+    OtherFile("other", GOOD).apply(tmp_path)
+    spoiling.OtherValue(GOOD, (), "None").apply(tmp_path)
+    assert forked.tree(tmp_path) == before
+
+
 def test_changes_of_what_an_earlier_change_has_taken_away_do_nothing(tmp_path):
     (tmp_path / GOOD).write_text("{}")
     for change in (
