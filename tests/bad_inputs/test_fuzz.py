@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.bad_inputs import forked, spoiling
 from tests.bad_inputs.forked import Outcome, run_forked
-from tests.bad_inputs.gallery import GOOD, HELM, XL, build_gallery, run_folder
+from tests.bad_inputs.gallery import EPISODES, GOOD, HELM, XL, build_gallery, run_folder
 from tests.bad_inputs.harness import PROGRAMS
 from tests.bad_inputs.harness import settings as command_line
 from tests.bad_inputs.spoiling import (
@@ -128,6 +128,12 @@ def test_a_file_that_cannot_be_read_as_a_models_settings_is_named(gallery):
     outcome = Trial("main", command_line(**HELM), [change]).run(gallery)
     assert (outcome.complaints(), outcome.status) == ([], 2), outcome.err
     assert f"{XL}/config.json: cannot be read: Input/output error" in outcome.err
+
+
+@pytest.mark.parametrize("word", ["[" * 20_000, "--" + "x" * 20_000])
+def test_a_very_long_word_is_not_shown_whole(word, gallery):
+    outcome = Trial("analysis", ["words", EPISODES, word, "--no", word], []).run(gallery)
+    assert (outcome.complaints(), outcome.status) == ([], 2)
 
 
 def _fail(text):
