@@ -107,12 +107,20 @@ class NumpyVectorEnv(VectorEnv):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken."""
+        """Continue exactly where `state_dict` was taken.
+
+        Raises:
+            Exception: of several kinds; it is not the state of such environments.
+        """
         saved = len(state["generators"])
         if saved != self.num_envs:
             raise ValueError(f"the state holds {saved} environments, this is {self.num_envs}")
         for name, array in self.arrays().items():
-            array[...] = state["arrays"][name].numpy()
+            found = state["arrays"][name].numpy()
+            if found.shape != array.shape or found.dtype != array.dtype:
+                raise ValueError(f"{name}: {found.dtype} {found.shape}, not {array.shape}")
+            array[...] = found
+        self.observe(self._rows)  # where nothing can be seen, nothing can go on
         for generator, generator_state in zip(self._generators, state["generators"], strict=True):
             generator.bit_generator.state = generator_state
 

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from models.agent import Evaluation, Step
 from models.images import Features
+from utils.errors import RunError
 from utils.threads import one_thread
 
 
@@ -36,12 +37,13 @@ class ActorCritic(nn.Module):
         return self.critic(features).squeeze(-1)
 
     def step(self, features: Tensor, context: Tensor, deterministic: bool = False) -> Step:
-        """Choose an action for every row of features [N, n_features]."""
+        """Choose an action for every row of features [N, n_features].
+
+        Raises:
+            RunError: on a CPU, where the probabilities are not finite.
+        """
         all_log_probs = F.log_softmax(self.actor(features), dim=-1)  # [N, A]
-        if deterministic:
-            actions = all_log_probs.argmax(-1)
-        else:
-            actions = torch.multinomial(all_log_probs.exp(), 1).squeeze(-1)
+        actions = all_log_probs.argmax(-1) if deterministic else _drawn(all_log_probs.exp())
         log_probs = all_log_probs.gather(-1, actions[:, None]).squeeze(-1)
         return Step(actions, context, log_probs, self.values(features), all_log_probs)
 
@@ -70,6 +72,19 @@ def _applied_beside(head: nn.Sequential, context: Tensor, features: Features) ->
     of_context, of_features = first.weight.split(widths, dim=1)
     part = features.map(lambda rows: F.linear(rows, of_features, first.bias)).each()
     return head[1:](torch.addmm(part, context, of_context.T))
+
+
+def _drawn(probabilities: Tensor) -> Tensor:
+    """Return an action for each row of probabilities [N, A].  [N]"""
+    try:
+        return torch.multinomial(probabilities, 1).squeeze(-1)
+    except RuntimeError:
+        if probabilities.isfinite().all():
+            raise
+        raise RunError(
+            "no action can be drawn: the agent's probabilities are not finite numbers, "
+            "its weights have grown too large"
+        ) from None
 
 
 def _evaluation(logits: Tensor, values: Tensor, actions: Tensor) -> Evaluation:

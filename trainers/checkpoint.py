@@ -344,8 +344,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     weights = state["weights"]
     if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
         raise UserError(f"{path}: not a checkpoint of this program (its weights have no names)")
-    if not isinstance(state["env_steps"], int):
-        raise UserError(f"{path}: not a checkpoint of this program (env_steps is no number)")
+    if type(state["env_steps"]) is not int or state["env_steps"] < 0:
+        raise UserError(f"{path}: not a checkpoint of this program (env_steps is no count)")
     return state
 
 

@@ -13,6 +13,7 @@ from models.observations import Observations, Percept
 from trainers.evaluation import Episode
 from trainers.learner import Learner, RewardTransform, Transition
 from trainers.ranks import Ranks
+from trainers.saved_state import check_like
 from utils.seeding import derived_seed
 
 EPISODES_AVERAGED = 100
@@ -153,22 +154,36 @@ class Collector:
             state["scaling"] = scaling
         return state
 
-    def load_state_dict(self, state: dict[str, Any], seed: int) -> bool:
-        """Go on from a saved state; return False where new episodes are begun, seeded anew."""
-        self.env_steps, self.n_episodes = state["env_steps"], state["n_episodes"]
-        self.episodes.extend(Episode(*episode) for episode in state["episodes"])
+    def load_state_dict(self, state: dict[str, Any], seed: int) -> tuple[Percept, Memory | None]:
+        """Go on from a saved state, before the agent takes over its own.
+
+        Returns:
+            What the agent will be told next, and what it remembers; None where new episodes begin.
+
+        Raises:
+            Exception: of several kinds; it is not a state of this collector.
+        """
         own = state["own"]
+        for name in ("env_steps", "n_episodes"):
+            check_like(state[name], getattr(self, name), name)
+        self.env_steps, self.n_episodes = state["env_steps"], state["n_episodes"]
+        for episode_return, length in state["episodes"]:
+            self.episodes.append(Episode(float(episode_return), int(length)))
+        self.begin(derived_seed(seed, self.env_steps))
         if self.scaling is not None:
-            self.scaling.load_state_dict(state["scaling"] | {"own": own["scaling"]})
-        goes_on = self.env.load_state_dict(own["env"]) and state["resumable"]
-        if not goes_on:
-            self.begin(derived_seed(seed, self.env_steps))
-            return False
-        agent = self.learner.agent
-        self._memory = agent.initial_memory(self.env.num_envs)
-        self._memory.load_state_dict(own["memory"])
-        self._percept = _restored(own["percept"], agent.device)
-        return True
+            scaling = state["scaling"] | {"own": own["scaling"]}
+            check_like(scaling, self.scaling.state_dict(), "scaling")
+            self.scaling.load_state_dict(scaling)
+        assert self._percept is not None, "episodes have just begun"
+        if state["resumable"] and self.env.load_state_dict(own["env"]):
+            assert self._memory is not None, "episodes have just begun"
+            check_like(own["percept"], self._running()["percept"], "percept")
+            self._memory.load_state_dict(own["memory"])
+            self._percept = _restored(own["percept"], self.learner.agent.device)
+            return self._percept, self._memory
+        if self.scaling is not None:
+            self.scaling.begin()
+        return self._percept, None
 
     def _running(self) -> dict[str, Any]:
         """Return what the agent is about to be told, and what it remembers."""

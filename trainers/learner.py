@@ -89,8 +89,19 @@ class Learner(Protocol):
         What each rank has of its own stands under "own".
         """
 
-    def load_state_dict(self, state: dict[str, Any], pending: bool = True) -> None:
-        """Go on from what `state_dict` returned; with what is pending only if asked for."""
+    def load_state_dict(
+        self, state: dict[str, Any], percept: Percept, memory: Memory | None
+    ) -> None:
+        """Go on from what `state_dict` returned, before the agent takes over its own state.
+
+        Args:
+            state: That.
+            percept: What the agent will be told next.
+            memory: What it remembers; None where new episodes begin, and what was pending is lost.
+
+        Raises:
+            Exception: of several kinds; it is not a state of this learner.
+        """
 
 
 class RewardTransform(Protocol):

@@ -19,7 +19,8 @@ from trainers.guards import NotFiniteError
 from trainers.learner import Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.ranks import Ranks
-from trainers.rollout import Past, Rollout, check_rollout_fits
+from trainers.rollout import Past, Rollout, check_rollout, check_rollout_fits
+from trainers.saved_state import check_like, check_optimizer
 from trainers.schedules import (
     Coefficients,
     ScheduleSettings,
@@ -223,19 +224,37 @@ class PPO:
             "own": own,
         }
 
-    def load_state_dict(self, state: dict[str, Any], pending: bool = True) -> None:
-        """Go on from what `state_dict` returned; with what is pending only if asked for."""
+    def load_state_dict(
+        self, state: dict[str, Any], percept: Percept, memory: Memory | None
+    ) -> None:
+        """Go on from what `state_dict` returned; trainers/learner.py says how."""
+        check_optimizer(state["optimizer"], self.optimizer, self.parameters)
+        check_like(state["advantages"], self.advantage_statistics.state_dict(), "advantages")
+        check_like(state["n_epochs_done"], self.n_epochs_done, "n_epochs_done")
         self.optimizer.load_state_dict(state["optimizer"])
         self.advantage_statistics.load_state_dict(state["advantages"])
         self.n_epochs_done = state["n_epochs_done"]
         own, device = state["own"], self.agent.device
-        if not (pending and own):
+        if memory is None or not own:
             return
+        self._check_pending(own, percept, memory)
         self._memory_is_stale = own["memory_is_stale"]
         if own["rollout"] is not None:
             self.rollout = Rollout.from_state_dict(own["rollout"], device)
         if own["past"] is not None:
             self.past = Past.from_state_dict(own["past"], device)
+
+    def _check_pending(self, own: dict[str, Any], percept: Percept, memory: Memory) -> None:
+        """Raise ValueError unless what was pending is like what the agent would bring about."""
+        step = self.agent.act(percept, memory.copy())
+        check_like(own["memory_is_stale"], self._memory_is_stale, "memory_is_stale")
+        for past in (own["past"], own["rollout"] and own["rollout"]["past"]):
+            if past is not None:
+                n_steps = min(len(past["starts"]), self.agent.n_context)
+                like = Rollout(n_steps, percept.observations, step.context).past_of_next(n_steps)
+                check_like(past, like.state_dict(), "past")
+        if own["rollout"] is not None:
+            check_rollout(own["rollout"], self.config.n_rollout_steps, percept, step)
 
     def _values_at_time_limit(self, transition: Transition) -> Tensor:
         """Return the value of the last observation where a time limit cut in, else 0.  [N]"""

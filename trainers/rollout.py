@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from models.agent import Batch
-from models.observations import ObservationBatch, Observations
+from models.agent import Batch, Step
+from models.observations import ObservationBatch, Observations, Percept
 from trainers.learner import Transition
 from trainers.losses import generalized_advantages
+from trainers.saved_state import check_like
 from utils.errors import UserError
 
 GIB = 2**30
@@ -275,3 +276,12 @@ def _ranges(firsts: Tensor, lengths: Tensor) -> Tensor:
     starts = lengths.cumsum(0) - lengths
     of = torch.arange(len(firsts)).repeat_interleave(lengths)
     return firsts[of] + torch.arange(len(of)) - starts[of]
+
+
+def check_rollout(saved: dict[str, Any], n_steps: int, percept: Percept, step: Step) -> None:
+    """Raise ValueError unless a saved rollout is one of T such steps."""
+    empty = Rollout(n_steps, percept.observations, step.context)
+    empty.n_stored = len(saved["actions"])
+    if not 0 < empty.n_stored <= saved["n_steps"] == n_steps:
+        raise ValueError(f"the rollout has {empty.n_stored} of {saved['n_steps']} steps")
+    check_like({**saved, "past": None}, empty.state_dict(), "rollout")

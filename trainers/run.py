@@ -18,6 +18,7 @@ from trainers.collector import EPISODES_AVERAGED, Collector
 from trainers.guards import NotFiniteError, guarded
 from trainers.interruption import Interruption
 from trainers.learner import Learner, Transition
+from trainers.saved_state import check_like
 from trainers.summary import Summary
 from trainers.threads import Threads
 from utils.errors import UserError
@@ -164,18 +165,20 @@ class Run:
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Put a saved state into a new run; return whether its episodes go on, too."""
-        self.learner.agent.load_state_dict(state["agent"])
+        run = {"seconds": self.seconds, "best_return": self.best_return}
+        check_like(state["run"], run, "run")
         self.seconds, self.best_return = state["run"]["seconds"], state["run"]["best_return"]
-        goes_on = self.collector.load_state_dict(state["collector"], self.config.seed)
-        self.learner.load_state_dict(state["learner"], pending=goes_on)
+        percept, memory = self.collector.load_state_dict(state["collector"], self.config.seed)
+        self.learner.load_state_dict(state["learner"], percept, memory)
+        self.learner.agent.load_state_dict(state["agent"])
         set_random_state(state["own"]["random"])
-        return goes_on
+        return memory is not None
 
     def _restore(self, state: dict[str, Any], source: Path) -> bool:
         """Put a saved state into this run, or raise UserError where it is not one of it."""
         try:
             return self.load_state_dict(state)
-        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        except Exception as error:  # a changed state raises about ten kinds of errors
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             raise UserError(
                 f"{source}: the checkpoint does not hold a state of this run ({reason}). "

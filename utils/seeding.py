@@ -41,8 +41,14 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Continue the random streams from where they stood."""
+    """Continue the random streams from where they stood.
+
+    Raises:
+        Exception: of several kinds; it is no such state.
+    """
     name, keys, *position = state["numpy"]
+    if not 0 <= position[0] <= len(keys):  # NumPy would read there
+        raise ValueError(f"NumPy's stream stands at {position[0]} of {len(keys)} numbers")
     random.setstate(state["python"])
     np.random.set_state((name, keys.numpy(), *position))
     torch.set_rng_state(state["torch"])

@@ -81,6 +81,8 @@ class ModelFiles(ABC):
         path = self.find("config.json")
         try:
             config = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {error.strerror}.") from error
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path}: not a JSON file ({error}).") from error
         if not isinstance(config, dict):

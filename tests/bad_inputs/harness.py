@@ -9,6 +9,7 @@ import plot
 import prepare_embeddings
 import sweep
 from analysis import __main__ as analysis
+from benchmarks import __main__ as benchmarks
 
 PROGRAMS = {
     "main": main_program,
@@ -17,6 +18,7 @@ PROGRAMS = {
     "plot": plot,
     "sweep": sweep,
     "analysis": analysis,
+    "benchmarks": benchmarks,
 }
 
 

@@ -174,6 +174,7 @@ def changed_parts(config, agent):
         "weights with numbers as keys": {"weights": {1: 2, "language_model": "0" * 64}},
         "other weights": {"weights": {"language_model": "0" * 64}},
         "steps as text": {"env_steps": "16"},
+        "steps below zero": {"env_steps": -(10**12)},
         "agent is nothing": {"agent": None},
         "agent is text": {"agent": "CNN-PPO"},
         "agent is empty": {"agent": {}},
