@@ -11,13 +11,16 @@ from typing import NoReturn
 from utils.errors import Interrupted, RunError, UserError, printable
 
 MOST_DIGITS = 40
+LONGEST_MESSAGE = 500
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are UserErrors, so that they read like all others."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise the message as one line."""
+        """Raise the message as one line, cut where what was given is very long."""
+        if len(message) > LONGEST_MESSAGE:
+            message = f"{message[:LONGEST_MESSAGE]}..."
         raise UserError(f"{self.prog}: {message}. See {self.prog} --help")
 
 
