@@ -230,7 +230,7 @@ def test_a_state_of_another_kind_is_one_line(in_empty_folder, monkeypatch, capsy
     assert main_program.main(command("CNN-PPO", "cut")) == 130
     path = folder_of("cut") / LAST
     state = load_checkpoint(path)
-    for name, wrong in (("progress", 3), ("optimizer", 3), ("env", {}), ("random", None)):
+    for name, wrong in (("learner", 3), ("collector", 3), ("run", {}), ("own", None)):
         save_checkpoint(path, state | {name: wrong})
         capsys.readouterr()
         assert resume("cut") == 2

@@ -197,7 +197,7 @@ def own_checkpoint(folder: Path, config: CheckpointSettings, ranks: Ranks) -> di
 
 def states_of_ranks(state: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the state each rank goes on from, given a checkpoint."""
-    others = state.pop("other_ranks")
+    others = state.pop("other_ranks", [])
     return [state, *(_with_own(state, own) for own in others)]
 
 
