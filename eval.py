@@ -26,13 +26,13 @@ from models.agent import Agent
 from models.baselines import RandomAgent
 from report.movie import write_movies
 from report.page import EpisodePage
+from runs.folder import write_json
+from runs.named_files import say_named_files
 from settings import MOST_SEED, Config, config_from_dict
 from trainers.checkpoint import find_checkpoint, load_checkpoint, restore_agent
 from trainers.evaluation import Episode, Recording, evaluate
 from utils.command_line import Parser, run_program, whole_number
 from utils.folders import check_writable
-from utils.named_files import say_named_files
-from utils.run_folder import write_json
 from utils.seeding import seed_everything
 
 EPISODES = Path("episodes")

@@ -15,10 +15,13 @@ from utils.threads import let_waiting_threads_sleep
 if __name__ == "__main__":
     let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below
 
-from analysis.showcase import configured_showcase
 from envs import check_env_name, make_vector_env, scales_rewards
 from models import agent_class, build_agent, resolve_device
+from report.while_training import configured_showcase
 from rewards.scaling import ScalingSettings, configured_scaling
+from runs.folder import check_run_id, create_run_folder, locked, resumed_config
+from runs.loggers import check_loggers
+from runs.training_arguments import has_printed, training_arguments
 from settings import load_config
 from trainers import learner_class
 from trainers.checkpoint import own_checkpoint
@@ -27,10 +30,7 @@ from trainers.ranks import Ranks, joined_ranks
 from trainers.run import Run, RunSettings
 from utils.command_line import run_program
 from utils.errors import raise_all
-from utils.loggers import check_loggers
-from utils.run_folder import check_run_id, create_run_folder, locked, resumed_config
 from utils.seeding import seed_everything
-from utils.training_arguments import has_printed, training_arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:

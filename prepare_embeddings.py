@@ -16,11 +16,11 @@ if __name__ == "__main__":
 from envs.minigrid_captions import CaptionBatches
 from models import resolve_device
 from models.clip_encoder import DATA_FOLDER, ImageTextEncoder, load_encoder
-from models.embedding_preparation import prepare
 from models.grid_clip import FILE, NAME, train_grid_clip
 from models.language import describe_language_model
-from models.language.published import find_model
-from models.prompt_embeddings import PROMPTS, embeddings_file
+from models.language.model_files import find_model
+from models.word_embeddings import PROMPTS, embeddings_file
+from models.word_preparation import prepare
 from utils.command_line import Parser, run_program
 from utils.files import alone_with
 from utils.folders import check_writable

@@ -21,6 +21,7 @@ from pathlib import Path
 import plot
 from envs import check_env_name
 from models import agent_class
+from runs.folder import EXPERIMENTS, write_json
 from settings import Config
 from sweeps.cluster import check_address, ray_pool
 from sweeps.display import display, print_table, summary
@@ -34,7 +35,6 @@ from trainers.interruption import Interruption
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import Interrupted, RunError, UserError, raise_all
 from utils.folders import check_writable
-from utils.run_folder import EXPERIMENTS, write_json
 
 PROGRAM = Path(__file__).resolve().with_name("main.py")
 MOST_SEEDS, MOST_CPUS, MOST_GPUS, MOST_RETRIES = 10_000, 1024, 64, 1000

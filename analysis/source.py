@@ -14,11 +14,11 @@ from models import agent_class, build_agent, resolve_device
 from models.agent import Agent
 from models.baselines import RandomAgent
 from models.helm import LanguageMemoryAgent
+from runs.named_files import say_named_files
 from settings import Config, config_from_dict, load_config
 from trainers.checkpoint import find_checkpoint, load_checkpoint, restore_agent
 from trainers.evaluation import evaluate
 from utils.errors import UserError
-from utils.named_files import say_named_files
 from utils.seeding import seed_everything
 
 MOST_ENVS = 16

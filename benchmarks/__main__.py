@@ -16,9 +16,9 @@ from benchmarks.comparing import Figures, Pair, compare
 from benchmarks.growth import Cost, costs
 from benchmarks.measuring import Machine
 from benchmarks.tables import Table
+from runs.folder import write_json
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import UserError, suggestion
-from utils.run_folder import write_json
 
 PARTS = {
     "transformer-xl": "benchmarks.language_memory",

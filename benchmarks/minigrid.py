@@ -17,7 +17,6 @@ from envs import minigrid
 from envs.minigrid_views import played_views
 
 STEPS = 16  # a single one is over too soon to be timed
-VIEWS = 1600
 
 
 def pairs(quick: bool) -> Iterator[Pair]:

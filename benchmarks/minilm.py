@@ -11,7 +11,7 @@ from benchmarks.plain_bert import PlainBert
 from benchmarks.random_models import MINILM
 from benchmarks.reading import Store
 from models.language import load_language_model
-from models.language.published import find_model
+from models.language.model_files import find_model
 
 MEM_LEN = 511
 

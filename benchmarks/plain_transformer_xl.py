@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.language.published import PublishedModel
+from models.language.model_files import PublishedModel
 
 
 class PlainTransformerXL:

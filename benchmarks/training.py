@@ -33,14 +33,14 @@ from benchmarks.tables import Table
 from envs import make_vector_env, scales_rewards
 from models import AGENTS, PUBLISHED, agent_class, build_agent, resolve_device
 from rewards.scaling import ScalingSettings, configured_scaling
+from runs.folder import write_json
+from runs.metrics import FILE
 from settings import load_config
 from trainers.collector import Collector
 from trainers.ppo import PPO, PpoSettings
 from trainers.run import Run, RunSettings
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import UserError
-from utils.metrics import FILE
-from utils.run_folder import write_json
 from utils.seeding import seed_everything
 from utils.threads import fix_number
 

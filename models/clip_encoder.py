@@ -288,7 +288,7 @@ def _weights_file(name: str, pretrained: str, facts: Mapping[str, Any]) -> Path:
         return hub_file(f"{repository}{at}{revision}", *names)
     except HubError as error:
         raise UserError(
-            f"clip_encoder '{name}' with the weights '{pretrained}' is not to be had from the hub "
+            f"clip_encoder '{name}' with the weights '{pretrained}' cannot be fetched from the hub "
             f"({error}). {OFFLINE_CHOICES}"
         ) from error
 

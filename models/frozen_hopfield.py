@@ -7,7 +7,7 @@ from torch import Tensor
 
 from models.frozen import Frozen
 from models.image_to_language import ImageToLanguage
-from models.language.embeddings import TokenEmbeddings
+from models.language.token_embeddings import TokenEmbeddings
 
 
 def random_projection(n_out: int, n_in: int) -> Tensor:

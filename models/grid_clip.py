@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from models.clip_encoder import DATA_FOLDER, ImageTextEncoder
 from models.images import unit_images
-from models.language.published import find_model
+from models.language.model_files import find_model
 from models.sentence_encoder import SentenceEncoder
 from utils.errors import UserError
 from utils.files import written_whole

@@ -80,7 +80,7 @@ class LanguageMemoryAgent(ActorCriticAgent):
         self.heads = ActorCritic(2 * width, int(action_space.n))
         self.to_language = to_language.requires_grad_(False)
         self._language_model = Frozen(language_model)
-        self.remembered = ObservationCache(
+        self.language_cache = ObservationCache(
             lambda images: self.to_language(unit_images(images)),
             observation_cache_mb,
             to_language.block_size,
@@ -98,10 +98,10 @@ class LanguageMemoryAgent(ActorCriticAgent):
     @torch.no_grad()
     def act(self, percept: Percept, memory: Memory, deterministic: bool = False) -> Step:
         """Let the language model read what is seen, then choose actions."""
-        remembered = self.remembered(_images(percept))
+        encoded = self.language_cache(_images(percept))
         if self.training:
-            self.to_language.observe(remembered)
-        tokens = self.to_language.tokens(remembered)
+            self.to_language.observe(encoded)
+        tokens = self.to_language.tokens(encoded)
         hidden = self.language_model.step(tokens, cast(KeyValueMemory, memory), percept.starts)
         return self.heads.step(self._features(hidden, percept), hidden, deterministic)
 
@@ -120,7 +120,7 @@ class LanguageMemoryAgent(ActorCriticAgent):
 
     def tokens(self, percept: Percept) -> Tensor:
         """Return the tokens that the language model would read now.  [N, K, D]"""
-        return self.to_language.tokens(self.remembered(_images(percept)))
+        return self.to_language.tokens(self.language_cache(_images(percept)))
 
     @torch.no_grad()
     def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
@@ -132,7 +132,7 @@ class LanguageMemoryAgent(ActorCriticAgent):
 
     def metrics(self) -> dict[str, float]:
         """Return the hit rate of the observation cache in this process; it only saves time."""
-        return {"time/cache_hit_rate": self.remembered.hit_rate}
+        return {"time/cache_hit_rate": self.language_cache.hit_rate}
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of the language model's weights and of what leads from images to it."""

@@ -22,14 +22,14 @@ class ImageToLanguage(nn.Module):
     n_tokens = 1
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map images in [0, 1], [N, C, H, W], to what is remembered of each [N, ...]."""
+        """Map images in [0, 1], [N, C, H, W], to what becomes of each [N, ...]."""
         raise NotImplementedError
 
-    def tokens(self, remembered: Tensor) -> Tensor:
-        """Return the tokens of what is remembered of images [N, ...].  [N, K, D]"""
-        return remembered
+    def tokens(self, encoded: Tensor) -> Tensor:
+        """Return the tokens of what became of images [N, ...].  [N, K, D]"""
+        return encoded
 
-    def observe(self, remembered: Tensor) -> None:
+    def observe(self, encoded: Tensor) -> None:
         """Take in what was seen at one step of a training rollout [N, ...]."""
 
     def share_statistics(self, rows: Callable[[Tensor], Tensor]) -> None:

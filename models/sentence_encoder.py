@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from models.language.layers import frozen, layer_norm
-from models.language.published import ModelFiles
+from models.language.model_files import ModelFiles
 
 MOST_TOKENS = 256  # as all-MiniLM-L6-v2 was published
 BLOCK = 256  # texts read at a time

@@ -20,14 +20,14 @@ from models.clip_encoder import check_encoder, configured_encoder
 from models.helm import LanguageMemoryAgent, LanguageMemorySettings
 from models.language import configured_language_model, describe_language_model
 from models.observations import Percept
-from models.prompt_embeddings import (
+from models.token_retrieval import Retrieval, TokenRetrieval, retrieved
+from models.word_embeddings import (
     EmbeddingsSettings,
     check_sizes,
     check_weights,
     configured_embeddings,
     configured_file,
 )
-from models.token_retrieval import Retrieval, TokenRetrieval, retrieved
 from settings import setting
 from utils.errors import UserError, raise_all
 
@@ -84,7 +84,7 @@ class Shelm(LanguageMemoryAgent):
     @torch.no_grad()
     def retrieve(self, observations: Tensor) -> Retrieval:
         """Return the words of observations [N, C, H, W] uint8, the same ones `act` reads."""
-        return retrieved(self.remembered(observations))
+        return retrieved(self.language_cache(observations))
 
     def explain(self, percept: Percept) -> dict[str, np.ndarray]:
         """Return the words of each observation and their similarities.  [N, K] each"""
@@ -94,7 +94,7 @@ class Shelm(LanguageMemoryAgent):
 
     @classmethod
     def check(cls, config: ShelmSettings) -> None:
-        """Raise UserError where a model or the file of embeddings is not to be had."""
+        """Raise UserError where a model or the file of embeddings is missing."""
         raise_all(
             lambda: super(Shelm, cls).check(config),
             lambda: _check_memory(config),

@@ -31,7 +31,7 @@ class TokenRetrieval(ImageToLanguage):
 
         tokens = E[top-K of cosine(encoder(image), e_s) over all words s]
 
-    Of equally similar words the one with the lower number comes first. An image is remembered by
+    Of equally similar words the one with the lower number comes first. An image becomes
     the numbers and similarities of its words, [N, K, 2]; such numbers are exact as floats.
 
     Args:
@@ -69,9 +69,9 @@ class TokenRetrieval(ImageToLanguage):
         best = (indices[:, : self.n_tokens].float(), similarities[:, : self.n_tokens])
         return torch.stack(best, dim=-1)
 
-    def tokens(self, remembered: Tensor) -> Tensor:
+    def tokens(self, encoded: Tensor) -> Tensor:
         """Return the language model's vectors of the words [N, K, 2].  [N, K, D]"""
-        return self.token_vectors[remembered[..., 0].long()]
+        return self.token_vectors[encoded[..., 0].long()]
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of the encoder's weights and of the table of words."""
@@ -85,9 +85,9 @@ class TokenRetrieval(ImageToLanguage):
         return retrieved(self(images))
 
 
-def retrieved(remembered: Tensor) -> Retrieval:
-    """Return what is remembered of images [N, K, 2] under its names."""
-    return Retrieval(remembered[..., 0].long(), remembered[..., 1])
+def retrieved(encoded: Tensor) -> Retrieval:
+    """Return what became of images [N, K, 2] under its names."""
+    return Retrieval(encoded[..., 0].long(), encoded[..., 1])
 
 
 def _fingerprint(words: list[str], text_features: Tensor) -> str:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from runs.metrics import FILE
 from settings import completed, read_json_object, settings_without_effect
 from utils.errors import UserError, printable, suggestion
-from utils.metrics import FILE
 
 AXES = {"steps": "env_steps", "seconds": "time/seconds"}
 

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from runs.folder import default_run_id, folder_of, is_finished, locked, recorded_config
 from settings import Config, all_settings, load_config, read_settings, settings_without_effect
 from utils.errors import UserError, raise_all, suggestion
-from utils.run_folder import default_run_id, folder_of, is_finished, locked, recorded_config
 
 # The seeds of the published experiments (arXiv:2205.12258).
 PAPER_SEEDS = (

@@ -6,10 +6,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from runs.folder import EXPERIMENTS, is_finished
 from sweeps.grid import Run
 from sweeps.progress import Progress, read_progress
 from sweeps.worker import Ending, Order
-from utils.run_folder import EXPERIMENTS, is_finished
 
 DESK = EXPERIMENTS / ".sweep"  # what runs are given and what they print
 REFRESH_SECONDS = 1.0

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from runs.folder import folder_of
+from runs.metrics import FILE
 from settings import Config
-from utils.metrics import FILE
-from utils.run_folder import folder_of
 
 TAIL = 16_384  # holds the last row of a metrics.csv many times
 

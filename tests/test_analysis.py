@@ -165,8 +165,8 @@ def test_tokens_are_those_the_agent_reads_and_its_cache_is_not_asked(model):
     agent = build_agent(small_config(model=model, **tiny_settings(model)), *spaces()).eval()
     images = random_images(20)
     tokens = episode_tokens(agent, images)
-    assert agent.remembered.n_seen == 0
-    expected = agent.to_language.tokens(agent.remembered(images))
+    assert agent.language_cache.n_seen == 0
+    expected = agent.to_language.tokens(agent.language_cache(images))
     torch.testing.assert_close(tokens, expected)
 
 

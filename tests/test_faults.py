@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def test_a_few_runs_broken_in_every_way_end_as_if_nothing_had_been():
-    command = [sys.executable, "-m", "tests.faults", "--rounds", "1", "--agents", "HELM"]
+    command = [sys.executable, "-m", "tools.faults", "--rounds", "1", "--agents", "HELM"]
     command += ["--faults", "killed", "checkpoint flipped", "disk full"]
     done = subprocess.run(
         command,

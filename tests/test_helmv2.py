@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from models import build_agent
-from models.helmv2 import ClipProjection, HelmV2, RunningStandardization
+from models.clip_projection import ClipProjection, RunningStandardization
+from models.helmv2 import HelmV2
 from models.language import DenseEmbeddings, load_language_model
 from tests.agents import percept, random_images, small_config, spaces
 from tests.published_models import tiny_bert_folder
@@ -69,7 +70,7 @@ def test_a_single_frame_and_equal_frames_give_finite_tokens(n_envs):
     hidden = play(agent, image.expand(4, -1, -1, -1, -1))
     assert hidden.isfinite().all()
     assert agent.to_language.standardize.count == 4 * n_envs
-    features = agent.remembered(image)
+    features = agent.language_cache(image)
     expected = agent.language_model.embeddings.mean  # a feature that never varied is at its mean
     torch.testing.assert_close(
         agent.to_language.tokens(features)[0, 0], expected, atol=1e-5, rtol=0

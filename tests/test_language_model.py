@@ -13,7 +13,7 @@ from models.language import (
 from models.language.decoder import Decoder
 from models.language.language_model import LanguageModel
 from models.language.layers import FrozenLinear
-from models.language.published import find_model
+from models.language.model_files import find_model
 from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
 from tests.tiny_decoders import tiny_decoder_folder
 from tests.token_streams import N_ENVS, play, stream

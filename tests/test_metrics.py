@@ -5,9 +5,9 @@ from contextlib import suppress
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from runs.metrics import MetricsWriter
 from tests.agents import small_config
 from utils.errors import UserError
-from utils.metrics import MetricsWriter
 
 CONFIG = small_config(n_envs=2, n_rollout_steps=8)  # a row every 16 steps
 

@@ -5,7 +5,7 @@ import pytest
 import main as main_program
 import prepare_embeddings
 from models.grid_clip import GridClip, ViewEncoder
-from models.prompt_embeddings import PROMPTS, PromptEmbeddings
+from models.word_embeddings import PROMPTS, PromptEmbeddings
 from tests.agents import SMALL
 from tests.full_disk import largest_file
 from tests.published_models import TRANSFORMER_XL, tiny_bert_folder

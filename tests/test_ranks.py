@@ -15,10 +15,10 @@ from envs import make_vector_env
 from models import build_agent
 from models.observations import Observations
 from tests.agents import collect_rollout, small_config
-from tests.faults import outcome, same
 from tests.ranks import errors, on_ranks
 from tests.test_resume import command, folder_of, signal_at
 from tests.tiny_clip import tiny_settings
+from tools.faults import outcome, same
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.collector import Collector
 from trainers.ppo import PPO

@@ -8,15 +8,15 @@ import pytest
 import eval as eval_program
 import main as main_program
 from analysis import __main__ as analysis
-from models.language.published import find_model
-from models.prompt_embeddings import embeddings_file
+from models.language.model_files import find_model
+from models.word_embeddings import embeddings_file
+from runs.folder import create_run_folder
+from runs.named_files import say_named_files
 from tests.agents import small_config
 from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
 from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
 from utils.files import written_whole
-from utils.named_files import say_named_files
-from utils.run_folder import create_run_folder
 
 TINY = {
     "env": "RandomMaze-v0",

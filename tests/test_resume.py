@@ -18,13 +18,13 @@ import main as main_program
 from envs import minigrid
 from envs.numpy_vector import NumpyVectorEnv
 from models import AGENTS
-from tests.faults import outcome, same
+from runs import description as run_description
+from runs.folder import locked
 from tests.tiny_clip import tiny_settings
+from tools.faults import outcome, same
 from trainers.checkpoint import BEST, LAST, PREVIOUS, load_checkpoint, save_checkpoint
 from trainers.collector import Collector
 from trainers.ppo import PPO
-from utils import run_description
-from utils.run_folder import locked
 
 MAZE = "RandomMaze-v0"
 TINY = {

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.agents import small_config
-from utils import run_description, run_folder
-from utils.errors import UserError
-from utils.run_folder import (
+from runs import description as run_description
+from runs import folder as run_folder
+from runs.folder import (
     create_run_folder,
     default_run_id,
     folder_of,
@@ -18,6 +17,8 @@ from utils.run_folder import (
     note_resumption,
     recorded_config,
 )
+from tests.agents import small_config
+from utils.errors import UserError
 
 
 def test_the_default_run_id_joins_overrides_and_seed():
@@ -101,7 +102,7 @@ def test_a_folder_appears_whole(in_empty_folder):
 
 def test_a_folder_in_use_is_refused_to_others_until_its_run_ends(in_empty_folder):
     folder = create_run_folder(small_config(), "mine", [])
-    code = "import sys; from pathlib import Path; from utils.run_folder import locked\n"
+    code = "import sys; from pathlib import Path; from runs.folder import locked\n"
     code += f"with locked(Path({str(folder.resolve())!r})): print('mine', flush=True); input()"
     other = subprocess.Popen(
         [sys.executable, "-c", code],

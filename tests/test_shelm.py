@@ -4,8 +4,8 @@ import torch
 
 from models import build_agent
 from models.images import unit_images
-from models.prompt_embeddings import PromptEmbeddings
 from models.shelm import Shelm
+from models.word_embeddings import PromptEmbeddings
 from tests.agents import percept, random_images, small_config, spaces
 from tests.published_models import tiny_bert_folder
 from tests.test_token_retrieval import plain_retrieval
@@ -55,7 +55,7 @@ def test_retrieving_looks_at_what_acting_has_seen():
     agent, images = build(), random_images(3)
     agent.act(percept(images, torch.ones(3, dtype=torch.bool)), agent.initial_memory(3))
     agent.retrieve(images)
-    assert agent.remembered.hit_rate == 0.5
+    assert agent.language_cache.hit_rate == 0.5
 
 
 def test_a_checkpoint_holds_what_is_trained_and_nothing_else():

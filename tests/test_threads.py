@@ -15,14 +15,14 @@ from benchmarks.training import Options, trained_agent
 from envs import make_vector_env
 from models import AGENTS, build_agent
 from models.observations import Percept
+from runs.folder import recorded_threads
 from tests.agents import small_config, spaces
-from tests.faults import outcome, same
 from tests.test_resume import command, folder_of
+from tools.faults import outcome, same
 from trainers import threads
 from trainers.ranks import Ranks
 from trainers.threads import Threads, clearly_fastest, numbers_up_to, seconds_by_number
 from trainers.trial import Trial, Workload
-from utils.run_folder import recorded_threads
 from utils.threads import let_waiting_threads_sleep
 
 ROOT = Path(__file__).parent.parent

@@ -4,7 +4,7 @@ import torch
 
 from benchmarks.plain_transformer_xl import PlainTransformerXL
 from models.language import load_language_model
-from models.language.published import find_model
+from models.language.model_files import find_model
 from tests.published_models import GOLDEN, TRANSFORMER_XL
 
 

@@ -35,20 +35,20 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from models.agent import Agent
-from settings import Config, setting
-from trainers.interruption import Interruption
-from trainers.ranks import Ranks
-from utils.errors import Interrupted, UserError
-from utils.files import name_also, written_whole
-from utils.folders import check_without_links
-from utils.metrics import MetricsWriter
-from utils.run_folder import (
+from runs.folder import (
     check_settings,
     is_finished,
     note_end,
     recorded_settings,
     resume_command,
 )
+from runs.metrics import MetricsWriter
+from settings import Config, setting
+from trainers.interruption import Interruption
+from trainers.ranks import Ranks
+from utils.errors import Interrupted, UserError
+from utils.files import name_also, written_whole
+from utils.folders import check_without_links
 from utils.saved_tensors import load_saved, save_tensors
 
 FORMAT = 3

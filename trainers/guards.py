@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from runs.folder import resume_command
 from utils.errors import RunError
 from utils.files import written_whole
-from utils.run_folder import resume_command
 from utils.saved_tensors import save_tensors
 
 BAD_MINIBATCH = "bad_minibatch.pt"

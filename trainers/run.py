@@ -13,6 +13,9 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
+from runs.folder import note_end, note_resumption
+from runs.loggers import LoggerSettings, Media
+from runs.metrics import MetricsWriter
 from trainers.checkpoint import Checkpoints, CheckpointSettings, agent_state, check_weights
 from trainers.collector import EPISODES_AVERAGED, Collector
 from trainers.guards import NotFiniteError, guarded
@@ -22,9 +25,6 @@ from trainers.saved_state import check_like
 from trainers.summary import Summary
 from trainers.threads import Threads
 from utils.errors import UserError
-from utils.loggers import LoggerSettings, Media
-from utils.metrics import MetricsWriter
-from utils.run_folder import note_end, note_resumption
 from utils.seeding import random_state, set_random_state
 
 

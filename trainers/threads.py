@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from runs.folder import note_threads, recorded_threads
 from settings import Config
 from trainers.ranks import Ranks
-from utils.run_folder import note_threads, recorded_threads
 from utils.threads import number_is_given
 
 MEASURED_SECONDS = 1.0

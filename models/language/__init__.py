@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 
 from models.language.bert import Bert
-from models.language.embeddings import AdaptiveEmbeddings, DenseEmbeddings, TokenEmbeddings
 from models.language.key_value_memory import KeyValueMemory, MemoryLengthSettings
 from models.language.language_model import LanguageModel
-from models.language.published import ModelFiles, find_model
+from models.language.model_files import ModelFiles, find_model
+from models.language.token_embeddings import AdaptiveEmbeddings, DenseEmbeddings, TokenEmbeddings
 from models.language.transformer_xl import TransformerXL
 from models.shared_weights import once_a_machine
 from settings import Config, setting

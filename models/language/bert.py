@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from models.language.causal_layer import CausalLayer, Window
-from models.language.embeddings import DenseEmbeddings
 from models.language.layer_stack import LayerStack
 from models.language.layers import (
     ACTIVATIONS,
@@ -23,7 +22,8 @@ from models.language.layers import (
     layer_norm,
     linear,
 )
-from models.language.published import PublishedModel
+from models.language.model_files import PublishedModel
+from models.language.token_embeddings import DenseEmbeddings
 from utils.errors import UserError
 
 

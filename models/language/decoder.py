@@ -22,11 +22,11 @@ from transformers.models.auto.modeling_auto import (
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging
 
-from models.language.embeddings import DenseEmbeddings
 from models.language.key_value_memory import LayerWindow
 from models.language.language_model import LanguageModel
 from models.language.layers import FrozenLinear
-from models.language.published import ModelFiles
+from models.language.model_files import ModelFiles
+from models.language.token_embeddings import DenseEmbeddings
 from models.language.transformers_cache import window_cache
 from utils.errors import UserError
 

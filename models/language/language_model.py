@@ -9,10 +9,10 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from models.language.embeddings import TokenEmbeddings
 from models.language.key_value_memory import Foreseen, KeyValueMemory, LayerWindow
 from models.language.layers import FrozenLinear
-from models.language.published import PublishedModel
+from models.language.model_files import PublishedModel
+from models.language.token_embeddings import TokenEmbeddings
 
 log = logging.getLogger(__name__)
 

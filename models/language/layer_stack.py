@@ -11,7 +11,7 @@ from models.language.captured_step import CapturedStep, RingStep
 from models.language.causal_layer import LayerOutput, Window
 from models.language.key_value_memory import KeyValueMemory
 from models.language.language_model import LanguageModel
-from models.language.published import PublishedModel
+from models.language.model_files import PublishedModel
 
 TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # of a CUDA graph, by `dtype`
 

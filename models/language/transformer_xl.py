@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from models.language.causal_layer import CausalLayer, Window
-from models.language.embeddings import AdaptiveEmbeddings, DenseEmbeddings, TokenEmbeddings
 from models.language.layer_stack import LayerStack
 from models.language.layers import (
     FrozenFeedForward,
@@ -25,7 +24,8 @@ from models.language.layers import (
     layer_norm,
     linear,
 )
-from models.language.published import PublishedModel
+from models.language.model_files import PublishedModel
+from models.language.token_embeddings import AdaptiveEmbeddings, DenseEmbeddings, TokenEmbeddings
 from utils.errors import UserError
 
 SUPPORTED = {"pre_lnorm": False, "attn_type": 0, "same_length": True, "untie_r": True}

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import huggingface_hub
 from tqdm import tqdm
 
+from runs.folder import LOCK
 from settings.parts import all_settings
 from tests.bad_inputs.harness import PROGRAMS
 from tests.bad_inputs.workshop import TRACE
-from utils.run_folder import LOCK
 
 FIELDS = all_settings()
 

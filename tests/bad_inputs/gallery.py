@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 from PIL import Image
 
-from models.prompt_embeddings import PromptEmbeddings
+from models.word_embeddings import PromptEmbeddings
 from tests.bad_inputs.harness import PROGRAMS, settings
 from tests.bad_inputs.workshop import TINY_RUN
 from tests.published_models import TRANSFORMER_XL, tiny_bert_folder

@@ -129,7 +129,7 @@ class OtherValue(NamedTuple):
         try:
             content = read(path)
             write(path, replaced(content, self.where, self.how))
-        except Exception:  # spoiled before, or not to be had in this format
+        except Exception:  # spoiled before, or not there in this format
             return
 
 

@@ -147,7 +147,7 @@ def language_model_cases(names):
 
 
 def encoder_cases():
-    """Return HELMv2 with encoders that are not to be had."""
+    """Return HELMv2 with encoders that cannot be fetched."""
     run = TINY_RUN | tiny_settings("HELMv2") | {"model": "HELMv2"}
     cases = {}
     for name in ("ViT-B16", "tiny_vit", "../tiny-vit", ZERO, LONG, "a\nb", "grid-clip"):

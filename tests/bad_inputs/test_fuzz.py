@@ -1,4 +1,4 @@
-"""A few hostile inputs of every kind, the same in every run; `python -m tests.bad_inputs.fuzz` is
+"""A few hostile inputs of every kind, the same in every run; `python -m tools.fuzz` is
 for thousands of other ones.
 """
 

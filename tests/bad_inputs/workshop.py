@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import main as main_program
-from models.prompt_embeddings import CHECKSUM, PromptEmbeddings
+from models.word_embeddings import CHECKSUM, PromptEmbeddings
 from tests.bad_inputs.harness import settings
 from tests.published_models import tiny_bert_folder
 from tests.tiny_clip import tiny_clip, tiny_embeddings

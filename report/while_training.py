@@ -17,8 +17,8 @@ from models.helm import LanguageMemoryAgent
 from models.shelm import Shelm
 from plots.style import style
 from plots.table import markdown
+from runs.loggers import EncodedImage, LoggerSettings, Media
 from trainers.learner import Transition
-from utils.loggers import EncodedImage, LoggerSettings, Media
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,7 +1,7 @@
 """Run the programs on generated hostile inputs and say what none of them may do.
 
-    python -m tests.bad_inputs.fuzz --examples 1000
-    python -m tests.bad_inputs.fuzz --kinds checkpoints episodes --seed 1
+    python -m tools.fuzz --examples 1000
+    python -m tools.fuzz --kinds checkpoints episodes --seed 1
 
 Every example is a program's own `main` in a fork of its own, on a copy of good files spoiled in
 one or two ways. Each complaint is printed with its first example, and with shorter ones as they

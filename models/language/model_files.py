@@ -162,7 +162,7 @@ class HubModel(ModelFiles):
             known = [*EMBEDDED, *HUB_NAMES]
             hint = "" if self.name in known else suggestion(self.name, known)
             raise UserError(
-                f"language model '{self.name}' is neither a local folder nor to be had from the "
+                f"language model '{self.name}' is no local folder and cannot be fetched from the "
                 f"hub ({error}).{hint} {OFFLINE_CHOICES}."
             ) from error
 

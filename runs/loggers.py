@@ -11,9 +11,9 @@ from typing import NamedTuple, Protocol
 
 from tensorboard.compat.proto.summary_pb2 import Summary
 
+from runs.event_file import EventFile
 from settings import Config, setting
 from utils.errors import UserError
-from utils.event_file import EventFile
 from utils.files import written_whole
 
 WANDB_ID = "wandb_id"

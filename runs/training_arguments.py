@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from runs.folder import recorded_config
 from settings import describe_settings, load_config
 from settings.published_experiments import published_table
 from utils.command_line import Parser
-from utils.run_folder import recorded_config
 
 
 def training_arguments(argv: Sequence[str] | None, description: str | None) -> argparse.Namespace:

@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from models.prompt_embeddings import (
+from models.word_embeddings import (
     PROMPTS,
     PromptEmbeddings,
     check_weights,

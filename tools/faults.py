@@ -1,6 +1,6 @@
 """Training runs killed, cut and starved at random moments, then resumed until they are done.
 
-    python -m tests.faults --rounds 100
+    python -m tools.faults --rounds 100
 
 Every round breaks one run in one way and goes on with `main.py --resume`; in the end its trained
 parameters, optimiser and metrics.csv (but time/*) must be

@@ -14,8 +14,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from models.clip_encoder import ImageTextEncoder
-from models.language.published import PublishedModel
-from models.prompt_embeddings import PROMPTS, PromptEmbeddings, embeddings_file, file_name
+from models.language.model_files import PublishedModel
+from models.word_embeddings import PROMPTS, PromptEmbeddings, embeddings_file, file_name
 from utils.errors import UserError
 from utils.files import alone_with
 

@@ -6,8 +6,8 @@ import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from analysis import showcase
 from models import build_agent
+from report import while_training as showcase
 from tests.agents import percept, random_images, small_config, spaces
 from tests.test_program import metrics, train
 from tests.tiny_clip import tiny_settings
@@ -95,7 +95,7 @@ def test_an_agent_shows_what_it_has_and_is_left_as_it_was(model, names):
     assert torch.equal(torch.get_rng_state(), random_state)
     assert agent.training
     if "HELM" in model:
-        assert agent.remembered.n_seen == 0
+        assert agent.language_cache.n_seen == 0
     for item in media.values():
         if not isinstance(item, str):
             opened = Image.open(io.BytesIO(item.data))

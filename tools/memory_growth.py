@@ -1,4 +1,4 @@
-"""Train every agent with tiny networks for long and watch the memory: python -m tests.memory_growth
+"""Train every agent with tiny networks for long and watch the memory: python -m tools.memory_growth
 
 Each agent has a process of its own. Its resident memory, read after every update, may not rise by
 more than 5 % once the first 20,000 steps are done; the exit status is 1 where one does. Most of
@@ -12,14 +12,17 @@ import multiprocessing
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from envs import make_vector_env
 from models import AGENTS, build_agent
+from models.agent import ActorCriticAgent
 from models.baselines import CnnAgent
 from tests.agents import small_config
 from tests.tiny_clip import tiny_settings
@@ -53,36 +56,40 @@ class Sample(NamedTuple):
 class Watched(PPO):
     """A learner that notes the memory after every update."""
 
-    def __init__(self, config, agent):
+    def __init__(self, config: Any, agent: ActorCriticAgent) -> None:
         super().__init__(config, agent)
-        self.samples = []
+        self.samples: list[Any] = []
         self.env_steps = 0
 
-    def update(self, progress):
+    def update(self, progress: float, permutations: Tensor | None = None) -> dict[str, float]:
+        """Learn, then look."""
+        assert self.rollout is not None, "an update needs a rollout"
         self.env_steps += self.rollout.n_samples
-        metrics = super().update(progress)
+        metrics = super().update(progress, permutations)
         self.samples.append(self.look())
         return metrics
 
-    def look(self):
+    def look(self) -> Any:
+        """Return what is noted."""
         return Sample(self.env_steps, resident_bytes())
 
 
-def resident_bytes():
+def resident_bytes() -> int:
     """Return what the process occupies in memory, as Linux counts it."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def watch(name, n_steps, learner=Watched, **changes):
+def watch(name: str, n_steps: int, learner: type[Watched] = Watched, **changes: Any) -> list[Any]:
     """Train an agent with everything a run has, logs and checkpoints, and return the samples."""
     settings = TINY | tiny_settings(name) | changes
     config = small_config(model=name, n_steps=n_steps, **settings)
     seed_everything(config.seed)
     env = make_vector_env(config, config.seed)
-    spaces = env.single_observation_space, env.single_action_space
+    spaces: Any = (env.single_observation_space, env.single_action_space)
     slim = name == "CNN"
-    agent = CnnAgent(config, *spaces, WIDTH) if slim else build_agent(config, *spaces)
+    seen, done = spaces
+    agent = CnnAgent(config, seen, done, WIDTH) if slim else build_agent(config, seen, done)
     watched = learner(config, agent)
     run = Run(config, watched, Collector(env, watched))
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):
@@ -91,13 +98,13 @@ def watch(name, n_steps, learner=Watched, **changes):
     return watched.samples
 
 
-def growth(samples, warm_up=WARM_UP):
+def growth(samples: Sequence[Sample], warm_up: int = WARM_UP) -> float:
     """Return by which share the memory has risen at most since the warm-up."""
     warm = [sample.resident for sample in samples if sample.env_steps >= warm_up]
     return max(warm) / warm[0] - 1
 
 
-def line(name, samples):
+def line(name: str, samples: Sequence[Sample]) -> str:
     """Return one row of the table."""
     warm = next(sample for sample in samples if sample.env_steps >= WARM_UP)
     last = samples[-1]
@@ -109,8 +116,9 @@ def line(name, samples):
     )
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(prog="python -m tests.memory_growth", description=__doc__)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Watch the agents and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tools.memory_growth", description=__doc__)
     parser.add_argument("--steps", type=int, default=200_000, help="more than 20000")
     parser.add_argument("--agents", nargs="+", choices=AGENTS, default=list(AGENTS))
     arguments = parser.parse_args(argv)

@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from runs.description import basis_differences, command, describe_basis, describe_run, now
+from runs.named_files import say_named_files
 from settings import Config, completed, config_from_dict, read_json_object, settings_without_effect
 from utils.errors import UserError
 from utils.files import keep_copy, open_without_waiting, written_whole
 from utils.folders import check_without_links
-from utils.named_files import say_named_files
-from utils.run_description import basis_differences, command, describe_basis, describe_run, now
 
 EXPERIMENTS = Path("experiments")
 SETTINGS, DESCRIPTION, LOCK = "config.json", "run.json", "lock"

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from runs.loggers import LoggerSettings, Media, configured_loggers
 from utils.errors import UserError
 from utils.files import keep_copy, written_whole
-from utils.loggers import LoggerSettings, Media, configured_loggers
 
 FILE = "metrics.csv"
 LINE_END = b"\r\n"

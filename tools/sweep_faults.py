@@ -1,6 +1,6 @@
 """A sweep killed at random with everything it started, typed again, until all its runs are there.
 
-    python -m tests.sweep_faults
+    python -m tools.sweep_faults
 
 Two agents, two tasks, three seeds, on two cores. In the end there are twelve complete runs, none
 begun twice, every rollout in metrics.csv once; the time stands beside that of the same runs one

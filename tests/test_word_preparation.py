@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from models import embedding_preparation
-from models.embedding_preparation import prepare, prompt_means, shared_vocabulary
-from models.language.published import find_model
-from models.prompt_embeddings import PROMPTS, PromptEmbeddings
+from models import word_preparation as embedding_preparation
+from models.language.model_files import find_model
+from models.word_embeddings import PROMPTS, PromptEmbeddings
+from models.word_preparation import prepare, prompt_means, shared_vocabulary
 from tests.published_models import TRANSFORMER_XL
 from tests.tiny_clip import tiny_encoder
 from utils.errors import UserError

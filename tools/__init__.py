@@ -1,0 +1,1 @@
+"""Long checks of whole runs, typed by hand: kills, sweeps, memory, hostile inputs."""
