@@ -138,8 +138,8 @@ def test_a_checkpoint_holds_what_a_later_evaluation_needs(in_empty_folder):
     assert state["config"]["language_model"] == TINY_MODEL
     assert state["env_steps"] == 64
     assert state["agent"]["to_language.projection"].shape == (64, 56 * 56)
-    assert state["env"]
-    assert len(state["optimizer"]["state"]) > 0
+    assert state["collector"]["own"]["env"]
+    assert len(state["learner"]["optimizer"]["state"]) > 0
 
 
 def test_no_checkpoint_is_written_unless_wanted(in_empty_folder):

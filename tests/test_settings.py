@@ -356,10 +356,19 @@ def test_who_reads_what_follows_from_the_names():
     }
 
 
+READERS = {
+    "stimuli": "env=ContinuousRecognition-v0",
+    "embeddings": "model=SHELM",
+    "language_model": "model=HELM",
+    "wandb_project": "wandb=false",
+}
+
+
 @pytest.mark.parametrize("name", ["stimuli", "embeddings"])
 def test_null_on_the_command_line_is_no_text_where_a_text_may_be_missing(name):
-    assert getattr(load_config(overrides=[f"{name}=null"]), name) is None
-    assert getattr(load_config(overrides=[f"{name}=./null"]), name) == "./null"
+    reader = READERS[name]
+    assert getattr(load_config(overrides=[reader, f"{name}=null"]), name) is None
+    assert getattr(load_config(overrides=[reader, f"{name}=./null"]), name) == "./null"
     assert load_config(overrides=["wandb_project=null"]).wandb_project == "null"
 
 
@@ -387,4 +396,4 @@ def test_a_name_that_is_no_unicode_is_refused(name, tmp_path):
     (tmp_path / "mine.json").write_text(f'{{"{name}": "\\udcff"}}')
     with pytest.raises(UserError, match="is not text in UTF-8"):
         load_config(tmp_path / "mine.json")
-    assert getattr(load_config(overrides=[f"{name}=modèl"]), name) == "modèl"
+    assert getattr(load_config(overrides=[READERS[name], f"{name}=modèl"]), name) == "modèl"
