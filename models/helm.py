@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, Space
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -53,6 +53,21 @@ class HelmSettings(LanguageMemorySettings):
     beta: float = setting("inverse temperature of HELM's token retrieval", low=0, high=1e6)
 
 
+def image_shape(space: Space) -> tuple[int, ...]:
+    """Return (C, H, W) of the images that become language.
+
+    Raises:
+        UserError: there are none.
+    """
+    shape = ObservationReader(space).image_shape
+    if shape is None:
+        raise UserError(
+            f"model: HELM, HELMv2 and SHELM read images, and the environment shows {space}. "
+            "Choose model=CNN, LSTM or GPT"
+        )
+    return shape
+
+
 class LanguageMemoryAgent(ActorCriticAgent):
     """What the HELM family shares: image → tokens → language model, beside a trained encoder.
 
@@ -76,6 +91,7 @@ class LanguageMemoryAgent(ActorCriticAgent):
         super().__init__()
         width = language_model.width
         self.reader = ObservationReader(observation_space)
+        image_shape(observation_space)
         self.query_encoder = build_encoder(self.reader, width, cache_mb=observation_cache_mb)
         self.heads = ActorCritic(2 * width, int(action_space.n))
         self.to_language = to_language.requires_grad_(False)
@@ -167,8 +183,8 @@ class Helm(LanguageMemoryAgent):
         self, config: HelmSettings, observation_space: Box, action_space: Discrete
     ) -> None:
         language_model = configured_language_model(config)
-        n_pixels = observation_space.shape[1] * observation_space.shape[2]
-        projection = random_projection(language_model.width, n_pixels)
+        _, height, side = image_shape(observation_space)
+        projection = random_projection(language_model.width, height * side)
         to_language = FrozenHopfield(projection, language_model.embeddings, config.beta)
         super().__init__(
             observation_space,

@@ -3,10 +3,12 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text
 
+from models import build_agent
 from models.encoders import JointEncoder, SmallImpalaCNN, VectorEncoder, build_encoder
 from models.images import unit_images
 from models.observations import ObservationBatch, ObservationReader, Observations
-from tests.agents import random_images
+from tests.agents import random_images, small_config
+from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
 
 IMAGE = Box(0, 255, (3, 9, 9), np.uint8)
@@ -113,3 +115,10 @@ def test_what_cannot_be_seen_is_refused_in_one_line(space, why):
     with pytest.raises(UserError, match=why) as refused:
         build_encoder(ObservationReader(space), 8)
     assert len(refused.value.lines) == 1
+
+
+@pytest.mark.parametrize("model", ["HELM", "HELMv2"])
+def test_a_language_model_is_given_images_or_refused(model):
+    config = small_config(model=model, **tiny_settings(model))
+    with pytest.raises(UserError, match="HELM, HELMv2 and SHELM read images"):
+        build_agent(config, Box(-1, 1, (4,), np.float32), Discrete(2))
