@@ -127,13 +127,14 @@ class SmallImpalaCNN(Encoder):
         self._cache = ObservationCache(
             lambda images: self.of_pixels(unit_images(images)), cache_mb, CACHE_BLOCK
         )
+        self._weights = list(self.parameters())  # asked at every step, so found once
         self._versions: list[int] = []
 
     @torch.no_grad()
     def forward(self, observations: Observations) -> Tensor:
         """Return the features of images, computed once between two changes of the weights."""
         # Loading counts as a change that torch notes; the steps of a fused optimiser do not.
-        versions = [weight._version for weight in self.parameters()]
+        versions = [weight._version for weight in self._weights]
         if versions != self._versions:
             self._cache.clear()
             self._versions = versions
