@@ -96,7 +96,7 @@ class Percept(NamedTuple):
 
     @classmethod
     def after(
-        cls, observations: Observations, actions: Tensor, rewards: np.ndarray, starts: Tensor
+        cls, observations: Observations, actions: Tensor, rewards: np.ndarray, ended: np.ndarray
     ) -> "Percept":
         """Return the percept of what followed actions [N] and was paid rewards [N].
 
@@ -104,13 +104,13 @@ class Percept(NamedTuple):
             observations: What is shown now.
             actions: What was done.
             rewards: The environment's own.
-            starts: Where the step ended an episode, so that another begins.  [N] bool
+            ended: Where the step was an episode's last, so that another begins.  [N] bool
         """
-        starts = starts.to(actions.device)
-        paid = torch.as_tensor(rewards, dtype=torch.float32, device=actions.device)
-        return cls(
-            observations, starts, actions.masked_fill(starts, 0), paid.masked_fill(starts, 0.0)
-        )
+        starts = torch.as_tensor(ended, device=actions.device)
+        paid = torch.tensor(rewards, dtype=torch.float32, device=actions.device)
+        if ended.any():
+            actions, paid = actions.masked_fill(starts, 0), paid.masked_fill(starts, 0.0)
+        return cls(observations, starts, actions, paid)
 
 
 class ObservationReader:

@@ -64,6 +64,7 @@ class Collector:
         ranks: Ranks | None = None,
     ) -> None:
         self.env, self.learner, self.scaling = env, learner, scaling
+        self._device = learner.agent.device  # asked once: it looks for a parameter
         self.ranks = ranks or Ranks()
         if scaling is not None and self.ranks.size > 1:
             scaling.share_statistics(self.ranks.all_gather)
@@ -97,7 +98,7 @@ class Collector:
         ended = terminated | truncated
         rewards = paid if self.scaling is None else self.scaling(paid, ended)
         shown = self.learner.agent.read(observations)
-        self._percept = Percept.after(shown, step.actions, paid, self._to_device(ended))
+        self._percept = Percept.after(shown, step.actions, paid, ended)
         transition = Transition(
             percept=percept,
             step=step,
@@ -179,7 +180,7 @@ class Collector:
             assert self._memory is not None, "episodes have just begun"
             check_like(own["percept"], self._running()["percept"], "percept")
             self._memory.load_state_dict(own["memory"])
-            self._percept = _restored(own["percept"], self.learner.agent.device)
+            self._percept = _restored(own["percept"], self._device)
             return self._percept, self._memory
         if self.scaling is not None:
             self.scaling.begin()
@@ -209,7 +210,7 @@ class Collector:
             return kind
 
         shown = self._percept.observations.map(with_last, last)
-        return Percept.after(shown, actions, paid, torch.zeros_like(rows))
+        return Percept.after(shown, actions, paid, np.zeros_like(ended))
 
     def _note_episodes(self, ended: np.ndarray, info: dict[str, Any]) -> None:
         if self.ranks.size == 1 and not ended.any():
@@ -224,7 +225,7 @@ class Collector:
                 self.n_episodes += 1
 
     def _to_device(self, array: np.ndarray) -> Tensor:
-        return torch.as_tensor(array, device=self.learner.agent.device)
+        return torch.as_tensor(array, device=self._device)
 
 
 def _stacked(observations: Any) -> Any:

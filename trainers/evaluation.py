@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 import numpy as np
-import torch
 from gymnasium.vector import VectorEnv
 
 from models.agent import Agent, Memory, Step
@@ -70,16 +69,14 @@ def evaluate(
             details["probabilities"] = step.all_log_probs.exp().cpu().numpy()
         rows = {"observations": observations, **_rows(step), **agent.explain(percept)}
         observations, rows["rewards"], terminated, truncated, info = env.step(rows["actions"])
-        starts = terminated | truncated
-        percept = Percept.after(
-            agent.read(observations), step.actions, rows["rewards"], torch.from_numpy(starts)
-        )
+        ended = terminated | truncated
+        percept = Percept.after(agent.read(observations), step.actions, rows["rewards"], ended)
         for n in np.flatnonzero(missing):
             running[n].append({name: values[n] for name, values in (rows | details).items()})
-        for n in np.flatnonzero(starts & (missing > 0)):
+        for n in np.flatnonzero(ended & (missing > 0)):
             yield _recording(info["episode"], int(n), running[n], names=rows)
             running[n] = []
-        missing -= starts & (missing > 0)
+        missing -= ended & (missing > 0)
 
 
 def _details(

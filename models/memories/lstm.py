@@ -33,7 +33,7 @@ class Lstm(TrainedMemory):
     def step(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
         """Advance every layer by one step."""
         after = self._advanced(x, self.context(state, starts))
-        cast(TensorMemory, state).state.copy_(after)
+        cast(TensorMemory, state).state = after  # not in place: a caller may hold the context
         return after[:, 0, -self.width :]
 
     @torch.no_grad()
@@ -76,4 +76,6 @@ class Lstm(TrainedMemory):
 
 def _without_ended(state: Tensor, starts: Tensor) -> Tensor:
     """Return states [N, 2, L*D] with the rows of starting episodes at zero."""
+    if not starts.is_cuda and not starts.any():  # on a GPU, asking would make the host wait
+        return state
     return state.masked_fill(starts[:, None, None], 0.0)
