@@ -19,9 +19,9 @@ SHOWN = 0.0005  # weights below are left out of the numbers
 
 def analyse(source: Source) -> Findings:
     """Replay the first episode and draw every layer's attention, the mean over its heads."""
-    agent = source.language_agent
-    tokens = episode_tokens(agent, torch.from_numpy(source.episodes[0]["observations"]))
-    attention = episode_attention(agent.language_model, tokens).cpu().numpy()
+    language = source.language
+    tokens = episode_tokens(language, torch.from_numpy(source.episodes[0]["observations"]))
+    attention = episode_attention(language.language_model, tokens).cpu().numpy()
     return Findings(draw(attention), list(_summary(attention)), list(_numbers(attention)))
 
 

@@ -28,7 +28,7 @@ PROJECTION = "projection"
 
 def analyse(source: Source, betas: Sequence[float] = BETAS) -> Findings:
     """Compare the distances of up to 300 different observations with those of their tokens."""
-    retrieval = source.language_agent.to_language
+    retrieval = source.language.to_language
     if not isinstance(retrieval, FrozenHopfield):
         raise UserError(f"distances: {source.config.model} has no beta. Name a run of HELM")
     images = torch.from_numpy(source.images(MOST_IMAGES)).to(source.agent.device)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 def analyse(source: Source) -> Findings:
     """Replay the first episode and compare what comes in and every layer's output."""
-    agent = source.language_agent
-    tokens = episode_tokens(agent, torch.from_numpy(source.episodes[0]["observations"]))
-    hidden = episode_hidden_states(agent.language_model, tokens)
+    language = source.language
+    tokens = episode_tokens(language, torch.from_numpy(source.episodes[0]["observations"]))
+    hidden = episode_hidden_states(language.language_model, tokens)
     states = torch.cat((tokens[None, :, -1], hidden)).double()  # [1+L, T, D]
     layers, steps = between_layers(states).cpu().numpy(), between_steps(states).cpu().numpy()
     return Findings(_draw(layers, steps), list(_summary(layers, steps)), list(_numbers(steps)))

@@ -3,19 +3,19 @@
 import torch
 from torch import Tensor
 
-from models.helm import LanguageMemoryAgent, attention_by_step
 from models.images import unit_images
 from models.language import LanguageModel
+from models.language_memory import LanguageMemory, attention_by_step
 
 
 @torch.no_grad()
-def episode_tokens(agent: LanguageMemoryAgent, observations: Tensor) -> Tensor:
-    """Return the tokens of an episode's images [T, C, H, W] uint8, past the agent's cache.
+def episode_tokens(language: LanguageMemory, observations: Tensor) -> Tensor:
+    """Return the tokens of an episode's images [T, C, H, W] uint8, past the memory's cache.
 
     [T, K, D]
     """
-    to_language = agent.to_language
-    blocks = observations.to(agent.device).split(to_language.block_size)
+    to_language, device = language.to_language, language.language_model.embeddings.norms.device
+    blocks = observations.to(device).split(to_language.block_size)
     return torch.cat([to_language.tokens(to_language(unit_images(block))) for block in blocks])
 
 

@@ -13,7 +13,7 @@ from envs import make_vector_env
 from models import agent_class, build_agent, resolve_device
 from models.agent import Agent
 from models.baselines import RandomAgent
-from models.helm import LanguageMemoryAgent
+from models.language_memory import LanguageMemory
 from runs.named_files import say_named_files
 from settings import Config, config_from_dict, load_config
 from trainers.checkpoint import find_checkpoint, load_checkpoint, restore_agent
@@ -96,18 +96,19 @@ class Source:
         return agent.eval()
 
     @property
-    def language_agent(self) -> LanguageMemoryAgent:
-        """The agent, if its memory is a language model.
+    def language(self) -> LanguageMemory:
+        """The agent's memory, if that is a language model.
 
         Raises:
             UserError: it is not.
         """
-        if not isinstance(self.agent, LanguageMemoryAgent):
+        language = getattr(self.agent, "language", None)
+        if language is None:
             raise UserError(
                 f"{self.config.model} has no language model. Name a run of HELM, HELMv2 or SHELM, "
                 "or none and --var model=HELM"
             )
-        return self.agent
+        return language
 
     @cached_property
     def episodes(self) -> list[dict[str, np.ndarray]]:

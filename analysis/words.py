@@ -11,7 +11,7 @@ import torch
 from analysis.findings import Findings
 from analysis.source import Source
 from models.images import unit_images
-from models.shelm import Shelm
+from models.shelm import ShelmLanguage
 from models.token_retrieval import TokenRetrieval
 from plots.style import COLOURS, new_figure, style, write_beside
 from utils.errors import UserError
@@ -33,23 +33,23 @@ def analyse(source: Source, most: int = MOST) -> Findings:
             log.warning("left out: episodes without words, such as random ones: %d", n_without)
         counts = count_words(recorded)
     else:
-        agent = source.agent
-        if not isinstance(agent, Shelm):
+        language = getattr(source.agent, "language", None)
+        if not isinstance(language, ShelmLanguage):
             raise UserError(
                 f"words: {source.config.model} retrieves none. Name a run or episodes of SHELM"
             )
         images = (episode["observations"] for episode in source.episodes)
-        counts = count_words(retrieved_words(agent, torch.from_numpy(some)) for some in images)
+        counts = count_words(retrieved_words(language, torch.from_numpy(some)) for some in images)
     table = word_table(counts)
     return Findings(draw(counts, most), table[: most + 1], table)
 
 
 @torch.no_grad()
-def retrieved_words(agent: Shelm, images: torch.Tensor) -> np.ndarray:
-    """Return the words of images [T, C, H, W] uint8, past the agent's cache.  [T, K]"""
-    retrieval = agent.to_language
+def retrieved_words(language: ShelmLanguage, images: torch.Tensor) -> np.ndarray:
+    """Return the words of images [T, C, H, W] uint8, past the memory's cache.  [T, K]"""
+    retrieval = language.to_language
     assert isinstance(retrieval, TokenRetrieval), "SHELM retrieves tokens"
-    blocks = images.to(agent.device).split(retrieval.block_size)
+    blocks = images.to(retrieval.text_features.device).split(retrieval.block_size)
     indices = torch.cat([retrieval.retrieve(unit_images(block)).indices for block in blocks])
     return np.array(retrieval.words)[indices.cpu().numpy()]
 

@@ -100,7 +100,7 @@ def seams(learner: PPO, collector: Collector) -> Iterator[tuple[Any, str, str]]:
     for method in ("act", "peek_values"):
         yield agent, method, "encoder and heads, acting"
     if isinstance(agent, LanguageMemoryAgent):
-        yield agent.language_model, "step", "language model"
+        yield agent.language.language_model, "step", "language model"
         yield ObservationCache, "__call__", "observation → language"
         for method in ("tokens", "observe"):
-            yield agent.to_language, method, "observation → language"
+            yield agent.language.to_language, method, "observation → language"

@@ -1,11 +1,13 @@
 """Agents by the name of what they remember with."""
 
+import functools
 import importlib
+from typing import Any
 
 import torch
 from gymnasium.spaces import Discrete, Space
 
-from models.agent import ActorCriticAgent
+from models.agent import ActorCriticAgent, Agent
 from settings import Config, Part
 from utils.errors import UserError, suggestion
 
@@ -17,11 +19,16 @@ AGENTS = {
     "HELMv2": "models.helmv2:HelmV2",
     "SHELM": "models.shelm:Shelm",
 }
+# What learns from replay has networks of its own, with the memory of the model in them.
+FROM_REPLAY = {
+    "DQN": "models.off_policy:build_q_agent",
+    "SAC": "models.off_policy:build_sac_agent",
+}
 # Names of the papers that say how an agent learns, too: agent and algorithm.
 PUBLISHED = {"CNN-PPO": ("CNN", "PPO"), "Impala-PPO": ("LSTM", "PPO")}
 
 
-def build_agent(config: Config, observation_space: Space, action_space: Space) -> ActorCriticAgent:
+def build_agent(config: Config, observation_space: Space, action_space: Space) -> Agent:
     """Return the configured agent, freshly initialised, on its device.
 
     Args:
@@ -34,7 +41,23 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
     """
     if not isinstance(action_space, Discrete):
         raise UserError(f"env: agents act in a Discrete space, and {config.env} has {action_space}")
-    return agent_class(config.model)(config, observation_space, action_space).to(config.device)
+    spaces = observation_space, action_space
+    if config.algorithm in FROM_REPLAY:
+        return _build_from_replay(config, spaces).to(config.device)
+    return agent_class(config.model)(config, *spaces).to(config.device)
+
+
+def _build_from_replay(config: Any, spaces: tuple[Space, Discrete]) -> Agent:
+    """Return an agent with the networks of DQN or SAC around the memory of the model."""
+    off_policy, build = (part for part in FROM_REPLAY[config.algorithm].split(":"))
+    networks = importlib.import_module(off_policy)
+    kind: Any = agent_class(config.model)
+    if hasattr(kind, "language_class"):
+        language = kind.language_class(config, spaces[0])
+        body_of = functools.partial(networks.FrozenBody, language=language)
+    else:
+        body_of = functools.partial(networks.TrainedBody.of, kind.memory_class, config)
+    return getattr(networks, build)(config, spaces, body_of)
 
 
 def agent_class(name: str) -> type[ActorCriticAgent]:

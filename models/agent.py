@@ -101,6 +101,31 @@ class Batch(NamedTuple):
     before: Tensor | None = None
 
 
+class Sequences(NamedTuple):
+    """B sequences of T steps from replay and what was seen after the last of them, time first.
+
+    Attributes:
+        observations: (T+1)*B of them, step by step.
+        starts: Where nothing is known of earlier steps: an episode begins, or a sequence that was
+            cut out of one.  [T+1, B] bool
+        last_actions: What was done before; 0 where `starts`.  [T+1, B] int64
+        context: `Step.context` of each step.  [T+1, B, ...]
+        actions: What was done.  [T, B] int64
+        rewards: What was paid for it.  [T, B]
+        terminated: 1 where the episode ended of itself, so that nothing follows.  [T, B]
+        mask: 1 where the step counts, 0 behind an episode's end.  [T, B]
+    """
+
+    observations: ObservationBatch
+    starts: Tensor
+    last_actions: Tensor
+    context: Tensor
+    actions: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    mask: Tensor
+
+
 class Evaluation(NamedTuple):
     """What the current networks say of a batch: all [B]."""
 

@@ -16,6 +16,7 @@ from models.memories import (
     GptSettings,
     MemorySettings,
     NetworkSettings,
+    NoMemory,
     TrainedMemory,
     build_memory,
 )
@@ -103,6 +104,7 @@ class CnnAgent(TrainedMemoryAgent):
     """No memory: CNN-PPO."""
 
     reads = (EncoderSettings,)
+    memory_class = NoMemory
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from torch import Tensor
 from models.frozen import Frozen
 from models.image_to_language import ImageToLanguage
 from models.language.token_embeddings import TokenEmbeddings
+from models.observations import Observations
 
 
 def random_projection(n_out: int, n_in: int) -> Tensor:
@@ -57,3 +58,16 @@ class FrozenHopfield(ImageToLanguage):
         state = images.mean(1).flatten(1) @ self.projection.T  # [N, D]
         norms = torch.outer(state.norm(dim=-1), self.embeddings.norms)
         return self.embeddings.dot(state).div_(norms.add_(1e-8))
+
+
+class VectorHopfield(FrozenHopfield):
+    """The same of vectors, o being the vector itself; P is [D, F]."""
+
+    def seen(self, observations: Observations) -> Tensor:
+        """Return the bytes of the vectors.  [N, 4F] uint8"""
+        assert observations.vectors is not None, "this retrieval was chosen for vectors"
+        return observations.vectors.contiguous().view(torch.uint8)
+
+    def prepared(self, seen: Tensor) -> Tensor:
+        """Return the vectors, each as an image of one row and no colours.  [N, 1, F]"""
+        return seen.view(torch.float32)[:, None]

@@ -43,7 +43,7 @@ class ActorCritic(nn.Module):
             RunError: on a CPU, where the probabilities are not finite.
         """
         all_log_probs = F.log_softmax(self.actor(features), dim=-1)  # [N, A]
-        actions = all_log_probs.argmax(-1) if deterministic else _drawn(all_log_probs.exp())
+        actions = all_log_probs.argmax(-1) if deterministic else drawn(all_log_probs.exp())
         log_probs = all_log_probs.gather(-1, actions[:, None]).squeeze(-1)
         return Step(actions, context, log_probs, self.values(features), all_log_probs)
 
@@ -74,7 +74,7 @@ def _applied_beside(head: nn.Sequential, context: Tensor, features: Features) ->
     return head[1:](torch.addmm(part, context, of_context.T))
 
 
-def _drawn(probabilities: Tensor) -> Tensor:
+def drawn(probabilities: Tensor) -> Tensor:
     """Return an action for each row of probabilities [N, A].  [N]"""
     try:
         return torch.multinomial(probabilities, 1).squeeze(-1)

@@ -10,12 +10,13 @@ Followed while training: mean and deviation of the encoder's features.
 
 from dataclasses import dataclass
 
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Discrete, Space
 
 from models.clip_encoder import ClipSettings, check_encoder, configured_encoder
 from models.clip_projection import ClipProjection
-from models.helm import LanguageMemoryAgent, LanguageMemorySettings
+from models.helm import LanguageMemoryAgent, LanguageMemorySettings, check_images
 from models.language import configured_language_model
+from models.language_memory import LanguageMemory
 from utils.errors import raise_all
 
 
@@ -24,23 +25,28 @@ class HelmV2Settings(ClipSettings, LanguageMemorySettings):
     """What HELMv2 reads."""
 
 
+class HelmV2Language(LanguageMemory):
+    """HELMv2's frozen part, with the settings of a run."""
+
+    def __init__(self, config: HelmV2Settings, observation_space: Space) -> None:
+        check_images("HELMv2", observation_space)
+        encoder = configured_encoder(config)
+        language_model = configured_language_model(config)
+        projection = ClipProjection(encoder, language_model.embeddings)
+        super().__init__(projection, language_model, config.observation_cache_mb)
+
+
 class HelmV2(LanguageMemoryAgent):
     """HELMv2 with the settings of a run."""
 
     reads = (HelmV2Settings,)
+    language_class = HelmV2Language
 
     def __init__(
-        self, config: HelmV2Settings, observation_space: Box, action_space: Discrete
+        self, config: HelmV2Settings, observation_space: Space, action_space: Discrete
     ) -> None:
-        encoder = configured_encoder(config)
-        language_model = configured_language_model(config)
-        super().__init__(
-            observation_space,
-            action_space,
-            ClipProjection(encoder, language_model.embeddings),
-            language_model,
-            config.observation_cache_mb,
-        )
+        language = HelmV2Language(config, observation_space)
+        super().__init__(observation_space, action_space, language, config.observation_cache_mb)
 
     @classmethod
     def check(cls, config: HelmV2Settings) -> None:

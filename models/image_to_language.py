@@ -4,6 +4,9 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from models.images import unit_images
+from models.observations import Observations
+
 BLOCK_SIZE = 16
 
 
@@ -20,6 +23,15 @@ class ImageToLanguage(nn.Module):
 
     block_size = BLOCK_SIZE
     n_tokens = 1
+
+    def seen(self, observations: Observations) -> Tensor:
+        """Return what is read of observations, as bytes [N, ...] uint8: the images."""
+        assert observations.images is not None, "an environment without images is refused"
+        return observations.images
+
+    def prepared(self, seen: Tensor) -> Tensor:
+        """Return what `forward` maps of what is `seen`: images in [0, 1]."""
+        return unit_images(seen)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images in [0, 1], [N, C, H, W], to what becomes of each [N, ...]."""

@@ -13,12 +13,13 @@ from typing import cast
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Discrete, Space
 from torch import Tensor
 
 from models.clip_encoder import check_encoder, configured_encoder
-from models.helm import LanguageMemoryAgent, LanguageMemorySettings
+from models.helm import LanguageMemoryAgent, LanguageMemorySettings, check_images
 from models.language import configured_language_model, describe_language_model
+from models.language_memory import LanguageMemory
 from models.observations import Percept
 from models.token_retrieval import Retrieval, TokenRetrieval, retrieved
 from models.word_embeddings import (
@@ -41,14 +42,11 @@ class ShelmSettings(EmbeddingsSettings, LanguageMemorySettings):
     topk: int = setting("tokens that are retrieved and read at a step", low=1, high=16_384)
 
 
-class Shelm(LanguageMemoryAgent):
-    """SHELM with the settings of a run."""
+class ShelmLanguage(LanguageMemory):
+    """SHELM's frozen part, with the settings of a run."""
 
-    reads = (ShelmSettings,)
-
-    def __init__(
-        self, config: ShelmSettings, observation_space: Box, action_space: Discrete
-    ) -> None:
+    def __init__(self, config: ShelmSettings, observation_space: Space) -> None:
+        check_images("SHELM", observation_space)
         found = configured_embeddings(config)
         encoder = configured_encoder(config)
         check_weights(config, found.encoder_fingerprint, encoder.fingerprint, encoder.name)
@@ -68,13 +66,7 @@ class Shelm(LanguageMemoryAgent):
             found.tokens.tolist(),
             config.topk,
         )
-        super().__init__(
-            observation_space,
-            action_space,
-            to_language,
-            language_model,
-            config.observation_cache_mb,
-        )
+        super().__init__(to_language, language_model, config.observation_cache_mb)
 
     @property
     def words(self) -> list[str]:
@@ -82,15 +74,28 @@ class Shelm(LanguageMemoryAgent):
         return cast(TokenRetrieval, self.to_language).words
 
     @torch.no_grad()
-    def retrieve(self, observations: Tensor) -> Retrieval:
-        """Return the words of observations [N, C, H, W] uint8, the same ones `act` reads."""
-        return retrieved(self.language_cache(observations))
+    def retrieve(self, images: Tensor) -> Retrieval:
+        """Return the words of images [N, C, H, W] uint8, the same ones `step` reads."""
+        return retrieved(self.cache(images))
 
     def explain(self, percept: Percept) -> dict[str, np.ndarray]:
         """Return the words of each observation and their similarities.  [N, K] each"""
         indices, similarities = self.retrieve(cast(Tensor, percept.observations.images))
         words = np.array(self.words)[indices.cpu().numpy()]
         return {"words": words, "similarities": similarities.cpu().numpy()}
+
+
+class Shelm(LanguageMemoryAgent):
+    """SHELM with the settings of a run."""
+
+    reads = (ShelmSettings,)
+    language_class = ShelmLanguage
+
+    def __init__(
+        self, config: ShelmSettings, observation_space: Space, action_space: Discrete
+    ) -> None:
+        language = ShelmLanguage(config, observation_space)
+        super().__init__(observation_space, action_space, language, config.observation_cache_mb)
 
     @classmethod
     def check(cls, config: ShelmSettings) -> None:

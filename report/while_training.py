@@ -13,8 +13,8 @@ from torch import Tensor
 from analysis import attention, words
 from analysis.replay import episode_attention, episode_tokens
 from models.agent import Agent
-from models.helm import LanguageMemoryAgent
-from models.shelm import Shelm
+from models.language_memory import LanguageMemory
+from models.shelm import ShelmLanguage
 from plots.style import style
 from plots.table import markdown
 from runs.loggers import EncodedImage, LoggerSettings, Media
@@ -77,12 +77,13 @@ class Showcase:
 def media(agent: Agent, episode: Tensor) -> Media:
     """Return movie, words and attention of an episode [T, C, H, W] uint8, as far as there are."""
     shown: dict[str, EncodedImage | str] = {"episode/movie": movie(episode)}
-    if isinstance(agent, Shelm):
-        counts = words.count_words([words.retrieved_words(agent, episode)])
+    language: LanguageMemory | None = getattr(agent, "language", None)
+    if isinstance(language, ShelmLanguage):
+        counts = words.count_words([words.retrieved_words(language, episode)])
         shown["episode/words"] = picture(words.draw(counts))
         shown["episode/word_counts"] = markdown(words.word_table(counts)[: words.MOST + 1])
-    if isinstance(agent, LanguageMemoryAgent):
-        weights = episode_attention(agent.language_model, episode_tokens(agent, episode))
+    if language is not None:
+        weights = episode_attention(language.language_model, episode_tokens(language, episode))
         shown["episode/attention"] = picture(attention.draw(weights.cpu().numpy()))
     return shown
 

@@ -35,14 +35,18 @@ class MetricsWriter:
         config: The settings of the run.
         env_steps: Of the last row that was written where the run goes on; what the folder says of
             later steps is taken back.
-        per_row: Environment steps from one row to the next.
+        per_row: Environment steps from one row to the next; None where they differ.
     """
 
     def __init__(
-        self, folder: Path, config: LoggerSettings, env_steps: int = 0, per_row: int = 1
+        self,
+        folder: Path,
+        config: LoggerSettings,
+        env_steps: int = 0,
+        per_row: int | None = 1,
     ) -> None:
         self._path = folder / FILE
-        self._columns = _take_up(self._path, range(per_row, env_steps + 1, per_row))
+        self._columns = _take_up(self._path, env_steps, per_row)
         self._file = self._path.open("a", newline="", encoding="utf-8")
         self._loggers = configured_loggers(folder, config, env_steps)
 
@@ -108,14 +112,16 @@ class _Found(NamedTuple):
         rows: The rows by their step, without line ends.
         is_whole: Whether no row is missing and nothing else is in the way, apart from what a crash
             leaves behind: rows of later steps, and an unfinished line at the end.
+        of_how_many: For a message: how many rows there should be, if that is known.
     """
 
     columns: list[str]
     rows: dict[int, bytes]
     is_whole: bool
+    of_how_many: str
 
 
-def _take_up(path: Path, expected: range) -> list[str]:
+def _take_up(path: Path, env_steps: int, per_row: int | None) -> list[str]:
     """Cut a CSV file behind the last of the expected rows and return its columns.
 
     Where rows are missing or damaged a line says so, and the file as it was is kept beside it.
@@ -126,12 +132,12 @@ def _take_up(path: Path, expected: range) -> list[str]:
     if path.exists() and not path.is_file():
         raise UserError(f"{path}: not a file. Remove it, or restore the run's")
     content = path.read_bytes() if path.exists() else b""
-    found = _read_rows(content, expected)
+    found = _read_rows(content, env_steps, per_row)
     if not found.is_whole:
         kept = f"; the file as it was is {keep_copy(path)}" if content else ""
         log.warning(
-            f"{path}: damaged, {len(found.rows)} of the {len(expected)} rows up to step "
-            f"{max(expected, default=0):,} are left{kept}"
+            f"{path}: damaged, {len(found.rows)}{found.of_how_many} rows up to step "
+            f"{env_steps:,} are left{kept}"
         )
     lines = [",".join(found.columns).encode(), *found.rows.values()] if found.rows else []
     cut = b"".join(line + LINE_END for line in lines)
@@ -141,19 +147,25 @@ def _take_up(path: Path, expected: range) -> list[str]:
     return found.columns if found.rows else []
 
 
-def _read_rows(content: bytes, expected: range) -> _Found:
-    """Return what there is of the rows of the expected steps."""
+def _read_rows(content: bytes, env_steps: int, per_row: int | None) -> _Found:
+    """Return what there is of the rows up to a step, `per_row` steps apart if that is known."""
     lines = content.splitlines(keepends=True)
     if lines and not lines[-1].endswith((b"\r", b"\n")):
         del lines[-1]
     heading, *others = [line.rstrip(b"\r\n") for line in lines] or [b""]
     columns = heading.decode(errors="replace").split(",")
+    expected = [] if per_row is None else list(range(per_row, env_steps + 1, per_row))
+    of_how_many = "" if per_row is None else f" of the {len(expected)}"
     if columns[0] != STEPS or len(set(columns)) < len(columns):
-        return _Found([], {}, is_whole=not (expected or lines))
+        missing = bool(expected or lines or (per_row is None and env_steps))
+        return _Found([], {}, not missing, of_how_many)
     read = [(_step(line, len(columns)), line) for line in others]
-    steps = [step for step, _ in read if step is None or step <= max(expected, default=0)]
-    rows = {step: line for step, line in read if step is not None and step in expected}
-    return _Found(columns, dict(sorted(rows.items())), is_whole=steps == list(expected))
+    steps = [step for step, _ in read if step is None or step <= env_steps]
+    if per_row is None:
+        expected = sorted({step for step in steps if step is not None})
+    wanted = set(expected)
+    rows = {step: line for step, line in read if step is not None and step in wanted}
+    return _Found(columns, dict(sorted(rows.items())), steps == expected, of_how_many)
 
 
 def _step(line: bytes, n_columns: int) -> int | None:

@@ -18,7 +18,7 @@ class Config(Part):
 
     title = "the run"
 
-    algorithm: str = setting("how it learns: PPO", default="PPO")
+    algorithm: str = setting("how it learns: PPO, DQN, SAC", default="PPO")
     model: str = setting(
         "what it remembers: CNN, LSTM, GPT, HELM, HELMv2, SHELM; or as published: "
         "CNN-PPO, Impala-PPO"

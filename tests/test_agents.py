@@ -6,8 +6,8 @@ import torch
 
 from models import AGENTS, agent_class, build_agent
 from models.agent import ActorCriticAgent, Step, TensorMemory
-from models.helm import attention_by_step
 from models.images import unit_images
+from models.language_memory import attention_by_step
 from models.observations import ObservationReader
 from tests.agents import (
     collect_rollout,
@@ -191,7 +191,7 @@ def test_an_update_changes_what_is_trained_and_nothing_else(name):
 def frozen_tensors(agent):
     tensors = [p for p in agent.parameters() if not p.requires_grad] + list(agent.buffers())
     if hasattr(agent, "language_model"):
-        language_model = agent.language_model
+        language_model = agent.language.language_model
         tensors += [*language_model.parameters(), *language_model.buffers()]
         assert not any(p.requires_grad for p in language_model.parameters())
     return tensors
@@ -214,7 +214,7 @@ def test_a_saved_agent_acts_the_same(name, tmp_path):
 def test_a_checkpoint_names_the_language_model_and_does_not_contain_it():
     _, agent = build("HELM")
     assert not any("language_model" in name or "embeddings" in name for name in agent.state_dict())
-    assert "to_language.projection" in agent.state_dict()
+    assert "language.to_language.projection" in agent.state_dict()
 
 
 def test_the_value_at_a_time_limit_is_added_to_the_reward_that_led_there():
@@ -266,7 +266,7 @@ def test_looking_into_an_agent_changes_nothing(name):
 def test_attention_goes_to_steps_of_the_running_episode(name):
     _, agent = build(name, mem_len=8)
     memory = agent.initial_memory(2)
-    n_head, _ = agent.language_model.heads
+    n_head, _ = agent.language.language_model.heads
     for t in range(6):
         starts = torch.tensor([t == 0, t in (0, 4)])
         images = random_images(2)
@@ -274,7 +274,7 @@ def test_attention_goes_to_steps_of_the_running_episode(name):
         agent.act(percept(images, starts), memory)
     n_tokens = 2 if name == "SHELM" else 1
     n_steps = (8 + n_tokens) // n_tokens
-    assert attention.shape == (2, agent.language_model.n_layer, n_head, n_steps)
+    assert attention.shape == (2, agent.language.language_model.n_layer, n_head, n_steps)
     assert attention.sum(-1) == pytest.approx(1, abs=2e-3)
 
 
@@ -289,11 +289,13 @@ def test_helm_tells_the_single_token_that_a_large_beta_would_retrieve():
     _, agent = build("HELM")
     images, starts = random_images(3), torch.ones(3, dtype=torch.bool)
     told = agent.inspect(percept(images, starts), agent.initial_memory(3))
-    agent.to_language.beta = 1e6
-    tokens = agent.to_language(unit_images(images))
-    vocabulary = agent.language_model.vocabulary
+    agent.language.to_language.beta = 1e6
+    tokens = agent.language.to_language(unit_images(images))
+    vocabulary = agent.language.language_model.vocabulary
     ids = torch.tensor([vocabulary.index(word) for (word,) in told["words"]])
-    torch.testing.assert_close(tokens[:, 0], agent.language_model.embed(ids), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        tokens[:, 0], agent.language.language_model.embed(ids), atol=1e-4, rtol=0
+    )
     sharp = agent.inspect(percept(images, starts), agent.initial_memory(3))["entropy"]
     assert (sharp < told["entropy"]).all()
     assert sharp == pytest.approx(0, abs=1e-3)

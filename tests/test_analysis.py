@@ -164,9 +164,9 @@ def test_hidden_states_end_in_what_the_agent_acts_on(language_model):
 def test_tokens_are_those_the_agent_reads_and_its_cache_is_not_asked(model):
     agent = build_agent(small_config(model=model, **tiny_settings(model)), *spaces()).eval()
     images = random_images(20)
-    tokens = episode_tokens(agent, images)
-    assert agent.language_cache.n_seen == 0
-    expected = agent.to_language.tokens(agent.language_cache(images))
+    tokens = episode_tokens(agent.language, images)
+    assert agent.language.cache.n_seen == 0
+    expected = agent.language.to_language.tokens(agent.language.cache(images))
     torch.testing.assert_close(tokens, expected)
 
 

@@ -69,11 +69,13 @@ def test_a_single_frame_and_equal_frames_give_finite_tokens(n_envs):
     image = random_images(1).expand(n_envs, -1, -1, -1)
     hidden = play(agent, image.expand(4, -1, -1, -1, -1))
     assert hidden.isfinite().all()
-    assert agent.to_language.standardize.count == 4 * n_envs
-    features = agent.language_cache(image)
-    expected = agent.language_model.embeddings.mean  # a feature that never varied is at its mean
+    assert agent.language.to_language.standardize.count == 4 * n_envs
+    features = agent.language.cache(image)
+    expected = (
+        agent.language.language_model.embeddings.mean
+    )  # a feature that never varied is at its mean
     torch.testing.assert_close(
-        agent.to_language.tokens(features)[0, 0], expected, atol=1e-5, rtol=0
+        agent.language.to_language.tokens(features)[0, 0], expected, atol=1e-5, rtol=0
     )
 
 
@@ -105,7 +107,7 @@ def test_a_token_is_the_worked_formula():
 
 def test_statistics_follow_acting_while_training_and_nothing_else():
     agent, images, starts = build(), random_images(3), torch.ones(3, dtype=torch.bool)
-    memory, standardize = agent.initial_memory(3), agent.to_language.standardize
+    memory, standardize = agent.initial_memory(3), agent.language.to_language.standardize
     agent.peek_values(percept(images, starts), memory)
     assert standardize.count == 0
     agent.act(percept(images, starts), memory)
@@ -122,16 +124,18 @@ def test_statistics_and_projection_return_with_a_checkpoint(tmp_path):
     torch.save(agent.state_dict(), tmp_path / "agent.pt")
     torch.manual_seed(1)
     other = build()
-    assert not torch.equal(other.to_language.projection, agent.to_language.projection)
+    assert not torch.equal(
+        other.language.to_language.projection, agent.language.to_language.projection
+    )
     other.load_state_dict(torch.load(tmp_path / "agent.pt", weights_only=True))
-    names = {name for name in agent.state_dict() if name.startswith("to_language")}
+    names = {name for name in agent.state_dict() if name.startswith("language")}
     assert names == {
-        "to_language.projection",
-        *(f"to_language.standardize.{name}" for name in ("mean", "squares", "count")),
+        "language.to_language.projection",
+        *(f"language.to_language.standardize.{name}" for name in ("mean", "squares", "count")),
     }
     frames = random_images(5, 3)
     assert torch.equal(play(agent.eval(), frames), play(other.eval(), frames))
-    assert other.to_language.standardize.count == 40
+    assert other.language.to_language.standardize.count == 40
 
 
 def test_with_fixed_statistics_an_environment_does_not_feel_its_neighbours():
@@ -151,7 +155,7 @@ def test_equal_widths_need_no_projection(tmp_path):
     settings["language_model"] = str(tiny_bert_folder(tmp_path))
     agent = build_agent(small_config(model="HELMv2", mem_len=5, **settings), *spaces())
     assert load_language_model(tmp_path).width == 24
-    assert "to_language.projection" not in agent.state_dict()
+    assert "language.to_language.projection" not in agent.state_dict()
     assert play(agent, random_images(9, 2)).isfinite().all()
 
 

@@ -9,6 +9,7 @@ from models.encoders import SmallImpalaCNN
 from models.heads import ActorCritic
 from models.helm import LanguageMemoryAgent
 from models.image_to_language import ImageToLanguage
+from models.language_memory import LanguageMemory
 from tests import golden_data
 from tests.agents import golden_rollout, small_config, spaces
 from trainers.ppo import PPO
@@ -48,7 +49,10 @@ def golden_agent(name, config, arrays):
     )
     if name == "helm":
         agent = LanguageMemoryAgent(
-            observation_space, action_space, ImageToLanguage(), LanguageModelStub(width), 0
+            observation_space,
+            action_space,
+            LanguageMemory(ImageToLanguage(), LanguageModelStub(width), 0),
+            0,
         )
     else:
         config = dataclasses.replace(config, memory_width=width)

@@ -25,7 +25,7 @@ def build(**changes):
 def test_the_language_model_reads_the_retrieved_tokens_best_first(topk):
     agent, found = build(topk=topk), PromptEmbeddings.read(tiny_embeddings())
     memory, expected_memory = agent.initial_memory(4), agent.initial_memory(4)
-    encoder, language_model = tiny_encoder(), agent.language_model
+    encoder, language_model = tiny_encoder(), agent.language.language_model
     for t in range(3):
         images, starts = random_images(4), torch.full((4,), t == 0)
         step = agent.act(percept(images, starts), memory)
@@ -33,8 +33,8 @@ def test_the_language_model_reads_the_retrieved_tokens_best_first(topk):
         plain = plain_retrieval(features, torch.from_numpy(found.embeddings), topk)
         ids = torch.tensor([[found.ids[number] for number, _ in best] for best in plain])
         words = [[language_model.vocabulary[id_] for id_ in row] for row in ids]
-        numbers, similarities = agent.retrieve(images)
-        assert [[agent.words[number] for number in row] for row in numbers] == words
+        numbers, similarities = agent.language.retrieve(images)
+        assert [[agent.language.words[number] for number in row] for row in numbers] == words
         expected = torch.tensor([[cosine for _, cosine in best] for best in plain])
         torch.testing.assert_close(similarities, expected, atol=2e-6, rtol=0)
         tokens = language_model.embed(ids)  # [N, K, D]
@@ -45,17 +45,17 @@ def test_the_language_model_reads_the_retrieved_tokens_best_first(topk):
 def test_an_explanation_names_the_words_and_their_similarities():
     agent, images = build(topk=3), random_images(4)
     seen = percept(images, torch.ones(4, dtype=torch.bool))
-    explanation, (numbers, similarities) = agent.explain(seen), agent.retrieve(images)
+    explanation, (numbers, similarities) = agent.explain(seen), agent.language.retrieve(images)
     assert explanation["words"].shape == explanation["similarities"].shape == (4, 3)
-    assert explanation["words"][2, 1] == agent.words[numbers[2, 1]]
+    assert explanation["words"][2, 1] == agent.language.words[numbers[2, 1]]
     assert explanation["similarities"].tolist() == similarities.tolist()
 
 
 def test_retrieving_looks_at_what_acting_has_seen():
     agent, images = build(), random_images(3)
     agent.act(percept(images, torch.ones(3, dtype=torch.bool)), agent.initial_memory(3))
-    agent.retrieve(images)
-    assert agent.language_cache.hit_rate == 0.5
+    agent.language.retrieve(images)
+    assert agent.language.cache.hit_rate == 0.5
 
 
 def test_a_checkpoint_holds_what_is_trained_and_nothing_else():

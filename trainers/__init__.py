@@ -6,7 +6,11 @@ from typing import Any
 from settings import Part
 from utils.errors import UserError, suggestion
 
-LEARNERS = {"PPO": "trainers.ppo:PPO"}
+LEARNERS = {
+    "PPO": "trainers.ppo:PPO",
+    "DQN": "trainers.dqn:DQN",
+    "SAC": "trainers.sac:SAC",
+}
 
 
 def learner_class(name: str) -> Any:

@@ -1,6 +1,7 @@
 """What a run knows of whoever learns in it: a policy that acts, and updates that change it."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -73,15 +74,22 @@ class Learner(Protocol):
         """Return what collecting and an update would take now, by trying; nothing changes."""
 
     @property
-    def steps_per_update(self) -> int:
-        """Steps of each environment between two updates."""
+    def steps_per_update(self) -> int | None:
+        """Steps of each environment between two updates; None where that differs."""
 
     @property
     def ready(self) -> bool:
         """Whether an update is due."""
 
     def update(self, progress: float) -> dict[str, float]:
-        """Learn, and return what to log; `progress` is the share of the run that is over."""
+        """Learn, and return what to log; `progress` is the share of the run that is over.
+
+        A long update may be made in parts: the learner then stays `ready`, and what the last part
+        returns is logged.
+        """
+
+    def keep_in(self, folder: Path) -> None:
+        """Say where the learner may keep, for its state, what grows too large for a checkpoint."""
 
     def state_dict(self, pending: bool = True) -> dict[str, Any]:
         """Return everything needed to go on but the agent; what is pending only if asked for.

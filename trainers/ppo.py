@@ -6,6 +6,7 @@ The story: fill a rollout of T steps, estimate advantages, pass over it a few ti
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -207,6 +208,9 @@ class PPO:
     def coefficients(self, progress: float) -> Coefficients:
         """Return the scheduled coefficients of the update at this share of the run."""
         return Coefficients(*(schedule.value(progress) for schedule in self.schedules))
+
+    def keep_in(self, folder: Path) -> None:
+        """Keep nothing there: a rollout is small enough for a checkpoint."""
 
     def state_dict(self, pending: bool = True) -> dict[str, Any]:
         """Return optimiser, statistics and counts, and the rollout that is being collected."""

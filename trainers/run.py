@@ -73,6 +73,7 @@ class Run:
             Interrupted: a signal ended it.
         """
         learner, collector = self.learner, self.collector
+        learner.keep_in(folder)
         self.ranks.print(f"writing to {folder}")
         with (
             Interruption() as interruption,
@@ -99,7 +100,7 @@ class Run:
 
                 # The best agent is the one that has acted, so it is kept before it changes.
                 self._keep_best(checkpoints)
-                metrics = self._update() | collector.metrics() | learner.agent.metrics()
+                metrics = self._update(checkpoints) | collector.metrics() | learner.agent.metrics()
 
                 seconds = time.perf_counter() - begun
                 metrics["time/fps"] = (collector.env_steps - steps_before) / seconds
@@ -118,6 +119,7 @@ class Run:
             UserError: the checkpoint was made with other pretrained parts.
         """
         same_episodes = True
+        self.learner.keep_in(folder)
         if checkpoint is not None:
             check_weights(checkpoint, self.learner.agent.fingerprints(), str(folder))
             same_episodes = self._restore(checkpoint, folder)
@@ -204,10 +206,15 @@ class Run:
         """Whether all steps have been taken and learned from."""
         return self.env_steps >= self.config.n_steps and not self.learner.n_pending
 
-    def _update(self) -> dict[str, float]:
+    def _update(self, checkpoints: Checkpoints) -> dict[str, float]:
         """Let the learner learn; a failure is told with the steps behind it."""
+        progress = self.collector.env_steps / self.config.n_steps
         try:
-            return self.learner.update(self.collector.env_steps / self.config.n_steps)
+            metrics = self.learner.update(progress)
+            while self.learner.ready:  # signals are heard between the parts of a long update, too
+                checkpoints.after_step()
+                metrics = self.learner.update(progress)
+            return metrics
         except NotFiniteError as error:
             error.minibatch["env_steps"] = self.collector.env_steps
             raise
@@ -245,14 +252,18 @@ class Run:
         with guarded(folder):
             n_envs = self.collector.n_envs
             logged = self.env_steps - self.learner.n_pending * n_envs
-            per_row = self.learner.steps_per_update * n_envs
+            per_row = self.learner.steps_per_update
+            if per_row is None:
+                logged -= self.learner.ready  # the row of an update that is not over
+            else:
+                per_row *= n_envs
             with MetricsWriter(folder, self.config, logged, per_row) as writer:
                 yield writer
             note_end(folder)
 
     def _progress_bar(self) -> tqdm:
         """Return a bar that ends with the update before which the configured steps are reached."""
-        per_update = self.config.n_envs * self.learner.steps_per_update
+        per_update = self.config.n_envs * (self.learner.steps_per_update or 1)
         total = math.ceil(self.config.n_steps / per_update) * per_update
         return tqdm(
             disable=not self.ranks.first,

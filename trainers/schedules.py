@@ -91,7 +91,7 @@ class ScheduleSettings(Config):
 
     title = "schedules"
 
-    learning_rate: float = setting("AdamW's learning rate at the start", low=0, high=10)
+    learning_rate: float = setting("the optimiser's learning rate at the start", low=0, high=10)
     lr_decay: str = setting("learning-rate schedule", choices=(*DECAYS,))
     min_lr: float = setting("learning rate at the end of a linear schedule", low=0, high=10)
     lr_decay_start: float = setting("fraction of the run before the decay starts", low=0, high=1)

@@ -1,7 +1,7 @@
 """What learning costs, found out by a little of it that leaves the run as it is."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -49,7 +49,7 @@ class Trial:
 
     def __call__(self) -> float:
         """Return the seconds that a rollout and its update would take."""
-        with _left_alone(self.agent):
+        with left_alone(self.agent):
             acting, batch = self._act()
             learning = self._learn(batch)
         n_steps = self.work.n_steps
@@ -83,13 +83,21 @@ class Trial:
         return time.perf_counter() - begun
 
 
+def seconds_of(work: Callable[[], object], n_times: int = STEPS_TRIED) -> float:
+    """Return the mean seconds of some work."""
+    begun = time.perf_counter()
+    for _ in range(n_times):
+        work()
+    return (time.perf_counter() - begun) / n_times
+
+
 def _noise(kind: Tensor) -> Tensor:
     """Fill observations of a kind with noise."""
     return kind.random_(256) if kind.dtype == torch.uint8 else kind.normal_()
 
 
 @contextmanager
-def _left_alone(agent: Agent) -> Iterator[None]:
+def left_alone(agent: Agent) -> Iterator[None]:
     """Let an agent act and evaluate without following statistics or moving random streams."""
     modes = {module: module.training for module in agent.modules()}
     with torch.random.fork_rng(devices=[]):

@@ -11,6 +11,7 @@ __all__ = [
     "GptSettings",
     "MemorySettings",
     "NetworkSettings",
+    "NoMemory",
     "TrainedMemory",
     "build_memory",
 ]
