@@ -26,6 +26,7 @@ from settings import load_config
 from trainers import learner_class
 from trainers.checkpoint import own_checkpoint
 from trainers.collector import Collector
+from trainers.greedy_evaluation import GreedyEvaluation, envs_needed
 from trainers.ranks import Ranks, joined_ranks
 from trainers.run import Run, RunSettings
 from utils.command_line import run_program
@@ -98,7 +99,20 @@ def configured_run(config: RunSettings, ranks: Ranks) -> Iterator[Run]:
         ranks.synchronize(agent, config)
         learner = learner_of(config, agent, ranks)
         collector = Collector(env, learner, scaling, ranks)
-        yield Run(config, learner, collector, configured_showcase(config, agent))
+        with evaluation_of(config) as evaluation:
+            showcase = configured_showcase(config, agent)
+            yield Run(config, learner, collector, showcase, evaluation)
+
+
+@contextmanager
+def evaluation_of(config: RunSettings) -> Iterator[GreedyEvaluation | None]:
+    """Return what plays greedily while the run trains; close its environments in the end."""
+    n_envs = envs_needed(config)
+    if not n_envs:
+        yield None
+        return
+    with closing(make_vector_env(replace(config, n_envs=n_envs), config.seed)) as env:
+        yield GreedyEvaluation(config, env)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from runs.loggers import LoggerSettings, Media
 from runs.metrics import MetricsWriter
 from trainers.checkpoint import Checkpoints, CheckpointSettings, agent_state, check_weights
 from trainers.collector import EPISODES_AVERAGED, Collector
+from trainers.greedy_evaluation import EvaluationSettings, GreedyEvaluation
 from trainers.guards import NotFiniteError, guarded
 from trainers.interruption import Interruption
 from trainers.learner import Learner, Transition
@@ -29,7 +30,7 @@ from utils.seeding import random_state, set_random_state
 
 
 @dataclass(frozen=True)
-class RunSettings(CheckpointSettings, LoggerSettings):
+class RunSettings(CheckpointSettings, EvaluationSettings, LoggerSettings):
     """What a run reads, whoever learns in it."""
 
 
@@ -51,6 +52,7 @@ class Run:
         learner: Who learns.
         collector: Steps the environments with it.
         showcase: Shows what happens, if anything does.
+        evaluation: Plays greedily now and then, if asked to.
     """
 
     def __init__(
@@ -59,9 +61,11 @@ class Run:
         learner: Learner,
         collector: Collector,
         showcase: Showcase | None = None,
+        evaluation: GreedyEvaluation | None = None,
     ) -> None:
         self.config, self.learner, self.collector = config, learner, collector
-        self.showcase, self.ranks = showcase, collector.ranks
+        self.showcase, self.evaluation = showcase, evaluation
+        self.ranks = collector.ranks
         self.best_return = -math.inf  # the best mean return of EPISODES_AVERAGED episodes
         self.seconds = 0.0
 
@@ -106,6 +110,8 @@ class Run:
                 metrics["time/fps"] = (collector.env_steps - steps_before) / seconds
                 metrics["time/seconds"] = self.seconds
                 if writer is not None:
+                    if self.evaluation is not None:
+                        metrics |= self.evaluation(learner.agent, collector.env_steps)
                     writer.write(collector.env_steps, metrics)
                     self._show(writer)
                 checkpoints.after_update(self._is_over)
@@ -161,20 +167,31 @@ class Run:
             "n_pending": self.learner.n_pending if goes_on else 0,
             "collector": collector,
             "learner": self.learner.state_dict(pending=goes_on),
-            "run": {"seconds": self.seconds, "best_return": self.best_return},
+            "run": self._own_state(),
             "own": {"random": random_state()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Put a saved state into a new run; return whether its episodes go on, too."""
-        run = {"seconds": self.seconds, "best_return": self.best_return}
-        check_like(state["run"], run, "run")
-        self.seconds, self.best_return = state["run"]["seconds"], state["run"]["best_return"]
+        own = {"n_evaluations": 0} | state["run"]  # an earlier version had none
+        check_like(own, self._own_state(), "run")
+        self.seconds, self.best_return = own["seconds"], own["best_return"]
+        if self.evaluation is not None:
+            self.evaluation.n_due = own["n_evaluations"]
         percept, memory = self.collector.load_state_dict(state["collector"], self.config.seed)
         self.learner.load_state_dict(state["learner"], percept, memory)
         self.learner.agent.load_state_dict(state["agent"])
         set_random_state(state["own"]["random"])
         return memory is not None
+
+    def _own_state(self) -> dict[str, Any]:
+        """Return what no part of the run has."""
+        n_evaluations = 0 if self.evaluation is None else self.evaluation.n_due
+        return {
+            "seconds": self.seconds,
+            "best_return": self.best_return,
+            "n_evaluations": n_evaluations,
+        }
 
     def _restore(self, state: dict[str, Any], source: Path) -> bool:
         """Put a saved state into this run, or raise UserError where it is not one of it."""

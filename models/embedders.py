@@ -1,0 +1,124 @@
+"""What a learner from replay reads at each step: the observation and the action before it.
+
+The networks of Ni et al. 2023 (arXiv:2307.03864): each input has a small embedder of its own, the
+embeddings stand side by side, the action's first.
+"""
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models.encoders import SmallImpalaCNN
+from models.images import DistinctImages, unit_images
+from models.observations import ObservationBatch, ObservationReader, Observations, Percept
+from settings import Part, setting
+
+TILES = range(3, 13)  # pixels of the shorter side where each shows a tile of a grid world
+CHANNELS = (16, 32)  # of the encoder of larger images
+
+
+@dataclass(frozen=True)
+class EmbedderSettings(Part):
+    """What embedders read."""
+
+    title = "DQN and SAC: networks"
+
+    observation_embedding: int = setting(
+        "width of an embedded observation", low=1, high=16_384, default=64
+    )
+    action_embedding: int = setting(
+        "width of the embedded last action; 0: it is no input", low=0, high=16_384, default=64
+    )
+
+
+class TileEmbedder(nn.Module):
+    """Two convolutions of 2 x 2 windows, 8 and 16 channels, and a linear layer without activation.
+
+    Args:
+        image_shape: (C, H, W).
+        n_features: Width of the output.
+    """
+
+    def __init__(self, image_shape: tuple[int, ...], n_features: int) -> None:
+        super().__init__()
+        n_colours, height, width = image_shape
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(n_colours, 8, 2), nn.ReLU(), nn.Conv2d(8, 16, 2), nn.ReLU(), nn.Flatten()
+        )
+        self.linear = nn.Linear(16 * (height - 2) * (width - 2), n_features)
+
+    def of_pixels(self, images: Tensor) -> Tensor:
+        """Map images in [0, 1], [B, C, H, W], to features [B, n_features]."""
+        return self.linear(self.convolutions(images))
+
+    def of_distinct(self, images: DistinctImages) -> Tensor:
+        """Return the features of images that all differ.  [U, n_features]"""
+        return self.of_pixels(unit_images(images.images))
+
+
+class InputEmbedder(nn.Module):
+    """Last action and observation side by side, each embedded.
+
+    Linear layers followed by a ReLU for vectors and actions; convolutions for images. Where an
+    episode begins the action is a vector of zeros, of which the bias is left.
+
+    Args:
+        reader: Of the observation space.
+        n_actions: A.
+        settings: Widths.
+
+    Attributes:
+        width: F, of both together.
+    """
+
+    def __init__(
+        self, reader: ObservationReader, n_actions: int, settings: EmbedderSettings
+    ) -> None:
+        super().__init__()
+        width, shape = settings.observation_embedding, reader.image_shape
+        self.images: TileEmbedder | SmallImpalaCNN | None = None
+        if shape is not None and min(shape[1:]) in TILES:
+            self.images = TileEmbedder(shape, width)
+        elif shape is not None:
+            self.images = SmallImpalaCNN(shape, width, CHANNELS)
+        self.vectors = nn.Linear(reader.n_numbers, width) if reader.n_numbers else None
+        n_embedded = settings.action_embedding
+        self.actions = nn.Linear(n_actions, n_embedded) if n_embedded else None
+        kinds = [kind for kind in (self.images, self.vectors) if kind is not None]
+        self.width = width * len(kinds) + n_embedded
+
+    def step(self, percept: Percept) -> Tensor:
+        """Return the embeddings of one step of N environments.  [N, F]"""
+        shown: Observations = percept.observations
+        images = None
+        if self.images is not None:
+            images = self.images.of_pixels(unit_images(cast(Tensor, shown.images)))
+        return self._joined(percept.last_actions, percept.starts, images, shown.vectors)
+
+    def forward(
+        self, observations: ObservationBatch, last_actions: Tensor, starts: Tensor
+    ) -> Tensor:
+        """Return the embeddings of B' observations, equal images being embedded once.  [B', F]"""
+        images = None
+        if self.images is not None:
+            assert observations.images is not None, "the embedder was chosen for images"
+            images = observations.images.each(self.images.of_distinct).each()
+        return self._joined(last_actions, starts, images, observations.vectors)
+
+    def _joined(
+        self, last_actions: Tensor, starts: Tensor, images: Tensor | None, vectors: Tensor | None
+    ) -> Tensor:
+        parts = []
+        if self.actions is not None:
+            nothing = self.actions.weight.new_zeros(1, self.actions.out_features)
+            table = torch.cat((self.actions.weight.T, nothing)) + self.actions.bias  # [A+1, E]
+            rows = last_actions.masked_fill(starts, len(table) - 1)
+            parts.append(F.embedding(rows, F.relu(table)))
+        if images is not None:
+            parts.append(images)
+        if self.vectors is not None:
+            parts.append(F.relu(self.vectors(vectors)))
+        return torch.cat(parts, dim=-1)

@@ -1,0 +1,377 @@
+"""Agents that learn from replay, with any memory: what DQN and SAC train.
+
+The networks of Ni et al. 2023 (arXiv:2307.03864): embeddings → memory → perceptrons. A frozen
+memory stands in the place of the trained one: its hidden state, stored with each step, is joined
+with the embeddings, so that an update has nothing to unroll.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from gymnasium.spaces import Discrete, Space
+from torch import Tensor, nn
+
+from models.agent import Agent, Memory, Sequences, Step
+from models.embedders import EmbedderSettings, InputEmbedder
+from models.heads import drawn
+from models.language_memory import LanguageMemory
+from models.memories import TrainedMemory
+from models.observations import ObservationReader, Observations, Percept
+from settings import setting
+
+HIDDEN_BIAS = 0.1
+LAST_LAYER_OF_Q, LAST_LAYER_OF_POLICY = 3e-3, 1e-3
+LEAST_PROBABILITY = 1e-8
+
+
+@dataclass(frozen=True)
+class OffPolicyNetworkSettings(EmbedderSettings):
+    """What the networks of DQN and SAC read."""
+
+    head_width: int = setting(
+        "width of both hidden layers of a head", low=1, high=16_384, default=256
+    )
+
+
+class Body(nn.Module, ABC):
+    """What is seen and was done, and all that is remembered → features of the heads.
+
+    Attributes:
+        width: D, of the features.
+        n_context: Past steps that must be read again after the weights have changed.
+        unrolls: Whether learning reads sequences in order.
+    """
+
+    width: int
+    n_context: int = 0
+    unrolls: bool = False
+
+    @abstractmethod
+    def initial_memory(self, n_envs: int) -> Memory:
+        """Return a memory that has seen nothing."""
+
+    @abstractmethod
+    def step(self, percept: Percept, memory: Memory) -> tuple[Tensor, Tensor]:
+        """Read one step; return features [N, D] and what replay has to keep [N, ...]."""
+
+    @abstractmethod
+    def unroll(self, sequences: Sequences) -> Tensor:
+        """Read sequences from replay, with gradients.  [T+1, B, D]"""
+
+    def memory_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of what reads the sequence."""
+        return []
+
+
+class TrainedBody(Body):
+    """Embeddings read by a memory that is trained along, or by none."""
+
+    def __init__(self, embedder: InputEmbedder, memory: TrainedMemory) -> None:
+        super().__init__()
+        self.embedder, self.memory = embedder, memory
+        self.width, self.n_context, self.unrolls = (
+            memory.width,
+            memory.n_context,
+            memory.remembers,
+        )
+        for name, parameter in memory.named_parameters():
+            if "lstm" in name:
+                _initialise_lstm(name, parameter)
+
+    @classmethod
+    def of(
+        cls, memory_class: type[TrainedMemory], settings: Any, embedder: InputEmbedder
+    ) -> "TrainedBody":
+        """Return the body with a fresh memory of these settings behind an embedder."""
+        return cls(embedder, memory_class(embedder.width, settings))
+
+    def initial_memory(self, n_envs: int) -> Memory:
+        """Return the memory's empty state."""
+        return self.memory.initial(n_envs)
+
+    def step(self, percept: Percept, memory: Memory) -> tuple[Tensor, Tensor]:
+        """Read one step; replay keeps nothing of it: sequences are read from their first step."""
+        embedded = self.embedder.step(percept)
+        remembered = self.memory.step(embedded, memory, percept.starts)
+        return remembered, remembered[:, :0]
+
+    def unroll(self, sequences: Sequences) -> Tensor:
+        """Read sequences, each from a memory that has seen nothing."""
+        starts, shape = sequences.starts, sequences.starts.shape
+        embedded = self.embedder(
+            sequences.observations, sequences.last_actions.flatten(), starts.flatten()
+        )
+        nothing = self.memory.context(self.memory.initial(shape[1]), torch.ones_like(starts[0]))
+        # They begin at their first step and nowhere else; what follows an end does not count.
+        no_starts = torch.zeros(shape, dtype=torch.bool)
+        return self.memory.unroll(embedded.unflatten(0, shape), no_starts, nothing)
+
+    @torch.no_grad()
+    def refresh(self, past: Observations, running: "Running", memory: Memory) -> None:
+        """Let the memory read the last steps of running episodes again."""
+        starts = running.starts
+        flat = past.map(lambda kind: kind.flatten(0, 1))
+        percept = Percept(flat, starts.flatten(), running.last_actions.flatten(), torch.empty(0))
+        embedded = self.embedder.step(percept).unflatten(0, starts.shape)
+        self.memory.refresh(embedded, starts, running.ages, memory)
+
+    def memory_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the memory."""
+        return list(self.memory.parameters())
+
+
+class Running(NamedTuple):
+    """What was done in the last P steps of N running episodes.
+
+    Attributes:
+        starts: Where an episode begins; what stands before it is nothing.  [P, N] bool
+        last_actions: [P, N] int64
+        ages: Steps of its episode before the first of these.  [N] int64
+    """
+
+    starts: Tensor
+    last_actions: Tensor
+    ages: Tensor
+
+
+class FrozenBody(Body):
+    """The hidden state of a frozen language model beside the embeddings of the present."""
+
+    def __init__(self, embedder: InputEmbedder, language: LanguageMemory) -> None:
+        super().__init__()
+        self.embedder, self.language = embedder, language
+        self.width = language.width + embedder.width
+
+    def initial_memory(self, n_envs: int) -> Memory:
+        """Return the language model's empty memory."""
+        return self.language.initial(n_envs)
+
+    def step(self, percept: Percept, memory: Memory) -> tuple[Tensor, Tensor]:
+        """Let the language model read; replay keeps its hidden state, which nothing makes stale."""
+        hidden = self.language.step(percept, memory)
+        return torch.cat((hidden, self.embedder.step(percept)), dim=-1), hidden
+
+    def unroll(self, sequences: Sequences) -> Tensor:
+        """Join what was kept with the embeddings of each step."""
+        shape = sequences.starts.shape
+        embedded = self.embedder(
+            sequences.observations, sequences.last_actions.flatten(), sequences.starts.flatten()
+        )
+        return torch.cat((sequences.context, embedded.unflatten(0, shape)), dim=-1)
+
+
+class Perceptron(nn.Sequential):
+    """Two hidden layers with ReLUs, then a linear one.
+
+    Hidden weights are drawn from U(±1/sqrt(outputs)) and their biases are 0.1; the original
+    means the number of inputs and takes that of the outputs.
+
+    Args:
+        n_in: Width of the input.
+        hidden: Widths of the hidden layers.
+        n_out: Width of the output.
+        last: Weights and biases of the last layer are drawn from U(±last).
+    """
+
+    def __init__(self, n_in: int, hidden: tuple[int, int], n_out: int, last: float) -> None:
+        first, second = nn.Linear(n_in, hidden[0]), nn.Linear(hidden[0], hidden[1])
+        final = nn.Linear(hidden[1], n_out)
+        for layer in (first, second):
+            nn.init.uniform_(layer.weight, *_around_zero(1 / math.sqrt(layer.out_features)))
+            nn.init.constant_(layer.bias, HIDDEN_BIAS)
+        for parameter in final.parameters():
+            nn.init.uniform_(parameter, *_around_zero(last))
+        super().__init__(first, nn.ReLU(), second, nn.ReLU(), final)
+        self.n_out = n_out
+
+
+class OffPolicyAgent(Agent):
+    """What agents that learn from replay share: a body that acts.
+
+    Args:
+        reader: Of the observation space.
+        body: What the acting head sees.
+        n_actions: A.
+    """
+
+    def __init__(self, reader: ObservationReader, body: Body, n_actions: int) -> None:
+        super().__init__()
+        self.reader, self.body, self.n_actions = reader, body, n_actions
+        self.n_context = body.n_context
+
+    @property
+    def language(self) -> LanguageMemory | None:
+        """The frozen memory, if there is one."""
+        return self.body.language if isinstance(self.body, FrozenBody) else None
+
+    def initial_memory(self, n_envs: int) -> Memory:
+        """Return a memory that has seen nothing."""
+        return self.body.initial_memory(n_envs)
+
+    @torch.no_grad()
+    def peek_context(self, percept: Percept, memory: Memory) -> Tensor:
+        """Return the context of what is seen, the memory staying as it is.  [N, ...]"""
+        if self.language is not None:
+            return self.language.peek(percept, memory)
+        return torch.zeros(percept.n_envs, 0, device=self.device)
+
+    def refresh(self, past: Observations, running: Running, memory: Memory) -> None:
+        """Renew in place what the memory keeps of steps before the weights changed.
+
+        Args:
+            past: What was seen in the last P <= n_context steps.  [P, N, ...] of each kind
+            running: What was done in them.
+            memory: Of the running episodes.
+        """
+        if isinstance(self.body, TrainedBody):
+            self.body.refresh(past, running, memory)
+
+    def explain(self, percept: Percept) -> dict[str, np.ndarray]:
+        """Return what a frozen memory has to say of what is seen."""
+        return {} if self.language is None else self.language.explain(percept)
+
+    @torch.no_grad()
+    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
+        """Return where the memory looks, and what a frozen one says besides."""
+        if self.language is not None:
+            return self.language.inspect(percept, memory)
+        body = cast(TrainedBody, self.body)
+        weights = body.memory.attention(body.embedder.step(percept), memory, percept.starts)
+        if weights is None:
+            return {}
+        return {"attention": weights.squeeze(3).transpose(0, 1).half().cpu().numpy()}
+
+    def metrics(self) -> dict[str, float]:
+        """Return what a frozen memory has to log."""
+        return {} if self.language is None else self.language.metrics()
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of every pretrained part."""
+        return {} if self.language is None else self.language.fingerprints()
+
+
+class QAgent(OffPolicyAgent):
+    """Takes the action of the highest value: what DQN trains."""
+
+    def __init__(self, reader: ObservationReader, body: Body, head: Perceptron) -> None:
+        super().__init__(reader, body, head.n_out)
+        self.head = head
+
+    @torch.no_grad()
+    def act(self, percept: Percept, memory: Memory, deterministic: bool = False) -> Step:
+        """Advance the memory and choose greedily; exploring is the learner's."""
+        features, context = self.body.step(percept, memory)
+        best = self.head(features).max(-1)
+        return Step(best.indices, context, values=best.values)
+
+    def values(self, sequences: Sequences) -> Tensor:
+        """Return the value of every action at every step.  [T+1, B, A]"""
+        return self.head(self.body.unroll(sequences))
+
+
+class TwinQ(nn.Module):
+    """Two critics of the same features (Fujimoto et al. 2018, arXiv:1802.09477)."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what both say of every action.  [..., A] each"""
+        return self.first(features), self.second(features)
+
+
+class SacAgent(OffPolicyAgent):
+    """A policy and two critics, on one body or on one each: what SAC trains.
+
+    Args:
+        reader: Of the observation space.
+        body: What the policy sees.
+        policy: Features to logits.
+        critics: Features to values.
+        critic_body: What the critics see; None for the policy's.
+    """
+
+    def __init__(
+        self,
+        reader: ObservationReader,
+        body: Body,
+        policy: Perceptron,
+        critics: TwinQ,
+        critic_body: Body | None = None,
+    ) -> None:
+        super().__init__(reader, body, policy.n_out)
+        self.policy, self.critics, self.critic_body = policy, critics, critic_body
+
+    @torch.no_grad()
+    def act(self, percept: Percept, memory: Memory, deterministic: bool = False) -> Step:
+        """Advance the memory and draw actions from the policy, or take the most probable ones."""
+        features, context = self.body.step(percept, memory)
+        log_probs = self.policy(features).log_softmax(-1)
+        actions = log_probs.argmax(-1) if deterministic else drawn(log_probs.exp())
+        chosen = log_probs.gather(-1, actions[:, None]).squeeze(-1)
+        values = None
+        if self.critic_body is None:
+            both = torch.minimum(*self.critics(features))
+            values = (log_probs.exp() * both).sum(-1)
+        return Step(actions, context, chosen, values, log_probs)
+
+
+class Policy(NamedTuple):
+    """Probabilities of all actions and their logarithms, these of 1e-8 at least.  [..., A] each"""
+
+    probs: Tensor
+    log_probs: Tensor
+
+    @classmethod
+    def of(cls, logits: Tensor) -> "Policy":
+        """Return the policy of logits [..., A]."""
+        probs = logits.softmax(-1)
+        return cls(probs, probs.clamp(min=LEAST_PROBABILITY).log())
+
+
+BodyOf = Callable[[InputEmbedder], Body]
+
+
+def build_q_agent(config: Any, spaces: tuple[Space, Discrete], body_of: BodyOf) -> QAgent:
+    """Return an agent for DQN.
+
+    Args:
+        config: At least `OffPolicyNetworkSettings`.
+        spaces: Of observations and actions.
+        body_of: Puts a memory behind an embedder.
+    """
+    reader, n_actions = ObservationReader(spaces[0]), int(spaces[1].n)
+    body = body_of(InputEmbedder(reader, n_actions, config))
+    hidden = (config.head_width, config.head_width)
+    return QAgent(reader, body, Perceptron(body.width, hidden, n_actions, LAST_LAYER_OF_Q))
+
+
+def build_sac_agent(config: Any, spaces: tuple[Space, Discrete], body_of: BodyOf) -> SacAgent:
+    """Return an agent for SAC; arguments as of `build_q_agent`, and `shared_encoder`."""
+    reader, n_actions = ObservationReader(spaces[0]), int(spaces[1].n)
+    hidden = (config.head_width, config.head_width)
+    body = body_of(InputEmbedder(reader, n_actions, config))
+    critic_body = None
+    if not config.shared_encoder:
+        critic_body = body_of(InputEmbedder(reader, n_actions, config))
+    critics = TwinQ(*(Perceptron(body.width, hidden, n_actions, LAST_LAYER_OF_Q) for _ in range(2)))
+    policy = Perceptron(body.width, hidden, n_actions, LAST_LAYER_OF_POLICY)
+    return SacAgent(reader, body, policy, critics, critic_body)
+
+
+def _around_zero(limit: float) -> tuple[float, float]:
+    return -limit, limit
+
+
+def _initialise_lstm(name: str, parameter: nn.Parameter) -> None:
+    """Make a weight matrix orthogonal as a whole, all gates together, and biases zero."""
+    if "weight" in name:
+        nn.init.orthogonal_(parameter)
+    else:
+        nn.init.zeros_(parameter)

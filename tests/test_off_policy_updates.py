@@ -1,0 +1,285 @@
+"""DQN and SAC against the original: forward passes, gradients and parameters after updates."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box
+
+from models.agent import Sequences
+from models.memories import build_memory
+from models.observations import ObservationBatch, ObservationReader, Observations, Percept
+from models.off_policy import (
+    InputEmbedder,
+    Perceptron,
+    Policy,
+    QAgent,
+    SacAgent,
+    TrainedBody,
+    TwinQ,
+)
+from tests import golden_data
+from tests.agents import small_config
+from trainers.dqn import DQN
+from trainers.sac import SAC
+from trainers.targets import double_q_targets, soft_targets
+
+SHARED = (
+    "sacd_shared_lstm_cnn",
+    "sacd_shared_gpt_cnn",
+    "sacd_shared_lstm_cnn_unfrozen",
+    "sacd_shared_lstm_cnn_temperature",
+)
+SEPARATE = "sacd_separate_lstm_cnn"
+NAMES = ("dqn_lstm", "dqn_gpt", *SHARED, SEPARATE)
+OUR_NAMES = (  # of what is inside a body, and of heads
+    ("observ_embedder.fc.", "embedder.vectors."),
+    ("observ_embedder.cnn.", "embedder.images.convolutions."),
+    ("observ_embedder.linear.", "embedder.images.linear."),
+    ("action_embedder.fc.", "embedder.actions."),
+    ("seq_model.model.", "memory.lstm."),
+    ("seq_model.transformer.h.", "memory.blocks."),
+    ("seq_model.transformer.ln_f.", "memory.norm."),
+    (".ln_1.", ".attention_norm."),
+    (".ln_2.", ".feed_forward_norm."),
+    (".attn.c_attn.", ".qkv."),
+    (".attn.c_proj.", ".out."),
+    (".mlp.c_fc.", ".inner."),
+    (".mlp.c_proj.", ".outer."),
+    (".fc0.", ".0."),
+    (".fc1.", ".2."),
+    (".last_fc.", ".4."),
+)
+LOGS = {
+    "critic_loss": "critic_loss",
+    "q": "q_mean",
+    "q1": "q1_mean",
+    "q2": "q2_mean",
+    "actor_loss": "actor_loss",
+    "entropy": "entropy",
+    "coef": "temperature",
+}
+
+
+def load(name):
+    return golden_data.load(f"memory_rl/update_{name}")
+
+
+def settings(arrays):
+    return {
+        key: value.tolist() if value.ndim else value.item()
+        for key, value in golden_data.under(arrays, "config.").items()
+    }
+
+
+def renamed(arrays, prefix, is_shared):
+    """Return agent's and target's parameters of one moment under our names."""
+    online, target = {}, {}
+    for name, value in golden_data.under(arrays, prefix).items():
+        for theirs, ours in OUR_NAMES:
+            name = name.replace(theirs, ours)
+        if value.ndim == 2 and any(
+            part in name for part in (".qkv.", ".out.", ".inner.", ".outer.")
+        ):
+            value = value.T  # theirs are [in, out]
+        is_target = "_target." in name
+        (target if is_target else online)[
+            placed(name.replace("_target", ""), is_shared, is_target)
+        ] = value
+    return online, target
+
+
+def placed(name, is_shared, is_target):
+    """Return where in our agent or target a parameter stands."""
+    owner, _, rest = name.partition(".")
+    if owner in ("critic", "actor"):
+        owner, _, rest = rest.partition(".")
+        in_critic = name.startswith("critic.") and not is_shared
+    else:
+        in_critic = False
+    heads = {"qf": "head.", "qf1": "critics.first.", "qf2": "critics.second.", "policy": "policy."}
+    if owner in heads:
+        return heads[owner] + rest
+    body = "critic_body." if in_critic and is_shared is not None else "body."
+    return ("body." if is_target else body) + f"{owner}.{rest}"
+
+
+def config_of(name, given):
+    algorithm = "DQN" if name.startswith("dqn") else "SAC"
+    return small_config(
+        algorithm=algorithm,
+        model="GPT" if "gpt" in name else "LSTM",
+        gamma=given["gamma"],
+        tau=given["tau"],
+        learning_rate=given["critic_lr"],
+        observation_embedding=given["observation_embedding"],
+        action_embedding=given["action_embedding"],
+        memory_width=given["hidden_size"],
+        memory_layers=given["n_layer"],
+        memory_heads=given.get("n_head", 1),
+        memory_dropout=0.0,
+        mem_len=given["max_seq_length"] - 1,
+        shared_encoder=bool(given["shared_encoder"]),
+        freeze_critic=bool(given["freeze_critic"]),
+        temperature=given.get("alpha", 0.1),
+        learn_temperature="target_entropy_ratio" in given,
+        target_entropy=given.get("target_entropy_ratio", 0.7),
+        temperature_learning_rate=given.get("temperature_lr", 3e-4),
+    )
+
+
+def learner_of(name, arrays):
+    """Return a learner with the original's parameters, target included."""
+    given = settings(arrays)
+    config, n_actions = config_of(name, given), given["n_actions"]
+    shape = given.get("image_shape")
+    space = Box(0, 255, tuple(shape), np.uint8) if shape else Box(-1, 1, (2,), np.float32)
+    reader = ObservationReader(space)
+
+    def body():
+        embedder = InputEmbedder(reader, n_actions, config)
+        return TrainedBody(embedder, build_memory(config.model, embedder.width, config))
+
+    actor_body = body()
+    q_heads = [
+        Perceptron(actor_body.width, tuple(given["critic_hidden"]), n_actions, 1) for _ in range(2)
+    ]
+    if name.startswith("dqn"):
+        learner = DQN(config, QAgent(reader, actor_body, q_heads[0]))
+    else:
+        policy = Perceptron(actor_body.width, tuple(given["actor_hidden"]), n_actions, 1)
+        critic_body = None if config.shared_encoder else body()
+        learner = SAC(config, SacAgent(reader, actor_body, policy, TwinQ(*q_heads), critic_body))
+    online, target = parameters(name, arrays, "before.")
+    learner.agent.load_state_dict(online)
+    learner.target.load_state_dict(target)
+    return learner
+
+
+def parameters(name, arrays, prefix):
+    return renamed(arrays, prefix, None if name.startswith("dqn") else name in SHARED)
+
+
+def observations(seen, given):
+    """Return observations [..., F] as a batch of all of them."""
+    flat = seen.flatten(0, -2)
+    if "image_shape" in given:
+        return Observations(images=flat.unflatten(-1, given["image_shape"]))
+    return Observations(vectors=flat)
+
+
+def sequences_of(arrays):
+    batch, given = golden_data.under(arrays, "batch."), settings(arrays)
+    n_steps, n_sequences = batch["actions"].shape
+    starts = torch.zeros(n_steps + 1, n_sequences, dtype=torch.bool)
+    starts[0] = True
+    return Sequences(
+        ObservationBatch.of(observations(batch["observations"], given)),
+        starts,
+        torch.cat((torch.zeros(1, n_sequences, dtype=torch.int64), batch["actions"])),
+        torch.zeros(n_steps + 1, n_sequences, 0),
+        batch["actions"],
+        batch["rewards"],
+        batch["dones"],
+        batch["masks"],
+    )
+
+
+def assert_near(found, expected, tolerance=1e-5):
+    torch.testing.assert_close(found, expected.to(found.dtype), atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["dqn_lstm", "dqn_gpt"])
+def test_values_and_targets_of_dqn_are_the_originals(name):
+    arrays = load(name)
+    learner, sequences = learner_of(name, arrays), sequences_of(arrays)
+    forward = golden_data.under(arrays, "forward.")
+    online, target = learner.online.values(sequences), learner.target.values(sequences)
+    assert_near(learner.agent.body.unroll(sequences), forward["hidden"])
+    assert_near(online, forward["q"])
+    assert_near(target, forward["q_target"])
+    gamma = learner.config.gamma
+    targets = double_q_targets(sequences.rewards, sequences.terminated, online, target, gamma)
+    assert_near(targets, forward["targets"])
+
+
+@pytest.mark.parametrize("name", [*SHARED, SEPARATE])
+def test_policy_critics_and_targets_of_sac_are_the_originals(name):
+    arrays = load(name)
+    learner, sequences = learner_of(name, arrays), sequences_of(arrays)
+    forward, agent = golden_data.under(arrays, "forward."), learner.online
+    view = learner._view(sequences)
+    policy = Policy.of(agent.policy(view.policy))
+    assert_near(policy.probs, forward["probabilities"])
+    assert_near(policy.log_probs, forward["log_probs"])
+    for found, key in zip(agent.critics(view.critics), ("q1", "q2"), strict=True):
+        assert_near(found, forward[key])
+    target_critics = learner.target.critics(view.following)
+    for found, key in zip(target_critics, ("q1_target", "q2_target"), strict=True):
+        assert_near(found, forward[key][1:])
+    following = (Policy(*(part[1:] for part in policy)), *target_critics)
+    alpha, gamma = learner.temperature, learner.config.gamma
+    targets = soft_targets(sequences.rewards, sequences.terminated, following, alpha, gamma)
+    assert_near(targets, forward["targets"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_parameters_and_logs_of_three_updates_are_the_originals(name):
+    arrays = load(name)
+    learner, sequences = learner_of(name, arrays), sequences_of(arrays)
+    gradients, _ = parameters(name, arrays, "gradient.")
+    log = golden_data.under(arrays, "log.")
+    for number in (1, 2, 3):
+        logged = learner.learn(sequences)
+        for theirs, ours in LOGS.items():
+            if theirs in log:
+                assert_near(logged[f"train/{ours}"], log[theirs][number - 1], 2e-5)
+        if name != SEPARATE:  # there the original reads them after the policy's backward pass
+            norm = log["critic_grad_norm"][number - 1]
+            assert_near(logged["train/critic_grad_norm"], norm, 2e-5)
+        if number == 1:
+            found = {n: p.grad for n, p in learner.agent.named_parameters()}
+            assert found.keys() == gradients.keys()
+            for key, gradient in gradients.items():
+                assert_near(found[key], gradient, 2e-5)
+        if number == 2:
+            continue
+        online, target = parameters(name, arrays, f"after{number}.")
+        assert_same_parameters(dict(learner.agent.state_dict()), online)
+        assert_same_parameters(dict(learner.target.state_dict()), target)
+
+
+def assert_same_parameters(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        ours = found[name]
+        if name.endswith("qkv.bias"):  # the keys' bias has no gradient but rounding
+            third = len(value) // 3
+            kept = torch.ones(len(value), dtype=torch.bool)
+            kept[third : 2 * third] = False
+            ours, value = ours[kept], value[kept]
+        assert_near(ours, value, 2e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_acting_step_by_step_is_the_originals(name):
+    arrays = load(name)
+    learner, given = learner_of(name, arrays), settings(arrays)
+    acting = golden_data.under(arrays, "acting.")
+    agent = learner.agent.eval()
+    memory = agent.initial_memory(1)
+    last = torch.zeros(1, dtype=torch.int64)
+    for t, seen in enumerate(acting["observations"]):
+        starts = torch.tensor([t == 0])
+        percept = Percept(observations(seen[None, None], given), starts, last, torch.zeros(1))
+        features, _ = agent.body.step(percept, memory)
+        assert_near(features[0], acting["step_hidden"][t])
+        if name.startswith("dqn"):
+            assert_near(agent.head(features)[0], acting["step_q"][t])
+            best = agent.head(features).argmax(-1)
+        else:
+            probabilities = agent.policy(features).softmax(-1)
+            assert_near(probabilities[0], acting["step_probabilities"][t])
+            best = probabilities.argmax(-1)
+        assert best.item() == acting["step_greedy_actions"][t]
+        if t < len(acting["actions"]):
+            last = acting["actions"][t][None]

@@ -1,0 +1,141 @@
+"""Double DQN of any agent with values (van Hasselt, Guez & Silver 2016, arXiv:1509.06461).
+
+The story: explore with probability epsilon, learn from whole episodes of the past, let the target
+network follow slowly. With the settings of Ni et al. 2023, arXiv:2307.03864.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from models.agent import Sequences, Step
+from models.off_policy import OffPolicyAgent, QAgent
+from settings import Part, setting
+from trainers.off_policy import OffPolicyLearner, OffPolicySettings
+from trainers.ranks import Ranks
+from trainers.saved_state import check_like, check_optimizer
+from trainers.targets import double_q_targets, follow, masked_mean
+
+LOGGED = ("critic_loss", "q_mean", "critic_grad_norm", "critic_memory_grad_norm")
+
+
+@dataclass(frozen=True)
+class DqnSettings(OffPolicySettings):
+    """What DQN reads."""
+
+    title = "DQN"
+
+    epsilon_final: float | None = setting(
+        "share of random actions in the end; null: one in the longest episode of the warm-up",
+        low=0,
+        high=1,
+        default=None,
+    )
+    epsilon_share: float = setting(
+        "share of the run, its warm-up apart, over which epsilon falls from 1",
+        low=0,
+        high=1,
+        default=0.1,
+    )
+
+
+class DQN(OffPolicyLearner):
+    """Trains an agent's values on the episodes it collects.
+
+    Attributes:
+        target: The network that follows, memory and embedders included.
+    """
+
+    reads: ClassVar[tuple[type[Part], ...]] = (DqnSettings,)
+
+    def __init__(
+        self, config: DqnSettings, agent: OffPolicyAgent, ranks: Ranks | None = None
+    ) -> None:
+        super().__init__(config, agent, ranks)
+        self.settings, self.online = config, cast(QAgent, agent)
+        self.target = copy.deepcopy(self.online).requires_grad_(False)
+        self.parameters = [p for p in agent.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, fused=True)
+
+    @property
+    def epsilon(self) -> float:
+        """The probability of a random action: linear from 1, then constant."""
+        return self.epsilon_after(self.n_explored)
+
+    def epsilon_after(self, n_explored: int) -> float:
+        """Return epsilon for the step after so many that explored."""
+        config = self.settings
+        final = config.epsilon_final
+        if final is None:
+            final = 1 / max(self.longest, 1)
+        n_falling = config.epsilon_share * (config.n_steps - self.n_warmup_steps)
+        fraction = min(n_explored / n_falling, 1.0) if n_falling > 0 else 1.0
+        return 1.0 + fraction * (final - 1.0)
+
+    def explore(self, step: Step) -> Step:
+        """Replace actions by uniform ones, each with probability epsilon."""
+        n_envs = len(step.actions)
+        epsilons = [self.epsilon_after(self.n_explored + n) for n in range(n_envs)]
+        is_random = torch.rand(n_envs, dtype=torch.float64) < torch.tensor(epsilons).double()
+        drawn = self.random_actions(n_envs)
+        return step._replace(actions=torch.where(is_random.to(drawn.device), drawn, step.actions))
+
+    def learn(self, sequences: Sequences) -> dict[str, Tensor]:
+        """Take one gradient step on the mean squared error of the actions taken."""
+        loss, chosen = self._loss(sequences)
+        self.optimizer.zero_grad()
+        loss.backward()
+        norms = {
+            "train/critic_grad_norm": mean_norm(self.parameters),
+            "train/critic_memory_grad_norm": mean_norm(self.online.body.memory_parameters()),
+        }
+        self.optimizer.step()
+        follow(self.target, self.online, self.settings.tau)
+        q_mean = masked_mean(chosen.detach(), sequences.mask)
+        return {"train/critic_loss": loss.detach(), "train/q_mean": q_mean, **norms}
+
+    def losses_of(self, sequences: Sequences) -> None:
+        """Compute the gradient, which no parameter gets to know."""
+        torch.autograd.grad(self._loss(sequences)[0], self.parameters, allow_unused=True)
+
+    def nothing_learned(self) -> dict[str, float]:
+        """Return NaN under every name, and epsilon."""
+        unknown = {f"train/{name}": float("nan") for name in LOGGED}
+        return unknown | {"train/epsilon": self.epsilon}
+
+    def networks_state(self) -> dict[str, Any]:
+        """Return the optimiser and the target network."""
+        return {"optimizer": self.optimizer.state_dict(), "target": self.target.state_dict()}
+
+    def load_networks_state(self, state: dict[str, Any]) -> None:
+        """Take over optimiser and target network."""
+        check_optimizer(state["optimizer"], self.optimizer, self.parameters)
+        check_like(state["target"], dict(self.target.state_dict()), "target")
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.target.load_state_dict(state["target"])
+
+    def _loss(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
+        """Return the loss, and the values of the actions taken [T, B]."""
+        # Both networks read the whole sequence; dropout stays on in both, as in the original.
+        values = self.online.values(sequences)  # [T+1, B, A]
+        with torch.no_grad():
+            targets = double_q_targets(
+                sequences.rewards,
+                sequences.terminated,
+                values,
+                self.target.values(sequences),
+                self.settings.gamma,
+            )
+        chosen = values[:-1].gather(-1, sequences.actions[..., None]).squeeze(-1)
+        return masked_mean((chosen - targets) ** 2, sequences.mask), chosen
+
+
+def mean_norm(parameters: list[nn.Parameter]) -> Tensor:
+    """Return the mean over parameter tensors of the norm of each one's gradient."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients:
+        return torch.tensor(float("nan"))
+    return torch.stack(torch._foreach_norm(gradients)).mean()

@@ -1,0 +1,428 @@
+"""What DQN and SAC share: whole episodes into replay, then gradient steps on sequences of it.
+
+The story (Ni et al. 2023, arXiv:2307.03864): a few episodes of random actions; then, whenever an
+episode has ended, as many gradient steps as are owed for the steps since the last ones.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from gymnasium.spaces import Space
+from torch import Tensor
+
+from models.agent import Agent, Memory, Sequences, Step
+from models.images import ImageBatch
+from models.observations import ObservationBatch, Observations, Percept
+from models.off_policy import OffPolicyAgent, OffPolicyNetworkSettings, Running
+from settings import Part, setting
+from trainers.guards import NotFiniteError
+from trainers.learner import Transition
+from trainers.ranks import Ranks
+from trainers.replay import EpisodeSteps, Replay, ReplaySettings, n_rows_wanted, remove_unnamed
+from trainers.saved_state import check_like
+from trainers.trial import left_alone, seconds_of
+from utils.errors import UserError
+
+MOST_AT_ONCE = 64  # gradient steps between two looks at signals
+TRIED_STEPS, TRIED_SEQUENCES = 32, 16
+COUNTS = (
+    *("n_explored", "n_updates", "n_owed", "n_warmup_steps", "longest"),
+    *("_n_episodes", "_n_since", "_has_ended", "_n_summed", "_is_stale"),
+)
+
+
+@dataclass(frozen=True)
+class OffPolicySettings(ReplaySettings, OffPolicyNetworkSettings):
+    """What DQN and SAC both read."""
+
+    title = "DQN and SAC"
+
+    learning_rate: float = setting("the optimiser's learning rate at the start", low=0, high=10)
+    gamma: float = setting("discount per step", low=0, high=1)
+    tau: float = setting(
+        "share of the online network that its target takes over at each gradient step",
+        low=0,
+        high=1,
+        default=0.005,
+    )
+    warmup_episodes: int = setting(
+        "episodes of random actions to begin with", low=1, high=1_000_000, default=10
+    )
+    updates_per_step: float = setting(
+        "gradient steps for each environment step", low=0, high=1000, default=0.25
+    )
+
+
+class _Seen(NamedTuple):
+    """One step of N environments, as replay will need it."""
+
+    percept: Percept
+    context: Tensor
+    actions: Tensor
+    rewards: Tensor
+    terminated: Tensor
+
+
+class OffPolicyLearner(ABC):
+    """Collects whole episodes, and learns from sequences of them when some have ended.
+
+    Args:
+        config: The settings of the run.
+        agent: What is trained.
+        ranks: The processes that train together: this one alone.
+
+    Attributes:
+        replay: The episodes so far; None before the first has ended.
+        n_explored: Environment steps since the warm-up, those of all environments.
+        n_updates: Gradient steps so far.
+        n_warmup_steps: Environment steps of the warm-up.
+        longest: Steps of the longest episode of the warm-up.
+
+    Raises:
+        UserError: there is more than one process.
+    """
+
+    reads: ClassVar[tuple[type[Part], ...]]
+
+    def __init__(
+        self, config: OffPolicySettings, agent: OffPolicyAgent, ranks: Ranks | None = None
+    ) -> None:
+        if ranks is not None and ranks.size > 1:
+            raise UserError(
+                f"algorithm: {config.algorithm} learns in one process, and torchrun began "
+                f"{ranks.size}. Start it with python, or choose algorithm=PPO"
+            )
+        self.config, self.agent = config, agent
+        self.replay: Replay | None = None
+        self.n_explored = self.n_updates = self.n_owed = 0
+        self.n_warmup_steps = self.longest = self._n_episodes = 0
+        self._n_since = 0  # environment steps since gradient steps were last owed
+        self._running: deque[_Seen] = deque()
+        self._begun: list[int] = []  # steps each environment's episode has lasted
+        self._has_ended = False
+        self._sums: dict[str, float] = {}  # of what was logged since the last row
+        self._n_summed = 0
+        self._is_stale = False
+        self._folder: Path | None = None
+        self._files: list[dict[str, Any]] = []  # that hold the replay
+        # Named by the last states, of which one that could not be written is none to go on from.
+        self._named: deque[set[str]] = deque(maxlen=3)
+
+    @abstractmethod
+    def learn(self, sequences: Sequences) -> dict[str, Tensor]:
+        """Take one gradient step and return what to log of it."""
+
+    @abstractmethod
+    def networks_state(self) -> dict[str, Any]:
+        """Return optimisers, target networks and whatever else learning changes."""
+
+    @abstractmethod
+    def load_networks_state(self, state: dict[str, Any]) -> None:
+        """Go on from what `networks_state` returned."""
+
+    def explore(self, step: Step) -> Step:
+        """Return what is done in the place of what the agent chose."""
+        return step
+
+    @property
+    def is_warming_up(self) -> bool:
+        """Whether actions are still random and nothing is learned."""
+        return self._n_episodes < self.config.warmup_episodes
+
+    @property
+    def n_pending(self) -> int:
+        """Steps of each environment since gradient steps were last owed."""
+        return self._n_since // max(len(self._begun), 1)
+
+    @property
+    def steps_per_update(self) -> int | None:
+        """None: gradient steps follow the ends of episodes, whenever those are."""
+        return None
+
+    @property
+    def ready(self) -> bool:
+        """Whether gradient steps are owed, or an episode of the warm-up has ended."""
+        return self.n_owed > 0 or self._has_ended
+
+    def act(self, percept: Percept, memory: Memory) -> Step:
+        """Choose actions: random ones in the warm-up; the memory is advanced in any case."""
+        if self._is_stale:
+            self._refresh(memory)
+        step = self.agent.act(percept, memory)
+        if self.is_warming_up:
+            return step._replace(actions=self.random_actions(percept.n_envs))
+        return self.explore(step)
+
+    def random_actions(self, n_envs: int) -> Tensor:
+        """Return uniform actions.  [N] int64"""
+        return torch.randint(self.agent.n_actions, (n_envs,), device=self.agent.device)
+
+    def observe(self, transition: Transition) -> None:
+        """Keep the step; what has ended becomes part of the replay."""
+        percept, step, n_envs = transition.percept, transition.step, transition.percept.n_envs
+        self._begun = self._begun or [0] * n_envs
+        was_warming_up = self.is_warming_up
+        kept = (step.actions, transition.rewards.float(), transition.terminated)
+        self._running.append(_Seen(percept, step.context, *kept))
+        self._begun = [n_steps + 1 for n_steps in self._begun]
+        self._n_since += n_envs
+        if was_warming_up:
+            self.n_warmup_steps += n_envs
+        else:
+            self.n_explored += n_envs
+        ended = transition.ended.nonzero().flatten().tolist()
+        if not ended:
+            return
+        self._store(ended, transition)
+        self._n_episodes += len(ended)
+        self._has_ended = True
+        if not self.is_warming_up:
+            owed = self._n_since * self.config.updates_per_step
+            self.n_owed += math.floor(owed) if was_warming_up else math.ceil(owed)
+        self._n_since = 0
+
+    def update(self, progress: float) -> dict[str, float]:
+        """Take some of the gradient steps that are owed; return means over all of this time.
+
+        While more are owed the learner stays `ready`.
+        """
+        self._has_ended = False
+        n_steps = min(self.n_owed, MOST_AT_ONCE)
+        logged = []
+        for _ in range(n_steps):
+            assert self.replay is not None, "gradient steps are owed for what replay holds"
+            logged.append(self.learn(self.replay.sample(self.config.batch_size)))
+            self.n_updates += 1
+        self.n_owed -= n_steps
+        self._sum_up(logged)
+        if n_steps and self.agent.n_context and any(self._begun):
+            self._is_stale = True
+        metrics = {name: total / self._n_summed for name, total in self._sums.items()}
+        if self.n_owed == 0:
+            self._sums, self._n_summed = {}, 0
+        rest = {"train/n_updates": float(self.n_updates), "train/replay_steps": float(self._filled)}
+        return self.nothing_learned() | metrics | rest
+
+    @abstractmethod
+    def nothing_learned(self) -> dict[str, float]:
+        """Return what to log where there was no gradient step: NaN under every name."""
+
+    def keep_in(self, folder: Path) -> None:
+        """Say where the replay is kept for checkpoints."""
+        self._folder = folder / "replay"
+
+    def seconds_of_update(self, percept: Percept) -> float:
+        """Return what a step and its share of gradient steps would take now, by trying."""
+        with left_alone(self.agent):
+            memory = self.agent.initial_memory(percept.n_envs)
+            acting = seconds_of(lambda: self.agent.act(percept, memory))
+            sequences = self._noise(percept, self.agent.peek_context(percept, memory))
+            learning = seconds_of(lambda: self.losses_of(sequences))
+        parts = self.config.batch_size / TRIED_SEQUENCES
+        return acting + learning * parts * self.config.updates_per_step * percept.n_envs
+
+    @abstractmethod
+    def losses_of(self, sequences: Sequences) -> None:
+        """Compute gradients that no parameter gets to know."""
+
+    @staticmethod
+    def contradictions(config: Any, agent: type[Agent]) -> list[str]:
+        """Return one line for every pair of settings that cannot both hold."""
+        if config.context_length == 0:
+            return ["context_length: 0 steps cannot be learned from; choose 1 or more, or -1"]
+        return []
+
+    @staticmethod
+    def check_fits(config: Any, observation_space: Space) -> None:
+        """Raise nothing: replay takes its memory as it fills."""
+        return
+
+    def state_dict(self, pending: bool = True) -> dict[str, Any]:
+        """Return all that is needed to go on; new rows of the replay are written into its folder.
+
+        Running episodes are left out unless they go on.
+        """
+        return {
+            "networks": self.networks_state(),
+            "counts": {name: getattr(self, name) for name in COUNTS},
+            "sums": dict(self._sums),
+            "replay": None if self.replay is None else self._saved_replay(self.replay),
+            "own": {"running": self._running_state()} if pending else {},
+        }
+
+    def load_state_dict(
+        self, state: dict[str, Any], percept: Percept, memory: Memory | None
+    ) -> None:
+        """Go on from what `state_dict` returned; trainers/learner.py says how."""
+        self.load_networks_state(state["networks"])
+        check_like(state["counts"], {name: getattr(self, name) for name in COUNTS}, "counts")
+        for name in COUNTS:
+            setattr(self, name, state["counts"][name])
+        self._sums = {str(name): float(total) for name, total in state["sums"].items()}
+        context = self.agent.peek_context(percept, self.agent.initial_memory(percept.n_envs))
+        if state["replay"] is not None:
+            self._load_replay(state["replay"], _example(percept, context))
+        self._begun = [0] * percept.n_envs
+        if memory is None or not state["own"]:
+            self._n_since, self._is_stale = 0, False
+        elif state["own"]["running"] is not None:
+            self._load_running(state["own"]["running"], percept, context)
+
+    @property
+    def _filled(self) -> int:
+        return 0 if self.replay is None else len(self.replay)
+
+    def _sum_up(self, logged: list[dict[str, Tensor]]) -> None:
+        """Add up what gradient steps have to log; only now is the device waited for."""
+        if not logged:
+            return
+        names = list(logged[0])
+        table = torch.stack([torch.stack([row[name] for name in names]) for row in logged])
+        for name, total in zip(names, table.double().sum(0).tolist(), strict=True):
+            self._sums[name] = self._sums.get(name, 0.0) + total
+        self._n_summed += len(logged)
+        if not all(map(math.isfinite, self._sums.values())):
+            finite = table.isfinite().all(1)
+            number = int((~finite).nonzero()[0])
+            raise NotFiniteError({"epoch": 0, "number": number, "logged": logged[number]})
+
+    def _store(self, ended: list[int], transition: Transition) -> None:
+        """Put the episodes that have just ended into the replay."""
+        following = transition.following
+        context = transition.step.context
+        if context.shape[1] and bool(transition.truncated.any()):
+            context = self.agent.peek_context(following, transition.memory)
+        for env in ended:
+            episode = self._episode(env, following.observations, context)
+            if self.replay is None:
+                capacity = n_rows_wanted(self.config, episode.length)
+                self.replay = Replay(capacity, self.config.context_length, episode)
+            self.replay.add(episode)
+            if self.is_warming_up:
+                self.longest = max(self.longest, episode.length)
+            self._begun[env] = 0
+        longest = max(self._begun)
+        while len(self._running) > longest:
+            self._running.popleft()
+
+    def _episode(self, env: int, last: Observations, context: Tensor) -> EpisodeSteps:
+        """Return the episode that has ended in an environment."""
+        steps = list(self._running)[-self._begun[env] :]
+        shown = [step.percept.observations.map(lambda kind: kind[env]) for step in steps]
+        shown.append(last.map(lambda kind: kind[env]))
+        observations = shown[0].map(lambda *kinds: torch.stack(kinds).cpu(), *shown[1:])
+        contexts = [*(step.context[env] for step in steps), context[env]]
+        return EpisodeSteps(
+            observations,
+            torch.stack(contexts).cpu(),
+            *(
+                torch.stack([getattr(step, name)[env] for step in steps]).cpu()
+                for name in ("actions", "rewards", "terminated")
+            ),
+        )
+
+    def _refresh(self, memory: Memory) -> None:
+        """Let the memory read the running episodes again: the weights have changed."""
+        self._is_stale = False
+        if not any(self._begun):
+            return
+        steps = list(self._running)[-self.agent.n_context :]
+        n_steps, device = len(steps), self.agent.device
+        seen = [step.percept.observations for step in steps]
+        past = seen[0].map(lambda *kinds: torch.stack(kinds), *seen[1:])
+        begun = torch.tensor(self._begun, device=device)
+        before = torch.arange(n_steps, device=device)[:, None] < n_steps - begun
+        starts = torch.stack([step.percept.starts for step in steps]) | before
+        actions = torch.stack([step.percept.last_actions for step in steps])
+        running = Running(starts, actions, (begun - n_steps).clamp(min=0))
+        self.agent.refresh(past, running, memory)
+
+    def _noise(self, percept: Percept, context: Tensor) -> Sequences:
+        """Return sequences of noise to try gradient steps on."""
+        n_steps, n_sequences = TRIED_STEPS, TRIED_SEQUENCES
+        n_seen, device = (n_steps + 1) * n_sequences, self.agent.device
+        shown = percept.observations.map(
+            lambda kind: torch.randint(256, (n_seen, *kind.shape[1:]), device=device).to(kind)
+        )
+        images = None if shown.images is None else ImageBatch.of(shown.images)
+        starts = torch.zeros(n_steps + 1, n_sequences, dtype=torch.bool, device=device)
+        zeros = torch.zeros(n_steps, n_sequences, device=device)
+        return Sequences(
+            ObservationBatch(images, shown.vectors, shown.text),
+            starts,
+            starts.long(),
+            torch.zeros(*starts.shape, *context.shape[1:], device=device),
+            zeros.long(),
+            zeros,
+            zeros,
+            zeros + 1,
+        )
+
+    def _saved_replay(self, replay: Replay) -> dict[str, Any]:
+        """Write what is new of the replay and return where everything is."""
+        assert self._folder is not None, "a run says where the replay is kept"
+        self._files = replay.save_new(self._folder, self._files)
+        self._named.append({file["name"] for file in self._files})
+        remove_unnamed(self._folder, set().union(*self._named))
+        return {
+            "files": list(self._files),
+            "capacity": replay.capacity,
+            "n_written": replay.n_written,
+        }
+
+    def _load_replay(self, state: dict[str, Any], example: EpisodeSteps) -> None:
+        assert self._folder is not None, "a run says where the replay is kept"
+        self._files = state["files"]
+        self._named.append({file["name"] for file in self._files})
+        self.replay = Replay(state["capacity"], self.config.context_length, example)
+        self.replay.load(self._folder, self._files, state["n_written"])
+
+    def _running_state(self) -> dict[str, Any] | None:
+        """Return the steps of the running episodes, [P, N, ...] each."""
+        if not self._running:
+            return None
+        flat = [_flat(step) for step in self._running]
+        stacked = {name: torch.stack([step[name] for step in flat]) for name in flat[0]}
+        return {"begun": list(self._begun), "steps": stacked}
+
+    def _load_running(self, state: dict[str, Any], percept: Percept, context: Tensor) -> None:
+        n_envs, device = percept.n_envs, self.agent.device
+        zeros = torch.zeros(n_envs, device=device)
+        example = _flat(_Seen(percept, context, zeros.long(), zeros, zeros.bool()))
+        steps = state["steps"]
+        n_steps = len(steps["actions"])
+        check_like(state["begun"], [0] * n_envs, "begun")
+        if not 0 < max(state["begun"]) <= n_steps:
+            raise ValueError("begun: not as many steps as the running episodes have had")
+        check_like(steps, {k: v.expand(n_steps, *v.shape) for k, v in example.items()}, "steps")
+        self._begun = state["begun"]
+        for t in range(n_steps):
+            self._running.append(_seen({k: v[t].to(device) for k, v in steps.items()}))
+
+
+def _flat(step: _Seen) -> dict[str, Tensor]:
+    """Return everything of a step by name."""
+    percept = step.percept._asdict()
+    observations = percept.pop("observations")._asdict()
+    seen = {f"seen_{name}": kind for name, kind in observations.items() if kind is not None}
+    return seen | percept | {name: getattr(step, name) for name in step._fields[1:]}
+
+
+def _seen(flat: dict[str, Tensor]) -> _Seen:
+    """Return the step that `_flat` took apart."""
+    observations = Observations(**{name: flat.get(f"seen_{name}") for name in Observations._fields})
+    others = {name: flat[name] for name in Percept._fields[1:]}
+    return _Seen(Percept(observations, **others), *(flat[name] for name in _Seen._fields[1:]))
+
+
+def _example(percept: Percept, context: Tensor) -> EpisodeSteps:
+    """Return an episode of one step, such as there are where this is seen."""
+    shown = percept.observations.map(lambda kind: kind[:1].cpu().expand(2, *kind.shape[1:]))
+    zeros = torch.zeros(1)
+    twice = context[:1].cpu().expand(2, *context.shape[1:])
+    return EpisodeSteps(shown, twice, zeros.long(), zeros, zeros.bool())

@@ -1,0 +1,244 @@
+"""Replay: whole episodes of the past, from which sequences are drawn uniformly.
+
+Steps lie in a ring of rows: an episode of T steps takes T+1, the last with what was seen in the
+end, so that no observation is stored twice. Where a ring is full the oldest rows leave.
+
+What is new is saved in a file of its own, so that a checkpoint never writes the whole ring again.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from models.agent import Sequences
+from models.observations import ObservationBatch, Observations
+from settings import Config, setting
+from trainers.saved_state import check_like
+from utils.errors import RunError, UserError
+from utils.files import written_whole
+from utils.saved_tensors import load_saved, save_tensors
+
+LEAST_CAPACITY = 1_000_000  # steps, or as many as make this number of episodes:
+EPISODES_KEPT = 1000
+WHOLE = -1
+
+
+@dataclass(frozen=True)
+class ReplaySettings(Config):
+    """What replay reads."""
+
+    title = "DQN and SAC: replay"
+
+    replay_capacity: int | None = setting(
+        "steps kept; null: a million, or a thousand episodes if that is more",
+        low=2,
+        high=10**10,
+        default=None,
+    )
+    context_length: int = setting(
+        "steps of a sequence that is learned from; -1: the whole episode",
+        low=-1,
+        high=1_000_000,
+        default=WHOLE,
+    )
+    batch_size: int = setting("sequences per gradient step", low=1, high=1_000_000, default=64)
+
+
+class EpisodeSteps(NamedTuple):
+    """One episode: L steps, and what was seen after the last.
+
+    Attributes:
+        observations: [L+1, ...] of each kind
+        context: `Step.context`.  [L+1, ...]
+        actions: [L] int64
+        rewards: [L] float32
+        terminated: Whether the episode ended of itself with this step.  [L] bool
+    """
+
+    observations: Observations
+    context: Tensor
+    actions: Tensor
+    rewards: Tensor
+    terminated: Tensor
+
+    @property
+    def length(self) -> int:
+        """L."""
+        return len(self.actions)
+
+
+class Replay:
+    """A ring of rows on the CPU.
+
+    Args:
+        capacity: Rows.
+        context_length: Steps of the sequences to be drawn; -1 for whole episodes.
+        example: An episode, for the shapes.
+
+    Attributes:
+        n_written: Rows written since the beginning, of which the last `capacity` are here.
+        rows: By name, [capacity, ...] each.
+    """
+
+    def __init__(self, capacity: int, context_length: int, example: EpisodeSteps) -> None:
+        self.capacity, self.context_length, self.n_written = capacity, context_length, 0
+        # Memory that was not written yet is not taken from the machine either.
+        self.rows = {
+            name: torch.zeros(capacity, *row.shape[1:], dtype=row.dtype)
+            for name, row in _rows(example, context_length).items()
+        }
+        self._starts: Tensor | None = None
+
+    def __len__(self) -> int:
+        return min(self.n_written, self.capacity)
+
+    def add(self, episode: EpisodeSteps) -> None:
+        """Store a whole episode.
+
+        Raises:
+            RunError: the ring has too few rows for it.
+        """
+        n_rows = episode.length + 1
+        if n_rows > self.capacity:
+            raise RunError(
+                f"replay_capacity: an episode of {episode.length:,} steps takes {n_rows:,} rows, "
+                f"and there are {self.capacity:,}. Choose a larger replay_capacity"
+            )
+        self._write(_rows(episode, self.context_length))
+
+    def sample(self, batch_size: int) -> Sequences:
+        """Return sequences drawn uniformly, with replacement, from all places they may start."""
+        starts = self.starts
+        return self.sequences(starts[torch.randint(len(starts), (batch_size,))])
+
+    @property
+    def starts(self) -> Tensor:
+        """The rows at which a sequence may start."""
+        if self._starts is None:
+            self._starts = self.rows["starts"].nonzero().squeeze(-1)
+        return self._starts
+
+    def sequences(self, starts: Tensor) -> Sequences:
+        """Return the sequences that start at some rows [B].
+
+        They are as long as `context_length` says, or as the longest episode among them; behind its
+        own end a sequence goes on with whatever the ring holds, and does not count.
+        """
+        rows = self.rows
+        remaining = rows["remaining"][starts]  # steps to the episode's end
+        longest = int(remaining.max())
+        n_steps = longest if self.context_length == WHOLE else self.context_length
+        at = (starts + torch.arange(n_steps + 1)[:, None]) % self.capacity  # [T+1, B]
+        flat = at.flatten()
+        kinds = {name: rows[name][flat] for name in Observations._fields if name in rows}
+        actions = rows["actions"][at[:-1]].long()
+        first = torch.zeros_like(at, dtype=torch.bool)
+        first[0] = True
+        return Sequences(
+            observations=ObservationBatch.of(Observations(**kinds)),
+            starts=first,
+            last_actions=torch.cat((torch.zeros_like(actions[:1]), actions)),
+            context=rows["context"][at],
+            actions=actions,
+            rewards=rows["rewards"][at[:-1]],
+            terminated=rows["terminated"][at[:-1]].float(),
+            mask=(torch.arange(n_steps)[:, None] < remaining).float(),
+        )
+
+    def save_new(self, folder: Path, saved: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Write the rows that no file has yet, and return which files now hold all there is.
+
+        Args:
+            folder: Of the files.
+            saved: What the last call returned.
+        """
+        oldest = self.n_written - len(self)
+        kept = [file for file in saved if file["end"] > oldest]
+        begin = max(kept[-1]["end"] if kept else 0, oldest)
+        if begin < self.n_written:
+            folder.mkdir(exist_ok=True)
+            kept.append(self._save(folder, begin))
+        return kept
+
+    def load(self, folder: Path, saved: list[dict[str, Any]], n_written: int) -> None:
+        """Read the rows that `save_new` has written.
+
+        Raises:
+            UserError: a file is missing or damaged.
+        """
+        for file in saved:
+            state = _read(folder / file["name"], file["sha256"])
+            n_rows = file["end"] - file["begin"]
+            check_like(state, {n: row[:n_rows] for n, row in self.rows.items()}, "replay")
+            self.n_written = file["begin"]
+            self._write(state)
+        if self.n_written != n_written:
+            raise ValueError(f"replay: {self.n_written} rows are saved, and {n_written} were there")
+
+    def _save(self, folder: Path, begin: int) -> dict[str, Any]:
+        at = torch.arange(begin, self.n_written) % self.capacity
+        path = folder / f"rows_{begin:012d}.pt"
+        with written_whole(path) as file:
+            save_tensors({name: row[at] for name, row in self.rows.items()}, file)
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"name": path.name, "begin": begin, "end": self.n_written, "sha256": digest}
+
+    def _write(self, new: dict[str, Tensor]) -> None:
+        """Put rows behind the last ones."""
+        n_rows = len(new["actions"])
+        at = torch.arange(self.n_written, self.n_written + n_rows) % self.capacity
+        for name, row in self.rows.items():
+            row[at] = new[name].to(row.dtype)
+        self.n_written += n_rows
+        self._starts = None
+
+
+def n_rows_wanted(config: ReplaySettings, length: int) -> int:
+    """Return the capacity of a run's ring whose episodes have about so many steps."""
+    return config.replay_capacity or max(LEAST_CAPACITY, EPISODES_KEPT * length)
+
+
+def remove_unnamed(folder: Path, named: set[str]) -> None:
+    """Remove the files of rows that no checkpoint names any more."""
+    for path in folder.glob("rows_*.pt"):
+        if path.name not in named:
+            path.unlink()
+
+
+def _rows(episode: EpisodeSteps, context_length: int) -> dict[str, Tensor]:
+    """Return the rows of an episode; the last has what was seen in the end and nothing else."""
+    n_steps = episode.length
+    window = n_steps if context_length == WHOLE else context_length
+    places = torch.arange(n_steps + 1)
+    starts = places < max(1, n_steps - window + 1)
+    return {
+        **{name: kind for name, kind in episode.observations._asdict().items() if kind is not None},
+        "context": episode.context,
+        "actions": _padded(episode.actions).to(torch.int16),
+        "rewards": _padded(episode.rewards),
+        "terminated": _padded(episode.terminated),
+        "starts": starts,
+        "remaining": (n_steps - places).to(torch.int32),
+    }
+
+
+def _padded(values: Tensor) -> Tensor:
+    return torch.cat((values, values.new_zeros(1)))
+
+
+def _read(path: Path, digest: str) -> dict[str, Tensor]:
+    try:
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                raise UserError(f"{path}: damaged, its content does not have its checksum")
+            file.seek(0)
+            return load_saved(file)
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: missing; a part of the replay that the checkpoint names. Restore it"
+        ) from None

@@ -1,0 +1,255 @@
+"""Soft actor-critic for discrete actions (Christodoulou 2019, arXiv:1910.07207).
+
+The story: two critics learn the soft value of whole episodes of the past, the policy turns to what
+they value, target critics follow slowly. With the settings of Ni et al. 2023, arXiv:2307.03864.
+"""
+
+import copy
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from models.agent import Sequences
+from models.off_policy import OffPolicyAgent, Policy, SacAgent
+from settings import Part, setting
+from trainers.dqn import mean_norm
+from trainers.off_policy import OffPolicyLearner, OffPolicySettings
+from trainers.ranks import Ranks
+from trainers.saved_state import check_like, check_optimizer
+from trainers.targets import follow, masked_mean, soft_targets
+
+LOGGED = (
+    *("critic_loss", "q1_mean", "q2_mean", "actor_loss", "entropy", "temperature"),
+    *("critic_grad_norm", "actor_grad_norm", "memory_grad_norm"),
+)
+
+
+@dataclass(frozen=True)
+class SacSettings(OffPolicySettings):
+    """What SAC reads."""
+
+    title = "SAC"
+
+    shared_encoder: bool = setting(
+        "policy and critics see through one encoder and memory, trained by both", default=True
+    )
+    freeze_critic: bool = setting(
+        "with shared_encoder: the policy's loss leaves critics and their view alone", default=True
+    )
+    temperature: float = setting(
+        "weight of the entropy; where it is learned it begins with 1", low=0, high=1e6, default=0.1
+    )
+    learn_temperature: bool = setting("adapt the temperature to target_entropy", default=False)
+    target_entropy: float = setting(
+        "entropy to keep, as a share of that of uniform actions", low=0, high=1, default=0.7
+    )
+    temperature_learning_rate: float = setting(
+        "learning rate of the temperature", low=0, high=10, default=3e-4
+    )
+
+
+class _View(NamedTuple):
+    """What a gradient step looks at: features of policy and critics at every step."""
+
+    policy: Tensor  # [T+1, B, D]
+    critics: Tensor  # [T+1, B, D]
+    following: Tensor  # of the target critics, [T, B, D]
+
+
+class SAC(OffPolicyLearner):
+    """Trains a policy and two critics on the episodes they collect.
+
+    Attributes:
+        target: The critics that follow; with a body of their own where the critics have one.
+        log_temperature: Learned, if the settings say so.
+    """
+
+    reads: ClassVar[tuple[type[Part], ...]] = (SacSettings,)
+
+    def __init__(
+        self, config: SacSettings, agent: OffPolicyAgent, ranks: Ranks | None = None
+    ) -> None:
+        super().__init__(config, agent, ranks)
+        self.settings, self.online = config, cast(SacAgent, agent)
+        self.target = copy.deepcopy(self._critic).requires_grad_(False)
+        self.log_temperature = torch.zeros((), device=agent.device, requires_grad=True)
+        rate, groups = config.learning_rate, self._parameters()
+        self.optimizers = {
+            name: torch.optim.Adam(group, lr=rate, fused=True) for name, group in groups.items()
+        }
+        if config.learn_temperature:
+            self.optimizers["temperature"] = torch.optim.Adam(
+                [self.log_temperature], lr=config.temperature_learning_rate
+            )
+
+    @property
+    def temperature(self) -> Tensor | float:
+        """alpha, the weight of the entropy."""
+        if self.settings.learn_temperature:
+            return self.log_temperature.detach().exp()
+        return self.settings.temperature
+
+    def learn(self, sequences: Sequences) -> dict[str, Tensor]:
+        """Take one gradient step of critics, policy and temperature."""
+        step = self._learn_together if self.settings.shared_encoder else self._learn_apart
+        logged, entropy = step(sequences)
+        if self.settings.learn_temperature:
+            self._learn_temperature(entropy)
+        follow(self.target, self._critic, self.settings.tau)
+        alpha = torch.as_tensor(self.temperature, device=self.online.device)
+        logged |= {"entropy": entropy, "temperature": alpha}
+        return {f"train/{name}": logged[name].detach() for name in LOGGED}
+
+    def losses_of(self, sequences: Sequences) -> None:
+        """Compute the gradient of the critics, which no parameter gets to know."""
+        view = self._view(sequences)
+        loss = sum(self._critic_losses(sequences, view)[0])
+        group = next(iter(self._parameters().values()))
+        torch.autograd.grad(cast(Tensor, loss), group, allow_unused=True)
+
+    def nothing_learned(self) -> dict[str, float]:
+        """Return NaN under every name."""
+        return {f"train/{name}": float("nan") for name in LOGGED}
+
+    def networks_state(self) -> dict[str, Any]:
+        """Return optimisers, target critics and temperature."""
+        return {
+            "optimizers": {name: each.state_dict() for name, each in self.optimizers.items()},
+            "target": self.target.state_dict(),
+            "log_temperature": self.log_temperature.detach().clone(),
+        }
+
+    def load_networks_state(self, state: dict[str, Any]) -> None:
+        """Take over optimisers, target critics and temperature."""
+        groups = self._parameters() | {"temperature": [self.log_temperature]}
+        for name, optimizer in self.optimizers.items():
+            check_optimizer(state["optimizers"][name], optimizer, groups[name])
+        check_like(state["target"], dict(self.target.state_dict()), "target")
+        check_like(state["log_temperature"], self.log_temperature.detach(), "log_temperature")
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        self.target.load_state_dict(state["target"])
+        with torch.no_grad():
+            self.log_temperature.copy_(state["log_temperature"])
+
+    def _learn_together(self, sequences: Sequences) -> tuple[dict[str, Tensor], Tensor]:
+        """One step of everything: half the critics' loss and the policy's, one optimiser."""
+        view = self._view(sequences)
+        losses, values = self._critic_losses(sequences, view)
+        actor_loss, entropy = self._actor_loss(sequences, view)
+        (optimizer,) = (self.optimizers["all"],)
+        optimizer.zero_grad()
+        (0.5 * sum(losses) + actor_loss).backward()
+        agent = self.online
+        logged = {
+            "critic_grad_norm": mean_norm(list(agent.critics.first.parameters())),
+            "actor_grad_norm": mean_norm(list(agent.policy.parameters())),
+            "memory_grad_norm": mean_norm(agent.body.memory_parameters()),
+        }
+        optimizer.step()
+        return logged | values | {"actor_loss": actor_loss}, entropy
+
+    def _learn_apart(self, sequences: Sequences) -> tuple[dict[str, Tensor], Tensor]:
+        """The critics' step first; the policy then turns to what they say after it."""
+        losses, values = self._critic_losses(sequences, self._view(sequences))
+        self.optimizers["critic"].zero_grad()
+        cast(Tensor, sum(losses)).backward()
+        critic = self._critic
+        critic_norm = mean_norm(list(critic.parameters()))
+        self.optimizers["critic"].step()
+
+        actor_loss, entropy = self._actor_loss(sequences, self._view(sequences))
+        group = self._parameters()["actor"]
+        gradients = torch.autograd.grad(actor_loss, group, allow_unused=True)
+        for parameter, gradient in zip(group, gradients, strict=True):
+            parameter.grad = gradient
+        self.optimizers["actor"].step()
+        logged = {
+            "critic_grad_norm": critic_norm,
+            "actor_grad_norm": mean_norm(group),
+            "memory_grad_norm": mean_norm(self.online.body.memory_parameters()),
+        }
+        return logged | values | {"actor_loss": actor_loss}, entropy
+
+    def _view(self, sequences: Sequences) -> _View:
+        """Let bodies read the sequences."""
+        agent = self.online
+        features = agent.body.unroll(sequences)
+        if agent.critic_body is None:
+            # Only the heads have targets: these see the present features, without gradients.
+            return _View(features, features, features[1:].detach())
+        with torch.no_grad():
+            following = self.target.body.unroll(sequences)[1:]
+        return _View(features, agent.critic_body.unroll(sequences), following)
+
+    def _critic_losses(
+        self, sequences: Sequences, view: _View
+    ) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """Return both critics' losses, and what to log of them."""
+        with torch.no_grad():
+            policy = Policy.of(self.online.policy(view.policy[1:]))
+            following = (policy, *self.target.critics(view.following))
+            rewards, gamma = sequences.rewards, self.settings.gamma
+            targets = soft_targets(
+                rewards, sequences.terminated, following, self.temperature, gamma
+            )
+        losses, logged = [], {}
+        for number, values in enumerate(self.online.critics(view.critics[:-1]), start=1):
+            chosen = values.gather(-1, sequences.actions[..., None]).squeeze(-1)
+            losses.append(masked_mean((chosen - targets) ** 2, sequences.mask))
+            logged[f"q{number}_mean"] = masked_mean(chosen.detach(), sequences.mask)
+        return losses, logged | {"critic_loss": cast(Tensor, sum(losses))}
+
+    def _actor_loss(self, sequences: Sequences, view: _View) -> tuple[Tensor, Tensor]:
+        """Return the policy's loss and its entropy, means over the steps that count.
+
+        sum_a pi(a|s) (alpha log pi(a|s) - min_i Q_i(s, a))
+        """
+        policy = Policy.of(self.online.policy(view.policy[:-1]))
+        features = view.critics[:-1]
+        if self.settings.shared_encoder and not self.settings.freeze_critic:
+            values = torch.minimum(*self.online.critics(features))
+        else:
+            with torch.no_grad():
+                values = torch.minimum(*self.online.critics(features))
+        soft = (policy.probs * (self.temperature * policy.log_probs - values)).sum(-1)
+        entropy = -(policy.probs * policy.log_probs).sum(-1).detach()
+        mask = sequences.mask
+        return masked_mean(soft, mask), masked_mean(entropy, mask)
+
+    def _learn_temperature(self, entropy: Tensor) -> None:
+        """Raise the temperature where the entropy is below its target, and the other way round."""
+        wanted = self.settings.target_entropy * math.log(self.online.n_actions)
+        loss = -self.log_temperature.exp() * (wanted - entropy)
+        optimizer = self.optimizers["temperature"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    @property
+    def _critic(self) -> "Critic":
+        return Critic(self.online.critics, self.online.critic_body)
+
+    def _parameters(self) -> dict[str, list[nn.Parameter]]:
+        """Return what each optimiser trains."""
+        agent = self.online
+        if agent.critic_body is None:
+            return {"all": _trained(agent.parameters())}
+        actor = [*agent.body.parameters(), *agent.policy.parameters()]
+        return {"critic": _trained(self._critic.parameters()), "actor": _trained(actor)}
+
+
+class Critic(nn.Module):
+    """Both critics and the body that is theirs alone, if there is one."""
+
+    def __init__(self, critics: nn.Module, body: Any) -> None:
+        super().__init__()
+        self.critics, self.body = critics, body
+
+
+def _trained(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    return [parameter for parameter in parameters if parameter.requires_grad]

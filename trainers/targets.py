@@ -1,0 +1,69 @@
+"""What values are to become, and networks that follow slowly: the equations of DQN and SAC.
+
+Everything is time-major: T steps of B sequences, A actions. A value with a prime belongs to the
+step after.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from models.off_policy import Policy
+
+
+def double_q_targets(
+    rewards: Tensor, terminated: Tensor, online: Tensor, target: Tensor, gamma: float
+) -> Tensor:
+    """Return the targets of double Q-learning (van Hasselt et al. 2016, arXiv:1509.06461, eq. 4).
+
+        y = r + gamma (1 - terminated) Q_target(s', argmax_a Q(s', a))
+
+    Args:
+        rewards: [T, B]
+        terminated: 1 where nothing follows.  [T, B]
+        online: Q of all steps.  [T+1, B, A]
+        target: The target network's.  [T+1, B, A]
+        gamma: Discount per step.
+
+    Returns:
+        [T, B]
+    """
+    best = online[1:].argmax(-1, keepdim=True)
+    following = target[1:].gather(-1, best).squeeze(-1)
+    return rewards + gamma * (1 - terminated) * following
+
+
+def soft_targets(
+    rewards: Tensor,
+    terminated: Tensor,
+    following: tuple[Policy, Tensor, Tensor],
+    temperature: Tensor | float,
+    gamma: float,
+) -> Tensor:
+    """Return the targets of discrete soft actor-critic (Christodoulou 2019, arXiv:1910.07207).
+
+        y = r + gamma (1 - terminated) sum_a pi(a|s') (min_i Q_i,target(s', a) - alpha log pi(a|s'))
+
+    Args:
+        rewards: [T, B]
+        terminated: 1 where nothing follows.  [T, B]
+        following: The present policy and both target critics at the next steps.  [T, B, A] each
+        temperature: alpha.
+        gamma: Discount per step.
+
+    Returns:
+        [T, B]
+    """
+    policy, first, second = following
+    soft = torch.minimum(first, second) - temperature * policy.log_probs
+    return rewards + gamma * (1 - terminated) * (policy.probs * soft).sum(-1)
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean of values [T, B] over the steps that count."""
+    return (values * mask).sum() / mask.sum()
+
+
+@torch.no_grad()
+def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
+    """Move all parameters of a target network a little: target <- (1-tau) target + tau online."""
+    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)
