@@ -28,8 +28,8 @@ FROM_REPLAY = {
 PUBLISHED = {"CNN-PPO": ("CNN", "PPO"), "Impala-PPO": ("LSTM", "PPO")}
 
 
-def build_agent(config: Config, observation_space: Space, action_space: Space) -> Agent:
-    """Return the configured agent, freshly initialised, on its device.
+def build_agent(config: Config, observation_space: Space, action_space: Space) -> Any:
+    """Return the configured agent, of the kind its algorithm trains, freshly initialised.
 
     Args:
         config: The settings; `device` must be resolved.
