@@ -49,6 +49,7 @@ OUR_NAMES = (  # of what is inside a body, and of heads
     (".fc1.", ".2."),
     (".last_fc.", ".4."),
 )
+TRANSPOSED = (".qkv.", ".out.", ".inner.", ".outer.")  # theirs are [in, out]
 LOGS = {
     "critic_loss": "critic_loss",
     "q": "q_mean",
@@ -77,14 +78,11 @@ def renamed(arrays, prefix, is_shared):
     for name, value in golden_data.under(arrays, prefix).items():
         for theirs, ours in OUR_NAMES:
             name = name.replace(theirs, ours)
-        if value.ndim == 2 and any(
-            part in name for part in (".qkv.", ".out.", ".inner.", ".outer.")
-        ):
-            value = value.T  # theirs are [in, out]
+        if value.ndim == 2 and any(part in name for part in TRANSPOSED):
+            value = value.T
         is_target = "_target." in name
-        (target if is_target else online)[
-            placed(name.replace("_target", ""), is_shared, is_target)
-        ] = value
+        ours = placed(name.replace("_target", ""), is_shared, is_target)
+        (target if is_target else online)[ours] = value
     return online, target
 
 
