@@ -5,10 +5,12 @@ import utils.starting  # noqa: F401
 # isort: split
 import argparse
 import dataclasses
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
+from zlib import crc32
 
 from utils.threads import let_waiting_threads_sleep
 
@@ -28,16 +30,18 @@ from report.movie import write_movies
 from report.page import EpisodePage
 from runs.folder import write_json
 from runs.named_files import say_named_files
-from settings import MOST_SEED, Config, config_from_dict
+from settings import MOST_SEED, Config, config_from_dict, with_env_settings
 from trainers.checkpoint import find_checkpoint, load_checkpoint, restore_agent
 from trainers.evaluation import Episode, Recording, evaluate
 from utils.command_line import Parser, run_program, whole_number
+from utils.errors import printable
 from utils.folders import check_writable
 from utils.seeding import seed_everything
 
 EPISODES = Path("episodes")
 MOST_ENVS = 16
 MOST_EPISODES = 1_000_000
+LONGEST_VALUE = 40  # of a setting, in the name of a file
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,8 +86,10 @@ def evaluation_config(
 ) -> Config:
     """Return the settings of a checkpoint as they are to be played with, names all known."""
     config = config_from_dict(checkpoint["config"], str(path))
-    say_named_files(config, path, with_agent=not arguments.random)
     check_env_name(config.env)
+    config = with_env_settings(config, arguments.var)
+    changed = changes(arguments, config)
+    say_named_files(config, path, with_agent=not arguments.random, changed=changed)
     agent = agent_class(config.model)
     if not arguments.random:
         agent.check(config)
@@ -96,7 +102,33 @@ def evaluation_config(
 
 def episode_folder(config: Config, arguments: argparse.Namespace) -> Path:
     """Return where the episodes are kept; known names, no path of their own."""
-    return EPISODES / config.env / ("random" if arguments.random else config.model)
+    player = "random" if arguments.random else config.model
+    return EPISODES / config.env / f"{player}{change_name(changes(arguments, config))}"
+
+
+def changes(arguments: argparse.Namespace, config: Config) -> dict[str, object]:
+    """Return the settings of the environment that are not the run's, by their names."""
+    names = {text.partition("=")[0] for text in arguments.var}
+    return {name: getattr(config, name) for name in sorted(names)}
+
+
+def change_name(changed: Mapping[str, object]) -> str:
+    """Return what tells changed settings apart in the name of a file, nothing where none is.
+
+    A value that cannot stand there as it is has its checksum behind what can.
+    """
+    name = ""
+    for key, value in changed.items():
+        text = str(value)
+        plain = re.sub(r"[^A-Za-z0-9.-]", "-", text)[:LONGEST_VALUE]
+        name += f"_{key}_{plain}" + ("" if plain == text else f"-{crc32(text.encode()):08x}")
+    return name
+
+
+def task(config: Config, changed: Mapping[str, object]) -> str:
+    """Return the environment, and what is changed of it, as one reads it."""
+    details = ", ".join(f"{key}={value}" for key, value in changed.items())
+    return printable(f"{config.env} with {details}" if details else config.env)
 
 
 def heading(
@@ -104,9 +136,10 @@ def heading(
 ) -> str:
     """Return who plays, and which checkpoint of which step that is."""
     source = f"{path} of step {checkpoint['env_steps']:,}"
+    played = task(config, changes(arguments, config))
     if arguments.random:
-        return f"random actions on {config.env}, the environment of {source}"
-    return f"{config.model} on {config.env}, from {source}"
+        return f"random actions on {played}, the environment of {source}"
+    return f"{config.model} on {played}, from {source}"
 
 
 class EpisodeFiles:
@@ -115,13 +148,15 @@ class EpisodeFiles:
     def __init__(
         self, arguments: argparse.Namespace, config: Config, checkpoint: Path, env: VectorEnv
     ) -> None:
-        name = f"{checkpoint.stem}_{result_name(arguments)}"
+        changed = changes(arguments, config)
+        name = f"{checkpoint.stem}_{result_name(arguments)}{change_name(changed)}"
         self.result = checkpoint.with_name(f"{name}.json")
         self.folder = episode_folder(config, arguments)
         self.name = f"{checkpoint.resolve().parent.name}_{name}"
         self.video = arguments.video
         self.actions = action_names(config.env, int(cast(Discrete, env.single_action_space).n))
-        title = f"{'Chance' if arguments.random else config.model} on {config.env}"
+        player = "Chance" if arguments.random else config.model
+        title = f"{player} on {task(config, changed)}"
         self.page = EpisodePage(title, self.actions) if arguments.report else None
         self.count = 0
 
@@ -174,6 +209,13 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--random", action="store_true", help="act at random in the checkpoint's environment"
     )
     parser.add_argument(
+        "--var",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="play with another setting of the environment, such as length=100; repeatable",
+    )
+    parser.add_argument(
         "--report", action="store_true", help="write a page that shows every step of the episodes"
     )
     parser.add_argument(
@@ -195,14 +237,17 @@ def result_name(arguments: argparse.Namespace) -> str:
 def settings(arguments: argparse.Namespace, config: Config) -> dict[str, object]:
     """Return what is needed to repeat the evaluation."""
     names = ("n_episodes", "seed", "greedy", "random", "report", "video")
-    return {"env": config.env, **{name: getattr(arguments, name) for name in names}}
+    given = {name: getattr(arguments, name) for name in names}
+    return {"env": config.env, "var": changes(arguments, config), **given}
 
 
 def facts(result: dict[str, object]) -> dict[str, str]:
     """Return what stands at the head of the page."""
     policy = "most probable actions" if result["greedy"] else "sampled actions"
+    success = {"success": f"{result['success_mean']:.1%}"} if "success_mean" in result else {}
     return {
         "return": f"{result['return_mean']:.3f} ± {result['return_std']:.3f}",
+        **success,
         "length": f"{result['length_mean']:.1f} ± {result['length_std']:.1f} steps",
         "episodes": f"{result['n_episodes']}, {policy}, seed {result['seed']}",
         "checkpoint": f"{result['checkpoint']} at {result['env_steps']:,} steps",
@@ -210,10 +255,13 @@ def facts(result: dict[str, object]) -> dict[str, str]:
 
 
 def summarize(episodes: list[Episode]) -> dict[str, object]:
-    """Return mean and spread (population standard deviation) and every episode's figures."""
+    """Return mean and spread (population standard deviation) and every episode's figures.
+
+    Of success only where the environment tells it.
+    """
     returns = np.array([episode.episode_return for episode in episodes])
     lengths = np.array([episode.length for episode in episodes])
-    return {
+    result = {
         "return_mean": returns.mean(),
         "return_std": returns.std(),
         "length_mean": lengths.mean(),
@@ -221,15 +269,23 @@ def summarize(episodes: list[Episode]) -> dict[str, object]:
         "returns": returns.tolist(),
         "lengths": lengths.tolist(),
     }
+    successes = [bool(episode.success) for episode in episodes]
+    if all(episode.success is not None for episode in episodes):
+        result |= {"success_mean": np.mean(successes), "successes": successes}
+    return result
 
 
 def table(episodes: list[Episode], result: dict[str, object]) -> str:
     """Return the episodes line by line, then mean and spread."""
     lines = ["episode     return   length"]
-    for number, (episode_return, length) in enumerate(episodes, start=1):
-        lines.append(f"{number:7d} {episode_return:10.3f} {length:8d}")
+    for number, each in enumerate(episodes, start=1):
+        lines.append(f"{number:7d} {each.episode_return:10.3f} {each.length:8d}")
     lines.append(f"   mean {result['return_mean']:10.3f} {result['length_mean']:8.1f}")
     lines.append(f" spread {result['return_std']:10.3f} {result['length_std']:8.1f}")
+    if "success_mean" in result:
+        shown = ["yes" if each.success else "no" for each in episodes]
+        column = ["success", *shown, f"{result['success_mean']:.3f}", ""]
+        lines = [f"{line} {cell:>8}".rstrip() for line, cell in zip(lines, column, strict=True)]
     return "\n".join(lines)
 
 

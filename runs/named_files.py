@@ -1,6 +1,7 @@
 """What the settings of a run or checkpoint make a program read that nobody has named to it."""
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from settings import Config, read_settings
@@ -10,16 +11,19 @@ OF_ENVIRONMENTS = ("stimuli",)
 OF_AGENTS = ("language_model", "clip_pretrained", "embeddings")
 
 
-def say_named_files(config: Config, source: Path, with_agent: bool = True) -> None:
+def say_named_files(
+    config: Config, source: Path, with_agent: bool = True, changed: Collection[str] = ()
+) -> None:
     """Print a line with the files, folders and hub repositories that settings lead to, if any.
 
     Args:
         config: Settings that came with a run folder or a checkpoint, perhaps somebody else's.
         source: Where they stand.
         with_agent: Whether the agent is built from them, not only the environment.
+        changed: Names of settings that are the user's own.
     """
     names = (*OF_AGENTS, *OF_ENVIRONMENTS) if with_agent else OF_ENVIRONMENTS
-    read = read_settings(config).intersection(names)
+    read = read_settings(config).intersection(names).difference(changed)
     leading = [name for name in names if name in read and _leads_out(config, name)]
     named = [f"{name}={getattr(config, name)}" for name in leading]
     if named:

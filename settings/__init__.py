@@ -9,6 +9,7 @@ from settings.loading import (
     config_from_dict,
     load_config,
     read_json_object,
+    with_env_settings,
 )
 from settings.parts import all_settings, composed_class, read_settings, settings_without_effect
 
@@ -27,4 +28,5 @@ __all__ = [
     "read_settings",
     "setting",
     "settings_without_effect",
+    "with_env_settings",
 ]

@@ -4,6 +4,7 @@ Precedence: config.json < --config FILE < --var KEY=VALUE. All problems are coll
 once, one line each, before anything heavy is loaded.
 """
 
+import dataclasses
 import json
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -11,7 +12,14 @@ from typing import Any, NamedTuple
 
 from settings.config import Config
 from settings.declaration import Declaration
-from settings.parts import all_settings, composed, contradictions, reading, settings_without_effect
+from settings.parts import (
+    all_settings,
+    composed,
+    contradictions,
+    reading,
+    settings_of_env,
+    settings_without_effect,
+)
 from settings.values import checked, from_text, shortened, shown
 from utils.errors import UserError, suggestion
 from utils.files import read_bytes
@@ -77,6 +85,26 @@ def config_from_dict(values: Any, source: str) -> Config:
     if problems:
         raise UserError(*problems)
     return composed(found)
+
+
+def with_env_settings(config: Config, overrides: Iterable[str]) -> Config:
+    """Return stored settings changed by KEY=VALUE texts, which only the environment may read.
+
+    Raises:
+        UserError: one line for everything else.
+    """
+    problems: list[str] = []
+    given, own = _given_by_texts(overrides, problems), settings_of_env(config)
+    others = [each for each in given if each.name in all_settings() and each.name not in own]
+    allowed = f"change {', '.join(sorted(own))}" if own else f"{config.env} has none"
+    problems += [
+        f"{each.source}: {each.name} is no setting that the environment alone reads; {allowed}"
+        for each in others
+    ]
+    changes = _good([each for each in given if each not in others], problems)
+    if problems:
+        raise UserError(*problems)
+    return dataclasses.replace(config, **changes)
 
 
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:

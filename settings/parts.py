@@ -97,6 +97,16 @@ def read_settings(config: Config) -> set[str]:
     return reading().read_by(dataclasses.asdict(config))
 
 
+def settings_of_env(config: Config) -> set[str]:
+    """Return the names of the settings that nobody but the environment of a run reads."""
+    who, chosen = reading(), _known_as("env", config.env)
+    others = (
+        names for key in who.by_choice if key != "env" for names in who.by_choice[key].values()
+    )
+    own = who.by_choice["env"][chosen] if chosen else set()
+    return own.difference(who.everywhere, *others)
+
+
 def contradictions(config: Config) -> list[str]:
     """Return one line for every pair of settings that cannot both hold in this run."""
     trainers, models = (importlib.import_module(CHOICES[key]) for key in ("algorithm", "model"))

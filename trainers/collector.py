@@ -20,7 +20,10 @@ EPISODES_AVERAGED = 100
 
 
 class TrainingEnv(Protocol):
-    """A Gymnasium vector environment in SAME_STEP mode whose episodes may be saved."""
+    """A Gymnasium vector environment in SAME_STEP mode whose episodes may be saved.
+
+    Where episodes succeed or fail it has `has_success`, true, and info["episode"]["success"].
+    """
 
     @property
     def num_envs(self) -> int:
@@ -64,6 +67,7 @@ class Collector:
         ranks: Ranks | None = None,
     ) -> None:
         self.env, self.learner, self.scaling = env, learner, scaling
+        self._has_success = getattr(env, "has_success", False)
         self._device = learner.agent.device  # asked once: it looks for a parameter
         self.ranks = ranks or Ranks()
         if scaling is not None and self.ranks.size > 1:
@@ -131,12 +135,17 @@ class Collector:
         lengths = [episode.length for episode in self.episodes]
         # The published figure: zeros stand in for episodes until as many as N have ended.
         padded = float(np.sum(returns) / max(len(returns), self.n_envs))
-        return {
+        metrics = {
             "rollout/return_mean": self.mean_return,
             "rollout/return_mean_padded": padded,
             "rollout/length_mean": float(np.mean(lengths)) if lengths else math.nan,
             "rollout/n_episodes": self.n_episodes,
         }
+        if self._has_success:
+            # None of a checkpoint that is older than this figure.
+            known = [each.success for each in self.episodes if each.success is not None]
+            metrics["rollout/success_mean"] = float(np.mean(known)) if known else math.nan
+        return metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Return counts and statistics, and where all environments can be saved, their episodes."""
@@ -168,8 +177,7 @@ class Collector:
         for name in ("env_steps", "n_episodes"):
             check_like(state[name], getattr(self, name), name)
         self.env_steps, self.n_episodes = state["env_steps"], state["n_episodes"]
-        for episode_return, length in state["episodes"]:
-            self.episodes.append(Episode(float(episode_return), int(length)))
+        self.episodes.extend(_episode(*saved) for saved in state["episodes"])
         self.begin(derived_seed(seed, self.env_steps))
         if self.scaling is not None:
             scaling = state["scaling"] | {"own": own["scaling"]}
@@ -215,17 +223,25 @@ class Collector:
     def _note_episodes(self, ended: np.ndarray, info: dict[str, Any]) -> None:
         if self.ranks.size == 1 and not ended.any():
             return
-        nothing = {"r": np.zeros(len(ended)), "l": np.zeros(len(ended))}
-        episode = info.get("episode", nothing)
-        table = np.stack((ended, episode["r"], episode["l"]), 1).astype(np.float64)
-        rows = self.ranks.all_gather(torch.from_numpy(table)).tolist()
-        for has_ended, episode_return, length in rows:
+        nothing = np.zeros(len(ended))
+        unknown = np.full(len(ended), math.nan)
+        columns = {"r": nothing, "l": nothing, "success": unknown} | info.get("episode", {})
+        table = np.stack([ended, *(columns[name] for name in ("r", "l", "success"))], 1)
+        rows = self.ranks.all_gather(torch.from_numpy(table.astype(np.float64))).tolist()
+        for has_ended, episode_return, length, success in rows:
             if has_ended:
-                self.episodes.append(Episode(episode_return, int(length)))
+                known = None if math.isnan(success) else bool(success)
+                self.episodes.append(Episode(episode_return, int(length), known))
                 self.n_episodes += 1
 
     def _to_device(self, array: np.ndarray) -> Tensor:
         return torch.as_tensor(array, device=self._device)
+
+
+def _episode(episode_return: Any, length: Any, success: Any = None) -> Episode:
+    """Return an episode of a checkpoint, which may be older than `success`."""
+    known = None if success is None else bool(success)
+    return Episode(float(episode_return), int(length), known)
 
 
 def _stacked(observations: Any) -> Any:

@@ -14,18 +14,25 @@ from utils.files import written_whole
 
 
 class Episode(NamedTuple):
-    """One finished episode: its raw return and its length in environment steps."""
+    """One finished episode.
+
+    Attributes:
+        episode_return: The sum of its rewards, as the environment pays them.
+        length: In environment steps.
+        success: Whether it succeeded; None where the environment does not say.
+    """
 
     episode_return: float
     length: int
+    success: bool | None = None
 
 
 class Recording(NamedTuple):
     """An episode with everything that happened in it, step by step.
 
     Attributes:
-        episode: Return and length L.
-        steps: Arrays by name, [L, ...] each: observations (uint8 images seen before each action),
+        episode: Return, length L, and success where there is such a thing.
+        steps: Arrays by name, [L, ...] each: observations (what was seen before each action),
             actions, rewards, values, and what the agent itself has to say of its observations.
         details: More of them, for looking at: probabilities [L, A], overviews [L, H, W, 3] where
             the environment can be drawn, and what `Agent.inspect` returns. Empty unless asked for.
@@ -102,7 +109,8 @@ def _recording(
     names: Iterable[str],
 ) -> Recording:
     """Return the episode that environment n has ended; `names` are those of no detail."""
-    episode = Episode(float(statistics["r"][n]), int(statistics["l"][n]))
+    success = bool(statistics["success"][n]) if "success" in statistics else None
+    episode = Episode(float(statistics["r"][n]), int(statistics["l"][n]), success)
     arrays = _stacked(steps)
     return Recording(episode, {name: arrays.pop(name) for name in names}, arrays)
 

@@ -174,6 +174,32 @@ def embeddings_cases(names):
     }
 
 
+def memory_task_cases():
+    """Return lengths and orders of doors that no memory task has."""
+    cases = {}
+    for env in ("TMazePassive-v0", "TMazeActive-v0", "VisualMatch-v0", "KeyToDoor-v0"):
+        run = TINY_RUN | {"env": env, "model": "CNN"}
+        for value in ("0", "-1", "100001", "1.5", "many", "null"):
+            cases[f"{env} of length {value}"] = settings(**run, length=value)
+    maze = TINY_RUN | {"model": "CNN", "env": "TMazePassive-v0"}
+    for value in ("", "Episode", "episodes", "environments", "null", "true", ZERO):
+        command = settings(**(TINY_RUN | {"env": "VisualMatch-v0"}), door_order=value)
+        cases[f"doors in order {value!r}"] = command
+    cases["doors in a maze"] = settings(**maze, door_order="episode")
+    cases["doors that need a key"] = settings(
+        **(maze | {"env": "KeyToDoor-v0"}), door_order="environment"
+    )
+    cases["pictures in a maze"] = settings(**maze, stimuli="pictures")
+    for env in ("RandomMaze-v0", "ContinuousRecognition-v0"):
+        cases[f"{env} with a length"] = settings(**(TINY_RUN | {"env": env}), length=3)
+    for env in ("T-Maze-v0", "TMaze-v0", "TMazePassive", "TMazePassive-v1", "VisualMatch-v0x"):
+        cases[f"no task {env}"] = settings(**(maze | {"env": env}))
+    cases["SHELM, which needs images"] = settings(
+        **(maze | tiny_settings("SHELM") | {"model": "SHELM"})
+    )
+    return cases
+
+
 def stimuli_cases():
     """Return folders without pictures to show."""
     run = TINY_RUN | {"env": "ContinuousRecognition-v0"}
@@ -199,6 +225,25 @@ def eval_cases(names):
         cases[f"seed {number[:20]!r}"] = [*good, f"--seed={number}"]
     for device in DEVICES:
         cases[f"device {device[:20]!r}"] = [*good, f"--device={device}"]
+    maze = ["--ckpt-path", "experiments/CNN/TMazePassive-v0/maze/ckpt_last.pt"]
+    for value in ("0", "-1", "1.5", "many", "", "null", "100001", "1e999", BIG, ZERO):
+        cases[f"played at length {value[:20]!r}"] = [*maze, f"--var=length={value}"]
+    for text in (
+        "length",
+        "=3",
+        "",
+        "lenght=3",
+        "length=3 ,",
+        "door_order=episode",
+        "a\nb=1",
+        LONG,
+    ):
+        cases[f"played with {text[:20]!r}"] = [*maze, f"--var={text}"]
+    for text in ("gamma=0.5", "gamma=many", "n_envs=3", "env=TMazeActive-v0", "seed=1"):
+        cases[f"played with {text}, which is not the environment's"] = [*maze, f"--var={text}"]
+    cases["one good setting, one bad"] = [*maze, "--var=length=3", "--var=stimuli=here"]
+    cases["a setting of another environment"] = [*good, "--var=length=3"]
+    cases["a setting of an environment, at random"] = [*good, "--random", "--var=length=3"]
     for option in ("--report=yes", "--video=3", "--reprot", "--video=", "--report=../x.html"):
         cases[option] = [*good, option]
     return cases | {"nothing": [], "a word": [*good, "more"], "no such option": [*good, "--rnadom"]}

@@ -81,6 +81,7 @@ GROUPS = {
     "encoders": ("main", tables.encoder_cases),
     "embeddings": ("main", lambda: tables.embeddings_cases(below("embeddings"))),
     "stimuli": ("main", tables.stimuli_cases),
+    "memory tasks": ("main", tables.memory_task_cases),
     "eval": ("eval", lambda: tables.eval_cases(below("checkpoints"))),
     "prepare": ("prepare", lambda: tables.prepare_cases(vocabulary_names())),
     "plot": ("plot", lambda: tables.plot_cases(below("runs", "good"))),
@@ -131,6 +132,8 @@ def test_the_inputs_are_bad_for_the_one_thing_they_name(workshop, capsys):
         "eval": ["--ckpt-path", "experiments/CNN-PPO/RandomMaze-v0/good", "--n-episodes=1"],
         "plot": ["runs/good", "--output=good.png"],
     }
+    maze = ["--ckpt-path", "experiments/CNN/TMazePassive-v0/maze", "--n-episodes=1"]
+    assert PROGRAMS["eval"].main([*maze, "--var=length=3"]) == 0, capsys.readouterr().err
     Path("good.json").write_text('{"gamma": 0.5}')
     for program, command in good.items():
         assert PROGRAMS[program].main(command) == 0, capsys.readouterr().err

@@ -100,7 +100,15 @@ words = words.filter(lambda word: "\0" not in word)  # the system hands over no 
 
 OPTIONS: dict[str, tuple[str, ...]] = {
     "main": ("--config", "--var", "--seed", "--run-id", "--resume", "--deterministic"),
-    "eval": ("--ckpt-path", "--seed", "--device", "--deterministic", "--random", "--report"),
+    "eval": (
+        "--ckpt-path",
+        "--seed",
+        "--device",
+        "--deterministic",
+        "--random",
+        "--report",
+        "--var",
+    ),
     "prepare": ("--suite", "--clip-encoder", "--clip-pretrained", "--language-model", "--device"),
     "plot": ("--by", "--metric", "--axis", "--statistic", "--threshold", "--output"),
     "sweep": ("--config", "--var", "--seeds", "--name", "--cpus", "--gpus", "--output"),

@@ -137,6 +137,8 @@ def checkpoints(folder):
     """Train for a moment and write what may have become of the checkpoint."""
     assert main_program.main([*settings(**TINY_RUN), "--run-id", "good"]) == 0
     good = next(Path("experiments").rglob("ckpt_last.pt"))
+    maze = TINY_RUN | {"model": "CNN", "env": "TMazePassive-v0"}
+    assert main_program.main([*settings(**maze), "--run-id", "maze"]) == 0
     folder.mkdir()
     state = load_checkpoint(good)
     for label, change in changed_parts(state["config"], state["agent"]).items():

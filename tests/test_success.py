@@ -1,0 +1,204 @@
+"""Success of episodes through the programs, and playing at another length."""
+
+import csv
+import json
+import math
+import signal
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import eval as eval_program
+import main as main_program
+from envs import make_vector_env
+from models import build_agent
+from settings import load_config
+from tests.agents import collect_rollout, small_config
+from tests.ranks import on_ranks
+from tests.test_ranks import N_ENVS, with_noise_of_all
+from tests.test_resume import command, folder_of, resume, signal_at
+from tools.faults import outcome, same
+from trainers.checkpoint import LAST, load_checkpoint, save_checkpoint
+from trainers.collector import Collector
+from trainers.evaluation import Episode
+from trainers.ppo import PPO
+
+MAZE = {"env": "TMazePassive-v0", "length": 3}
+RUNS = {
+    "TMazePassive-v0": "LSTM",
+    "TMazeActive-v0": "GPT",
+    "VisualMatch-v0": "CNN",
+    "KeyToDoor-v0": "HELM",
+}
+
+
+def rows(folder):
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def collector(**changes):
+    """Return a collector of a passive T-Maze, its episodes begun."""
+    config = small_config(**({"env": "TMazePassive-v0", "length": 2, "model": "CNN"} | changes))
+    env = make_vector_env(config, config.seed)
+    agent = build_agent(config, env.single_observation_space, env.single_action_space)
+    made = Collector(env, PPO(config, agent))
+    made.begin(0)
+    return made
+
+
+def result_of(folder, *options):
+    """Play five episodes and return what is written of them."""
+    before = set(folder.glob("*.json"))
+    assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes=5", *options]) == 0
+    (path,) = set(folder.glob("*.json")) - before
+    return json.loads(path.read_text()), path
+
+
+def test_the_share_of_episodes_that_succeeded_is_that_of_the_last_hundred():
+    made = collector()
+    assert math.isnan(made.metrics()["rollout/success_mean"])
+    made.episodes.extend([Episode(1.0, 3, True)] * 30 + [Episode(0.0, 3, False)] * 90)
+    assert made.metrics()["rollout/success_mean"] == 0.1
+
+
+def test_episodes_that_ended_are_told_with_their_success():
+    torch.manual_seed(0)
+    made = collector(n_envs=8, n_rollout_steps=30, length=1)
+    collect_rollout(made)
+    assert made.n_episodes == 8 * 30 / 2
+    for episode in made.episodes:
+        assert episode.success is (episode.episode_return > 0.4)
+    assert {episode.success for episode in made.episodes} == {False, True}
+
+
+def test_where_no_episode_can_succeed_nothing_is_said_of_it(in_empty_folder, capsys):
+    assert main_program.main(command("CNN", "run")) == 0
+    assert "rollout/success_mean" not in rows(folder_of("run"))[0]
+    result, _ = result_of(folder_of("run"))
+    assert not {"success_mean", "successes"} & result.keys()
+    assert "success" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("task", RUNS)
+def test_an_interrupted_run_goes_on_with_its_successes(task, in_empty_folder, monkeypatch):
+    settings = {"env": task, "length": 3, "normalize_reward": "false", "n_steps": 192}
+    assert main_program.main(command(RUNS[task], "whole", **settings)) == 0
+    signal_at(monkeypatch, signal.SIGINT, at=39)
+    assert main_program.main(command(RUNS[task], "cut", **settings)) == 130
+    assert resume("cut") == 0
+    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+    found = rows(folder_of("cut"))
+    assert found[-1]["rollout/success_mean"]
+    episodes = load_checkpoint(folder_of("cut") / LAST)["collector"]["episodes"]
+    shares = np.mean([success for _, _, success in episodes])
+    assert float(found[-1]["rollout/success_mean"]) == pytest.approx(shares)
+
+
+def test_a_checkpoint_that_knows_no_success_goes_on(in_empty_folder, monkeypatch):
+    signal_at(monkeypatch, signal.SIGINT, at=33)
+    assert main_program.main(command("CNN", "cut", **MAZE)) == 130
+    path = folder_of("cut") / LAST
+    state = load_checkpoint(path)
+    pairs = [
+        (episode_return, length) for episode_return, length, _ in state["collector"]["episodes"]
+    ]
+    state["collector"]["episodes"] = pairs
+    save_checkpoint(path, state)
+    assert resume("cut") == 0
+    episodes = load_checkpoint(path)["collector"]["episodes"]
+    assert [success for _, _, success in episodes[: len(pairs)]] == [None] * len(pairs)
+    known = [success for _, _, success in episodes[len(pairs) :]]
+    last = rows(folder_of("cut"))[-1]
+    assert float(last["rollout/success_mean"]) == pytest.approx(np.mean(known))
+
+
+def test_ranks_share_their_successes(in_empty_folder):
+    settings = MAZE | {"length": 1, "n_envs": N_ENVS, "n_steps": 256, "normalize_reward": "false"}
+    for size in (1, 2):
+        arguments = command("CNN", f"by-{size}", **settings)
+        statuses = on_ranks(size, partial(with_noise_of_all, arguments, size), in_empty_folder)
+        assert statuses == [0] * size
+    one, two = (outcome(folder_of(f"by-{size}")) for size in (1, 2))
+    assert two["episodes"] == one["episodes"]
+    assert {success for _, _, success in one["episodes"]} == {False, True}
+    shares = [[row["rollout/success_mean"] for row in run["metrics"]] for run in (one, two)]
+    assert shares[0] == shares[1]
+
+
+def test_an_evaluation_tells_which_episodes_succeeded(in_empty_folder, capsys):
+    assert main_program.main(command("LSTM", "run", **MAZE)) == 0
+    capsys.readouterr()
+    result, _ = result_of(folder_of("run"), "--seed=3")
+    printed = capsys.readouterr().out.splitlines()
+    assert result["successes"] == [
+        each == 1 for each in result_ends(result, "TMazePassive-v0/LSTM")
+    ]
+    assert result["success_mean"] == np.mean(result["successes"])
+    start = next(i for i, line in enumerate(printed) if line.startswith("episode "))
+    assert printed[start].split() == ["episode", "return", "length", "success"]
+    shown = [line.split()[-1] for line in printed[start + 1 : start + 6]]
+    assert shown == ["yes" if success else "no" for success in result["successes"]]
+    assert printed[start + 6].split()[-1] == f"{result['success_mean']:.3f}"
+
+
+def result_ends(result, folder):
+    """Return the last reward of every episode that was kept."""
+    for path in sorted(Path("episodes", folder).glob("*.npz")):
+        with np.load(path) as arrays:
+            yield arrays["rewards"][-1]
+
+
+def test_the_same_agent_plays_at_several_lengths_side_by_side(in_empty_folder, capsys):
+    assert main_program.main(command("LSTM", "run", **MAZE)) == 0
+    folder = folder_of("run")
+    own, _ = result_of(folder)
+    assert own["var"] == {}
+    assert own["lengths"] == [4] * 5
+    capsys.readouterr()
+    longer, path = result_of(folder, "--var=length=20")
+    assert longer["var"] == {"length": 20}
+    assert longer["lengths"] == [21] * 5
+    assert path.name == "ckpt_best_eval_sampled_5_episodes_seed_0_length_20.json"
+    assert "LSTM on TMazePassive-v0 with length=20, from" in capsys.readouterr().out
+    longest, _ = result_of(folder, "--var", "length=7", "--var", "length=30", "--random")
+    assert longest["lengths"] == [31] * 5
+    kept = {path.parent.name for path in Path("episodes").rglob("*.npz")}
+    assert kept == {"LSTM", "LSTM_length_20", "random_length_30"}
+    assert len(list(folder.glob("*_eval_*.json"))) == 3
+
+
+def test_folders_of_like_names_do_not_overwrite_each_other():
+    names = {eval_program.change_name({"stimuli": folder}) for folder in ("a/b", "a_b", "a-b", "é")}
+    assert len(names) == 4
+    assert all("/" not in name and name.isascii() for name in names)
+    assert len(eval_program.change_name({"stimuli": "x" * 5000})) < 100
+    assert eval_program.change_name({"door_order": "episode", "length": 3}) == (
+        "_door_order_episode_length_3"
+    )
+
+
+def test_doors_of_a_checkpoint_are_drawn_as_the_player_wants(in_empty_folder):
+    settings = {"env": "VisualMatch-v0", "length": 2, "door_order": "environment"}
+    assert main_program.main(command("CNN", "run", **settings)) == 0
+    result, _ = result_of(folder_of("run"), "--var=door_order=episode", "--var=length=1")
+    assert result["var"] == {"door_order": "episode", "length": 1}
+    assert result["lengths"] == [31] * 5
+
+
+def test_a_page_of_another_length_says_so(in_empty_folder):
+    settings = {"env": "KeyToDoor-v0", "length": 2}
+    assert main_program.main(command("CNN", "run", **settings)) == 0
+    _, path = result_of(folder_of("run"), "--var=length=3", "--report")
+    page = path.with_suffix(".html").read_text()
+    assert "CNN on KeyToDoor-v0 with length=3" in page
+    assert '"success":"0.0%"' in page
+
+
+def test_the_settings_of_the_four_tasks_are_read_by_them_alone():
+    config = load_config(overrides=["env=VisualMatch-v0", "length=60", "door_order=environment"])
+    assert (config.length, config.door_order) == (60, "environment")
+    assert load_config().length == 10
