@@ -134,8 +134,8 @@ class DQN(OffPolicyLearner):
 
 
 def mean_norm(parameters: list[nn.Parameter]) -> Tensor:
-    """Return the mean over parameter tensors of the norm of each one's gradient."""
+    """Return the mean over parameter tensors of the norm of each one's gradient; of none, 0."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
-        return torch.tensor(float("nan"))
+        return torch.zeros(())
     return torch.stack(torch._foreach_norm(gradients)).mean()

@@ -300,7 +300,9 @@ class OffPolicyLearner(ABC):
             episode = self._episode(env, following.observations, context)
             if self.replay is None:
                 capacity = n_rows_wanted(self.config, episode.length)
-                self.replay = Replay(capacity, self.config.context_length, episode)
+                self.replay = Replay(
+                    capacity, self.config.context_length, episode, self.agent.device
+                )
             self.replay.add(episode)
             if self.is_warming_up:
                 self.longest = max(self.longest, episode.length)
@@ -377,7 +379,9 @@ class OffPolicyLearner(ABC):
         assert self._folder is not None, "a run says where the replay is kept"
         self._files = state["files"]
         self._named.append({file["name"] for file in self._files})
-        self.replay = Replay(state["capacity"], self.config.context_length, example)
+        self.replay = Replay(
+            state["capacity"], self.config.context_length, example, self.agent.device
+        )
         self.replay.load(self._folder, self._files, state["n_written"])
 
     def _running_state(self) -> dict[str, Any] | None:
