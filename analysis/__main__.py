@@ -1,4 +1,4 @@
-"""Look into an agent's frozen memory, as the papers do."""
+"""Look into an agent's memory, as the papers do."""
 
 import utils.starting  # noqa: F401
 
@@ -14,7 +14,7 @@ from utils.threads import let_waiting_threads_sleep
 if __name__ == "__main__":
     let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below
 
-from analysis import attention, distances, layers, words
+from analysis import attention, distances, layers, lengths, words
 from analysis.findings import Findings
 from analysis.source import Choice, Source
 from settings import MOST_SEED
@@ -25,10 +25,14 @@ EPILOG = """SOURCE is a run folder or checkpoint, whose agent then plays; or epi
 saved, files or a folder; or both: that agent looks at those episodes. Without one a random agent
 plays, and the settings (config.json, --config, --var) say in which environment and who looks on.
 
+lengths reads run folders (RUNS), and what eval.py has written into them.
+
 python -m analysis distances --var env=MiniGrid-MemoryS11-v0
 python -m analysis words episodes/MiniGrid-MemoryS11-v0/SHELM
 python -m analysis attention experiments/HELM/MiniGrid-KeyCorridorS3R1-v0/seed=0
+python -m analysis lengths experiments/*/TMazePassive-v0
 """
+LENGTHS = "score against length, over runs: how far agents remember (T-Maze and the like)"
 ANALYSES: dict[str, tuple[str, Callable[[Source, argparse.Namespace], Findings]]] = {
     "distances": (
         "distances between observations beside those between their tokens, for several beta",
@@ -58,12 +62,19 @@ def analyse(argv: Sequence[str] | None) -> None:
     """Load what is to be analysed, analyse it, and write picture and numbers."""
     arguments = parse_arguments(argv)
     check_writable(arguments.output, "--output")
+    files = findings(arguments).save(arguments.output, arguments.analysis)
+    print(f"\nwritten to {', '.join(map(str, files))}")
+
+
+def findings(arguments: argparse.Namespace) -> Findings:
+    """Return what the chosen analysis comes to."""
+    if arguments.analysis == "lengths":
+        return lengths.analyse(arguments.runs, arguments.by.split(","))
     _, run = ANALYSES[arguments.analysis]
     choice = Choice(
         arguments.source, arguments.config, arguments.var, arguments.n_episodes, arguments.seed
     )
-    files = run(Source(choice), arguments).save(arguments.output, arguments.analysis)
-    print(f"\nwritten to {', '.join(map(str, files))}")
+    return run(Source(choice), arguments)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -93,6 +104,14 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
                 default=words.MOST,
                 help="words to show",
             )
+    command = commands.add_parser(
+        "lengths", help=LENGTHS, description=f"Show {LENGTHS}.", **options
+    )
+    runs = "run folders, or folders of them"
+    command.add_argument("runs", metavar="RUNS", nargs="+", type=Path, help=runs)
+    by = "settings that tell agents apart (model,algorithm)"
+    command.add_argument("--by", metavar="KEY,KEY", default="model,algorithm", help=by)
+    add_output(command)
     return parser.parse_args(argv)
 
 
@@ -107,7 +126,12 @@ def add_source(parser: argparse.ArgumentParser, n_episodes: int) -> None:
     episodes = f"episodes to play, where none are named ({n_episodes})"
     add("--n-episodes", metavar="N", type=whole_number(1, 1000), default=n_episodes, help=episodes)
     add("--seed", metavar="N", type=whole_number(0, MOST_SEED), default=0)
-    add("--output", metavar="FOLDER", type=Path, default=Path("analysis_output"))
+    add_output(parser)
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add where picture and numbers go."""
+    parser.add_argument("--output", metavar="FOLDER", type=Path, default=Path("analysis_output"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """What an analysis comes to: a picture, its numbers, and what to print."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from plots.style import save_figure
@@ -17,15 +19,19 @@ class Findings(NamedTuple):
         figure: The picture.
         summary: The few numbers to print, a heading first.
         numbers: All numbers of the picture, a heading first.
+        tables: More to print, by title.
     """
 
     figure: "Figure"
     summary: Table
     numbers: Table
+    tables: Mapping[str, Table] = MappingProxyType({})
 
     def save(self, folder: Path, name: str) -> list[Path]:
         """Print the summary, write picture and numbers, and return the files."""
         print(aligned(self.summary))
+        for title, table in self.tables.items():
+            print(f"\n{title}\n{aligned(table)}")
         picture, numbers, summary = (
             folder / f"{name}{ending}" for ending in (".png", ".csv", "_summary.csv")
         )

@@ -40,6 +40,45 @@ class Group(NamedTuple):
     runs: list[Run]
 
 
+def run_folders(path: Path) -> list[Path]:
+    """Return the folder itself if it is a run's, else those of runs somewhere below it."""
+    if os.path.isfile(path / "config.json"):
+        return [path]
+    found = sorted(file.parent for file in path.rglob(FILE)) if os.path.isdir(path) else []
+    if not found:
+        raise UserError(
+            f"{path}: neither a run folder nor a folder of run folders (experiments/...)"
+        )
+    return found
+
+
+def columns_of(folder: Path) -> list[str]:
+    """Return what a run has logged."""
+    return list(_read_rows(folder / FILE)[0])
+
+
+def read_run(folder: Path, metric: str, axis: str) -> Run:
+    """Return a run; where the metric has no value yet, without rows."""
+    settings = read_json_object(folder / "config.json")
+    kinds = {"model": str, "env": str, "seed": int}
+    if not all(isinstance(settings.get(name), kind) for name, kind in kinds.items()):
+        raise UserError(f"{folder / 'config.json'}: not the settings of a run")
+    rows = _read_rows(folder / FILE)
+    columns = [AXES[axis], metric]
+    for column in columns:
+        if column not in rows[0]:
+            hint = suggestion(column, rows[0]) or f" It has {', '.join(rows[0])}"
+            raise UserError(f"{folder / FILE}: no column '{column}'.{hint}")
+    try:
+        x, y = np.array([[float(row[column] or "nan") for column in columns] for row in rows]).T
+    except ValueError:
+        raise UserError(
+            f"{folder / FILE}: {columns[0]} and {metric} are not numbers in every row"
+        ) from None
+    known = ~np.isnan(x + y)  # no mean return before the first episode's end
+    return Run(folder, completed(settings), x[known], y[known])
+
+
 def read_runs(
     paths: Iterable[Path], metric: str, axis: str, left_out: list[str] | None = None
 ) -> list[Run]:
@@ -54,8 +93,8 @@ def read_runs(
     Raises:
         UserError: a folder or its files are not a run's, or no run has a value of the metric.
     """
-    folders = {folder.resolve(): folder for path in paths for folder in _run_folders(path)}
-    runs = [_read_run(folder, metric, axis) for folder in folders.values()]
+    folders = {folder.resolve(): folder for path in paths for folder in run_folders(path)}
+    runs = [read_run(folder, metric, axis) for folder in folders.values()]
     without = [run for run in runs if not len(run.x)]
     if without:
         reason = f"{metric} has no value yet (it has one when an episode has ended)"
@@ -97,38 +136,6 @@ def group_runs(
         _check_only_the_seed_differs(group, keys)
         groups.append(_without_repeated_runs(group, left_out))
     return sorted(groups, key=lambda group: (group.environment, group.name))
-
-
-def _run_folders(path: Path) -> list[Path]:
-    if os.path.isfile(path / "config.json"):
-        return [path]
-    found = sorted(file.parent for file in path.rglob(FILE)) if os.path.isdir(path) else []
-    if not found:
-        raise UserError(
-            f"{path}: neither a run folder nor a folder of run folders (experiments/...)"
-        )
-    return found
-
-
-def _read_run(folder: Path, metric: str, axis: str) -> Run:
-    settings = read_json_object(folder / "config.json")
-    kinds = {"model": str, "env": str, "seed": int}
-    if not all(isinstance(settings.get(name), kind) for name, kind in kinds.items()):
-        raise UserError(f"{folder / 'config.json'}: not the settings of a run")
-    rows = _read_rows(folder / FILE)
-    columns = [AXES[axis], metric]
-    for column in columns:
-        if column not in rows[0]:
-            hint = suggestion(column, rows[0]) or f" It has {', '.join(rows[0])}"
-            raise UserError(f"{folder / FILE}: no column '{column}'.{hint}")
-    try:
-        x, y = np.array([[float(row[column] or "nan") for column in columns] for row in rows]).T
-    except ValueError:
-        raise UserError(
-            f"{folder / FILE}: {columns[0]} and {metric} are not numbers in every row"
-        ) from None
-    known = ~np.isnan(x + y)  # no mean return before the first episode's end
-    return Run(folder, completed(settings), x[known], y[known])
 
 
 def _read_rows(path: Path) -> list[dict[str, str]]:

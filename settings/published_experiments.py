@@ -27,7 +27,7 @@ def published_table() -> str:
     for path in published_configs():
         config = load_config(path)
         place = str(path.relative_to(CONFIGS.parent))
-        rows.append((place, config.model, config.env, f"{config.n_steps:,}", _mem_len(config)))
+        rows.append((place, _agent(config), config.env, f"{config.n_steps:,}", _mem_len(config)))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = [
         f"{place:{widths[0]}}  {model:{widths[1]}}  {env:{widths[2]}}  {steps:>{widths[3]}}"
@@ -35,6 +35,11 @@ def published_table() -> str:
         for place, model, env, steps, mem_len in rows
     ]
     return "\n".join([*lines, "", NOTE])
+
+
+def _agent(config: Config) -> str:
+    """Return who learns, and how unless that is by PPO."""
+    return config.model if config.algorithm == "PPO" else f"{config.model}, {config.algorithm}"
 
 
 def _mem_len(config: Config) -> str:

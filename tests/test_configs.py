@@ -13,12 +13,45 @@ from models.agent import Agent
 from settings import DEFAULT_FILE, load_config, read_settings
 from settings.published_experiments import CONFIGS, published_configs
 from tests.golden_data import GOLDEN
-from trainers import learner_class
-from trainers.ppo import PPO
+from trainers import LEARNERS
 
 with (GOLDEN / "hyperparameters.csv").open() as file:
     PUBLISHED = {row.pop("path"): row for row in csv.DictReader(file)}
+with (GOLDEN / "memory_rl" / "published_budgets.csv").open() as file:
+    BUDGETS = list(csv.DictReader(file))
 NAMES = [str(path.relative_to(CONFIGS.parent)) for path in published_configs()]
+MEMORY_TASKS = [name for name in NAMES if "/MemoryRL/" in name]
+# What an agent of Ni et al. 2023 has beside its budget: T-Mazes, then tasks of images.
+NETWORKS = {
+    ("DQN", "LSTM"): {
+        "memory_width": 128,
+        "observation_embedding": 32,
+        "action_embedding": 16,
+    },
+    ("DQN", "GPT"): {"memory_width": 128, "observation_embedding": 64, "action_embedding": 64},
+    ("SAC", "LSTM"): {"memory_width": 128, "observation_embedding": 100, "action_embedding": 0},
+    ("SAC", "GPT"): {"memory_width": 100, "observation_embedding": 100, "action_embedding": 0},
+}
+OF_EVERY_RUN = {
+    "n_envs": 1,
+    "learning_rate": 3e-4,
+    "gamma": 0.99,
+    "tau": 0.005,
+    "batch_size": 64,
+    "context_length": -1,
+    "warmup_episodes": 10,
+    "updates_per_step": 0.25,
+    "head_width": 256,
+    "memory_layers": 1,
+}
+OF_SAC = {
+    "shared_encoder": True,
+    "freeze_critic": True,
+    "temperature": 0.1,
+    "learn_temperature": False,
+}
+OF_GPT = {"memory_heads": 1, "memory_dropout": 0.1, "memory_positions": "sinusoidal"}
+AGENTS = ("LSTM", "GPT")
 ENCODERS = {"HELMv2": "RN50", "SHELM": "ViT-B-16"}
 
 
@@ -26,7 +59,7 @@ ENCODERS = {"HELMv2": "RN50", "SHELM": "ViT-B-16"}
 def test_a_settings_file_loads_and_names_what_exists(name):
     config = load_config(CONFIGS.parent / name)
     assert issubclass(agent_class(config.model), Agent)
-    assert issubclass(learner_class(config.algorithm), PPO)
+    assert config.algorithm in LEARNERS
     assert check_env_name(config.env) is None
 
 
@@ -51,7 +84,7 @@ def test_the_settings_are_those_published(name):
 
 
 def test_the_mazes_and_the_procgen_games_stand_beside_them():
-    others = sorted(set(NAMES) - set(PUBLISHED))
+    others = sorted(set(NAMES) - set(PUBLISHED) - set(MEMORY_TASKS))
     assert len(others) == 3 * 7
     steps = {load_config(CONFIGS.parent / name).n_steps for name in others}
     assert steps == {2_000_000, 25_000_000}
@@ -62,11 +95,44 @@ def test_an_lstm_learns_from_sixteen_sequences_at_a_time_unless_its_file_says_ot
     sizes = [
         (load_config(CONFIGS.parent / name).sequences_per_batch, named.get(name, "16"))
         for name in NAMES
-        if name.split("/")[-2] == "LSTM"
+        if name.split("/")[-2] == "LSTM" and name not in MEMORY_TASKS
     ]
     assert len(sizes) == 15 + 7
     assert all(size == int(text) for size, text in sizes)
     assert load_config().sequences_per_batch == 16
+
+
+def test_every_published_cell_of_the_memory_tasks_has_both_agents():
+    cells = {
+        (f"{row['env'].removesuffix('-v0')}-{row['length']}", m) for row in BUDGETS for m in AGENTS
+    }
+    assert {tuple(name.split("/")[2:4]) for name in MEMORY_TASKS} == cells
+    assert len(MEMORY_TASKS) == 46
+
+
+@pytest.mark.parametrize("model", AGENTS)
+@pytest.mark.parametrize("row", BUDGETS, ids=lambda row: f"{row['env']}-{row['length']}")
+def test_a_memory_task_has_its_published_budget(row, model):
+    length, n_steps = int(row["length"]), int(row["episode_length"])
+    task = row["env"].removesuffix("-v0")
+    config = load_config(CONFIGS / "MemoryRL" / f"{task}-{length}" / model / "config.json")
+    assert (config.env, config.model, config.length) == (row["env"], model, length)
+    assert config.n_steps == (config.warmup_episodes + int(row["train_episodes"])) * n_steps
+    every, n_episodes = (10, 10) if "TMaze" in task else (50, 20)
+    assert (config.eval_steps, config.eval_episodes) == (every * n_steps, n_episodes)
+    if model == "GPT":  # the first step is seen from the last
+        assert config.mem_len == n_steps
+
+
+@pytest.mark.parametrize("name", MEMORY_TASKS)
+def test_an_agent_of_a_memory_task_has_its_published_networks(name):
+    config = dataclasses.asdict(load_config(CONFIGS.parent / name))
+    algorithm, model = config["algorithm"], config["model"]
+    assert algorithm == ("DQN" if "TMaze" in name else "SAC")
+    expected = OF_EVERY_RUN | NETWORKS[algorithm, model]
+    expected |= OF_SAC if algorithm == "SAC" else {"epsilon_final": None, "epsilon_share": 0.1}
+    expected |= OF_GPT if model == "GPT" else {}
+    assert {key: config[key] for key in expected} == expected
 
 
 def test_the_list_shows_every_file(capsys):
@@ -74,6 +140,7 @@ def test_the_list_shows_every_file(capsys):
     printed = capsys.readouterr().out
     assert all(name in printed for name in NAMES)
     assert "25,000,000" in printed
+    assert "  GPT, DQN " in printed
 
 
 def test_the_list_marks_the_mem_len_that_the_released_code_ignored(capsys):

@@ -1,0 +1,299 @@
+"""Score against length: how far agents remember, and how far back they give credit.
+
+After Ni et al. (2023, arXiv:2307.03864, figures 3 to 6), from run folders; and the table of lengths
+trained at and played at, from what eval.py has written into them. How far back an agent sees stands
+beside how far back a task makes it look, as Cherepanov et al. (2024, arXiv:2412.06531) ask for:
+only where the context is shorter than the horizon is a memory tested that is more than a window.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from analysis.findings import Findings
+from analysis.lengths_figure import draw
+from plots.runs import Run, columns_of, group_runs, read_run, run_folders
+from plots.statistics import Estimate, estimate
+from plots.table import Table
+from settings import read_json_object
+from settings.values import shown
+from utils.errors import UserError, printable
+
+N_POINTS, N_LAST = 300, 15  # of an interpolated curve, and those at its end that are the score
+N_SMOOTHED = 10  # evaluations of a rolling mean
+LEAST_SHARE = 0.9  # of its steps, from which on a run counts
+CHECKED = {"env": str, "n_episodes": int, "env_steps": int, "random": bool, "greedy": bool}
+
+
+class Task(NamedTuple):
+    """What the length of an environment means.
+
+    Attributes:
+        metric: Of a score, without what it was measured in.
+        chance: The score of the best agent without a memory, or without credit assignment.
+        more: What the horizon is beyond the length. The horizon is the number of steps from the
+            last sight of the cue to the first decision that needs it; in Key-to-Door, from the last
+            step at which the key can be taken to the first at which it can pay.
+    """
+
+    metric: str
+    chance: float
+    more: int
+
+
+TASKS = {
+    "TMazePassive-v0": Task("return_mean", 0.5, more=0),
+    "TMazeActive-v0": Task("return_mean", 0.5, more=1),
+    "VisualMatch-v0": Task("success_mean", 1 / 3, more=1),
+    "KeyToDoor-v0": Task("success_mean", 0.0, more=2),
+}
+
+
+class Played(NamedTuple):
+    """What a run comes to at one length.
+
+    Attributes:
+        environment, agent: Where, and who.
+        trained, tested: Lengths.
+        seed: Of the run.
+        score: The mean over episodes.
+        source: The file of an evaluation; None for the run's own curve.
+        context: Steps that the agent looks back, see `context_of`.
+        run: The run folder.
+    """
+
+    environment: str
+    agent: str
+    trained: int
+    tested: int
+    seed: int
+    score: float
+    source: str | None
+    context: str
+    run: str
+
+    @property
+    def horizon(self) -> int:
+        """Steps that the task makes an agent look back."""
+        return self.tested + TASKS[self.environment].more
+
+
+class Cell(NamedTuple):
+    """An agent trained at one length and played at one: the mean over its runs."""
+
+    environment: str
+    agent: str
+    trained: int
+    tested: int
+    mean: Estimate
+    played: list[Played]
+
+    @property
+    def metric(self) -> str:
+        """What its scores are means of."""
+        return TASKS[self.environment].metric
+
+    @property
+    def context(self) -> str:
+        """What its runs look back, which may not be the same for all of them."""
+        return " or ".join(dict.fromkeys(one.context for one in self.played))
+
+
+def analyse(paths: Iterable[Path], keys: Sequence[str]) -> Findings:
+    """Print what does not count, and return scores against length of all runs in folders."""
+    left_out: list[str] = []
+    played = read_played(paths, keys, left_out)
+    if left_out:
+        print("\n".join([*left_out, ""]))
+    lines = cells_of(one for one in played if one.source is None)
+    crossed = cells_of(played)
+    chances = {name: task.chance for name, task in TASKS.items()}
+    tables = dict(crossed_tables(crossed))
+    figure = draw(lines, [cell for cell in crossed if _title(cell) in tables], chances)
+    return Findings(figure, summary(lines), _numbers(played), tables)
+
+
+def read_played(paths: Iterable[Path], keys: Sequence[str], left_out: list[str]) -> list[Played]:
+    """Return what the runs in folders come to: in training, and where they were evaluated.
+
+    Args:
+        paths: Run folders, or folders of them.
+        keys: Settings that tell agents apart.
+        left_out: Gets a line for what does not count.
+
+    Raises:
+        UserError: a folder is not a run's, or has no length; no run counts; runs that should be
+            averaged differ in more than their seed.
+    """
+    folders = {folder.resolve(): folder for path in paths for folder in run_folders(path)}
+    runs = [run for folder in folders.values() for run in _finished(folder, left_out)]
+    if not runs:
+        raise UserError(f"{'; '.join(left_out)}. No run is left to show")
+    played: list[Played] = []
+    for group in group_runs(runs, [*keys, "length"], left_out):
+        for run in group.runs:
+            played += _of_run(run, _agent(run, keys))
+    return played
+
+
+def cells_of(played: Iterable[Played]) -> list[Cell]:
+    """Return means over runs by environment, agent and lengths; evaluations stand for curves."""
+    grouped: dict[tuple[str, str, int, int], dict[str, Played]] = {}
+    for one in sorted(played, key=lambda one: one.source is not None):
+        grouped.setdefault(one[:4], {})[one.run] = one
+    return [
+        Cell(
+            *key,
+            estimate(np.array([one.score for one in by_run.values()]), "mean"),
+            [*by_run.values()],
+        )
+        for key, by_run in sorted(grouped.items())
+    ]
+
+
+def rolling_mean(values: np.ndarray, n_rows: int) -> np.ndarray:
+    """Return the mean of each value and those before it, `n_rows` where there are so many."""
+    sums = np.concatenate(([0.0], np.cumsum(values)))
+    ends = np.arange(1, len(values) + 1)
+    begins = (ends - n_rows).clip(min=0)
+    return (sums[ends] - sums[begins]) / (ends - begins)
+
+
+def final_score(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the mean of the last 15 of 300 points of a curve, interpolated from end to end."""
+    points = np.linspace(x[0], x[-1], N_POINTS)
+    return float(np.interp(points, x, y)[-N_LAST:].mean())
+
+
+def context_of(settings: Mapping[str, Any]) -> str:
+    """Return how many steps back an agent was trained to see: a number, or "any".
+
+    A GPT sees `mem_len` steps, a language model `mem_len` tokens, and where layers lie on one
+    another they hear of steps further back. An LSTM's state may keep anything. No trained memory
+    learns of more steps than the sequences from replay have.
+    """
+    model = settings["model"]
+    if model in ("CNN", "CNN-PPO"):
+        return "0"
+    if "HELM" in model:
+        return str(settings["mem_len"] // (settings["topk"] if model == "SHELM" else 1))
+    from_replay = settings["algorithm"] != "PPO" and settings["context_length"] > 0
+    limits = [settings["context_length"]] if from_replay else []
+    limits += [settings["mem_len"]] if model == "GPT" else []
+    return str(min(limits)) if limits else "any"
+
+
+def summary(lines: Iterable[Cell]) -> Table:
+    """Return a line for each agent at each length, a heading first."""
+    heading = ("agent", "task", "length", "runs", "score", "low", "high")
+    rows: list[Sequence[object]] = [(*heading, "chance", "context", "horizon")]
+    for cell in lines:
+        score = ["" if value is None else f"{value:.3f}" for value in cell.mean]
+        chance, horizon = f"{TASKS[cell.environment].chance:.3f}", cell.played[0].horizon
+        place = (cell.agent, cell.environment, cell.trained, len(cell.played))
+        rows.append((*place, *score, chance, cell.context, horizon))
+    return rows
+
+
+def crossed_tables(cells: Sequence[Cell]) -> Iterator[tuple[str, Table]]:
+    """Yield a title, and lengths trained at x played at, for each agent played elsewhere."""
+    for title in dict.fromkeys(map(_title, cells)):
+        own = [cell for cell in cells if _title(cell) == title]
+        if all(cell.trained == cell.tested for cell in own):
+            continue
+        scores = {(cell.trained, cell.tested): f"{cell.mean.value:.3f}" for cell in own}
+        contexts = {cell.trained: cell.context for cell in own}
+        horizons = {cell.tested: cell.played[0].horizon for cell in own}
+        played_at = [f"at {length} (horizon {horizons[length]})" for length in sorted(horizons)]
+        rows = [
+            (length, contexts[length], *(scores.get((length, at), "") for at in sorted(horizons)))
+            for length in sorted(contexts)
+        ]
+        yield title, [("trained at", "context", *played_at), *rows]
+
+
+def _title(cell: Cell) -> str:
+    return f"{cell.agent} on {cell.environment}"
+
+
+def _numbers(played: Iterable[Played]) -> Table:
+    heading = ("task", "agent", "trained_at", "played_at", "seed", "score", "source", "context")
+    rows: list[Sequence[object]] = [(*heading, "horizon", "run")]
+    for one in played:
+        rows.append((*one[:6], one.source or "training", one.context, one.horizon, one.run))
+    return rows
+
+
+def _finished(folder: Path, left_out: list[str]) -> Iterator[Run]:
+    """Yield the run of a folder unless it is too young to count."""
+    settings = read_json_object(folder / "config.json")
+    place, environment = printable(str(folder)), settings.get("env")
+    if environment not in TASKS:
+        raise UserError(
+            f"{place}: env is {shown(environment)}, and lengths are compared in {', '.join(TASKS)}"
+        )
+    wanted, length = settings.get("n_steps"), settings.get("length")
+    if not (isinstance(wanted, int) and isinstance(length, int)):
+        raise UserError(f"{folder / 'config.json'}: not the settings of a run")
+    run = _curve(folder, TASKS[environment].metric)
+    last = run.x[-1] if len(run.x) else 0
+    if last >= LEAST_SHARE * wanted:
+        yield run
+    else:
+        left_out.append(f"left out, at {last:,.0f} of its {wanted:,} steps: {place}")
+
+
+def _curve(folder: Path, metric: str) -> Run:
+    """Return a run's greedy evaluations, smoothed; its training episodes where there are none."""
+    if f"eval/{metric}" in columns_of(folder):
+        run = read_run(folder, f"eval/{metric}", "steps")
+        if len(run.x):
+            return run._replace(y=rolling_mean(run.y, N_SMOOTHED))
+    return read_run(folder, f"rollout/{metric}", "steps")
+
+
+def _agent(run: Run, keys: Sequence[str]) -> str:
+    """Return what an agent is called: model and algorithm by their names, others with theirs."""
+    values = {key: run.settings.get(key) for key in keys}
+    plain = [str(values.pop(key)) for key in ("model", "algorithm") if key in values]
+    others = [f"{key}={value}" for key, value in values.items()]
+    return printable(", ".join(filter(None, [" ".join(plain), *others])))
+
+
+def _of_run(run: Run, agent: str) -> Iterator[Played]:
+    """Yield a run's score in training, and one for each length it was evaluated at."""
+    settings, task = run.settings, TASKS[run.settings["env"]]
+    length, context, place = settings["length"], context_of(settings), printable(str(run.folder))
+    scores = {None: (length, final_score(run.x, run.y))} | _evaluations(run, task.metric)
+    for source, (tested, score) in scores.items():
+        lengths = length, tested, settings["seed"]
+        yield Played(settings["env"], agent, *lengths, score, source, context, place)
+
+
+def _evaluations(run: Run, metric: str) -> dict[str | None, tuple[int, float]]:
+    """Return length and score by file: of each length the greedy one, of the most episodes."""
+    best: dict[int, tuple[tuple, str, float]] = {}
+    for path in sorted(run.folder.glob("*eval_*.json")):
+        result = read_json_object(path)
+        changed = result.get("var", {})
+        if not _is_evaluation(result, metric):
+            raise UserError(f"{path}: not an evaluation that eval.py wrote. Move it elsewhere")
+        if result["random"] or set(changed) > {"length"}:
+            continue
+        length = changed.get("length", run.settings["length"])
+        rank = result["greedy"], result["n_episodes"], result["env_steps"]
+        if length not in best or rank > best[length][0]:
+            best[length] = rank, path.name, float(result[metric])
+    return {name: (length, score) for length, (_, name, score) in best.items()}
+
+
+def _is_evaluation(result: dict[str, Any], metric: str) -> bool:
+    changed = result.get("var", {})
+    return (
+        all(isinstance(result.get(name), kind) for name, kind in CHECKED.items())
+        and isinstance(result.get(metric), int | float)
+        and isinstance(changed, dict)
+        and isinstance(changed.get("length", 1), int)
+    )

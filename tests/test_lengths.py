@@ -1,0 +1,201 @@
+"""The length study: what counts, what a score is, and what is told of it."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.__main__ import main
+from analysis.lengths import context_of, final_score, rolling_mean
+from settings import load_config
+
+N_STEPS = 1000
+PASSIVE = {"model": "GPT", "algorithm": "DQN", "env": "TMazePassive-v0", "mem_len": 64}
+
+
+def write_run(name, value, column="eval/return_mean", n_rows=10, **changes):
+    """Write a run folder whose metric is the same in every row."""
+    folder = Path("runs") / name
+    folder.mkdir(parents=True)
+    settings = {"seed": 0, "length": 10, "n_steps": N_STEPS, "context_length": -1, "topk": 1}
+    (folder / "config.json").write_text(json.dumps(settings | PASSIVE | changes))
+    lines = [f"env_steps,{column}", *(f"{100 * n},{value}" for n in range(1, n_rows + 1))]
+    (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def write_evaluation(folder, score, name="last_eval_greedy", **changes):
+    """Write what eval.py writes beside a checkpoint."""
+    result = {"env": "TMazePassive-v0", "n_episodes": 10, "env_steps": N_STEPS, "random": False}
+    result |= {"greedy": True, "return_mean": score, "success_mean": score, "var": {}}
+    (folder / f"{name}.json").write_text(json.dumps(result | changes))
+
+
+def rows(name):
+    with (Path("analysis_output") / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def runs(in_empty_folder):
+    """Write runs of a GPT at two lengths, two seeds each, and one of an LSTM; one played at 40."""
+    for length, scores in {10: (1.0, 0.8), 20: (0.6, 0.4)}.items():
+        for seed, score in enumerate(scores):
+            folder = write_run(f"gpt{length}_{seed}", score, length=length, seed=seed)
+            write_evaluation(folder, score / 2, "last_eval_greedy_length_40", var={"length": 40})
+    write_run("lstm", 0.5, model="LSTM")
+    return in_empty_folder
+
+
+def test_runs_are_shown_by_length_with_chance_context_and_horizon(runs, capsys):
+    assert main(["lengths", "runs"]) == 0
+    assert (runs / "analysis_output/lengths.png").read_bytes().startswith(b"\x89PNG")
+    short, long, lstm = rows("lengths_summary.csv")
+    assert (short["agent"], short["length"], short["runs"]) == ("GPT DQN", "10", "2")
+    assert (short["score"], short["low"], short["high"]) == ("0.900", "0.800", "1.000")
+    assert (long["score"], long["context"], long["horizon"]) == ("0.500", "64", "20")
+    assert (lstm["agent"], lstm["low"], lstm["context"]) == ("LSTM DQN", "", "any")
+    assert {row["chance"] for row in (short, long, lstm)} == {"0.500"}
+    assert "score    low   high  chance  context  horizon" in capsys.readouterr().out
+
+
+def test_lengths_trained_at_cross_lengths_played_at(runs, capsys):
+    assert main(["lengths", "runs"]) == 0
+    printed = capsys.readouterr().out
+    table = printed[printed.index("GPT DQN on TMazePassive-v0") :].splitlines()[1:4]
+    cells = [[cell for cell in line.split("  ") if cell] for line in table]
+    assert [cell.strip() for cell in cells[0]] == [
+        *("trained at", "context", "at 10 (horizon 10)", "at 20 (horizon 20)"),
+        "at 40 (horizon 40)",
+    ]
+    assert [line.split() for line in table[1:]] == [
+        ["10", "64", "0.900", "0.450"],
+        ["20", "64", "0.500", "0.250"],
+    ]
+    assert "LSTM DQN on TMazePassive-v0" not in printed, "it was played nowhere else"
+
+
+def test_every_score_is_in_the_table_with_its_source(runs):
+    assert main(["lengths", "runs"]) == 0
+    found = [row for row in rows("lengths.csv") if row["run"] == "runs/gpt20_0"]
+    assert [(row["played_at"], row["source"], float(row["score"])) for row in found] == [
+        ("20", "training", pytest.approx(0.6)),
+        ("40", "last_eval_greedy_length_40.json", pytest.approx(0.3)),
+    ]
+    assert {(row["trained_at"], row["seed"], row["context"]) for row in found} == {
+        ("20", "0", "64")
+    }
+
+
+def test_of_several_evaluations_the_greedy_one_of_the_most_episodes_counts(in_empty_folder):
+    folder = write_run("one", 1.0)
+    at_40 = {"var": {"length": 40}}
+    write_evaluation(folder, 0.1, "last_eval_greedy_few", **at_40)
+    write_evaluation(folder, 0.2, "last_eval_greedy_many", n_episodes=50, **at_40)
+    write_evaluation(folder, 0.3, "last_eval_sampled", n_episodes=90, greedy=False, **at_40)
+    write_evaluation(folder, 0.4, "last_eval_random", n_episodes=99, random=True, **at_40)
+    write_evaluation(folder, 0.5, "last_eval_doors", var={"length": 40, "door_order": "episode"})
+    assert main(["lengths", "runs"]) == 0
+    assert [float(row["score"]) for row in rows("lengths.csv")] == [1.0, 0.2]
+
+
+@pytest.mark.parametrize(
+    ("env", "column", "horizon", "chance"),
+    [
+        ("TMazePassive-v0", "rollout/return_mean", 10, "0.500"),
+        ("TMazeActive-v0", "eval/return_mean", 11, "0.500"),
+        ("VisualMatch-v0", "eval/success_mean", 11, "0.333"),
+        ("KeyToDoor-v0", "rollout/success_mean", 12, "0.000"),
+    ],
+)
+def test_every_task_has_its_metric_chance_and_horizon(
+    in_empty_folder, env, column, horizon, chance
+):
+    write_run("one", 0.7, column, env=env)
+    assert main(["lengths", "runs"]) == 0
+    (row,) = rows("lengths_summary.csv")
+    assert (row["score"], row["horizon"], row["chance"]) == ("0.700", str(horizon), chance)
+
+
+def test_a_run_that_was_never_evaluated_counts_by_its_training_episodes(in_empty_folder):
+    folder = write_run("one", "", "eval/return_mean,rollout/return_mean")
+    lines = [f"{100 * n},,0.25" for n in range(1, 11)]
+    heading = "env_steps,eval/return_mean,rollout/return_mean"
+    (folder / "metrics.csv").write_text("\n".join([heading, *lines]) + "\n")
+    assert main(["lengths", "runs"]) == 0
+    assert rows("lengths_summary.csv")[0]["score"] == "0.250"
+
+
+def test_a_young_run_is_left_out_and_said_so(runs, capsys):
+    write_run("young", 0.9, n_rows=8, seed=2)
+    write_run("nearly", 0.9, n_rows=9, seed=3)
+    assert main(["lengths", "runs"]) == 0
+    assert "left out, at 800 of its 1,000 steps: runs/young" in capsys.readouterr().out
+    assert rows("lengths_summary.csv")[0]["runs"] == "3"
+
+
+def test_agents_are_told_apart_by_more_if_asked(runs):
+    write_run("large", 1.0, memory_layers=2)
+    for run in Path("runs").iterdir():
+        settings = json.loads((run / "config.json").read_text())
+        (run / "config.json").write_text(json.dumps({"memory_layers": 1} | settings))
+    assert main(["lengths", "runs", "--by", "model,algorithm,memory_layers"]) == 0
+    agents = {row["agent"] for row in rows("lengths_summary.csv")}
+    assert agents == {
+        f"{name}, memory_layers={n}"
+        for name, n in (("GPT DQN", 1), ("GPT DQN", 2), ("LSTM DQN", 1))
+    }
+
+
+def test_the_score_is_the_end_of_a_smoothed_curve():
+    x, y = np.arange(1, 301) * 10, np.zeros(300)
+    y[-15:] = 1
+    assert final_score(x, y) == 1
+    assert rolling_mean(np.array([4.0, 2.0, 0.0, 6.0]), 2).tolist() == [4, 3, 1, 3]
+    # Two points only: the last 15 of 300 between 0 and 1.
+    assert final_score(np.array([0, 1]), np.array([0.0, 1.0])) == pytest.approx(1 - 7 / 299)
+
+
+@pytest.mark.parametrize(
+    ("changes", "context"),
+    [
+        ({"model": "CNN"}, "0"),
+        ({"model": "LSTM"}, "any"),
+        ({"model": "LSTM", "algorithm": "DQN", "context_length": 20}, "20"),
+        ({"model": "GPT", "algorithm": "DQN", "mem_len": 30}, "30"),
+        ({"model": "GPT", "algorithm": "SAC", "mem_len": 30, "context_length": 20}, "20"),
+        ({"model": "GPT", "mem_len": 30}, "30"),
+        ({"model": "HELM", "algorithm": "DQN", "mem_len": 64, "context_length": 20}, "64"),
+        ({"model": "SHELM", "mem_len": 64, "topk": 4}, "16"),
+    ],
+)
+def test_an_agent_looks_back_as_far_as_it_was_trained_to_see(changes, context):
+    assert context_of(vars(load_config(overrides=[f"{k}={v}" for k, v in changes.items()]))) == (
+        context
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ([], "required: RUNS"),
+        (["nowhere"], "nowhere: neither a run folder nor a folder of run folders"),
+        (["runs/grid"], 'env is "MiniGrid-MemoryS11-v0", and lengths are compared in TMaze'),
+        (["runs/gpt10_0", "runs/other"], "these runs differ in more than the seed: mem_len"),
+        (["runs/gpt10_0", "--by", "modle"], "--by modle: no setting of these runs"),
+        (["runs/young"], "left out, at 100 of its 1,000 steps: runs/young. No run is left"),
+        (["runs/damaged"], "last_eval_greedy.json: not an evaluation that eval.py wrote"),
+    ],
+)
+def test_a_mistake_about_runs_gets_one_line(runs, capsys, command, line):
+    write_run("grid", 1.0, env="MiniGrid-MemoryS11-v0")
+    write_run("other", 1.0, mem_len=32, seed=5)
+    write_run("young", 1.0, n_rows=1)
+    write_evaluation(write_run("damaged", 1.0), None)
+    assert main(["lengths", *command]) == 2
+    error = capsys.readouterr().err
+    assert line in error
+    assert len(error.strip().splitlines()) == 1
+    assert not Path("analysis_output").exists()
