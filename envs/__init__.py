@@ -1,4 +1,4 @@
-"""Environments: a name leads to its suite, the suite to a vector environment of images.
+"""Environments: a name leads to its suite, the suite to a vector environment.
 
 Every suite is a module of this package with two functions:
 
@@ -11,10 +11,12 @@ whole where those of `make` cannot. A vector environment
 that can be drawn has Gymnasium's `render_mode` "rgb_array", and `render` returns a picture
 [H, W, 3] of each.
 
-Its environments show uint8 images, channel first, take discrete actions and restart an ended
-episode within the step that ends it (Gymnasium's SAME_STEP autoreset). An environment that can
-say where it stands has `state_dict()`, or None if just now it cannot, and `load_state_dict(state)`:
-a run in it resumes to the bit. Where one has not, a resumed run begins new episodes.
+Its environments show vectors, or uint8 images, channel first, take discrete actions and restart an
+ended episode within the step that ends it (Gymnasium's SAME_STEP autoreset). Where episodes
+succeed or fail, `has_success` is true and info has "success" [N] when one ended. An environment
+that can say where it stands has `state_dict()`, or None if just now it cannot, and
+`load_state_dict(state)`: a run in it resumes to the bit. Where one has not, a resumed run begins
+new episodes.
 """
 
 import importlib
@@ -39,6 +41,10 @@ SUITES = {
     "MiniGrid-": Suite("envs.minigrid"),
     "MiniWorld-": Suite("envs.miniworld"),
     "RandomMaze-v0": Suite("envs.random_maze", scale_rewards=False),
+    "TMazePassive-v0": Suite("envs.t_maze", scale_rewards=False),
+    "TMazeActive-v0": Suite("envs.t_maze", scale_rewards=False),
+    "VisualMatch-v0": Suite("envs.visual_match", scale_rewards=False),
+    "KeyToDoor-v0": Suite("envs.key_to_door", scale_rewards=False),
     "ContinuousRecognition-v0": Suite("envs.continuous_recognition"),
     "psychlab_": Suite("envs.psychlab"),
     "caveflyer": Suite("envs.procgen"),

@@ -11,11 +11,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 
-def final_observations(images: np.ndarray, rows: Iterable[int]) -> np.ndarray:
-    """Return Gymnasium's `final_obs`: the given rows' images, None elsewhere.  [N] of objects."""
-    final = np.full(len(images), None, dtype=object)
+def final_observations(shown: np.ndarray, rows: Iterable[int]) -> np.ndarray:
+    """Return Gymnasium's `final_obs`: what the given rows show, None elsewhere.  [N] of objects."""
+    final = np.full(len(shown), None, dtype=object)
     for row in rows:
-        final[row] = images[row].copy()
+        final[row] = shown[row].copy()
     return final
 
 
@@ -29,16 +29,31 @@ class NumpyVectorEnv(VectorEnv):
     Args:
         n_envs: Number of environments.
         seed: Seeds the environments until `reset` is given another.
-        image_shape: (C, H, W).
+        image_shape: (C, H, W), where an environment shows uint8 images.
         n_actions: Number of discrete actions.
+        observation_space: Of one environment, where it shows anything else.
+
+    Attributes:
+        has_success: Whether an episode succeeds or fails, which `succeeded` tells then.
     """
 
+    has_success = False
+
     def __init__(
-        self, n_envs: int, seed: int, image_shape: tuple[int, int, int], n_actions: int
+        self,
+        n_envs: int,
+        seed: int,
+        image_shape: tuple[int, int, int] | None = None,
+        n_actions: int = 2,
+        observation_space: gymnasium.spaces.Box | None = None,
     ) -> None:
+        if (image_shape is None) == (observation_space is None):
+            raise TypeError("give either image_shape or observation_space")
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.num_envs = n_envs
-        self.single_observation_space = gymnasium.spaces.Box(0, 255, image_shape, np.uint8)
+        self.single_observation_space = observation_space or gymnasium.spaces.Box(
+            0, 255, image_shape, np.uint8
+        )
         self.observation_space = batch_space(self.single_observation_space, n_envs)
         self.single_action_space = gymnasium.spaces.Discrete(n_actions)
         self.action_space = batch_space(self.single_action_space, n_envs)
@@ -55,11 +70,15 @@ class NumpyVectorEnv(VectorEnv):
 
     @abstractmethod
     def observe(self, rows: np.ndarray) -> np.ndarray:
-        """Return fresh images of the given environments: rows [R] -> [R, C, H, W]."""
+        """Return fresh observations of the given environments: rows [R] -> [R, ...]."""
 
     @abstractmethod
     def arrays(self) -> dict[str, np.ndarray]:
         """Return by name the arrays [N, ...] that together are the episodes in progress."""
+
+    def succeeded(self) -> np.ndarray:
+        """Return whether each episode has succeeded, asked for where one has just ended.  [N]"""
+        raise NotImplementedError
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -67,7 +86,7 @@ class NumpyVectorEnv(VectorEnv):
         """Begin a new episode everywhere; a seed restarts every random stream.
 
         Returns:
-            First observations [N, C, H, W], and an empty info.
+            First observations [N, ...], and an empty info.
         """
         if seed is not None:
             self._generators = self._seeded(seed)
@@ -84,20 +103,23 @@ class NumpyVectorEnv(VectorEnv):
             actions: One action per environment.  [N]
 
         Returns:
-            Observations [N, C, H, W], rewards [N], terminated [N], truncated [N], and an info
-            with `final_obs` and `_final_obs` where an episode ended.
+            Observations [N, ...], rewards [N], terminated [N], truncated [N], and where an episode
+            ended an info with `final_obs` and, where there is such a thing, `success` [N], valid
+            where the masks `_final_obs` and `_success` are true.
         """
         rewards, terminated, truncated = self.advance(np.asarray(actions))
-        images = self.observe(self._rows)
+        shown = self.observe(self._rows)
         ended = terminated | truncated
         if not ended.any():
-            return images, rewards, terminated, truncated, {}
+            return shown, rewards, terminated, truncated, {}
         rows = np.flatnonzero(ended)
-        info = {"final_obs": final_observations(images, rows), "_final_obs": ended}
+        info = {"final_obs": final_observations(shown, rows), "_final_obs": ended}
+        if self.has_success:
+            info |= {"success": self.succeeded() & ended, "_success": ended}
         for row in rows.tolist():
             self.begin(row, self._generators[row])
-        images[rows] = self.observe(rows)
-        return images, rewards, terminated, truncated, info
+        shown[rows] = self.observe(rows)
+        return shown, rewards, terminated, truncated, info
 
     def state_dict(self) -> dict[str, Any]:
         """Return the episodes in progress and the random streams, as tensors and plain types."""

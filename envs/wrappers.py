@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
@@ -9,9 +10,23 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 class EpisodeStatistics(RecordEpisodeStatistics):
     """Raw return and length of every episode that ends, as Gymnasium records them.
 
-    Where an episode ended, info["episode"] holds "r" [N] and "l" [N], valid where the mask
-    info["_episode"] [N] is true.
+    Where an episode ended, info["episode"] holds "r" [N] and "l" [N], and where the environment
+    says so "success" [N], valid where the mask info["_episode"] [N] is true.
     """
+
+    @property
+    def has_success(self) -> bool:
+        """Whether episodes succeed or fail."""
+        return getattr(self.unwrapped, "has_success", False)
+
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Take one step everywhere and add the statistics of episodes that ended."""
+        observations, rewards, terminated, truncated, info = super().step(actions)
+        if "success" in info:
+            info["episode"]["success"] = info["success"]
+        return observations, rewards, terminated, truncated, info
 
     def state_dict(self) -> dict[str, Any]:
         """Return the running episodes, or nothing of them where the suite cannot save them."""

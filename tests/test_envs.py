@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
 
 import gymnasium
@@ -17,10 +17,13 @@ from envs import (
     action_names,
     check_env_name,
     continuous_recognition,
+    key_to_door,
     make_vector_env,
     minigrid,
     procgen,
     random_maze,
+    t_maze,
+    visual_match,
 )
 from envs.envpool_vector import pool_tasks
 from utils.errors import UserError
@@ -64,6 +67,21 @@ CASES["continuous_recognition"] = Case(
     terminates=True,
 )
 
+
+def memory_task(name: str, suite: ModuleType, time_limit: int) -> Case:
+    """Return a task of length 10."""
+
+    def make(n_envs, seed):
+        return suite.make(settings(name, n_envs), seed)
+
+    return Case(make, idle_action=0, time_limit=time_limit, terminates=True)
+
+
+CASES["t_maze_passive"] = memory_task("TMazePassive-v0", t_maze, 11)
+CASES["t_maze_active"] = memory_task("TMazeActive-v0", t_maze, 13)
+CASES["visual_match"] = memory_task("VisualMatch-v0", visual_match, 40)
+CASES["key_to_door"] = memory_task("KeyToDoor-v0", key_to_door, 35)
+
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
 
@@ -74,22 +92,25 @@ def random_actions(env, n_steps, seed=0):
 
 
 def stream(env, actions, seed=None):
-    """Return all observations of playing the actions.  [T+1, N, C, H, W]"""
+    """Return all observations of playing the actions.  [T+1, N, ...]"""
     observations = [env.reset(seed=seed)[0]]
     observations += [env.step(step)[0] for step in actions]
     return np.stack(observations)
 
 
 @every_case
-def test_images_are_channel_first_bytes_and_actions_are_discrete(case):
+def test_images_are_channel_first_bytes_vectors_are_floats_and_actions_are_discrete(case):
     env = case.make(3, 0)
-    image, actions = env.single_observation_space, env.single_action_space
-    assert isinstance(image, gymnasium.spaces.Box)
-    assert (image.dtype, image.low.min(), image.high.max()) == (np.uint8, 0, 255)
-    assert len(image.shape) == 3
-    assert image.shape[0] == 3
+    shown, actions = env.single_observation_space, env.single_action_space
+    assert isinstance(shown, gymnasium.spaces.Box)
+    if len(shown.shape) == 1:
+        assert shown.dtype == np.float32
+    else:
+        assert (shown.dtype, shown.low.min(), shown.high.max()) == (np.uint8, 0, 255)
+        assert len(shown.shape) == 3
+        assert shown.shape[0] == 3
     assert isinstance(actions, gymnasium.spaces.Discrete)
-    assert env.observation_space.shape == (3, *image.shape)
+    assert env.observation_space.shape == (3, *shown.shape)
     assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
 
 
@@ -98,8 +119,8 @@ def test_a_step_returns_what_the_spaces_promise(case):
     env = case.make(3, 0)
     first, _ = env.reset(seed=0)
     observations, rewards, terminated, truncated, _ = env.step(random_actions(env, 1)[0])
-    for images in (first, observations):
-        assert env.observation_space.contains(images)
+    for shown in (first, observations):
+        assert env.observation_space.contains(shown)
     assert rewards.shape == terminated.shape == truncated.shape == (3,)
     assert rewards.dtype in (np.float32, np.float64)
     assert terminated.dtype == truncated.dtype == bool
@@ -177,7 +198,8 @@ def test_the_last_observation_of_an_ended_episode_is_kept_beside_the_first_of_th
 
 
 def settings(env, n_envs=3):
-    return SimpleNamespace(env=env, n_envs=n_envs, stimuli=None)
+    own = {"stimuli": None, "length": 10, "door_order": "episode"}
+    return SimpleNamespace(env=env, n_envs=n_envs, **own)
 
 
 def test_a_name_leads_to_its_suite_and_statistics():
@@ -197,9 +219,10 @@ def test_a_name_leads_to_its_suite_and_statistics():
     assert n_ends > 0
 
 
-def test_only_the_random_mazes_rewards_are_not_scaled():
+def test_rewards_that_are_not_scaled_are_those_of_the_random_maze_and_the_memory_tasks():
     raw = [name for name, suite in envs.SUITES.items() if not suite.scale_rewards]
-    assert raw == ["RandomMaze-v0"]
+    tasks = ["TMazePassive-v0", "TMazeActive-v0", "VisualMatch-v0", "KeyToDoor-v0"]
+    assert raw == ["RandomMaze-v0", *tasks]
     assert envs.scales_rewards(DYNAMIC_OBSTACLES)
     assert not envs.scales_rewards("RandomMaze-v0")
 
@@ -247,6 +270,9 @@ def test_a_simulator_that_lacks_an_optional_part_is_a_users_error(monkeypatch):
         ("MiniGrid-MemoryS11-v0", 3, ["left", "right", "forward"]),
         ("RandomMaze-v0", 4, ["north", "south", "east", "west"]),
         ("ContinuousRecognition-v0", 3, ["new", "old", "2"]),
+        ("TMazeActive-v0", 4, ["right", "up", "left", "down"]),
+        ("VisualMatch-v0", 4, ["north", "south", "west", "east"]),
+        ("KeyToDoor-v0", 4, ["north", "south", "west", "east"]),
     ],
 )
 def test_actions_have_names_and_numbers_where_none_is_known(name, n_actions, expected):

@@ -1,4 +1,6 @@
 import numpy as np
+import pytest
+from gymnasium.spaces import Box
 
 from envs.numpy_vector import NumpyVectorEnv, final_observations
 
@@ -58,3 +60,39 @@ def test_final_observations_are_copies():
     images[1] = 9
     assert final[0] is None
     assert final[1].item() == 0
+
+
+class Passing(Counter):
+    """Succeeds where the last action was 1."""
+
+    has_success = True
+
+    def advance(self, actions):
+        self.right = actions == 1
+        return super().advance(actions)
+
+    def succeeded(self):
+        return self.right
+
+
+def test_success_is_told_of_the_episodes_that_ended():
+    env = Passing(3)
+    env.reset()
+    info = env.step(np.array([1, 1, 1]))[-1]
+    assert info["success"].tolist() == [True, False, False]
+    assert info["_success"].tolist() == [True, False, False]
+    info = env.step(np.array([0, 1, 0]))[-1]
+    assert info["success"].tolist() == [False, True, False]
+    assert info["_success"].tolist() == [True, True, False]
+    assert "success" not in Counter(1).step(np.zeros(1))[-1]
+
+
+def test_an_environment_shows_images_or_something_else_and_not_both():
+    space = Box(-1, 1, (2,), np.float32)
+    assert NumpyVectorEnv(1, 0, n_actions=2, observation_space=space).observation_space.shape == (
+        1,
+        2,
+    )
+    for shown in ({}, {"image_shape": (3, 9, 9), "observation_space": space}):
+        with pytest.raises(TypeError, match="either image_shape or observation_space"):
+            NumpyVectorEnv(1, 0, n_actions=2, **shown)

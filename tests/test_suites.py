@@ -18,8 +18,24 @@ TASKS = {
     "MiniWorld-Sign-v0": (3, 60, 80),
     "psychlab_continuous_recognition": (3, 80, 80),
     "ContinuousRecognition-v0": (3, 80, 80),
+    "VisualMatch-v0": (3, 5, 5),
+    "KeyToDoor-v0": (3, 5, 5),
 }
 TINY = {"device": "cpu", "n_steps": 8, "n_envs": 1, "n_rollout_steps": 8, "n_batches": 2}
+
+
+@pytest.mark.parametrize("model", ["CNN", "LSTM", "GPT"])
+@pytest.mark.parametrize("task", ["TMazePassive-v0", "TMazeActive-v0"])
+def test_an_agent_that_reads_vectors_is_trained_and_played(model, task, in_empty_folder):
+    command = [f"--var={key}={value}" for key, value in (TINY | {"env": task}).items()]
+    command += [f"--var=model={model}", "--var=length=3", "--run-id=tiny"]
+    assert main_program.main(command) == 0
+    folder = Path("experiments", model, task, "tiny")
+    assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes", "1"]) == 0
+    (recording,) = Path("episodes", task, model).glob("*.npz")
+    with np.load(recording, allow_pickle=False) as arrays:
+        assert arrays["observations"].shape == (4 if "Passive" in task else 6, 2)
+        assert arrays["observations"].dtype == np.float32
 
 
 @pytest.mark.parametrize("task", TASKS)

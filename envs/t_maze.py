@@ -1,0 +1,159 @@
+"""TMazePassive-v0, TMazeActive-v0: remember through a corridor which way to turn at its end.
+
+Passive and Active T-Maze of Ni et al. (2023, arXiv:2307.03864, section 5.1), after Bakker (2001).
+With L the length, the corridor is y = 0 and 0 <= x <= o + L; at its end (o + L) two goal cells lie
+at y = 1 and y = -1. Which of them pays is shown at x = 0 only, the first time in an episode that
+the agent is there. The passive agent begins there (o = 0), the active one a step beside it (o = 1),
+so that it has to look for itself. An episode has L + 1 + 2 * o steps.
+
+    r_t = -1 / L if x_t < t - o else 0    for t < T: a price for being behind the fastest way
+    r_T = 1 if y_T is the goal's side, else 0
+
+A perfect agent gets 1, the best without a memory 0.5 in the mean.
+"""
+
+import numpy as np
+from gymnasium.spaces import Box
+
+from envs.memory_tasks import LengthSettings
+from envs.numpy_vector import NumpyVectorEnv
+
+# By name: how many steps beside the oracle (x = 0) an episode begins.
+ORACLE_DISTANCES = {"TMazePassive-v0": 0, "TMazeActive-v0": 1}
+ACTION_NAMES = ("right", "up", "left", "down")
+RIGHT, UP, LEFT, DOWN = range(4)
+READS = (LengthSettings,)
+
+WALL, CORRIDOR, ORACLE, GOAL, AGENT = range(5)
+COLOURS = np.array(
+    [(90, 90, 90), (224, 224, 224), (255, 200, 60), (51, 255, 51), (51, 153, 255)], dtype=np.uint8
+)
+MOST_COLUMNS = 31  # of a picture; a longer corridor is shown to scale
+
+
+def names() -> list[str]:
+    """Return the tasks of this suite."""
+    return list(ORACLE_DISTANCES)
+
+
+def make(config: LengthSettings, seed: int) -> "TMazeVectorEnv":
+    """Return `config.n_envs` mazes, environment i seeded with seed + i."""
+    return TMazeVectorEnv(config.n_envs, seed, config.length, ORACLE_DISTANCES[config.env])
+
+
+class TMazeVectorEnv(NumpyVectorEnv):
+    """Corridors that end in two cells, of which one pays.
+
+    Actions: right, up, left, down; a move off the cells does nothing. The observation is (0, goal's
+    side) at x = 0 the first time, (0, 0) in the corridor, (1, y) where it ends.  [2] float32
+
+    Args:
+        n_envs: Number of environments.
+        seed: Environment i is seeded with seed + i.
+        length: L.
+        oracle_distance: o, 0 or 1: how far from the oracle an episode begins.
+    """
+
+    has_success = True
+
+    def __init__(self, n_envs: int, seed: int, length: int, oracle_distance: int) -> None:
+        space = Box(-1, 1, (2,), np.float32)
+        super().__init__(n_envs, seed, n_actions=len(ACTION_NAMES), observation_space=space)
+        self._length, self._start = length, oracle_distance
+        self._end = oracle_distance + length
+        self.episode_length = length + 1 + 2 * oracle_distance
+        # Cells are numbered: those of the corridor by their x, then the upper and the lower goal.
+        self._xs, self._ys = coordinates(self._end)
+        self._next_cells = next_cells(self._end)
+        at_end = self._xs == self._end
+        self._looks = np.stack([at_end, self._ys], 1).astype(np.float32)
+        self._cells = np.zeros(n_envs, dtype=np.int64)
+        self._steps = np.zeros(n_envs, dtype=np.int64)
+        self._goal_sides = np.ones(n_envs, dtype=np.int64)
+        self._has_seen = np.zeros(n_envs, dtype=bool)  # the goal's side, in this episode
+        self._sees_side = np.zeros(n_envs, dtype=bool)  # now
+        self.render_mode = "rgb_array"
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Where each agent is, (x, y).  [N, 2]"""
+        return np.stack([self._xs[self._cells], self._ys[self._cells]], 1)
+
+    def begin(self, row: int, generator: np.random.Generator) -> None:
+        """Draw on which side the goal is."""
+        self.begin_with(row, self.draw(generator))
+
+    def draw(self, generator: np.random.Generator) -> int:
+        """Return a goal's side, -1 or 1: all that is random in an episode."""
+        return 2 * int(generator.integers(2)) - 1
+
+    def begin_with(self, row: int, goal_side: int) -> None:
+        """Begin an episode in environment `row` whose goal lies on a given side."""
+        self._cells[row], self._steps[row] = self._start, 0
+        self._goal_sides[row] = goal_side
+        self._has_seen[row] = self._sees_side[row] = self._start == 0
+
+    def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Move every agent and pay it: behind the schedule, or at the end."""
+        self._steps += 1
+        self._cells = self._next_cells[self._cells, actions]
+        self._sees_side = (self._cells == 0) & ~self._has_seen
+        self._has_seen |= self._sees_side
+        terminated = self._steps >= self.episode_length
+        is_behind = self._xs[self._cells] < self._steps - self._start
+        rewards = np.where(terminated, self.succeeded(), is_behind * (-1 / self._length))
+        return rewards.astype(np.float32), terminated, np.zeros_like(terminated)
+
+    def succeeded(self) -> np.ndarray:
+        """Return where the agent is on the goal's side.  [N]"""
+        return self._ys[self._cells] == self._goal_sides
+
+    def observe(self, rows: np.ndarray) -> np.ndarray:
+        """Return whether the corridor ends here, and y or the goal's side.  [R, 2]"""
+        shown = self._looks[self._cells[rows]]
+        shown[:, 1] += self._sees_side[rows] * self._goal_sides[rows]
+        return shown
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return what an episode in progress consists of."""
+        return {
+            "cells": self._cells,
+            "steps": self._steps,
+            "goal_sides": self._goal_sides,
+            "has_seen": self._has_seen,
+            "sees_side": self._sees_side,
+        }
+
+    def render(self) -> tuple[np.ndarray, ...]:
+        """Return every maze whole, a pixel a cell, in the middle of a square.  [S, S, 3] each
+
+        A corridor of more than 31 cells is drawn with 31 pixels.
+        """
+        n_columns = min(self._end + 1, MOST_COLUMNS)
+        side = max(n_columns, 3) + 2
+        middle, last = side // 2, n_columns
+        kinds = np.full((self.num_envs, side, side), WALL)
+        kinds[:, middle, 1 : last + 1] = CORRIDOR
+        kinds[:, middle, 1] = ORACLE
+        kinds[:, [middle - 1, middle + 1], last] = CORRIDOR
+        kinds[self._rows, middle - self._goal_sides, last] = GOAL
+        xs, ys = self.positions.T
+        columns = 1 + np.rint(xs * ((n_columns - 1) / self._end)).astype(int)
+        kinds[self._rows, middle - ys, columns] = AGENT
+        return tuple(COLOURS[kinds])
+
+
+def coordinates(end: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return x and y of every cell: the corridor from 0 to its end, then both goals.  [C] each"""
+    return np.append(np.arange(end + 1), [end, end]), np.append(np.zeros(end + 1, int), [1, -1])
+
+
+def next_cells(end: int) -> np.ndarray:
+    """Return the cell that each action leads to from each cell, by their numbers.  [C, 4]"""
+    upper, lower = end + 1, end + 2
+    table = np.repeat(np.arange(end + 3)[:, None], len(ACTION_NAMES), axis=1)
+    table[:end, RIGHT] += 1
+    table[1 : end + 1, LEFT] -= 1
+    table[end, [UP, DOWN]] = upper, lower
+    table[upper, DOWN] = table[lower, UP] = end
+    return table

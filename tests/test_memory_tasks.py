@@ -1,0 +1,275 @@
+"""T-Maze, Visual Match and Key-to-Door: whole episodes of the original, and our own additions."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from envs import key_to_door, t_maze, visual_match
+from envs.wrappers import EpisodeStatistics
+from tests.golden_data import GOLDEN
+
+TASKS = {
+    "TMazePassive-v0": (t_maze, "tmaze_passive"),
+    "TMazeActive-v0": (t_maze, "tmaze_active"),
+    "VisualMatch-v0": (visual_match, "visual_match"),
+    "KeyToDoor-v0": (key_to_door, "key_to_door"),
+}
+RIGHT, UP, LEFT, DOWN = range(4)
+NORTH, SOUTH, WEST, EAST = range(4)
+every_task = pytest.mark.parametrize("task", TASKS)
+both_sizes = pytest.mark.parametrize("size", ["short", "long"])
+BLUE = 2
+
+
+def make(task, n_envs, seed=0, length=10, door_order="episode"):
+    config = SimpleNamespace(env=task, n_envs=n_envs, length=length, door_order=door_order)
+    return TASKS[task][0].make(config, seed)
+
+
+def golden(task, size):
+    """Return the arrays of the original's episodes by name."""
+    with np.load(GOLDEN / "memory_rl" / f"{TASKS[task][1]}.npz") as arrays:
+        names = [name for name in arrays.files if name.startswith(f"{size}.")]
+        return {name.removeprefix(f"{size}."): arrays[name] for name in names}
+
+
+def begun(task, arrays):
+    """Return environments whose episodes have been begun from the original's draws."""
+    env = make(task, len(arrays["actions"]), length=int(arrays["length"]))
+    env.reset()
+    for row in range(env.num_envs):
+        begin(task, env, row, arrays)
+    return env
+
+
+def begin(task, env, row, arrays):
+    module = TASKS[task][0]
+    if module is t_maze:
+        env.begin_with(row, int(arrays["goal_side"][row]))
+    else:
+        drawn = (arrays[field][row] for field in module.Draws._fields)
+        env.begin_with(row, module.Draws(*drawn))
+
+
+@both_sizes
+@every_task
+def test_every_episode_of_the_original_is_replayed_exactly(task, size):
+    arrays = golden(task, size)
+    env = begun(task, arrays)
+    n_envs, n_steps = arrays["actions"].shape
+    assert env.episode_length == n_steps == arrays["episode_length"]
+    shown = env.observe(np.arange(n_envs))
+    for t in range(n_steps):
+        np.testing.assert_array_equal(shown.reshape(n_envs, -1), arrays["observations"][:, t])
+        np.testing.assert_array_equal(env.positions, arrays["positions"][:, t])
+        shown, rewards, terminated, truncated, info = env.step(arrays["actions"][:, t])
+        np.testing.assert_array_equal(rewards, arrays["rewards"][:, t].astype(np.float32))
+        np.testing.assert_array_equal(terminated, arrays["dones"][:, t])
+        assert not truncated.any()
+    last = np.stack(list(info["final_obs"])).reshape(n_envs, -1)
+    np.testing.assert_array_equal(last, arrays["observations"][:, -1])
+    at_goal = arrays["rewards"][:, -1] == 1  # the original of T-Maze does not say itself
+    np.testing.assert_array_equal(info["success"], arrays.get("success", at_goal))
+    assert set(info["success"]) == {False, True}
+
+
+@both_sizes
+@every_task
+def test_an_episode_is_the_same_where_its_neighbours_are_elsewhere_in_theirs(task, size):
+    arrays = golden(task, size)
+    env = begun(task, arrays)
+    n_steps, last = arrays["actions"].shape[1], len(arrays["actions"]) - 1
+    for t in range(3):  # all are in the middle of an episode when the last begins another
+        env.step(arrays["actions"][:, t])
+    begin(task, env, last, arrays)
+    for t in range(n_steps):
+        actions = arrays["actions"][:, (t + 3) % n_steps].copy()
+        actions[last] = arrays["actions"][last, t]
+        shown, rewards, terminated, _, info = env.step(actions)
+        assert rewards[last] == np.float32(arrays["rewards"][last, t])
+        assert terminated[last] == (t == n_steps - 1)
+        seen = info["final_obs"][last] if terminated[last] else shown[last]
+        np.testing.assert_array_equal(seen.ravel(), arrays["observations"][last, t + 1])
+
+
+@every_task
+def test_a_restored_environment_continues_to_the_bit(task, tmp_path):
+    actions = np.random.default_rng(0).integers(0, 4, (150, 5))
+    env = make(task, 5)
+    env.reset(seed=0)
+    for step in actions[:77]:
+        env.step(step)
+    torch.save(env.state_dict(), tmp_path / "state.pt")
+    expected = [env.step(step) for step in actions[77:]]
+    other = make(task, 5, seed=99)
+    other.reset()
+    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for step, (*before, told) in zip(actions[77:], expected, strict=True):
+        *after, info = other.step(step)
+        for ours, theirs in zip(after, before, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(info.get("success"), told.get("success"))
+
+
+@every_task
+def test_a_state_with_an_agent_off_the_cells_is_refused(task):
+    state = make(task, 2).state_dict()
+    state["arrays"]["cells"][:] = 10_000
+    with pytest.raises((ValueError, IndexError)):
+        make(task, 2).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "value"), [("phases", 0, 3), ("boards", (0, 2), 200), ("cells", 0, 0)]
+)
+def test_a_state_that_would_fail_only_later_is_refused(name, where, value):
+    env = make("KeyToDoor-v0", 2)
+    env.reset()
+    state = env.state_dict()
+    state["arrays"][name][where] = value
+    with pytest.raises((ValueError, IndexError)):
+        env.load_state_dict(state)
+
+
+@every_task
+def test_statistics_tell_which_episodes_succeeded(task):
+    env = EpisodeStatistics(make(task, 64, length=1))
+    assert env.has_success
+    env.reset(seed=0)
+    generator = np.random.default_rng(0)
+    for _ in range(env.unwrapped.episode_length - 1):
+        assert "success" not in env.step(generator.integers(0, 4, 64))[-1]
+    _, rewards, _, _, info = env.step(generator.integers(0, 4, 64))
+    succeeded = info["episode"]["success"]
+    assert succeeded.dtype == bool
+    if TASKS[task][0] is t_maze:
+        np.testing.assert_array_equal(succeeded, rewards == 1)
+    else:
+        assert (info["episode"]["r"][succeeded] >= 5).all()
+
+
+@pytest.mark.parametrize(("task", "n_steps"), [("TMazePassive-v0", 101), ("TMazeActive-v0", 103)])
+def test_who_remembers_the_side_gets_one_and_who_does_not_half(task, n_steps):
+    env = EpisodeStatistics(make(task, 400, length=100))
+    shown, _ = env.reset(seed=1)
+    cue = shown[:, 1].copy()
+    for t in range(n_steps):
+        if task == "TMazeActive-v0" and t == 0:
+            actions = np.full(400, LEFT)
+        else:
+            actions = np.where((shown[:, 0] == 1) & (cue != 0), np.where(cue > 0, UP, DOWN), RIGHT)
+        actions[200:] = UP if t == n_steps - 1 else RIGHT  # the other half does not look
+        shown, _, _, _, info = env.step(actions)
+        cue = np.where((shown[:, 0] == 0) & (shown[:, 1] != 0), shown[:, 1], cue)
+    assert (info["episode"]["r"][:200] == 1).all()
+    assert info["episode"]["success"][:200].all()
+    assert 0.35 < info["episode"]["r"][200:].mean() < 0.65
+
+
+def test_dawdling_costs_one_in_all():
+    env = EpisodeStatistics(make("TMazePassive-v0", 1, length=8))
+    env.reset()
+    for _ in range(9):
+        *_, info = env.step(np.array([LEFT]))
+    assert info["episode"]["r"][0] == pytest.approx(-1)
+
+
+def test_doors_are_drawn_anew_in_every_episode_or_once_per_environment():
+    def orders(env, n_episodes=8, **reset):
+        env.reset(**reset)
+        found = [env.arrays()["door_colours"].copy()]
+        for _ in range(n_episodes - 1):
+            for _ in range(env.episode_length):
+                env.step(np.zeros(env.num_envs, int))
+            found.append(env.arrays()["door_colours"].copy())
+        return np.stack(found)  # [E, N, 3]
+
+    anew = orders(make("VisualMatch-v0", 6, length=1), seed=0)
+    assert all(len(np.unique(anew[:, n], axis=0)) > 1 for n in range(6))
+    env = make("VisualMatch-v0", 6, length=1, door_order="environment")
+    once = orders(env, seed=0)
+    assert (once == once[0]).all()
+    assert len(np.unique(once[0], axis=0)) > 1
+    assert (orders(env, n_episodes=2) == once[0]).all()
+    others = orders(env, n_episodes=1, seed=50)[0]
+    assert (others != once[0]).any()
+    assert (orders(env, n_episodes=1, seed=0)[0] == once[0]).all()
+
+
+def test_the_order_of_an_environments_doors_outlasts_a_saved_state():
+    first, second = (make("VisualMatch-v0", 4, seed, 1, "environment") for seed in (0, 40))
+    first.reset()
+    second.reset()
+    order = first.arrays()["door_colours"].copy()
+    assert (second.arrays()["door_colours"] != order).any()
+    second.load_state_dict(first.state_dict())
+    for _ in range(3 * second.episode_length):
+        second.step(np.zeros(4, int))
+    np.testing.assert_array_equal(second.arrays()["door_colours"], order)
+
+
+@pytest.mark.parametrize(
+    ("door", "aside"), [(0, [WEST] * 3), (1, []), (2, [EAST] * 3)], ids=["left", "middle", "right"]
+)
+def test_the_first_door_pays_if_it_has_the_colour_of_the_sign_and_all_doors_vanish(door, aside):
+    env = make("VisualMatch-v0", 3, length=1)
+    env.reset()
+    apples, sign = np.array([[1, 1]] * 10), np.array([1, 4])
+    for row, colours in enumerate(([2, 0, 1], [1, 2, 0], [0, 1, 2])):  # blue is behind door `row`
+        env.begin_with(row, visual_match.Draws(apples, BLUE, sign, np.array(colours)))
+    for _ in range(16):
+        env.step(np.full(3, SOUTH))
+    assert all(n_coloured(picture) == 3 for picture in env.render())
+    paid = [env.step(np.full(3, move))[1] for move in [NORTH] * 3 + aside + [NORTH]]
+    assert np.sum(paid, 0).tolist() == [5 if row == door else 0 for row in range(3)]
+    assert all(n_coloured(picture) == 0 for picture in env.render())
+    again = [env.step(np.full(3, move))[1] for move in (SOUTH, NORTH)]
+    assert np.sum(again) == 0
+
+
+def n_coloured(picture):
+    """Return how many cells of a picture [H, W, 3] are red, green or blue."""
+    return int((np.sort(picture, axis=2) == (0, 0, 255)).all(2).sum())
+
+
+@pytest.mark.parametrize("task", ["VisualMatch-v0", "KeyToDoor-v0"])
+def test_a_board_is_drawn_whole_and_shows_what_the_agent_sees(task):
+    env = make(task, 4)
+    shown, _ = env.reset(seed=0)
+    generator = np.random.default_rng(0)
+    for t in range(env.episode_length):
+        for row, (picture, place) in enumerate(zip(env.render(), env.positions, strict=True)):
+            assert picture.shape == (7, 11, 3)
+            padded = np.pad(picture, ((2, 2), (2, 2), (0, 0)), constant_values=204)
+            down, across = place
+            view = padded[down : down + 5, across : across + 5].transpose(2, 0, 1)
+            np.testing.assert_array_equal(view, shown[row], err_msg=f"step {t}")
+        shown = env.step(generator.integers(0, 4, 4))[0]
+
+
+@pytest.mark.parametrize("length", [1, 10, 5000])
+@pytest.mark.parametrize("task", ["TMazePassive-v0", "TMazeActive-v0"])
+def test_a_maze_is_drawn_whole_in_a_square_of_bounded_width(task, length):
+    env = make(task, 2, length=length)
+    env.reset()
+    for row, side in enumerate((-1, 1)):
+        env.begin_with(row, side)
+    first = env.render()
+    for picture, side in zip(first, (-1, 1), strict=True):
+        assert picture.shape[0] == picture.shape[1] <= 33
+        ((y, x),) = cells_of(picture, t_maze.AGENT)
+        ((goal_y, goal_x),) = cells_of(picture, t_maze.GOAL)
+        assert goal_y - y == -side
+        assert goal_x - x == min(length, 30)
+    for _ in range(length):
+        env.step(np.full(2, RIGHT))
+    for picture, side in zip(env.render(), (-1, 1), strict=True):
+        (agent,), (goal,) = cells_of(picture, t_maze.AGENT), cells_of(picture, t_maze.GOAL)
+        assert (agent - goal).tolist() == [side, 0]
+
+
+def cells_of(picture, kind):
+    """Return where a picture [H, W, 3] has the colour of a kind.  [K, 2]"""
+    return np.argwhere((picture == t_maze.COLOURS[kind]).all(2))
