@@ -4,7 +4,6 @@ The networks of Ni et al. 2023 (arXiv:2307.03864): each input has a small embedd
 embeddings stand side by side, the action's first.
 """
 
-from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -14,24 +13,10 @@ from torch.nn import functional as F
 from models.encoders import SmallImpalaCNN
 from models.images import DistinctImages, unit_images
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
-from settings import Part, setting
+from models.off_policy_agent import OffPolicyNetworkSettings
 
 TILES = range(3, 13)  # pixels of the shorter side where each shows a tile of a grid world
 CHANNELS = (16, 32)  # of the encoder of larger images
-
-
-@dataclass(frozen=True)
-class EmbedderSettings(Part):
-    """What embedders read."""
-
-    title = "DQN and SAC: networks"
-
-    observation_embedding: int = setting(
-        "width of an embedded observation", low=1, high=16_384, default=64
-    )
-    action_embedding: int = setting(
-        "width of the embedded last action; 0: it is no input", low=0, high=16_384, default=64
-    )
 
 
 class TileEmbedder(nn.Module):
@@ -75,7 +60,7 @@ class InputEmbedder(nn.Module):
     """
 
     def __init__(
-        self, reader: ObservationReader, n_actions: int, settings: EmbedderSettings
+        self, reader: ObservationReader, n_actions: int, settings: OffPolicyNetworkSettings
     ) -> None:
         super().__init__()
         width, shape = settings.observation_embedding, reader.image_shape

@@ -6,66 +6,31 @@ with the embeddings, so that an update has nothing to unroll.
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from gymnasium.spaces import Discrete, Space
 from torch import Tensor, nn
 
-from models.agent import Agent, Memory, Sequences, Step
-from models.embedders import EmbedderSettings, InputEmbedder
+from models.agent import Memory, Sequences, Step
+from models.embedders import InputEmbedder
 from models.heads import drawn
 from models.language_memory import LanguageMemory
 from models.memories import TrainedMemory
 from models.observations import ObservationReader, Observations, Percept
-from settings import setting
+from models.off_policy_agent import (
+    Body,
+    OffPolicyAgent,
+    Running,
+    SoftAgent,
+    TwinQ,
+    ValueAgent,
+)
 
 HIDDEN_BIAS = 0.1
 LAST_LAYER_OF_Q, LAST_LAYER_OF_POLICY = 3e-3, 1e-3
-LEAST_PROBABILITY = 1e-8
-
-
-@dataclass(frozen=True)
-class OffPolicyNetworkSettings(EmbedderSettings):
-    """What the networks of DQN and SAC read."""
-
-    head_width: int = setting(
-        "width of both hidden layers of a head", low=1, high=16_384, default=256
-    )
-
-
-class Body(nn.Module, ABC):
-    """What is seen and was done, and all that is remembered → features of the heads.
-
-    Attributes:
-        width: D, of the features.
-        n_context: Past steps that must be read again after the weights have changed.
-        unrolls: Whether learning reads sequences in order.
-    """
-
-    width: int
-    n_context: int = 0
-    unrolls: bool = False
-
-    @abstractmethod
-    def initial_memory(self, n_envs: int) -> Memory:
-        """Return a memory that has seen nothing."""
-
-    @abstractmethod
-    def step(self, percept: Percept, memory: Memory) -> tuple[Tensor, Tensor]:
-        """Read one step; return features [N, D] and what replay has to keep [N, ...]."""
-
-    @abstractmethod
-    def unroll(self, sequences: Sequences) -> Tensor:
-        """Read sequences from replay, with gradients.  [T+1, B, D]"""
-
-    def memory_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of what reads the sequence."""
-        return []
 
 
 class TrainedBody(Body):
@@ -112,7 +77,7 @@ class TrainedBody(Body):
         return self.memory.unroll(embedded.unflatten(0, shape), no_starts, nothing)
 
     @torch.no_grad()
-    def refresh(self, past: Observations, running: "Running", memory: Memory) -> None:
+    def refresh(self, past: Observations, running: Running, memory: Memory) -> None:
         """Let the memory read the last steps of running episodes again."""
         starts = running.starts
         flat = past.map(lambda kind: kind.flatten(0, 1))
@@ -123,20 +88,6 @@ class TrainedBody(Body):
     def memory_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the memory."""
         return list(self.memory.parameters())
-
-
-class Running(NamedTuple):
-    """What was done in the last P steps of N running episodes.
-
-    Attributes:
-        starts: Where an episode begins; what stands before it is nothing.  [P, N] bool
-        last_actions: [P, N] int64
-        ages: Steps of its episode before the first of these.  [N] int64
-    """
-
-    starts: Tensor
-    last_actions: Tensor
-    ages: Tensor
 
 
 class FrozenBody(Body):
@@ -190,7 +141,7 @@ class Perceptron(nn.Sequential):
         self.n_out = n_out
 
 
-class OffPolicyAgent(Agent):
+class NetworkAgent(OffPolicyAgent):
     """What agents that learn from replay share: a body that acts.
 
     Args:
@@ -221,13 +172,7 @@ class OffPolicyAgent(Agent):
         return torch.zeros(percept.n_envs, 0, device=self.device)
 
     def refresh(self, past: Observations, running: Running, memory: Memory) -> None:
-        """Renew in place what the memory keeps of steps before the weights changed.
-
-        Args:
-            past: What was seen in the last P <= n_context steps.  [P, N, ...] of each kind
-            running: What was done in them.
-            memory: Of the running episodes.
-        """
+        """Let a trained memory read the last steps again; a frozen one is never stale."""
         if isinstance(self.body, TrainedBody):
             self.body.refresh(past, running, memory)
 
@@ -255,7 +200,7 @@ class OffPolicyAgent(Agent):
         return {} if self.language is None else self.language.fingerprints()
 
 
-class QAgent(OffPolicyAgent):
+class QAgent(NetworkAgent, ValueAgent):
     """Takes the action of the highest value: what DQN trains."""
 
     def __init__(self, reader: ObservationReader, body: Body, head: Perceptron) -> None:
@@ -274,19 +219,7 @@ class QAgent(OffPolicyAgent):
         return self.head(self.body.unroll(sequences))
 
 
-class TwinQ(nn.Module):
-    """Two critics of the same features (Fujimoto et al. 2018, arXiv:1802.09477)."""
-
-    def __init__(self, first: nn.Module, second: nn.Module) -> None:
-        super().__init__()
-        self.first, self.second = first, second
-
-    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what both say of every action.  [..., A] each"""
-        return self.first(features), self.second(features)
-
-
-class SacAgent(OffPolicyAgent):
+class SacAgent(NetworkAgent, SoftAgent):
     """A policy and two critics, on one body or on one each: what SAC trains.
 
     Args:
@@ -320,19 +253,6 @@ class SacAgent(OffPolicyAgent):
             both = torch.minimum(*self.critics(features))
             values = (log_probs.exp() * both).sum(-1)
         return Step(actions, context, chosen, values, log_probs)
-
-
-class Policy(NamedTuple):
-    """Probabilities of all actions and their logarithms, these of 1e-8 at least.  [..., A] each"""
-
-    probs: Tensor
-    log_probs: Tensor
-
-    @classmethod
-    def of(cls, logits: Tensor) -> "Policy":
-        """Return the policy of logits [..., A]."""
-        probs = logits.softmax(-1)
-        return cls(probs, probs.clamp(min=LEAST_PROBABILITY).log())
 
 
 BodyOf = Callable[[InputEmbedder], Body]

@@ -11,12 +11,11 @@ from models.observations import ObservationBatch, ObservationReader, Observation
 from models.off_policy import (
     InputEmbedder,
     Perceptron,
-    Policy,
     QAgent,
     SacAgent,
     TrainedBody,
-    TwinQ,
 )
+from models.off_policy_agent import Policy, TwinQ
 from tests import golden_data
 from tests.agents import small_config
 from trainers.dqn import DQN

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from models.agent import Sequences, Step
-from models.off_policy import OffPolicyAgent, QAgent
+from models.off_policy_agent import OffPolicyAgent, ValueAgent
 from settings import Part, setting
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
 from trainers.ranks import Ranks
@@ -55,7 +55,7 @@ class DQN(OffPolicyLearner):
         self, config: DqnSettings, agent: OffPolicyAgent, ranks: Ranks | None = None
     ) -> None:
         super().__init__(config, agent, ranks)
-        self.settings, self.online = config, cast(QAgent, agent)
+        self.settings, self.online = config, cast(ValueAgent, agent)
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, fused=True)

@@ -16,9 +16,8 @@ from gymnasium.spaces import Space
 from torch import Tensor
 
 from models.agent import Agent, Memory, Sequences, Step
-from models.images import ImageBatch
 from models.observations import ObservationBatch, Observations, Percept
-from models.off_policy import OffPolicyAgent, OffPolicyNetworkSettings, Running
+from models.off_policy_agent import OffPolicyAgent, OffPolicyNetworkSettings, Running
 from settings import Part, setting
 from trainers.guards import NotFiniteError
 from trainers.learner import Transition
@@ -349,11 +348,10 @@ class OffPolicyLearner(ABC):
         shown = percept.observations.map(
             lambda kind: torch.randint(256, (n_seen, *kind.shape[1:]), device=device).to(kind)
         )
-        images = None if shown.images is None else ImageBatch.of(shown.images)
         starts = torch.zeros(n_steps + 1, n_sequences, dtype=torch.bool, device=device)
         zeros = torch.zeros(n_steps, n_sequences, device=device)
         return Sequences(
-            ObservationBatch(images, shown.vectors, shown.text),
+            ObservationBatch.of(shown),
             starts,
             starts.long(),
             torch.zeros(*starts.shape, *context.shape[1:], device=device),

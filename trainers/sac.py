@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from models.agent import Sequences
-from models.off_policy import OffPolicyAgent, Policy, SacAgent
+from models.off_policy_agent import OffPolicyAgent, Policy, SoftAgent
 from settings import Part, setting
 from trainers.dqn import mean_norm
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
@@ -74,7 +74,7 @@ class SAC(OffPolicyLearner):
         self, config: SacSettings, agent: OffPolicyAgent, ranks: Ranks | None = None
     ) -> None:
         super().__init__(config, agent, ranks)
-        self.settings, self.online = config, cast(SacAgent, agent)
+        self.settings, self.online = config, cast(SoftAgent, agent)
         self.target = copy.deepcopy(self._critic).requires_grad_(False)
         self.log_temperature = torch.zeros((), device=agent.device, requires_grad=True)
         rate, groups = config.learning_rate, self._parameters()

@@ -7,7 +7,7 @@ step after.
 import torch
 from torch import Tensor, nn
 
-from models.off_policy import Policy
+from models.off_policy_agent import Policy
 
 
 def double_q_targets(
