@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from models.agent import Sequences
 from models.off_policy_agent import OffPolicyAgent, Policy, SoftAgent
 from settings import Part, setting
-from trainers.dqn import mean_norm
+from trainers.dqn import mean_norms
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
 from trainers.ranks import Ranks
 from trainers.saved_state import check_like, check_optimizer
@@ -102,7 +102,7 @@ class SAC(OffPolicyLearner):
         follow(self.target, self._critic, self.settings.tau)
         alpha = torch.as_tensor(self.temperature, device=self.online.device)
         logged |= {"entropy": entropy, "temperature": alpha}
-        return {f"train/{name}": logged[name].detach() for name in LOGGED}
+        return {f"train/{name}": logged[name].detach() for name in LOGGED if name in logged}
 
     def losses_of(self, sequences: Sequences) -> None:
         """Compute the gradient of the critics, which no parameter gets to know."""
@@ -145,11 +145,13 @@ class SAC(OffPolicyLearner):
         optimizer.zero_grad()
         (0.5 * sum(losses) + actor_loss).backward()
         agent = self.online
-        logged = {
-            "critic_grad_norm": mean_norm(list(agent.critics.first.parameters())),
-            "actor_grad_norm": mean_norm(list(agent.policy.parameters())),
-            "memory_grad_norm": mean_norm(agent.body.memory_parameters()),
-        }
+        logged = mean_norms(
+            {
+                "critic_grad_norm": list(agent.critics.first.parameters()),
+                "actor_grad_norm": list(agent.policy.parameters()),
+                "memory_grad_norm": agent.body.memory_parameters(),
+            }
+        )
         optimizer.step()
         return logged | values | {"actor_loss": actor_loss}, entropy
 
@@ -158,8 +160,7 @@ class SAC(OffPolicyLearner):
         losses, values = self._critic_losses(sequences, self._view(sequences))
         self.optimizers["critic"].zero_grad()
         cast(Tensor, sum(losses)).backward()
-        critic = self._critic
-        critic_norm = mean_norm(list(critic.parameters()))
+        critic_norm = mean_norms({"critic_grad_norm": list(self._critic.parameters())})
         self.optimizers["critic"].step()
 
         actor_loss, entropy = self._actor_loss(sequences, self._view(sequences))
@@ -168,12 +169,9 @@ class SAC(OffPolicyLearner):
         for parameter, gradient in zip(group, gradients, strict=True):
             parameter.grad = gradient
         self.optimizers["actor"].step()
-        logged = {
-            "critic_grad_norm": critic_norm,
-            "actor_grad_norm": mean_norm(group),
-            "memory_grad_norm": mean_norm(self.online.body.memory_parameters()),
-        }
-        return logged | values | {"actor_loss": actor_loss}, entropy
+        memory = self.online.body.memory_parameters()
+        logged = mean_norms({"actor_grad_norm": group, "memory_grad_norm": memory})
+        return critic_norm | logged | values | {"actor_loss": actor_loss}, entropy
 
     def _view(self, sequences: Sequences) -> _View:
         """Let bodies read the sequences."""
