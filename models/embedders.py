@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.encoders import SmallImpalaCNN
-from models.images import DistinctImages, unit_images
+from models.image_hash import first_rows
+from models.images import DistinctImages, Features, unit_images
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
 from models.off_policy_agent import OffPolicyNetworkSettings
 
@@ -64,6 +65,7 @@ class InputEmbedder(nn.Module):
     ) -> None:
         super().__init__()
         width, shape = settings.observation_embedding, reader.image_shape
+        self.n_actions = n_actions
         self.images: TileEmbedder | SmallImpalaCNN | None = None
         if shape is not None and min(shape[1:]) in TILES:
             self.images = TileEmbedder(shape, width)
@@ -81,27 +83,41 @@ class InputEmbedder(nn.Module):
         images = None
         if self.images is not None:
             images = self.images.of_pixels(unit_images(cast(Tensor, shown.images)))
-        return self._joined(percept.last_actions, percept.starts, images, shown.vectors)
+        actions = percept.last_actions.masked_fill(percept.starts, self.n_actions)
+        return self._joined(actions, images, shown.vectors)
 
-    def forward(
-        self, observations: ObservationBatch, last_actions: Tensor, starts: Tensor
-    ) -> Tensor:
-        """Return the embeddings of B' observations, equal images being embedded once.  [B', F]"""
+    def forward(self, observations: ObservationBatch, last_actions: Tensor) -> Features:
+        """Return the embeddings of B' steps, equal ones once.
+
+        Args:
+            observations: B' of them.
+            last_actions: What was done before each; A, the number of actions, where an episode
+                begins.  [B'] int64
+        """
+        equal = observations.equals()
+        if equal is None:
+            return Features(self._embedded(observations, last_actions))
+        inputs = equal[1]
+        if self.actions is not None:
+            inputs = inputs * (self.actions.in_features + 1) + last_actions
+        firsts, row_of = first_rows(inputs)
+        return Features(self._embedded(observations.select(firsts), last_actions[firsts]), row_of)
+
+    def _embedded(self, observations: ObservationBatch, last_actions: Tensor) -> Tensor:
         images = None
         if self.images is not None:
             assert observations.images is not None, "the embedder was chosen for images"
             images = observations.images.each(self.images.of_distinct).each()
-        return self._joined(last_actions, starts, images, observations.vectors)
+        return self._joined(last_actions, images, observations.vectors)
 
     def _joined(
-        self, last_actions: Tensor, starts: Tensor, images: Tensor | None, vectors: Tensor | None
+        self, last_actions: Tensor, images: Tensor | None, vectors: Tensor | None
     ) -> Tensor:
         parts = []
         if self.actions is not None:
             nothing = self.actions.weight.new_zeros(1, self.actions.out_features)
             table = torch.cat((self.actions.weight.T, nothing)) + self.actions.bias  # [A+1, E]
-            rows = last_actions.masked_fill(starts, len(table) - 1)
-            parts.append(F.embedding(rows, F.relu(table)))
+            parts.append(F.embedding(last_actions, F.relu(table)))
         if images is not None:
             parts.append(images)
         if self.vectors is not None:

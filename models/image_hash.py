@@ -49,6 +49,11 @@ def first_occurrences(hashes: Tensor) -> tuple[Tensor, Tensor]:
     return firsts, number_of
 
 
+def first_rows(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where each of P different numbers is first [P], and which each of B is [B]."""
+    return _first_rows(*numbers.unique(return_inverse=True))
+
+
 def _first_rows(different: Tensor, number_of: Tensor) -> tuple[Tensor, Tensor]:
     """Return the first of B rows that has each of P numbers [P], and the numbers [B]."""
     places = torch.arange(len(number_of), device=number_of.device)

@@ -68,6 +68,10 @@ class ImageBatch:
         """Return some of the images, given their numbers in this batch.  [B'] int64"""
         return ImageBatch(self._pool, self._number_of[rows])
 
+    def numbers(self) -> Tensor | None:
+        """Return a number for each image that equal ones share [B]; None on a GPU."""
+        return None if self._pool.on_gpu else self._number_of
+
     def pixels(self) -> Tensor:
         """Return the images themselves.  [B, C, H, W] uint8"""
         return self._pool.select(self._number_of).images

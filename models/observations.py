@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from models.image_hash import first_occurrences, first_rows, image_hashes
 from models.images import ImageBatch
 from utils.errors import UserError
 
@@ -59,6 +60,22 @@ class ObservationBatch(NamedTuple):
         images = None if self.images is None else self.images[rows]
         vectors = None if self.vectors is None else self.vectors[rows]
         return ObservationBatch(images, vectors, None if self.text is None else self.text[rows])
+
+    def equals(self) -> tuple[Tensor, Tensor] | None:
+        """Return where each of U different observations is first [U], and which each is [B].
+
+        None on a GPU, where counting would make the host wait.
+        """
+        kinds = (self.vectors, self.text)
+        if any(kind is not None and kind.is_cuda for kind in kinds):
+            return None
+        numbers = None if self.images is None else self.images.numbers()
+        for kind in kinds:
+            if kind is not None:
+                bits = kind.contiguous().view(torch.uint8).flatten(1)
+                _, own = first_occurrences(image_hashes(bits))
+                numbers = own if numbers is None else numbers * len(own) + own
+        return None if numbers is None else first_rows(numbers)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the kinds there are by name, [B, ...] each."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from models.agent import Memory, Sequences, Step
 from models.embedders import InputEmbedder
 from models.heads import drawn
+from models.images import Features
 from models.language_memory import LanguageMemory
 from models.memories import TrainedMemory
 from models.observations import ObservationReader, Observations, Percept
@@ -65,16 +66,10 @@ class TrainedBody(Body):
         remembered = self.memory.step(embedded, memory, percept.starts)
         return remembered, remembered[:, :0]
 
-    def unroll(self, sequences: Sequences) -> Tensor:
+    def unroll(self, sequences: Sequences) -> Features:
         """Read sequences, each from a memory that has seen nothing."""
-        starts, shape = sequences.starts, sequences.starts.shape
-        embedded = self.embedder(
-            sequences.observations, sequences.last_actions.flatten(), starts.flatten()
-        )
-        nothing = self.memory.context(self.memory.initial(shape[1]), torch.ones_like(starts[0]))
-        # They begin at their first step and nowhere else; what follows an end does not count.
-        no_starts = torch.zeros(shape, dtype=torch.bool)
-        return self.memory.unroll(embedded.unflatten(0, shape), no_starts, nothing)
+        embedded = self.embedder(sequences.observations, _inputs(sequences, self.embedder))
+        return self.memory.unroll_from_nothing(embedded, sequences.starts.shape)
 
     @torch.no_grad()
     def refresh(self, past: Observations, running: Running, memory: Memory) -> None:
@@ -107,13 +102,10 @@ class FrozenBody(Body):
         hidden = self.language.step(percept, memory)
         return torch.cat((hidden, self.embedder.step(percept)), dim=-1), hidden
 
-    def unroll(self, sequences: Sequences) -> Tensor:
+    def unroll(self, sequences: Sequences) -> Features:
         """Join what was kept with the embeddings of each step."""
-        shape = sequences.starts.shape
-        embedded = self.embedder(
-            sequences.observations, sequences.last_actions.flatten(), sequences.starts.flatten()
-        )
-        return torch.cat((sequences.context, embedded.unflatten(0, shape)), dim=-1)
+        embedded = self.embedder(sequences.observations, _inputs(sequences, self.embedder))
+        return Features(torch.cat((sequences.context.flatten(0, 1), embedded.each()), dim=-1))
 
 
 class Perceptron(nn.Sequential):
@@ -216,7 +208,8 @@ class QAgent(NetworkAgent, ValueAgent):
 
     def values(self, sequences: Sequences) -> Tensor:
         """Return the value of every action at every step.  [T+1, B, A]"""
-        return self.head(self.body.unroll(sequences))
+        values = self.body.unroll(sequences).map(self.head).each()
+        return values.unflatten(0, sequences.starts.shape)
 
 
 class SacAgent(NetworkAgent, SoftAgent):
@@ -283,6 +276,11 @@ def build_sac_agent(config: Any, spaces: tuple[Space, Discrete], body_of: BodyOf
     critics = TwinQ(*(Perceptron(body.width, hidden, n_actions, LAST_LAYER_OF_Q) for _ in range(2)))
     policy = Perceptron(body.width, hidden, n_actions, LAST_LAYER_OF_POLICY)
     return SacAgent(reader, body, policy, critics, critic_body)
+
+
+def _inputs(sequences: Sequences, embedder: InputEmbedder) -> Tensor:
+    """Return the last actions as an embedder is told them.  [(T+1)*B]"""
+    return sequences.last_actions.masked_fill(sequences.starts, embedder.n_actions).flatten()
 
 
 def _around_zero(limit: float) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from models.agent import Agent, Memory, Sequences
+from models.images import Features
 from models.observations import Observations, Percept
 from settings import Part, setting
 
@@ -66,8 +67,8 @@ class Body(nn.Module, ABC):
         """Read one step; return features [N, D] and what replay has to keep [N, ...]."""
 
     @abstractmethod
-    def unroll(self, sequences: Sequences) -> Tensor:
-        """Read sequences from replay, with gradients.  [T+1, B, D]"""
+    def unroll(self, sequences: Sequences) -> Features:
+        """Read sequences from replay, with gradients; the features of (T+1)*B steps."""
 
     def memory_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of what reads the sequence."""

@@ -71,6 +71,7 @@ def test_the_trainers_know_agents_only_by_their_interface():
     for path in sorted((ROOT / "trainers").glob("*.py")):
         assert {name for name in imports(path) if name.startswith("models")} <= {
             "models.agent",
+            "models.images",
             "models.off_policy_agent",
             "models.observations",
         }

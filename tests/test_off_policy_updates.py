@@ -192,7 +192,8 @@ def test_values_and_targets_of_dqn_are_the_originals(name):
     learner, sequences = learner_of(name, arrays), sequences_of(arrays)
     forward = golden_data.under(arrays, "forward.")
     online, target = learner.online.values(sequences), learner.target.values(sequences)
-    assert_near(learner.agent.body.unroll(sequences), forward["hidden"])
+    hidden = learner.agent.body.unroll(sequences).each().view_as(forward["hidden"])
+    assert_near(hidden, forward["hidden"])
     assert_near(online, forward["q"])
     assert_near(target, forward["q_target"])
     gamma = learner.config.gamma
@@ -204,17 +205,16 @@ def test_values_and_targets_of_dqn_are_the_originals(name):
 def test_policy_critics_and_targets_of_sac_are_the_originals(name):
     arrays = load(name)
     learner, sequences = learner_of(name, arrays), sequences_of(arrays)
-    forward, agent = golden_data.under(arrays, "forward."), learner.online
+    forward = golden_data.under(arrays, "forward.")
     view = learner._view(sequences)
-    policy = Policy.of(agent.policy(view.policy))
+    policy = Policy.of(view.logits)
     assert_near(policy.probs, forward["probabilities"])
     assert_near(policy.log_probs, forward["log_probs"])
-    for found, key in zip(agent.critics(view.critics), ("q1", "q2"), strict=True):
+    for found, key in zip(view.values, ("q1", "q2"), strict=True):
         assert_near(found, forward[key])
-    target_critics = learner.target.critics(view.following)
-    for found, key in zip(target_critics, ("q1_target", "q2_target"), strict=True):
-        assert_near(found, forward[key][1:])
-    following = (Policy(*(part[1:] for part in policy)), *target_critics)
+    for found, key in zip(view.targets, ("q1_target", "q2_target"), strict=True):
+        assert_near(found, forward[key])
+    following = (Policy(*(part[1:] for part in policy)), *(each[1:] for each in view.targets))
     alpha, gamma = learner.temperature, learner.config.gamma
     targets = soft_targets(sequences.rewards, sequences.terminated, following, alpha, gamma)
     assert_near(targets, forward["targets"])

@@ -88,12 +88,10 @@ class DQN(OffPolicyLearner):
         loss, chosen = self._loss(sequences)
         self.optimizer.zero_grad()
         loss.backward()
-        norms = mean_norms(
-            {
-                "train/critic_grad_norm": self.parameters,
-                "train/critic_memory_grad_norm": self.online.body.memory_parameters(),
-            }
-        )
+        norms = {
+            "train/critic_grad_norm": mean_norm(self.parameters),
+            "train/critic_memory_grad_norm": mean_norm(self.online.body.memory_parameters()),
+        }
         self.optimizer.step()
         follow(self.target, self.online, self.settings.tau)
         q_mean = masked_mean(chosen.detach(), sequences.mask)
@@ -135,14 +133,9 @@ class DQN(OffPolicyLearner):
         return masked_mean((chosen - targets) ** 2, sequences.mask), chosen
 
 
-def mean_norms(groups: dict[str, list[nn.Parameter]]) -> dict[str, Tensor]:
-    """Return the mean over each group's parameter tensors of the norm of each one's gradient.
-
-    A group without gradients, such as the parameters of no memory, has none.
-    """
-    found = {}
-    for name, parameters in groups.items():
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        if gradients:
-            found[name] = torch.stack(torch._foreach_norm(gradients)).mean()
-    return found
+def mean_norm(parameters: list[nn.Parameter]) -> Tensor:
+    """Return the mean over parameter tensors of the norm of each one's gradient; of none, 0."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients:
+        return torch.zeros(())
+    return torch.stack(torch._foreach_norm(gradients)).mean()

@@ -293,7 +293,8 @@ class OffPolicyLearner(ABC):
         if not logged:
             return
         names = list(logged[0])
-        table = torch.stack([torch.stack([row[name] for name in names]) for row in logged])
+        device = self.agent.device  # where a gradient that there is not has no place
+        table = torch.stack([torch.stack([row[n].to(device) for n in names]) for row in logged])
         for name, total in zip(names, table.double().sum(0).tolist(), strict=True):
             self._sums[name] = self._sums.get(name, 0.0) + total
         self._n_summed += len(logged)
@@ -312,7 +313,9 @@ class OffPolicyLearner(ABC):
             episode = self._episode(env, following.observations, context)
             if self.replay is None:
                 capacity = n_rows_wanted(self.config, episode.length)
-                self.replay = Replay(capacity, self.config.context_length, episode)
+                self.replay = Replay(
+                    capacity, self.config.context_length, episode, self.agent.device
+                )
             self.replay.add(episode)
             if self.is_warming_up:
                 self.longest = max(self.longest, episode.length)
@@ -390,7 +393,8 @@ class OffPolicyLearner(ABC):
         check_like(state, {"files": state["files"], "capacity": 0, "n_written": 0}, "replay")
         if self.config.replay_capacity not in (None, state["capacity"]):
             raise ValueError(f"replay: {state['capacity']} rows, not {self.config.replay_capacity}")
-        replay = Replay(state["capacity"], self.config.context_length, example)
+        settings = state["capacity"], self.config.context_length
+        replay = Replay(*settings, example, self.agent.device)
         replay.load(self._folder, state["files"], state["n_written"])
         actions = replay.rows["actions"]
         if actions.min() < 0 or actions.max() >= self.agent.n_actions:

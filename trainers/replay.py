@@ -80,14 +80,22 @@ class Replay:
         capacity: Rows.
         context_length: Steps of the sequences to be drawn; -1 for whole episodes.
         example: An episode, for the shapes.
+        device: Where sequences are wanted.
 
     Attributes:
         n_written: Rows written since the beginning, of which the last `capacity` are here.
         rows: By name, [capacity, ...] each.
     """
 
-    def __init__(self, capacity: int, context_length: int, example: EpisodeSteps) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        context_length: int,
+        example: EpisodeSteps,
+        device: torch.device | str = "cpu",
+    ) -> None:
         self.capacity, self.context_length, self.n_written = capacity, context_length, 0
+        self.device = device
         # Memory that was not written yet is not taken from the machine either.
         self.rows = {
             name: torch.zeros(capacity, *row.shape[1:], dtype=row.dtype)
@@ -140,16 +148,17 @@ class Replay:
         actions = rows["actions"][at[:-1]].long()
         first = torch.zeros_like(at, dtype=torch.bool)
         first[0] = True
-        return Sequences(
-            observations=ObservationBatch.of(Observations(**kinds)),
-            starts=first,
-            last_actions=torch.cat((torch.zeros_like(actions[:1]), actions)),
-            context=rows["context"][at],
-            actions=actions,
-            rewards=rows["rewards"][at[:-1]],
-            terminated=rows["terminated"][at[:-1]].float(),
-            mask=(torch.arange(n_steps)[:, None] < remaining).float(),
+        others = (
+            first,
+            torch.cat((torch.zeros_like(actions[:1]), actions)),
+            rows["context"][at],
+            actions,
+            rows["rewards"][at[:-1]],
+            rows["terminated"][at[:-1]].float(),
+            (torch.arange(n_steps)[:, None] < remaining).float(),
         )
+        shown = Observations(**kinds).map(lambda kind: kind.to(self.device))
+        return Sequences(ObservationBatch.of(shown), *(each.to(self.device) for each in others))
 
     def save_new(self, folder: Path, saved: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Write the rows that no file has yet, and return which files now hold all there is.

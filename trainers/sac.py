@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from models.agent import Sequences
+from models.images import Features
 from models.off_policy_agent import OffPolicyAgent, Policy, SoftAgent
 from settings import Part, setting
-from trainers.dqn import mean_norms
+from trainers.dqn import mean_norm
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
 from trainers.ranks import Ranks
 from trainers.saved_state import check_like, check_optimizer
@@ -53,11 +54,17 @@ class SacSettings(OffPolicySettings):
 
 
 class _View(NamedTuple):
-    """What a gradient step looks at: features of policy and critics at every step."""
+    """What networks say of every step of a batch.  [T+1, B, A] each
 
-    policy: Tensor  # [T+1, B, D]
-    critics: Tensor  # [T+1, B, D]
-    following: Tensor  # of the target critics, [T, B, D]
+    Attributes:
+        logits: Of the policy.
+        values: Of both critics.
+        targets: Of both target critics, without gradients.
+    """
+
+    logits: Tensor
+    values: tuple[Tensor, Tensor]
+    targets: tuple[Tensor, Tensor]
 
 
 class SAC(OffPolicyLearner):
@@ -102,7 +109,7 @@ class SAC(OffPolicyLearner):
         follow(self.target, self._critic, self.settings.tau)
         alpha = torch.as_tensor(self.temperature, device=self.online.device)
         logged |= {"entropy": entropy, "temperature": alpha}
-        return {f"train/{name}": logged[name].detach() for name in LOGGED if name in logged}
+        return {f"train/{name}": logged[name].detach() for name in LOGGED}
 
     def losses_of(self, sequences: Sequences) -> None:
         """Compute the gradient of the critics, which no parameter gets to know."""
@@ -145,59 +152,67 @@ class SAC(OffPolicyLearner):
         optimizer.zero_grad()
         (0.5 * sum(losses) + actor_loss).backward()
         agent = self.online
-        logged = mean_norms(
-            {
-                "critic_grad_norm": list(agent.critics.first.parameters()),
-                "actor_grad_norm": list(agent.policy.parameters()),
-                "memory_grad_norm": agent.body.memory_parameters(),
-            }
-        )
+        logged = {
+            "critic_grad_norm": mean_norm(list(agent.critics.first.parameters())),
+            "actor_grad_norm": mean_norm(list(agent.policy.parameters())),
+            "memory_grad_norm": mean_norm(agent.body.memory_parameters()),
+        }
         optimizer.step()
         return logged | values | {"actor_loss": actor_loss}, entropy
 
     def _learn_apart(self, sequences: Sequences) -> tuple[dict[str, Tensor], Tensor]:
         """The critics' step first; the policy then turns to what they say after it."""
-        losses, values = self._critic_losses(sequences, self._view(sequences))
+        view = self._view(sequences)
+        losses, logged = self._critic_losses(sequences, view)
+        critic = list(self._critic.parameters())
         self.optimizers["critic"].zero_grad()
         cast(Tensor, sum(losses)).backward()
-        critic_norm = mean_norms({"critic_grad_norm": list(self._critic.parameters())})
+        logged["critic_grad_norm"] = mean_norm(critic)
         self.optimizers["critic"].step()
 
-        actor_loss, entropy = self._actor_loss(sequences, self._view(sequences))
-        group = self._parameters()["actor"]
-        gradients = torch.autograd.grad(actor_loss, group, allow_unused=True)
-        for parameter, gradient in zip(group, gradients, strict=True):
-            parameter.grad = gradient
+        with torch.no_grad():
+            view = view._replace(values=self._critics_say(sequences))
+        actor_loss, entropy = self._actor_loss(sequences, view)
+        self.optimizers["actor"].zero_grad()
+        actor_loss.backward()
+        logged["actor_grad_norm"] = mean_norm(self._parameters()["actor"])
+        logged["memory_grad_norm"] = mean_norm(self.online.body.memory_parameters())
         self.optimizers["actor"].step()
-        memory = self.online.body.memory_parameters()
-        logged = mean_norms({"actor_grad_norm": group, "memory_grad_norm": memory})
-        return critic_norm | logged | values | {"actor_loss": actor_loss}, entropy
+        return logged | {"actor_loss": actor_loss}, entropy
 
     def _view(self, sequences: Sequences) -> _View:
-        """Let bodies read the sequences."""
-        agent = self.online
+        """Let all networks read the sequences, each once."""
+        agent, shape = self.online, sequences.starts.shape
         features = agent.body.unroll(sequences)
+        logits = features.map(agent.policy).each().unflatten(0, shape)
         if agent.critic_body is None:
-            # Only the heads have targets: these see the present features, without gradients.
-            return _View(features, features, features[1:].detach())
-        with torch.no_grad():
-            following = self.target.body.unroll(sequences)[1:]
-        return _View(features, agent.critic_body.unroll(sequences), following)
+            # Only the heads have targets: these see the present features.
+            values = _said(agent.critics, features, shape)
+            with torch.no_grad():
+                targets = _said(self.target.critics, features, shape)
+        else:
+            values = self._critics_say(sequences)
+            with torch.no_grad():
+                targets = _said(self.target.critics, self.target.body.unroll(sequences), shape)
+        return _View(logits, values, targets)
+
+    def _critics_say(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
+        """Return the values of critics with a body of their own."""
+        body = self.online.critic_body
+        assert body is not None, "these critics do not share the policy's body"
+        return _said(self.online.critics, body.unroll(sequences), sequences.starts.shape)
 
     def _critic_losses(
         self, sequences: Sequences, view: _View
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Return both critics' losses, and what to log of them."""
-        with torch.no_grad():
-            policy = Policy.of(self.online.policy(view.policy[1:]))
-            following = (policy, *self.target.critics(view.following))
-            rewards, gamma = sequences.rewards, self.settings.gamma
-            targets = soft_targets(
-                rewards, sequences.terminated, following, self.temperature, gamma
-            )
+        policy = Policy.of(view.logits[1:].detach())
+        following = (policy, view.targets[0][1:], view.targets[1][1:])
+        terminated, gamma = sequences.terminated, self.settings.gamma
+        targets = soft_targets(sequences.rewards, terminated, following, self.temperature, gamma)
         losses, logged = [], {}
-        for number, values in enumerate(self.online.critics(view.critics[:-1]), start=1):
-            chosen = values.gather(-1, sequences.actions[..., None]).squeeze(-1)
+        for number, values in enumerate(view.values, start=1):
+            chosen = values[:-1].gather(-1, sequences.actions[..., None]).squeeze(-1)
             losses.append(masked_mean((chosen - targets) ** 2, sequences.mask))
             logged[f"q{number}_mean"] = masked_mean(chosen.detach(), sequences.mask)
         return losses, logged | {"critic_loss": cast(Tensor, sum(losses))}
@@ -207,16 +222,12 @@ class SAC(OffPolicyLearner):
 
         sum_a pi(a|s) (alpha log pi(a|s) - min_i Q_i(s, a))
         """
-        policy = Policy.of(self.online.policy(view.policy[:-1]))
-        features = view.critics[:-1]
-        if self.settings.shared_encoder and not self.settings.freeze_critic:
-            values = torch.minimum(*self.online.critics(features))
-        else:
-            with torch.no_grad():
-                values = torch.minimum(*self.online.critics(features))
+        policy, mask = Policy.of(view.logits[:-1]), sequences.mask
+        values = torch.minimum(*view.values)[:-1]
+        if not self.settings.shared_encoder or self.settings.freeze_critic:
+            values = values.detach()
         soft = (policy.probs * (self.temperature * policy.log_probs - values)).sum(-1)
         entropy = -(policy.probs * policy.log_probs).sum(-1).detach()
-        mask = sequences.mask
         return masked_mean(soft, mask), masked_mean(entropy, mask)
 
     def _learn_temperature(self, entropy: Tensor) -> None:
@@ -247,6 +258,13 @@ class Critic(nn.Module):
     def __init__(self, critics: nn.Module, body: Any) -> None:
         super().__init__()
         self.critics, self.body = critics, body
+
+
+def _said(critics: nn.Module, features: Features, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """Return what both critics say of every step.  [T+1, B, A] each"""
+    both = features.map(lambda rows: torch.cat(critics(rows), dim=-1)).each()  # [.., 2A]
+    first, second = both.unflatten(0, shape).chunk(2, dim=-1)
+    return first, second
 
 
 def _trained(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:

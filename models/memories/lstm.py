@@ -5,9 +5,14 @@ from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from models.agent import Memory, TensorMemory
+from models.images import Features
 from models.memories.trained_memory import MemorySettings, NetworkSettings, TrainedMemory
+
+STEPS_TOGETHER = 8  # between two looks at which sequences are still equal
+MOSTLY_DIFFERENT = 0.75
 
 
 class Lstm(TrainedMemory):
@@ -58,6 +63,33 @@ class Lstm(TrainedMemory):
             output, state = self.lstm(x[first:last], (hidden, cell))
             outputs.append(output)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+    def unroll_from_nothing(self, features: Features, shape: torch.Size) -> Features:
+        """Read sequences a few steps at a time; those that are equal up to there are read once.
+
+        Episodes of one policy begin alike, and what an LSTM remembers follows from what it has
+        read.
+        """
+        if features.row_of is None:
+            return super().unroll_from_nothing(features, shape)
+        rows = features.row_of.view(shape)
+        outputs, places, n_rows, t = [], [], 0, 0
+        prefix_of = rows.new_zeros(shape[1])  # which of the different beginnings each has
+        empty = features.distinct.new_zeros(self.lstm.num_layers, 1, self.width)
+        state = empty, empty
+        while t < shape[0]:
+            # Where hardly any are equal none will be later on: the rest is read at once.
+            shares = t == 0 or len(state[0][0]) < MOSTLY_DIFFERENT * shape[1]
+            part = rows[t : t + STEPS_TOGETHER] if shares else rows[t:]
+            columns, own = torch.cat((prefix_of[None], part)).unique(dim=1, return_inverse=True)
+            before, x = columns[0], F.embedding(columns[1:], features.distinct)  # [t, U, F]
+            hidden, cell = (each[:, before].contiguous() for each in state)
+            output, state = self.lstm(x, (hidden, cell))  # [t, U, D]
+            steps = torch.arange(len(part))[:, None]
+            places.append(n_rows + steps * len(before) + own)  # [t, B]
+            outputs.append(output.flatten(0, 1))
+            n_rows, t, prefix_of = n_rows + len(outputs[-1]), t + len(part), own
+        return Features(torch.cat(outputs), torch.cat(places).flatten())
 
     def _by_layer(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """Return h and c [L, B, D] of contexts [B, 2, L*D]."""
