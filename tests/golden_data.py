@@ -18,7 +18,12 @@ OUR_NAMES = {
 def load(name):
     """Return every array of a golden file as a tensor."""
     with np.load(GOLDEN / f"{name}.npz") as arrays:
-        return {key: torch.from_numpy(np.asarray(arrays[key])) for key in arrays.files}
+        return {key: _tensor(np.asarray(arrays[key])) for key in arrays.files}
+
+
+def _tensor(array):
+    """Return an array of numbers as a tensor, and one of text as it is."""
+    return array if array.dtype.kind == "U" else torch.from_numpy(array)
 
 
 def under(arrays, prefix):

@@ -2,9 +2,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_a_few_runs_broken_in_every_way_end_as_if_nothing_had_been():
-    command = [sys.executable, "-m", "tools.faults", "--rounds", "1", "--agents", "HELM"]
+
+@pytest.mark.parametrize("agent", ["HELM", "GPT by DQN", "HELM by SAC"])
+def test_a_few_runs_broken_in_every_way_end_as_if_nothing_had_been(agent):
+    command = [sys.executable, "-m", "tools.faults", "--rounds", "1", "--agents", agent]
     command += ["--faults", "killed", "checkpoint flipped", "disk full"]
     done = subprocess.run(
         command,

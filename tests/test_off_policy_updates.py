@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 
+from models import build_agent
 from models.agent import Sequences
 from models.memories import build_memory
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
@@ -280,3 +281,92 @@ def test_acting_step_by_step_is_the_originals(name):
         assert best.item() == acting["step_greedy_actions"][t]
         if t < len(acting["actions"]):
             last = acting["actions"][t][None]
+
+
+PUBLISHED_LSTM = {"observation_embedding": 32, "action_embedding": 16, "memory_width": 128}
+PUBLISHED_GPT = {"observation_embedding": 64, "action_embedding": 64, "memory_width": 128}
+PUBLISHED_LSTM_CNN = {"observation_embedding": 100, "action_embedding": 0, "memory_width": 128}
+PUBLISHED_GPT_CNN = PUBLISHED_LSTM_CNN | {"memory_width": 100}
+PUBLISHED = {
+    "dqn_lstm": ("DQN", "LSTM", PUBLISHED_LSTM),
+    "dqn_gpt": ("DQN", "GPT", PUBLISHED_GPT | {"memory_heads": 1}),
+    "sacd_shared_lstm_cnn": ("SAC", "LSTM", PUBLISHED_LSTM_CNN),
+    "sacd_shared_gpt_cnn": ("SAC", "GPT", PUBLISHED_GPT_CNN | {"memory_heads": 1}),
+    "sacd_separate_lstm_cnn": ("SAC", "LSTM", PUBLISHED_LSTM_CNN | {"shared_encoder": False}),
+}
+N_SEEDS = 4  # as many as the original's numbers come from
+
+
+def fresh_parameters(name, seed):
+    """Return what a learner begins with, of published sizes: the agent's and the target's."""
+    algorithm, model, sizes = PUBLISHED[name]
+    config = small_config(algorithm=algorithm, model=model, mem_len=51, **sizes)
+    shown = Box(0, 255, (3, 5, 5), np.uint8) if "cnn" in name else Box(-1, 1, (2,), np.float32)
+    torch.manual_seed(seed)
+    agent = build_agent(config, shown, Discrete(4))
+    learner = (DQN if algorithm == "DQN" else SAC)(config, agent)
+    return dict(agent.named_parameters()), dict(learner.target.named_parameters())
+
+
+def under_our_names(name, values):
+    """Return one number or text a parameter, for the agent and for the target."""
+    arrays = golden_data.under(golden_data.load("memory_rl/initial_parameters"), f"{name}.")
+    listed = zip(arrays["names"].tolist(), arrays[values].tolist(), strict=True)
+    return parameters(name, {f"x.{key}": _Untransposed(value) for key, value in listed}, "x.")
+
+
+class _Untransposed:
+    """Stands for a parameter of which only something is known."""
+
+    ndim = 0
+
+    def __init__(self, value):
+        self.value = value
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_fresh_networks_have_the_originals_parameters(name):
+    fresh = fresh_parameters(name, seed=0)
+    for found, shapes in zip(fresh, under_our_names(name, "shapes"), strict=True):
+        assert found.keys() == shapes.keys()
+        for key, shape in shapes.items():
+            theirs = [int(size) for size in shape.value.split("x")]
+            is_transposed = any(part in f".{key}" for part in TRANSPOSED)
+            assert list(found[key].shape) == (theirs[::-1] if is_transposed else theirs)
+    n_parameters = sum(p.numel() for part in fresh for p in part.values())
+    arrays = golden_data.load("memory_rl/initial_parameters")
+    assert n_parameters == arrays[f"{name}.n_parameters"]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_fresh_networks_are_drawn_as_the_originals(name):
+    seeds = [fresh_parameters(name, seed)[0] for seed in range(N_SEEDS)]
+    theirs = {
+        what: under_our_names(name, what)[0]
+        for what in ("minimum", "maximum", "mean", "standard_deviation", "orthonormal_error")
+    }
+    for key in seeds[0]:
+        ours = torch.stack([seed[key].detach() for seed in seeds]).flatten(1)
+        low, high, mean, spread, error = (part[key].value for part in theirs.values())
+        if low == high:
+            assert (ours == low).all(), key
+            continue
+        # Means of uniform, normal and orthogonal numbers: within five of their own spreads.
+        share = 5 / ours.numel() ** 0.5
+        assert abs(ours.std(1).mean().item() / spread - 1) < 2 * share, key
+        assert abs(ours.mean().item() - mean) < 2 * share * spread, key
+        assert ours.abs().max().item() < 1.4 * max(-low, high), key
+        if not np.isnan(error):
+            matrix = seeds[0][key].detach()
+            gram = matrix.T @ matrix
+            assert (gram - torch.eye(len(gram))).abs().max() < 1e-5, key
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_targets_begin_as_copies(name):
+    online, target = fresh_parameters(name, seed=0)
+    for key, value in target.items():
+        source = (
+            key.replace("body.", "critic_body.", 1) if "critic_body." + key[5:] in online else key
+        )
+        assert torch.equal(value, online[source]), key

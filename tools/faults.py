@@ -32,26 +32,45 @@ import main as main_program
 from envs import minigrid
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import LAST, PREVIOUS, load_checkpoint
+from utils.saved_tensors import load_saved
 
 SETTINGS = {
     "device": "cpu",
-    "n_steps": 192,
     "n_envs": 2,
+    "checkpoint_minutes": 0,
+    "normalize_reward": "true",
+    "media_minutes": "null",
+}
+FROM_ROLLOUTS = {
+    "n_steps": 192,
     "n_rollout_steps": 16,
     "n_batches": 2,
     "n_epochs": 1,
-    "checkpoint_minutes": 0,
-    "normalize_reward": "true",
     "bootstrap_truncated": "true",
-    "media_minutes": "null",
+}
+FROM_REPLAY = {
+    "n_steps": 400,
+    "learning_rate": 1e-3,
+    "batch_size": 4,
+    "warmup_episodes": 3,
+    "replay_capacity": 250,
+    "head_width": 16,
 }
 MAZE, GRID = "RandomMaze-v0", "MiniGrid-RedBlueDoors-6x6-v0"
+SMALL = {"memory_width": 16}
 CASES: dict[str, dict[str, Any]] = {
-    "CNN-PPO": {"env": MAZE, "adv_norm": "true"},
-    "Impala-PPO": {"env": MAZE},
-    "HELM": {"env": GRID, "lr_decay": "linear"},
-    "HELMv2": {"env": MAZE},
-    "SHELM": {"env": MAZE},
+    "CNN-PPO": FROM_ROLLOUTS | {"env": MAZE, "adv_norm": "true"},
+    "Impala-PPO": FROM_ROLLOUTS | {"env": MAZE},
+    "HELM": FROM_ROLLOUTS | {"env": GRID, "lr_decay": "linear"},
+    "HELMv2": FROM_ROLLOUTS | {"env": MAZE},
+    "SHELM": FROM_ROLLOUTS | {"env": MAZE},
+    "LSTM by DQN": FROM_REPLAY | {"env": MAZE, "algorithm": "DQN"} | SMALL,
+    "GPT by DQN": FROM_REPLAY | {"env": MAZE, "algorithm": "DQN", "memory_heads": 2} | SMALL,
+    "HELM by SAC": FROM_REPLAY | {"env": MAZE, "algorithm": "SAC"},
+    "LSTM by SAC": FROM_REPLAY
+    | {"env": "TMazeActive-v0", "length": 4, "algorithm": "SAC", "shared_encoder": "false"}
+    | {"learn_temperature": "true", "replay_capacity": 60}
+    | SMALL,
 }
 MOST_KILLS = 3
 LOG = "log.txt"
@@ -77,9 +96,10 @@ class Case(NamedTuple):
     expected: dict[str, Any]
 
 
-def make_case(model: str, workplace: Path) -> Case:
+def make_case(name: str, workplace: Path) -> Case:
     """Return a case with the outcome of an undisturbed run."""
-    settings = SETTINGS | {"model": model} | tiny_settings(model) | CASES[model]
+    model = name.partition(" by ")[0]
+    settings = SETTINGS | {"model": model} | tiny_settings(model) | CASES[name]
     command = [*(f"--var={key}={value}" for key, value in settings.items()), "--run-id=run"]
     folder = Path("experiments", model, settings["env"], "run")
     workplace.mkdir()
@@ -88,7 +108,7 @@ def make_case(model: str, workplace: Path) -> Case:
     status = wait(start(command, workplace))
     assert status == 0, (workplace / LOG).read_text()
     seconds = time.perf_counter() - begun
-    n_bytes = sum(path.stat().st_size for path in (workplace / folder).iterdir())
+    n_bytes = sum(path.stat().st_size for path in (workplace / folder).rglob("*"))
     return Case(command, folder, seconds, n_bytes, outcome(workplace / folder))
 
 
@@ -110,9 +130,23 @@ def outcome(folder: Path) -> dict[str, Any]:
         rows = list(csv.DictReader(file))
     checkpoint = load_checkpoint(folder / LAST)
     kept = {name: checkpoint[name] for name in ("agent", "learner", "env_steps")}
+    kept["learner"] |= {"replay": replay_rows(folder, checkpoint["learner"].get("replay"))}
     kept["episodes"] = checkpoint["collector"]["episodes"]
     metrics = [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
     return {"metrics": metrics, **kept}
+
+
+def replay_rows(folder: Path, saved: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return what a replay holds, however many files it was written into."""
+    if saved is None:
+        return None
+    parts = []
+    for entry in saved["files"]:
+        with (folder / "replay" / entry["name"]).open("rb") as file:
+            parts.append(load_saved(file))
+    rows = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    kept = {name: row[-saved["capacity"] :] for name, row in rows.items()}
+    return kept | {"n_written": saved["n_written"]}
 
 
 def same(one: Any, other: Any) -> bool:

@@ -31,7 +31,7 @@ MOST_AT_ONCE = 64  # gradient steps between two looks at signals
 TRIED_STEPS, TRIED_SEQUENCES = 32, 16
 COUNTS = (
     *("n_explored", "n_updates", "n_owed", "n_warmup_steps", "longest"),
-    *("_n_episodes", "_n_since", "_has_ended", "_n_summed", "_is_stale"),
+    *("_n_episodes", "_n_since", "_n_unpaid", "_has_ended", "_n_summed", "_is_stale"),
 )
 
 
@@ -100,7 +100,8 @@ class OffPolicyLearner(ABC):
         self.replay: Replay | None = None
         self.n_explored = self.n_updates = self.n_owed = 0
         self.n_warmup_steps = self.longest = self._n_episodes = 0
-        self._n_since = 0  # environment steps since gradient steps were last owed
+        self._n_since = 0  # environment steps since an episode ended last
+        self._n_unpaid = 0  # environment steps that no gradient steps are owed for yet
         self._running: deque[_Seen] = deque()
         self._begun: list[int] = []  # steps each environment's episode has lasted
         self._has_ended = False
@@ -135,7 +136,7 @@ class OffPolicyLearner(ABC):
 
     @property
     def n_pending(self) -> int:
-        """Steps of each environment since gradient steps were last owed."""
+        """Steps of each environment since an episode ended last."""
         return self._n_since // max(len(self._begun), 1)
 
     @property
@@ -170,6 +171,7 @@ class OffPolicyLearner(ABC):
         self._running.append(_Seen(percept, step.context, *kept))
         self._begun = [n_steps + 1 for n_steps in self._begun]
         self._n_since += n_envs
+        self._n_unpaid += n_envs
         if was_warming_up:
             self.n_warmup_steps += n_envs
         else:
@@ -181,8 +183,9 @@ class OffPolicyLearner(ABC):
         self._n_episodes += len(ended)
         self._has_ended = True
         if not self.is_warming_up:
-            owed = self._n_since * self.config.updates_per_step
+            owed = self._n_unpaid * self.config.updates_per_step
             self.n_owed += math.floor(owed) if was_warming_up else math.ceil(owed)
+            self._n_unpaid = 0
         self._n_since = 0
 
     def update(self, progress: float) -> dict[str, float]:
@@ -248,7 +251,7 @@ class OffPolicyLearner(ABC):
         """
         return {
             "networks": self.networks_state(),
-            "counts": {name: getattr(self, name) for name in COUNTS},
+            "counts": self._counts(pending),
             "sums": dict(self._sums),
             "replay": None if self.replay is None else self._saved_replay(self.replay),
             "own": {"running": self._running_state()} if pending else {},
@@ -272,6 +275,15 @@ class OffPolicyLearner(ABC):
         elif state["own"]["running"] is not None:
             self._load_running(state["own"]["running"], percept, context)
 
+    def _counts(self, pending: bool) -> dict[str, Any]:
+        """Return all counts; without what is pending, those steps are to be taken anew."""
+        counts = {name: getattr(self, name) for name in COUNTS}
+        if not pending:
+            phase = "n_warmup_steps" if self.is_warming_up else "n_explored"
+            for name in (phase, "_n_unpaid", "_n_since"):
+                counts[name] -= self._n_since
+        return counts
+
     @property
     def _filled(self) -> int:
         return 0 if self.replay is None else len(self.replay)
@@ -281,7 +293,8 @@ class OffPolicyLearner(ABC):
         if not logged:
             return
         names = list(logged[0])
-        table = torch.stack([torch.stack([row[name] for name in names]) for row in logged])
+        device = self.agent.device  # where a gradient that there is not has no place
+        table = torch.stack([torch.stack([row[n].to(device) for n in names]) for row in logged])
         for name, total in zip(names, table.double().sum(0).tolist(), strict=True):
             self._sums[name] = self._sums.get(name, 0.0) + total
         self._n_summed += len(logged)
@@ -377,12 +390,17 @@ class OffPolicyLearner(ABC):
 
     def _load_replay(self, state: dict[str, Any], example: EpisodeSteps) -> None:
         assert self._folder is not None, "a run says where the replay is kept"
-        self._files = state["files"]
+        check_like(state, {"files": state["files"], "capacity": 0, "n_written": 0}, "replay")
+        if self.config.replay_capacity not in (None, state["capacity"]):
+            raise ValueError(f"replay: {state['capacity']} rows, not {self.config.replay_capacity}")
+        settings = state["capacity"], self.config.context_length
+        replay = Replay(*settings, example, self.agent.device)
+        replay.load(self._folder, state["files"], state["n_written"])
+        actions = replay.rows["actions"]
+        if actions.min() < 0 or actions.max() >= self.agent.n_actions:
+            raise ValueError(f"replay: actions that are none of {self.agent.n_actions}")
+        self.replay, self._files = replay, state["files"]
         self._named.append({file["name"] for file in self._files})
-        self.replay = Replay(
-            state["capacity"], self.config.context_length, example, self.agent.device
-        )
-        self.replay.load(self._folder, self._files, state["n_written"])
 
     def _running_state(self) -> dict[str, Any] | None:
         """Return the steps of the running episodes, [P, N, ...] each."""

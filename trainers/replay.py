@@ -7,6 +7,7 @@ What is new is saved in a file of its own, so that a checkpoint never writes the
 """
 
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from utils.saved_tensors import load_saved, save_tensors
 LEAST_CAPACITY = 1_000_000  # steps, or as many as make this number of episodes:
 EPISODES_KEPT = 1000
 WHOLE = -1
+FILE_NAME = r"rows_\d{12,}\.pt"
 
 
 @dataclass(frozen=True)
@@ -178,8 +180,10 @@ class Replay:
 
         Raises:
             UserError: a file is missing or damaged.
+            ValueError: the files are not what `save_new` has written.
         """
         for file in saved:
+            self._check_file(file)
             state = _read(folder / file["name"], file["sha256"])
             n_rows = file["end"] - file["begin"]
             check_like(state, {n: row[:n_rows] for n, row in self.rows.items()}, "replay")
@@ -187,6 +191,25 @@ class Replay:
             self._write(state)
         if self.n_written != n_written:
             raise ValueError(f"replay: {self.n_written} rows are saved, and {n_written} were there")
+        self._check_episodes()
+
+    def _check_file(self, file: dict[str, Any]) -> None:
+        """Raise ValueError unless a checkpoint names a file as `save_new` does."""
+        check_like(file, {"name": "", "begin": 0, "end": 0, "sha256": ""}, "replay.files")
+        n_rows = file["end"] - file["begin"]
+        if not re.fullmatch(FILE_NAME, file["name"]) or not 0 < n_rows <= self.capacity:
+            raise ValueError(f"replay: {file['name']} is no file of up to {self.capacity} rows")
+
+    def _check_episodes(self) -> None:
+        """Raise ValueError unless every row leads to its episode's end, and some begin one."""
+        at = torch.arange(self.n_written - len(self), self.n_written) % self.capacity
+        remaining, starts = (self.rows[name][at] for name in ("remaining", "starts"))
+        is_last = remaining == 0
+        leads_on = torch.cat((remaining[:-1] - 1 == remaining[1:], is_last[-1:]))
+        if not ((is_last | leads_on).all() and is_last[-1] and (remaining >= 0).all()):
+            raise ValueError("replay: the rows are no whole episodes")
+        if not starts.any() or bool((starts & is_last).any()):
+            raise ValueError("replay: the rows are no whole episodes, where they begin is wrong")
 
     def _save(self, folder: Path, begin: int) -> dict[str, Any]:
         at = torch.arange(begin, self.n_written) % self.capacity

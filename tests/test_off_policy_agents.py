@@ -1,0 +1,238 @@
+"""Agents that learn from replay: acting and learning see the same, and what is frozen stays."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box
+
+from envs.numpy_vector import NumpyVectorEnv
+from envs.wrappers import EpisodeStatistics
+from models import build_agent
+from models.agent import Sequences
+from models.observations import ObservationBatch, Observations, Percept
+from models.off_policy import FrozenBody
+from tests.agents import small_config
+from tests.tiny_clip import tiny_settings
+from trainers import learner_class
+from trainers.collector import Collector
+
+N_ENVS, MEM_LEN = 3, 16
+SMALL = {"memory_width": 8, "memory_heads": 2, "memory_layers": 2, "mem_len": MEM_LEN}
+
+
+class Staggered(NumpyVectorEnv):
+    """Shows numbers; environment n ends after 3, 4, 5, ... steps, and odd ones by truncation."""
+
+    def __init__(self, shown):
+        space = Box(-1, 1, (4,), np.float32) if shown == "vectors" else None
+        shape = (3, 9, 9) if shown == "images" else None
+        super().__init__(N_ENVS, 0, shape, n_actions=3, observation_space=space)
+        self.length = np.zeros(N_ENVS, np.int64)
+        self.age = np.zeros(N_ENVS, np.int64)
+        self.number = np.zeros(N_ENVS, np.int64)
+
+    def begin(self, row, generator):
+        self.length[row] = 3 + (self.number[row] + row) % 6
+        self.age[row] = 0
+        self.number[row] += 1
+
+    def advance(self, actions):
+        self.age += 1
+        ended = self.age >= self.length
+        is_odd = np.arange(N_ENVS) % 2 == 1
+        return actions / 8, ended & ~is_odd, ended & is_odd
+
+    def observe(self, rows):
+        space = self.single_observation_space
+        dice = np.random.default_rng([int(self.age.sum()), int(self.number.sum())])
+        shown = dice.integers(0, 255, (N_ENVS, *space.shape))[rows]
+        return shown.astype(np.uint8) if space.dtype == np.uint8 else (shown / 255).astype("f4")
+
+    def arrays(self):
+        return {"length": self.length, "age": self.age, "number": self.number}
+
+
+def collecting(model, algorithm="DQN", shown="vectors", **changes):
+    """Return a collector with a learner that explores a little, its episodes begun."""
+    config = small_config(
+        **(SMALL | {"algorithm": algorithm, "model": model, "batch_size": 4, "n_steps": 10_000}),
+        **({"epsilon_final": 0.5, "epsilon_share": 0.0} if algorithm == "DQN" else {}),
+        **(tiny_settings(model) | {"learning_rate": 0.01, "warmup_episodes": 2} | changes),
+    )
+    env = EpisodeStatistics(Staggered(shown))
+    agent = build_agent(config, env.single_observation_space, env.single_action_space)
+    with torch.no_grad():
+        for parameter in agent.parameters():  # so large that every part makes a difference
+            if parameter.requires_grad:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    collector = Collector(env, learner_class(algorithm)(config, agent))
+    collector.begin(0)
+    return collector
+
+
+def features_while_acting(collector, monkeypatch):
+    """Return a list that is filled with the features of every step from now on."""
+    body, seen = collector.learner.agent.body, []
+    step = body.step
+
+    def noted(percept, memory):
+        features, context = step(percept, memory)
+        seen.append((percept, features))
+        return features, context
+
+    monkeypatch.setattr(body, "step", noted)
+    return seen
+
+
+@pytest.mark.parametrize("model", ["CNN", "LSTM", "GPT", "HELM"])
+@pytest.mark.parametrize("shown", ["vectors", "images"])
+def test_what_replay_unrolls_is_what_acting_saw(model, shown, monkeypatch):
+    collector = collecting(model, shown=shown)
+    learner, n_stored = collector.learner, 0
+    seen = features_while_acting(collector, monkeypatch)
+    running = [[] for _ in range(N_ENVS)]
+    for _ in range(40):
+        transition = collector.step()
+        for env, features in enumerate(seen[-1][1]):
+            running[env].append(features)
+        for env in transition.ended.nonzero().flatten().tolist():
+            start = learner.replay.starts[n_stored : n_stored + 1]
+            sequence = learner.replay.sequences(start)
+            unrolled = learner.agent.body.unroll(sequence).each()
+            acted = torch.stack(running[env])
+            assert len(sequence.mask) == len(acted)
+            torch.testing.assert_close(unrolled[: len(acted)], acted, atol=1e-5, rtol=1e-4)
+            running[env], n_stored = [], n_stored + 1
+    assert n_stored > 3 * N_ENVS
+
+
+def one_sequence(steps):
+    """Return what one environment was told, from its episode's first step on, as a sequence."""
+    n_steps = len(steps) - 1
+    shown = Observations(vectors=torch.stack([step.observations.vectors for step in steps]))
+    starts = torch.arange(n_steps + 1)[:, None] == 0
+    actions = torch.stack([step.last_actions for step in steps])[:, None]
+    nothing = torch.zeros(n_steps, 1)
+    return Sequences(
+        ObservationBatch.of(shown),
+        starts,
+        actions,
+        torch.zeros(n_steps + 1, 1, 0),
+        actions[1:],
+        nothing,
+        nothing,
+        nothing + 1,
+    )
+
+
+def of_env(percept, env):
+    """Return what one environment was told."""
+    rows = (part[env] for part in percept[1:])
+    return Percept(percept.observations.map(lambda kind: kind[env]), *rows)
+
+
+@pytest.mark.parametrize("algorithm", ["DQN", "SAC"])
+def test_a_gpt_changed_in_the_middle_of_an_episode_acts_as_if_it_had_always_been(
+    algorithm, monkeypatch
+):
+    collector = collecting("GPT", algorithm, updates_per_step=0.25)
+    learner = collector.learner
+    seen = features_while_acting(collector, monkeypatch)
+    running = [[] for _ in range(N_ENVS)]
+    n_in_the_middle = 0
+    for _ in range(30):
+        while learner.ready:
+            before = learner.n_updates
+            learner.update(0.0)
+            n_in_the_middle += learner.n_updates > before and any(running)
+        transition = collector.step()
+        percept, features = seen[-1]
+        for env in range(N_ENVS):
+            running[env].append(of_env(percept, env))
+            unrolled = learner.agent.body.unroll(one_sequence(running[env])).each()
+            torch.testing.assert_close(features[env], unrolled[-1], atol=1e-5, rtol=1e-4)
+            if transition.ended[env]:
+                running[env] = []
+    assert n_in_the_middle > 3
+
+
+def test_helms_stored_context_is_what_the_language_model_says_of_the_episode():
+    collector = collecting("HELM", updates_per_step=0.25)
+    learner = collector.learner
+    for _ in range(40):
+        collector.step()
+        while learner.ready:
+            learner.update(0.0)
+    assert learner.n_updates > 10
+    language, rows = learner.agent.language, learner.replay.rows
+    for start in learner.replay.starts.tolist():
+        n_steps = int(rows["remaining"][start])
+        memory = language.initial(1)
+        for t in range(n_steps + 1):
+            shown = Observations(vectors=rows["vectors"][start + t][None])
+            starts, nothing = torch.tensor([t == 0]), torch.zeros(1)
+            hidden = language.step(Percept(shown, starts, nothing.long(), nothing), memory)
+            stored = rows["context"][start + t]
+            if t == n_steps and rows["terminated"][start + t - 1]:
+                continue  # nothing follows: what stands there is never used
+            torch.testing.assert_close(stored, hidden[0], atol=1e-5, rtol=1e-4)
+
+
+ALGORITHMS = {
+    "DQN": {"algorithm": "DQN"},
+    "SAC": {"algorithm": "SAC"},
+    "SAC, critic not frozen": {"algorithm": "SAC", "freeze_critic": False},
+    "SAC, encoders apart": {"algorithm": "SAC", "shared_encoder": False},
+    "SAC, learned temperature": {"algorithm": "SAC", "learn_temperature": True},
+}
+
+
+def language_bytes(language):
+    """Return every weight of a frozen memory, the language model's included."""
+    modules = {"to_language": language.to_language, "model": language.language_model}
+    return {
+        f"{name}.{key}": value.clone()
+        for name, module in modules.items()
+        for key, value in module.state_dict().items()
+    }
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_what_is_frozen_is_shared_with_the_target_and_stays_to_the_bit(name):
+    collector = collecting("HELM", updates_per_step=1.0, **ALGORITHMS[name])
+    learner = collector.learner
+    agent, target = learner.agent, learner.target
+    before = language_bytes(agent.language)
+    trained = {k: p.detach().clone() for k, p in agent.named_parameters() if p.requires_grad}
+    assert len(before) > 5
+    bodies = [m for m in [*agent.modules(), *target.modules()] if isinstance(m, FrozenBody)]
+    assert all(body.language is agent.language for body in bodies)
+    assert len(bodies) == {"SAC, encoders apart": 3, "DQN": 2}.get(name, 1)
+    for _ in range(20):
+        collector.step()
+        while learner.ready:
+            learner.update(0.0)
+    assert learner.n_updates > 10
+    after = language_bytes(agent.language)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    now = dict(agent.named_parameters())
+    changed = [key for key in trained if not torch.equal(trained[key], now[key])]
+    assert changed == list(trained)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("model", ["CNN", "LSTM"])
+def test_every_trained_parameter_learns_and_targets_follow(name, model):
+    collector = collecting(model, updates_per_step=1.0, **ALGORITHMS[name])
+    learner = collector.learner
+    before = {k: p.detach().clone() for k, p in learner.agent.named_parameters()}
+    targets = {k: p.clone() for k, p in learner.target.named_parameters()}
+    for _ in range(20):
+        collector.step()
+        while learner.ready:
+            learner.update(0.0)
+    now = dict(learner.agent.named_parameters())
+    assert [key for key in before if torch.equal(before[key], now[key])] == []
+    followed = dict(learner.target.named_parameters())
+    assert [key for key in targets if torch.equal(targets[key], followed[key])] == []

@@ -1,0 +1,308 @@
+"""Replay against the original's rows and batches, and what is kept of it in files."""
+
+import pytest
+import torch
+
+from models.observations import Observations
+from tests import golden_data
+from trainers.replay import WHOLE, EpisodeSteps, Replay, remove_unnamed
+from utils.errors import RunError, UserError
+
+CASES = ("equal", "wrapped", "windows")
+BYTES_BESIDE_OBSERVATION = 4 + 4 + 1 + 1 + 4  # action, reward, terminal, end and start weight
+
+
+def golden(case):
+    """Return the arrays of one ring of the original."""
+    return golden_data.under(golden_data.load("memory_rl/facts"), f"replay.{case}.")
+
+
+def episodes_of(arrays):
+    """Return the episodes that were stored, in their order."""
+    lengths = arrays["episode_lengths"].tolist()
+    steps = {name: arrays[name].split(lengths) for name in ("actions", "rewards", "terminals")}
+    shown = arrays["observations"].split([length + 1 for length in lengths])
+    return [
+        EpisodeSteps(
+            Observations(vectors=seen), torch.zeros(len(seen), 0), *(s[n] for s in steps.values())
+        )
+        for n, seen in enumerate(shown)
+    ]
+
+
+def filled(arrays, context_length=None):
+    """Return a replay that has stored the original's episodes."""
+    if context_length is None:
+        context_length = arrays["sampled_seq_len"].item()
+    episodes = episodes_of(arrays)
+    replay = Replay(arrays["capacity_rows"].item(), context_length, episodes[0])
+    for episode in episodes:
+        replay.add(episode)
+    return replay
+
+
+def episode(n_steps, number=0):
+    """Return an episode that shows its number and the step."""
+    seen = torch.stack((torch.full((n_steps + 1,), number), torch.arange(n_steps + 1)), 1)
+    actions = torch.arange(n_steps) % 4
+    ends = torch.arange(n_steps) == n_steps - 1
+    context = torch.full((n_steps + 1, 3), float(number))
+    return EpisodeSteps(Observations(vectors=seen.float()), context, actions, seen[1:, 1] / 8, ends)
+
+
+def replay_of(lengths, capacity, context_length=WHOLE):
+    """Return a replay with episodes of these lengths, numbered in their order."""
+    replay = Replay(capacity, context_length, episode(lengths[0]))
+    for number, n_steps in enumerate(lengths):
+        replay.add(episode(n_steps, number))
+    return replay
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_rows_are_the_originals(case):
+    arrays = golden(case)
+    replay = filled(arrays)
+    theirs, ours = golden_data.under(arrays, "rows."), replay.rows
+    assert len(replay) == arrays["rows_filled"]
+    assert replay.n_written % replay.capacity == arrays["next_row"]
+    n_rows = len(replay)  # from the first on, in a ring that is full all of them
+    assert torch.equal(ours["vectors"], theirs["observations"])
+    assert torch.equal(ours["actions"].long(), theirs["actions"])
+    assert torch.equal(ours["rewards"], theirs["rewards"])
+    assert torch.equal(ours["remaining"][:n_rows] == 0, theirs["ends"][:n_rows])
+    # The original calls the last row, behind which nothing is ever read, an end as well.
+    assert torch.equal(ours["terminated"], theirs["terminals"] & ~theirs["ends"])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sequences_start_where_the_originals_do_and_as_often(case):
+    arrays = golden(case)
+    replay, theirs = filled(arrays), golden_data.under(arrays, "rows.")
+    assert torch.equal(replay.rows["starts"], theirs["start_weights"] > 0)
+    assert torch.equal(replay.starts, arrays["batch.starts"].sort().values)
+    probabilities = torch.zeros(replay.capacity, dtype=torch.float64)
+    probabilities[replay.starts] = 1 / len(replay.starts)
+    torch.testing.assert_close(probabilities, theirs["start_probabilities"])
+
+
+def test_a_batch_is_drawn_uniformly_from_all_starts():
+    arrays = golden("windows")
+    replay = filled(arrays)
+    drawn = []
+    replay.sequences = drawn.append  # only what is asked for matters
+    replay.sample(20_000)
+    starts, counts = drawn[0].unique(return_counts=True)
+    assert torch.equal(starts, replay.starts)
+    expected = 20_000 / len(starts)
+    assert ((counts - expected).abs() < 6 * expected**0.5).all()
+
+
+WHOLE_TOO = ("equal", "wrapped")  # the original has no whole episodes of different lengths
+
+
+@pytest.mark.parametrize(
+    ("case", "context_length"), [*((c, None) for c in CASES), *((c, WHOLE) for c in WHOLE_TOO)]
+)
+def test_the_batches_are_the_originals(case, context_length):
+    arrays = golden(case)
+    batch = golden_data.under(arrays, "batch.")
+    sequences = filled(arrays, context_length).sequences(batch["starts"])
+    shape = batch["masks"].shape
+    shown = sequences.observations.vectors.unflatten(0, (shape[0] + 1, shape[1]))
+    counts = batch["masks"] > 0
+    assert torch.equal(sequences.mask, batch["masks"])
+    assert torch.equal(shown[:-1], batch["observations"])
+    assert torch.equal(shown[1:], batch["next_observations"])
+    assert torch.equal(sequences.actions, batch["actions"])
+    assert torch.equal(sequences.rewards, batch["rewards"])
+    assert torch.equal(sequences.terminated[counts], batch["terminals"][counts].float())
+    assert torch.equal(sequences.last_actions[1:], batch["actions"])
+    assert (sequences.last_actions[0] == 0).all()
+    assert sequences.starts[0].all()
+    assert not sequences.starts[1:].any()
+
+
+def test_whole_episodes_are_as_long_as_the_longest_among_them():
+    replay = replay_of([3, 7, 5], 100)
+    assert replay.starts.tolist() == [0, 4, 12]
+    for starts, lengths in (([0, 4, 12], [3, 7, 5]), ([0, 12], [3, 5])):
+        sequences = replay.sequences(torch.tensor(starts))
+        assert sequences.mask.sum(0).tolist() == lengths
+        assert len(sequences.mask) == max(lengths)
+        shown = sequences.observations.vectors.unflatten(0, (max(lengths) + 1, len(lengths)))
+        for column, n_steps in enumerate(lengths):
+            number = starts[column] // 4 if starts[column] < 12 else 2
+            expected = episode(n_steps, number)
+            own = slice(n_steps + 1)
+            assert torch.equal(shown[own, column], expected.observations.vectors)
+            assert torch.equal(sequences.context[own, column], expected.context)
+            assert torch.equal(sequences.terminated[:n_steps, column], expected.terminated.float())
+
+
+def test_an_episode_that_has_lost_its_beginning_is_drawn_as_windows_only():
+    lengths = [6, 6, 6]  # 21 rows in a ring of 18: three rows of the first are gone
+    assert replay_of(lengths, 18).starts.tolist() == [7, 14]
+    windows = replay_of(lengths, 18, context_length=2)
+    assert windows.starts.tolist() == [0, 3, 4, *range(7, 12), *range(14, 18)]
+    assert (windows.sequences(windows.starts).mask == 1).all()
+
+
+@pytest.mark.parametrize("shape", [(2,), (3, 5, 5)])
+def test_a_row_takes_no_more_memory_than_the_originals(shape):
+    kind = torch.zeros(7, *shape, dtype=torch.float32 if len(shape) == 1 else torch.uint8)
+    seen = Observations(vectors=kind) if len(shape) == 1 else Observations(images=kind)
+    steps = torch.zeros(6)
+    replay = Replay(1000, WHOLE, EpisodeSteps(seen, torch.zeros(7, 0), steps, steps, steps.bool()))
+    ours = sum(row.nbytes for row in replay.rows.values()) / replay.capacity
+    theirs = kind[0].nbytes + BYTES_BESIDE_OBSERVATION
+    assert ours <= 1.1 * theirs
+
+
+def test_no_observation_is_stored_twice():
+    replay = replay_of([4, 6], 100)
+    shown = replay.rows["vectors"][: len(replay)]
+    assert len(replay) == 4 + 1 + 6 + 1
+    assert len(shown.unique(dim=0)) == len(replay)
+
+
+def test_an_episode_longer_than_the_ring_is_one_line():
+    replay = replay_of([4], 8)
+    replay.add(episode(7))
+    with pytest.raises(RunError, match=r"replay_capacity: an episode of 8 steps takes 9 rows"):
+        replay.add(episode(8))
+
+
+def save(replay, folder, saved):
+    """Save what is new; return which files hold everything and those that were written."""
+    before = {path.name for path in folder.glob("*")}
+    named = replay.save_new(folder, saved)
+    return named, sorted({path.name for path in folder.glob("*")} - before)
+
+
+def loaded(folder, named, like):
+    """Return a fresh replay with what files hold."""
+    replay = Replay(like.capacity, like.context_length, episode(4))
+    replay.load(folder, named, like.n_written)
+    return replay
+
+
+def assert_same(one, other):
+    assert one.n_written == other.n_written
+    at = torch.arange(one.n_written - len(one), one.n_written) % one.capacity
+    for name, row in one.rows.items():
+        assert torch.equal(row[at], other.rows[name][at]), name
+    torch.manual_seed(0)
+    first = one.sample(16)
+    torch.manual_seed(0)
+    second = other.sample(16)
+    assert torch.equal(first.observations.vectors, second.observations.vectors)
+    assert torch.equal(first.mask, second.mask)
+
+
+def test_only_new_rows_are_written(tmp_path):
+    folder, replay = tmp_path / "replay", replay_of([4, 6], 100)
+    first, written = save(replay, folder, [])
+    assert written == ["rows_000000000000.pt"]
+    again, written = save(replay, folder, first)
+    assert (again, written) == (first, [])
+    content = (folder / first[0]["name"]).read_bytes()
+    replay.add(episode(5, 2))
+    second, written = save(replay, folder, first)
+    assert written == ["rows_000000000012.pt"]
+    assert [(file["begin"], file["end"]) for file in second] == [(0, 12), (12, 18)]
+    assert (folder / first[0]["name"]).read_bytes() == content
+    assert_same(replay, loaded(folder, second, replay))
+
+
+@pytest.mark.parametrize("context_length", [WHOLE, 3])
+def test_a_ring_that_has_wrapped_is_saved_and_loaded_at_any_time(tmp_path, context_length):
+    replay, named = replay_of([4], 20, context_length), []
+    for number in range(1, 15):
+        replay.add(episode(3 + number % 4, number))
+        if number % 3 == 0:
+            named, _ = save(replay, tmp_path, named)
+            remove_unnamed(tmp_path, {file["name"] for file in named})
+            assert_same(replay, loaded(tmp_path, named, replay))
+            held = sum(file["end"] - file["begin"] for file in named)
+            assert held < replay.capacity + named[0]["end"] - named[0]["begin"]
+    assert replay.n_written > 3 * replay.capacity
+
+
+def test_a_ring_written_several_times_over_between_two_savings_is_saved_once(tmp_path):
+    replay = replay_of([4], 20)
+    named, _ = save(replay, tmp_path, [])
+    for number in range(1, 15):
+        replay.add(episode(6, number))
+    named, _ = save(replay, tmp_path, named)
+    assert [(file["begin"], file["end"]) for file in named] == [(83, 103)]
+    assert_same(replay, loaded(tmp_path, named, replay))
+
+
+def test_files_that_no_state_names_leave(tmp_path):
+    replay = replay_of([4], 20)
+    first, _ = save(replay, tmp_path, [])
+    for number in range(1, 9):
+        replay.add(episode(4, number))
+    second, _ = save(replay, tmp_path, first)
+    (tmp_path / "notes.txt").write_text("mine")
+    remove_unnamed(tmp_path, {file["name"] for file in second})
+    assert {path.name for path in tmp_path.iterdir()} == {second[0]["name"], "notes.txt"}
+
+
+def test_a_damaged_or_missing_file_is_one_line(tmp_path):
+    replay = replay_of([4], 20)
+    named, _ = save(replay, tmp_path, [])
+    path = tmp_path / named[0]["name"]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"rows_000000000000.pt: damaged"):
+        loaded(tmp_path, named, replay)
+    path.unlink()
+    with pytest.raises(UserError, match=r"rows_000000000000.pt: missing.*Restore it"):
+        loaded(tmp_path, named, replay)
+
+
+FILE = {"name": "rows_000000000000.pt", "begin": 0, "end": 5, "sha256": "0" * 64}
+HOSTILE_FILES = {
+    "elsewhere": {"name": "../rows_000000000000.pt"},
+    "of another name": {"name": "ckpt_last.pt"},
+    "backwards": {"end": -5},
+    "larger than the ring": {"end": 10**12},
+    "with text for a number": {"begin": "0"},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_FILES)
+def test_files_that_replay_has_not_written_are_not_even_opened(tmp_path, name):
+    with pytest.raises(ValueError, match="replay"):
+        Replay(20, WHOLE, episode(4)).load(tmp_path, [FILE | HOSTILE_FILES[name]], 5)
+
+
+HOSTILE_ROWS = {
+    "an end far away": ("remaining", 1, 2**31 - 1),
+    "an end that was before": ("remaining", 1, -3),
+    "no end": ("remaining", 4, 1),
+    "a start behind the end": ("starts", 4, True),
+    "no start": ("starts", 0, False),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_ROWS)
+def test_rows_that_are_no_episodes_are_refused(tmp_path, name):
+    replay = replay_of([4], 20)
+    kind, row, value = HOSTILE_ROWS[name]
+    replay.rows[kind][row] = value
+    named, _ = save(replay, tmp_path, [])
+    with pytest.raises(ValueError, match="replay: the rows are no whole episodes"):
+        loaded(tmp_path, named, replay)
+
+
+def test_files_of_other_episodes_or_of_too_few_are_refused(tmp_path):
+    replay = replay_of([4], 20)
+    named, _ = save(replay, tmp_path, [])
+    other = Replay(20, WHOLE, episode(4)._replace(context=torch.zeros(5, 7)))
+    with pytest.raises(ValueError, match="context"):
+        other.load(tmp_path, named, replay.n_written)
+    with pytest.raises(ValueError, match="5 rows are saved, and 9 were there"):
+        Replay(20, WHOLE, episode(4)).load(tmp_path, named, 9)
