@@ -22,7 +22,7 @@ from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 from tqdm import tqdm
 
-from envs import action_names, check_env_name, make_vector_env
+from envs import action_names, check_env_name, make_vector_env, number_names, picture_legend
 from models import agent_class, build_agent, resolve_device
 from models.agent import Agent
 from models.baselines import RandomAgent
@@ -157,7 +157,8 @@ class EpisodeFiles:
         self.actions = action_names(config.env, int(cast(Discrete, env.single_action_space).n))
         player = "Chance" if arguments.random else config.model
         title = f"{player} on {task(config, changed)}"
-        self.page = EpisodePage(title, self.actions) if arguments.report else None
+        explained = number_names(config.env), picture_legend(config.env)
+        self.page = EpisodePage(title, self.actions, *explained) if arguments.report else None
         self.count = 0
 
     def keep(self, recording: Recording) -> Episode:

@@ -3,20 +3,27 @@
 import torch
 from torch import Tensor
 
-from models.images import unit_images
 from models.language import LanguageModel
 from models.language_memory import LanguageMemory, attention_by_step
+from models.observations import Observations
 
 
 @torch.no_grad()
 def episode_tokens(language: LanguageMemory, observations: Tensor) -> Tensor:
-    """Return the tokens of an episode's images [T, C, H, W] uint8, past the memory's cache.
+    """Return the tokens of an episode, past the memory's cache.
 
-    [T, K, D]
+    Args:
+        language: What maps to tokens.
+        observations: Images [T, C, H, W] uint8, or vectors [T, F] float32.
+
+    Returns:
+        [T, K, D]
     """
     to_language, device = language.to_language, language.language_model.embeddings.norms.device
-    blocks = observations.to(device).split(to_language.block_size)
-    return torch.cat([to_language.tokens(to_language(unit_images(block))) for block in blocks])
+    kind = "vectors" if observations.is_floating_point() else "images"
+    seen = to_language.seen(Observations(**{kind: observations.to(device)}))
+    blocks = map(to_language.prepared, seen.split(to_language.block_size))
+    return torch.cat([to_language.tokens(to_language(block)) for block in blocks])
 
 
 @torch.no_grad()

@@ -5,7 +5,8 @@ Every suite is a module of this package with two functions:
     names() -> list[str]               all environments it offers
     make(config, seed) -> VectorEnv    config.n_envs times config.env, number i seeded with seed + i
 
-It may have three more things: `ACTION_NAMES`, the names of its actions; `READS`, the classes of the
+It may have more: `ACTION_NAMES`, the names of its actions; `NUMBER_NAMES`, those of the numbers of
+a vector it shows; `PICTURE_LEGEND`, what the colours of `render` mean; `READS`, the classes of the
 settings that it alone reads; and `make_drawn(config, seed)`, for environments that can be drawn
 whole where those of `make` cannot. A vector environment
 that can be drawn has Gymnasium's `render_mode` "rgb_array", and `render` returns a picture
@@ -99,6 +100,16 @@ def action_names(name: str, n_actions: int) -> list[str]:
     """Return what the actions of an environment are called; numbers where nothing is known."""
     known = getattr(_load(_find_suite(name)), "ACTION_NAMES", ())
     return [*known[:n_actions], *(str(number) for number in range(len(known), n_actions))]
+
+
+def number_names(name: str) -> list[str]:
+    """Return what the numbers that an environment shows are called, none where nothing is known."""
+    return [*getattr(_load(_find_suite(name)), "NUMBER_NAMES", ())]
+
+
+def picture_legend(name: str) -> str:
+    """Return what the colours mean in which an environment is drawn; nothing if it does not say."""
+    return getattr(_load(_find_suite(name)), "PICTURE_LEGEND", "")
 
 
 def known_as(name: str) -> str | None:

@@ -21,6 +21,7 @@ from envs.numpy_vector import NumpyVectorEnv
 # By name: how many steps beside the oracle (x = 0) an episode begins.
 ORACLE_DISTANCES = {"TMazePassive-v0": 0, "TMazeActive-v0": 1}
 ACTION_NAMES = ("right", "up", "left", "down")
+NUMBER_NAMES = ("at the end", "side")  # 1 where the corridor ends; the goal's side, or the row
 RIGHT, UP, LEFT, DOWN = range(4)
 READS = (LengthSettings,)
 
@@ -28,6 +29,7 @@ WALL, CORRIDOR, ORACLE, GOAL, AGENT = range(5)
 COLOURS = np.array(
     [(90, 90, 90), (224, 224, 224), (255, 200, 60), (51, 255, 51), (51, 153, 255)], dtype=np.uint8
 )
+PICTURE_LEGEND = "blue: the agent; yellow: here the side is told; green: the cell that pays"
 MOST_COLUMNS = 31  # of a picture; a longer corridor is shown to scale
 
 

@@ -173,7 +173,8 @@ class Agent(nn.Module, ABC):
 
         Names with a meaning of their own: `attention` [N, L, H, S], how much each head of each
         layer looks at the last S steps, oldest first, the present one last; `words` and
-        `similarities` [N, K]; `entropy` [N], of what the words were chosen by, in nats.
+        `similarities` [N, K]; `entropy` [N], of what the words were chosen by, in nats;
+        `action_values` [N, A], for an agent that chooses by them.
         """
         return {}
 

@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar, cast
 
+import numpy as np
 import torch
 from gymnasium.spaces import Discrete, Space
 from torch import Tensor, nn
@@ -57,6 +58,11 @@ class TrainedMemoryAgent(ActorCriticAgent):
         context = self.memory.context(memory, percept.starts)
         remembered = self.memory.step(self.encoder(percept.observations), memory, percept.starts)
         return self.heads.step(remembered, context, deterministic)
+
+    @torch.no_grad()
+    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
+        """Return where the memory looks."""
+        return self.memory.looks(self.encoder(percept.observations), memory, percept.starts)
 
     @torch.no_grad()
     def peek_values(self, percept: Percept, memory: Memory) -> Tensor:

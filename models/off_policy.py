@@ -66,6 +66,10 @@ class TrainedBody(Body):
         remembered = self.memory.step(embedded, memory, percept.starts)
         return remembered, remembered[:, :0]
 
+    def peek(self, percept: Percept, memory: Memory) -> Tensor:
+        """Return what `step` would, the memory staying as it is."""
+        return self.memory.peek(self.embedder.step(percept), memory, percept.starts)
+
     def unroll(self, sequences: Sequences) -> Features:
         """Read sequences, each from a memory that has seen nothing."""
         embedded = self.embedder(sequences.observations, _inputs(sequences, self.embedder))
@@ -101,6 +105,11 @@ class FrozenBody(Body):
         """Let the language model read; replay keeps its hidden state, which nothing makes stale."""
         hidden = self.language.step(percept, memory)
         return torch.cat((hidden, self.embedder.step(percept)), dim=-1), hidden
+
+    def peek(self, percept: Percept, memory: Memory) -> Tensor:
+        """Return what `step` would, the memory staying as it is."""
+        hidden = self.language.peek(percept, memory)
+        return torch.cat((hidden, self.embedder.step(percept)), dim=-1)
 
     def unroll(self, sequences: Sequences) -> Features:
         """Join what was kept with the embeddings of each step."""
@@ -178,10 +187,7 @@ class NetworkAgent(OffPolicyAgent):
         if self.language is not None:
             return self.language.inspect(percept, memory)
         body = cast(TrainedBody, self.body)
-        weights = body.memory.attention(body.embedder.step(percept), memory, percept.starts)
-        if weights is None:
-            return {}
-        return {"attention": weights.squeeze(3).transpose(0, 1).half().cpu().numpy()}
+        return body.memory.looks(body.embedder.step(percept), memory, percept.starts)
 
     def metrics(self) -> dict[str, float]:
         """Return what a frozen memory has to log."""
@@ -198,6 +204,12 @@ class QAgent(NetworkAgent, ValueAgent):
     def __init__(self, reader: ObservationReader, body: Body, head: Perceptron) -> None:
         super().__init__(reader, body, head.n_out)
         self.head = head
+
+    @torch.no_grad()
+    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
+        """Return the value of every action besides.  [N, A]"""
+        values = self.head(self.body.peek(percept, memory))
+        return super().inspect(percept, memory) | {"action_values": values.cpu().numpy()}
 
     @torch.no_grad()
     def act(self, percept: Percept, memory: Memory, deterministic: bool = False) -> Step:

@@ -67,6 +67,10 @@ class Body(nn.Module, ABC):
         """Read one step; return features [N, D] and what replay has to keep [N, ...]."""
 
     @abstractmethod
+    def peek(self, percept: Percept, memory: Memory) -> Tensor:
+        """Return the features of one step, the memory staying as it is.  [N, D]"""
+
+    @abstractmethod
     def unroll(self, sequences: Sequences) -> Features:
         """Read sequences from replay, with gradients; the features of (T+1)*B steps."""
 

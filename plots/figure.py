@@ -18,6 +18,10 @@ METRIC_LABELS = {
     "rollout/return_mean": "mean return, last 100 episodes",
     "rollout/return_mean_padded": "mean return, last 100 episodes, zeros for the first N",
     "rollout/length_mean": "mean episode length, last 100 episodes",
+    "rollout/success_mean": "share of successes, last 100 episodes",
+    "eval/return_mean": "mean return, greedy evaluation",
+    "eval/length_mean": "mean episode length, greedy evaluation",
+    "eval/success_mean": "share of successes, greedy evaluation",
     "time/fps": "steps per second",
 }
 ROW_HEIGHT, BAR_HEIGHT = 3.1, 0.36  # inches

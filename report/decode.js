@@ -49,7 +49,8 @@ class Pictures {
 class Episode {
   static async load(packed, words) {
     const episode = new Episode();
-    const names = ["views", "wholes", "actions", "rewards", "values", "entropy", "probabilities"];
+    const names = ["views", "wholes", "numbers", "actions", "rewards", "values", "entropy"];
+    names.push("probabilities", "actionValues");
     const arrays = await Promise.all(names.map((name) => unpack(packed[name])));
     names.forEach((name, n) => (episode[name] = arrays[n]));
     episode.length = episode.actions.values.length;
@@ -66,6 +67,18 @@ class Episode {
   probability(step, action) {
     const [, count] = this.probabilities.shape;
     return (this.probabilities.values[step * count + action] / 255) ** 2;
+  }
+
+  /** Return the numbers that the agent was told at a step. */
+  numbersAt(step) {
+    const [, count] = this.numbers.shape;
+    return Array.from(this.numbers.values.subarray(step * count, (step + 1) * count));
+  }
+
+  /** Return what an action was worth at a step. */
+  actionValue(step, action) {
+    const [, count] = this.actionValues.shape;
+    return this.actionValues.values[step * count + action];
   }
 
   /** Return the words of a step, most similar first. */

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from report.page import is_picture
 from trainers.evaluation import Recording
 from utils.errors import RunError
 
@@ -82,7 +83,9 @@ def frames(recording: Recording, actions: Sequence[str]) -> Iterator[np.ndarray]
 def _frame(arrays: Mapping[str, np.ndarray], step: int, actions: Sequence[str]) -> "Image.Image":
     from PIL import Image, ImageDraw
 
-    pictures = [arrays["observations"][step].transpose(1, 2, 0)]
+    pictures = []
+    if is_picture(arrays["observations"]):
+        pictures.append(arrays["observations"][step].transpose(1, 2, 0))
     if "overviews" in arrays:
         pictures.append(arrays["overviews"][step])
     shown = [_enlarged(picture) for picture in pictures]
@@ -120,7 +123,8 @@ def _write(
     gained = float(arrays["rewards"][:step].sum())
     _text(draw, (left, MARGIN), f"step {step + 1} of {length}", "small", QUIET)
     _text(draw, (left, MARGIN + 16), actions[int(arrays["actions"][step])], "large")
-    numbers = f"value {arrays['values'][step]:.2f}    return so far {gained:.2f}"
+    value = f"value {arrays['values'][step]:.2f}    " if "values" in arrays else ""
+    numbers = f"{value}return so far {gained:.2f}"
     _text(draw, (left, MARGIN + 52), numbers, "small", QUIET)
     top = MARGIN + 86
     if "words" in arrays:

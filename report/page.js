@@ -6,6 +6,8 @@ const MOST_TARGETS = 6;
 const LEAST_SHARE = 0.005;
 const LEAST_NAMED = 0.001;
 const MOST_RUNS = 6;
+const MOST_NUMBERS = 24;
+const MOST_NUMBER_TRACKS = 4;
 
 const pictures = {};
 let episode = null;
@@ -15,9 +17,14 @@ let tracks = {};
 let shares = null;
 let ranks = new Map();
 let loading = 0;
+let largest = 1;
+let worth = [0, 1];
 
 const percent = (share) => `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
-const decimal = (value) => value.toFixed(Math.abs(value) >= 100 ? 0 : 2).replace("-", "−");
+const decimal = (value) => {
+  const text = value.toFixed(Math.abs(value) >= 100 ? 0 : 2);
+  return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
+};
 const create = (tag, className, text) => {
   const made = document.createElement(tag);
   if (className) made.className = className;
@@ -33,6 +40,12 @@ function buildHeader() {
     pair.append(create("dt", "", name), create("dd", "", value));
     element("facts").append(pair);
   }
+}
+
+/** Tell what the colours of the whole world mean, where the environment says so. */
+function buildLegend() {
+  element("legend").textContent = data.legend;
+  element("legend").hidden = !data.legend;
 }
 
 function buildEpisodes() {
@@ -59,6 +72,21 @@ function buildActions() {
     item.append(create("span", "", name), create("i"), create("b"));
     element("probabilities").append(item);
   });
+}
+
+/** Make a row for each number of a vector, with the scale that all of them share. */
+function buildNumbers() {
+  const [, count] = episode.numbers.shape;
+  const rows = [];
+  for (let n = 0; n < Math.min(count, MOST_NUMBERS); n++) {
+    const item = create("li");
+    item.append(create("span", "", data.numbers[n] ?? `number ${n + 1}`), create("i", "signed"), create("b"));
+    rows.push(item);
+  }
+  element("numbers").replaceChildren(...rows);
+  largest = episode.numbers.values.reduce((most, value) => Math.max(most, Math.abs(value)), 0) || 1;
+  const more = count > MOST_NUMBERS ? ` ${count - MOST_NUMBERS} more are not shown.` : "";
+  element("told-note").textContent = `Numbers, no picture. Bars reach from −${decimal(largest)} to ${decimal(largest)}.${more}`;
 }
 
 function buildSelectors() {
@@ -88,19 +116,32 @@ async function choose(n) {
   });
   element("episodes").children[n].scrollIntoView({ block: "nearest", inline: "nearest" });
   element("slider").max = episode.length - 1;
-  const hidden = { whole: !episode.wholes, choice: !episode.probabilities, retrieval: !episode.retrieved };
+  const unexplained = !episode.probabilities && !episode.actionValues;
+  const hidden = { view: !episode.views, told: !episode.numbers, whole: !episode.wholes };
+  Object.assign(hidden, { probabilities: unexplained, retrieval: !episode.retrieved });
   for (const [id, away] of Object.entries(hidden)) element(id).hidden = away;
   element("stage").classList.toggle("no-whole", hidden.whole);
   element("stage").classList.toggle("no-words", hidden.retrieval);
+  if (episode.numbers) buildNumbers();
+  if (episode.actionValues) readWorth();
   buildTracks();
   paint();
+}
+
+/** Find the scale of action values, and say what their bars mean. */
+function readWorth() {
+  const { values } = episode.actionValues;
+  worth = [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))];
+  element("choice-note").textContent =
+    `The return that each action promises, from ${decimal(worth[0])} to ${decimal(worth[1])} in this episode; the highest is taken.`;
 }
 
 function buildTracks() {
   tracks = {
     return: new Track("Return so far", 44, paintLine(episode.returns)),
-    value: new Track("Value", 44, paintLine(Array.from(episode.values.values))),
   };
+  if (episode.values) tracks.value = new Track("Value", 44, paintLine(Array.from(episode.values.values)));
+  if (episode.numbers) addNumberTracks();
   if (episode.retrieved) tracks.words = wordTrack();
   if (episode.entropy) {
     tracks.entropy = new Track("Entropy", 44, paintLine(Array.from(episode.entropy.values)));
@@ -108,6 +149,15 @@ function buildTracks() {
   if (episode.attention) addAttentionTracks();
   for (const track of Object.values(tracks)) track.canvas.addEventListener("pointerdown", follow(track));
   element("course").replaceChildren(...Object.values(tracks).map((track) => track.element));
+}
+
+/** Add a line for each of the first few numbers of a vector. */
+function addNumberTracks() {
+  const count = Math.min(episode.numbers.shape[1], MOST_NUMBER_TRACKS);
+  for (let n = 0; n < count; n++) {
+    const values = Array.from({ length: episode.length }, (_, t) => episode.numbersAt(t)[n]);
+    tracks[`number${n}`] = new Track(data.numbers[n] ?? `Number ${n + 1}`, 32, paintLine(values));
+  }
 }
 
 function wordTrack() {
@@ -187,7 +237,7 @@ function paint() {
 
 /** Show the present step. */
 function show() {
-  pictures.views.draw(element("view").firstElementChild, episode.views.values[step]);
+  if (episode.views) pictures.views.draw(element("view").firstElementChild, episode.views.values[step]);
   if (episode.wholes) pictures.wholes.draw(element("whole").firstElementChild, episode.wholes.values[step]);
   element("slider").value = step;
   element("slider").setAttribute("aria-valuetext", `step ${step + 1} of ${episode.length}`);
@@ -195,6 +245,7 @@ function show() {
   // Not `disabled`, which would take the focus away from whoever steps with a button.
   for (const id of ["first", "back"]) element(id).ariaDisabled = step === 0;
   for (const id of ["forward", "last"]) element(id).ariaDisabled = step === episode.length - 1;
+  if (episode.numbers) showNumbersTold();
   showAction();
   showWords();
   if (episode.attention) showTargets();
@@ -202,16 +253,38 @@ function show() {
   for (const track of Object.values(tracks)) track.show(step);
 }
 
+function showNumbersTold() {
+  const values = episode.numbersAt(step);
+  [...element("numbers").children].forEach((item, n) => {
+    const end = 50 + (50 * values[n]) / largest;
+    item.children[1].style.setProperty("--low", `${Math.min(50, end)}%`);
+    item.children[1].style.setProperty("--high", `${Math.max(50, end)}%`);
+    item.children[2].textContent = decimal(values[n]);
+  });
+}
+
+/** Show what was done beside how probable, or how good, every action was. */
 function showAction() {
   const action = episode.actions.values[step];
   element("action").textContent = data.actions[action];
-  if (!episode.probabilities) return;
+  if (!episode.probabilities && !episode.actionValues) return;
   [...element("probabilities").children].forEach((item, n) => {
-    const share = episode.probability(step, n);
+    const [share, text] = episode.probabilities ? probabilityOf(n) : worthOf(n);
     item.classList.toggle("chosen", n === action);
     item.children[1].style.setProperty("--share", share.toFixed(4));
-    item.children[2].textContent = percent(share);
+    item.children[2].textContent = text;
   });
+}
+
+function probabilityOf(action) {
+  const share = episode.probability(step, action);
+  return [share, percent(share)];
+}
+
+function worthOf(action) {
+  const value = episode.actionValue(step, action);
+  const [low, high] = worth;
+  return [(value - low) / (high - low || 1), decimal(value)];
 }
 
 function showWords() {
@@ -274,8 +347,9 @@ function target({ share, at }) {
   const [first] = episode.wordsAt(at);
   const button = create("button");
   button.type = "button";
-  const picture = create("canvas");
-  pictures.views.draw(picture, episode.views.values[at]);
+  const [drawn, numbers] = episode.views ? [pictures.views, episode.views] : [pictures.wholes, episode.wholes];
+  const picture = create(numbers ? "canvas" : "span");
+  if (numbers) drawn.draw(picture, numbers.values[at]);
   const where = first ? `step ${at + 1}, ${first.word}` : `step ${at + 1}`;
   button.append(picture, create("span", "share", percent(share)), create("span", "where", where));
   button.setAttribute("aria-label", `Go to ${where}: ${percent(share)} of the attention`);
@@ -287,7 +361,8 @@ function target({ share, at }) {
 
 function showNumbers() {
   tracks.return.output.textContent = decimal(episode.returns[step]);
-  tracks.value.output.textContent = decimal(episode.values.values[step]);
+  if (episode.values) tracks.value.output.textContent = decimal(episode.values.values[step]);
+  for (let n = 0; tracks[`number${n}`]; n++) tracks[`number${n}`].output.textContent = decimal(episode.numbersAt(step)[n]);
   if (episode.entropy) tracks.entropy.output.textContent = `${decimal(episode.entropy.values[step])} nats`;
 }
 
@@ -370,6 +445,7 @@ async function openAddress() {
 }
 
 buildHeader();
+buildLegend();
 buildEpisodes();
 buildActions();
 buildSelectors();

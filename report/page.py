@@ -25,10 +25,15 @@ class EpisodePage:
     Args:
         title: Who played what.
         actions: What the A actions are called.
+        numbers: What the numbers of a vector are called, the first of them or all.
+        legend: What the colours of the whole world mean.
     """
 
-    def __init__(self, title: str, actions: Sequence[str]) -> None:
+    def __init__(
+        self, title: str, actions: Sequence[str], numbers: Sequence[str] = (), legend: str = ""
+    ) -> None:
         self._title, self._actions = title, actions
+        self._names, self._legend = numbers, legend
         self._episodes: list[dict[str, Any]] = []
         self._attention: list[np.ndarray] = []
         self._words: dict[str, int] = {}
@@ -37,7 +42,9 @@ class EpisodePage:
     def add(self, recording: Recording) -> None:
         """Take in an episode that was recorded in detail."""
         arrays = recording.steps | recording.details
-        frames = {"views": arrays["observations"].transpose(0, 2, 3, 1)}
+        frames = {}
+        if is_picture(arrays["observations"]):
+            frames["views"] = arrays["observations"].transpose(0, 2, 3, 1)
         if "overviews" in arrays:
             frames["wholes"] = arrays["overviews"]
         numbers = {name: self._pictures[name].add(shown) for name, shown in frames.items()}
@@ -45,6 +52,7 @@ class EpisodePage:
             {
                 "return": recording.episode.episode_return,
                 **{name: packed(of.astype(np.uint16)) for name, of in numbers.items()},
+                **_told(arrays["observations"]),
                 **_course(arrays),
                 **self._retrieved(arrays),
             }
@@ -62,6 +70,8 @@ class EpisodePage:
             "title": self._title,
             "facts": facts,
             "actions": self._actions,
+            "numbers": self._names,
+            "legend": self._legend,
             "words": list(self._words),
             "leastAttention": (coarseness // 2 / 255) ** 2,
             "pictures": {
@@ -100,6 +110,19 @@ class EpisodePage:
         }
 
 
+def is_picture(observations: np.ndarray) -> bool:
+    """Return whether observations of T steps are images [T, C, H, W], not vectors [T, F]."""
+    return observations.ndim == 4
+
+
+def _told(observations: np.ndarray) -> dict[str, Packed]:
+    """Return the numbers of vectors, [T, F]; nothing of images."""
+    if is_picture(observations):
+        return {}
+    vectors = observations.reshape(len(observations), -1)
+    return {"numbers": packed(vectors.astype(np.float32))}
+
+
 def _course(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
     """Return what an episode has one number of at each step, and the actions' probabilities."""
     course = {"actions": packed(arrays["actions"].astype(np.uint8))}
@@ -108,4 +131,6 @@ def _course(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
             course[name] = packed(arrays[name].astype(np.float32))
     if "probabilities" in arrays:
         course["probabilities"] = packed(quantized(arrays["probabilities"]))
+    if "action_values" in arrays:
+        course["actionValues"] = packed(arrays["action_values"].astype(np.float32))
     return course

@@ -1,4 +1,4 @@
-"""What a run shows of itself while it trains: an episode's movie, words and attention."""
+"""What a run shows of itself while it trains: an episode's movie or numbers, words, attention."""
 
 import io
 import math
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -15,7 +16,7 @@ from analysis.replay import episode_attention, episode_tokens
 from models.agent import Agent
 from models.language_memory import LanguageMemory
 from models.shelm import ShelmLanguage
-from plots.style import style
+from plots.style import new_figure, style
 from plots.table import markdown
 from runs.loggers import EncodedImage, LoggerSettings, Media
 from trainers.learner import Transition
@@ -49,20 +50,21 @@ class Showcase:
     ) -> None:
         self.agent, self.seconds, self._clock = agent, 60 * minutes, clock
         self._due = -math.inf
-        self._running: list[Tensor] | None = None  # images; None until a begin is seen
+        self._running: list[Tensor] | None = None  # what was seen; None until a begin is
         self._latest: Tensor | None = None
 
     def follow(self, transition: Transition) -> None:
         """Keep the running episode of the first environment and its latest whole one."""
-        images, starts = transition.percept.observations.images, transition.percept.starts
-        if images is None:
+        observations, starts = transition.percept.observations, transition.percept.starts
+        seen = observations.vectors if observations.images is None else observations.images
+        if seen is None:
             return
         if starts[0]:
             if self._running:
                 self._latest = torch.stack(self._running)
             self._running = []
         if self._running is not None:
-            self._running.append(images[0].cpu())
+            self._running.append(seen[0].cpu())
 
     def media(self, is_last: bool) -> Media:
         """Return what there is to show after an update, mostly nothing."""
@@ -75,8 +77,17 @@ class Showcase:
 
 @torch.no_grad()
 def media(agent: Agent, episode: Tensor) -> Media:
-    """Return movie, words and attention of an episode [T, C, H, W] uint8, as far as there are."""
-    shown: dict[str, EncodedImage | str] = {"episode/movie": movie(episode)}
+    """Return what there is to show of an episode: a movie or numbers, words and attention.
+
+    Args:
+        agent: Whose memory is shown where it can be read.
+        episode: Images [T, C, H, W] uint8, or vectors [T, F] float32.
+    """
+    shown: dict[str, EncodedImage | str] = {}
+    if episode.ndim == 4:
+        shown["episode/movie"] = movie(episode)
+    else:
+        shown["episode/numbers"] = picture(numbers_figure(episode.numpy()))
     language: LanguageMemory | None = getattr(agent, "language", None)
     if isinstance(language, ShelmLanguage):
         counts = words.count_words([words.retrieved_words(language, episode)])
@@ -102,6 +113,28 @@ def movie(images: Tensor) -> EncodedImage:
         loop=0,
     )
     return EncodedImage(file.getvalue(), *frames[0].size, "gif")
+
+
+def numbers_figure(vectors: np.ndarray) -> "Figure":
+    """Return vectors [T, F] as a map, a column a step: red above zero, blue below it."""
+    largest = max(float(np.abs(vectors).max()), 1e-9)
+    with style():
+        figure = new_figure(7, 1.6 + min(0.25 * vectors.shape[1], 5))
+        axes = figure.subplots()
+        image = axes.imshow(
+            vectors.T,
+            cmap="RdBu_r",
+            vmin=-largest,
+            vmax=largest,
+            aspect="auto",
+            interpolation="none",
+        )
+        axes.locator_params(integer=True)
+        axes.set_xlabel("step")
+        axes.set_ylabel("number")
+        axes.set_title("what the agent was told")
+        figure.colorbar(image, ax=axes).outline.set_visible(False)
+    return figure
 
 
 def picture(figure: "Figure") -> EncodedImage:

@@ -37,6 +37,19 @@ def recording(length, seed=0, n_words=2, n_layers=2, n_heads=3):
     return Recording(Episode(0.5, length), steps, details)
 
 
+def of_vectors(length, seed=0, has_overviews=True):
+    """Return an episode of an agent that is told three numbers and chooses by action values."""
+    one = recording(length, seed, n_words=0, n_layers=1, n_heads=1)
+    generator = np.random.default_rng(seed)
+    one.steps["observations"] = generator.normal(size=(length, 3)).astype(np.float32)
+    del one.details["probabilities"]
+    one.details["action_values"] = generator.normal(size=(length, len(ACTIONS)))
+    one.steps["actions"] = one.details["action_values"].argmax(1)
+    if not has_overviews:
+        del one.details["overviews"], one.steps["values"]
+    return one
+
+
 def attention(length, n_layers, n_heads, generator):
     """Return random attention to all steps so far.  [T, L, H, T]"""
     looks = np.zeros((length, n_layers, n_heads, length))

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from report.movie import frames, write_movies
-from tests.recordings import ACTIONS, recording
+from tests.recordings import ACTIONS, of_vectors, recording
 from utils.errors import RunError
 
 
@@ -48,6 +48,14 @@ def test_an_agent_without_words_shows_its_actions():
     one.details["probabilities"] = np.zeros((2, 3))
     assert (next(frames(one, ACTIONS)) != before).any()
     assert not any(side % 16 for side in before.shape[:2])
+
+
+def test_vectors_are_shown_by_the_world_alone():
+    frame = next(frames(of_vectors(2), ACTIONS))
+    assert (frame[16 + 144, 16 + 144] == of_vectors(2).details["overviews"][0, 0, 0]).all()
+    blind = next(frames(of_vectors(2, has_overviews=False), ACTIONS))
+    assert blind.shape[1] < frame.shape[1]
+    assert not any(side % 16 for side in blind.shape[:2])
 
 
 def test_movies_that_were_cut_are_not_kept(tmp_path, monkeypatch):

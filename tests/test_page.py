@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from report.page import EpisodePage
-from tests.recordings import ACTIONS, VOCABULARY, recording
+from tests.recordings import ACTIONS, VOCABULARY, of_vectors, recording
 from tests.test_packing import drawn, unpacked
 
 FACTS = {"return": "0.5"}
@@ -57,6 +57,26 @@ def test_an_agent_without_language_has_a_page_without_memory():
     data = page_of(recording(4, n_words=0, n_layers=0)).data(FACTS)
     assert not {"words", "similarities", "attention", "entropy"} & set(data["episodes"][0])
     assert data["words"] == []
+
+
+def test_vectors_and_what_actions_are_worth_are_in_the_page_as_numbers():
+    one = of_vectors(5)
+    page = EpisodePage("GPT on a maze", ACTIONS, ["x", "y"], "blue: the agent")
+    page.add(one)
+    data = page.data(FACTS)
+    (episode,) = data["episodes"]
+    np.testing.assert_array_equal(unpacked(episode["numbers"]), one.steps["observations"])
+    values = one.details["action_values"]
+    assert unpacked(episode["actionValues"]) == pytest.approx(values, abs=1e-6)
+    assert (data["numbers"], data["legend"]) == (["x", "y"], "blue: the agent")
+    assert set(data["pictures"]) == {"wholes"}
+    assert not {"views", "probabilities"} & set(episode)
+
+
+def test_an_agent_without_values_or_pictures_has_a_page_too():
+    data = page_of(of_vectors(5, has_overviews=False)).data(FACTS)
+    assert data["pictures"] == {}
+    assert "values" not in data["episodes"][0]
 
 
 def test_the_file_needs_nothing_else_and_no_word_can_end_its_script(tmp_path):

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from report.page import EpisodePage
-from tests.recordings import ACTIONS, KEY_STEP, VOCABULARY, recording
+from tests.recordings import ACTIONS, KEY_STEP, VOCABULARY, of_vectors, recording
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LENGTH = 12
@@ -37,6 +37,10 @@ def written(tmp_path_factory):
         for seed, length in enumerate((LENGTH, 5, 1)):
             page.add(recording(length, seed, **kind))
         page.write(folder / f"{name}.html", {"return": "0.500 ± 0.000"})
+    for name, has_overviews in {"vectors": True, "blind": False}.items():
+        page = EpisodePage("GPT on a maze", ACTIONS, ["x", "y"], "blue: the agent")
+        page.add(of_vectors(LENGTH, has_overviews=has_overviews))
+        page.write(folder / f"{name}.html", {"return": "0.500"})
     return folder
 
 
@@ -239,6 +243,37 @@ def test_an_agent_without_language_shows_no_memory(opened):
     assert page.is_visible("#choice")
 
 
+@pytest.mark.parametrize("name", ["vectors", "blind"])
+def test_an_agent_of_vectors_shows_its_numbers_and_what_actions_are_worth(opened, name):
+    page, one = opened(name), of_vectors(LENGTH)
+    assert page.locator("#numbers span").all_inner_texts() == ["x", "y", "number 3"]
+    for t in range(LENGTH):
+        shown = [
+            float(text.replace("−", "-")) for text in page.locator("#numbers b").all_inner_texts()
+        ]
+        assert shown == pytest.approx(one.steps["observations"][t], abs=0.006)
+        worth = page.locator("#probabilities b").all_inner_texts()
+        values = one.details["action_values"][t]
+        assert [float(text.replace("−", "-")) for text in worth] == pytest.approx(values, abs=0.006)
+        assert page.inner_text("#action") == ACTIONS[values.argmax()]
+        page.keyboard.press("ArrowRight")
+    assert not page.is_visible("#view")
+    assert page.is_visible("#whole") == (name == "vectors")
+    assert "blue: the agent" in page.inner_text("body") or name == "blind"
+    tracks = page.locator(".track h2").all_inner_texts()
+    assert tracks[-5:-2] == ["x", "y", "Number 3"]
+    assert ("Value" in tracks) == (name == "vectors")
+
+
+def test_a_step_of_vectors_that_is_looked_back_at_can_be_gone_to(opened):
+    page = opened("blind")
+    page.keyboard.press("End")
+    (target,) = page.locator("#targets button").all()
+    assert target.inner_text().split("\n") == ["100 %", f"step {KEY_STEP + 1}"]
+    target.click()
+    assert step(page) == KEY_STEP
+
+
 @pytest.mark.parametrize(
     ("place", "shown"),
     [
@@ -268,7 +303,7 @@ def test_the_colours_follow_the_system_until_switched(opened, scheme):
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-@pytest.mark.parametrize("name", ["shelm", "helm", "cnn"])
+@pytest.mark.parametrize("name", ["shelm", "helm", "cnn", "vectors", "blind"])
 def test_nothing_is_wider_than_the_screen_and_every_control_has_a_name(opened, name, screen):
     page = opened(name, screen)
     assert page.evaluate("document.documentElement.scrollWidth") == SCREENS[screen][0]

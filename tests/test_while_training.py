@@ -1,12 +1,15 @@
 import io
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from models import build_agent
+from models.observations import Observations, Percept
 from report import while_training as showcase
 from tests.agents import percept, random_images, small_config, spaces
 from tests.test_program import metrics, train
@@ -100,6 +103,21 @@ def test_an_agent_shows_what_it_has_and_is_left_as_it_was(model, names):
         if not isinstance(item, str):
             opened = Image.open(io.BytesIO(item.data))
             assert (opened.format.lower(), opened.size) == (item.format, (item.width, item.height))
+
+
+def test_an_agent_of_vectors_shows_its_numbers():
+    space = Box(-1, 1, (3,), np.float32)
+    config = small_config(model="HELM", **tiny_settings("HELM"))
+    agent = build_agent(config, space, Discrete(4))
+    show = showcase.Showcase(agent, minutes=0)
+    for t in range(6):
+        vectors = Observations(vectors=torch.rand(2, 3))
+        starts, nothing = torch.tensor([t in (0, 5), True]), torch.zeros(2)
+        seen = Percept(vectors, starts, nothing.long(), nothing)
+        show.follow(SimpleNamespace(percept=seen))
+    media = show.media(is_last=False)
+    assert set(media) == {"episode/numbers", "episode/attention"}
+    assert Image.open(io.BytesIO(media["episode/numbers"].data)).format == "PNG"
 
 
 def test_the_movie_has_every_step_enlarged():

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -126,6 +127,14 @@ class TrainedMemory(nn.Module, ABC):
         [L, N, H, 1, M+1]
         """
         return None
+
+    @torch.no_grad()
+    def looks(self, x: Tensor, state: Memory, starts: Tensor) -> dict[str, np.ndarray]:
+        """Return what `Agent.inspect` says of where a step looks, nothing if it does not look."""
+        weights = self.attention(x, state, starts)  # [L, N, H, 1, M+1]
+        if weights is None:
+            return {}
+        return {"attention": weights.squeeze(3).transpose(0, 1).half().cpu().numpy()}
 
     @property
     def device(self) -> torch.device:
