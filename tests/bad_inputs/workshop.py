@@ -14,7 +14,7 @@ from models.word_embeddings import CHECKSUM, PromptEmbeddings
 from tests.bad_inputs.harness import settings
 from tests.published_models import tiny_bert_folder
 from tests.tiny_clip import tiny_clip, tiny_embeddings
-from trainers.checkpoint import UNWRITTEN, load_checkpoint, save_checkpoint
+from trainers.checkpoint import FORMAT, UNWRITTEN, load_checkpoint, save_checkpoint
 
 TRACE = "code_was_run"  # the file an intruder would leave
 TINY_RUN = {
@@ -197,7 +197,7 @@ def broken_contents(content):
         "another byte": content[:-1000] + bytes([content[-1000] ^ 1]) + content[-999:],
     }
     for number in (b"000", b"001", b"999", b"two"):
-        contents[f"format {number.decode()}"] = content.replace(b"002", number, 1)
+        contents[f"format {number.decode()}"] = content.replace(b"%03d" % FORMAT, number, 1)
     return contents
 
 
