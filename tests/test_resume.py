@@ -22,9 +22,13 @@ from runs import description as run_description
 from runs.folder import locked
 from tests.tiny_clip import tiny_settings
 from tools.faults import outcome, same
+from trainers import off_policy
 from trainers.checkpoint import BEST, LAST, PREVIOUS, load_checkpoint, save_checkpoint
 from trainers.collector import Collector
+from trainers.dqn import DQN
+from trainers.off_policy import OffPolicyLearner
 from trainers.ppo import PPO
+from trainers.threads import Threads
 
 MAZE = "RandomMaze-v0"
 TINY = {
@@ -359,3 +363,148 @@ def test_the_short_form_of_a_setting_is_the_setting(in_empty_folder, capsys):
     assert main_program.main(["--deterministic", "--print-config"]) == 0
     assert json.loads(capsys.readouterr().out)["deterministic"] is True
     assert not dataclasses.asdict(main_program.load_config())["deterministic"]
+
+
+FROM_REPLAY = {
+    **{"n_steps": 300, "learning_rate": 1e-3, "batch_size": 4, "warmup_episodes": 3},
+    **{"replay_capacity": 60, "head_width": 16, "algorithm": "DQN"},
+    **{"env": "TMazeActive-v0", "length": 4},
+}
+IN_A_MAZE = {"env": MAZE, "replay_capacity": 250, "warmup_episodes": 1, "updates_per_step": 0.05}
+SMALL_MEMORY = {"memory_width": 8}
+LEARNERS = {
+    "DQN, LSTM": ("LSTM", SMALL_MEMORY),
+    "DQN, GPT": ("GPT", SMALL_MEMORY | {"memory_heads": 2} | IN_A_MAZE),
+    "DQN, windows": ("LSTM", SMALL_MEMORY | {"context_length": 5}),
+    "DQN, HELM": ("HELM", {}),
+    "SAC, LSTM": ("LSTM", SMALL_MEMORY | {"algorithm": "SAC", "learn_temperature": "true"}),
+    "SAC, HELMv2": ("HELMv2", IN_A_MAZE | {"algorithm": "SAC"}),
+    "SAC, encoders apart": ("CNN", {"algorithm": "SAC", "shared_encoder": "false"}),
+}
+PPO_ALONE = ("n_rollout_steps", "n_batches", "n_epochs")
+
+
+def replay_command(run_id, name="DQN, LSTM", **changes):
+    """Return the command line of a run that learns from replay."""
+    model, settings = LEARNERS[name]
+    given = FROM_REPLAY | settings | changes
+    if given["env"] == MAZE:
+        del given["length"]
+    made = command(model, run_id, **given)
+    return [word for word in made if not any(f"={key}=" in word for key in PPO_ALONE)]
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_run_with_replay_interrupted_twice_ends_as_if_nothing_had_been(
+    name, in_empty_folder, monkeypatch
+):
+    assert main_program.main(replay_command("whole", name)) == 0
+    signal_at(monkeypatch, signal.SIGINT, at=67)
+    assert main_program.main(replay_command("cut", name)) == 130
+    signal_at(monkeypatch, signal.SIGTERM, at=40)
+    assert resume("cut") == 143
+    assert resume("cut") == 0
+    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+    resumed = json.loads((folder_of("cut") / "run.json").read_text())["resumed"]
+    assert [(each["env_steps"], each["exact"]) for each in resumed] == [(134, True), (214, True)]
+
+
+def test_a_signal_within_a_long_update_is_heard_between_its_parts(
+    in_empty_folder, monkeypatch, capsys
+):
+    monkeypatch.setattr(off_policy, "MOST_AT_ONCE", 3)
+    few = {"checkpoint_minutes": 60, "updates_per_step": 0.5, "n_steps": 150}
+    assert main_program.main(replay_command("whole", **few)) == 0
+    learn, calls = DQN.learn, []
+
+    def learn_interrupted(self, sequences):
+        calls.append(sequences)
+        if len(calls) == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+        return learn(self, sequences)
+
+    monkeypatch.setattr(DQN, "learn", learn_interrupted)
+    assert main_program.main(replay_command("cut", **few)) == 130
+    counts = load_checkpoint(folder_of("cut") / LAST)["learner"]["counts"]
+    assert counts["n_updates"] == 21  # the part that was begun is made whole
+    assert counts["n_owed"] > 0
+    monkeypatch.setattr(DQN, "learn", learn)
+    assert resume("cut") == 0
+    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+
+
+def test_without_checkpoints_nothing_of_the_replay_is_written(in_empty_folder, monkeypatch, capsys):
+    signal_at(monkeypatch, signal.SIGINT, at=90)
+    assert main_program.main(replay_command("cut", save_ckpt="false")) == 130
+    assert "Nothing is saved (save_ckpt is false)" in capsys.readouterr().err
+    assert list(folder_of("cut").rglob("*.pt")) == []
+    assert not (folder_of("cut") / "replay").exists()
+
+
+def test_with_replay_too_steps_that_cannot_be_saved_are_taken_anew(
+    in_empty_folder, monkeypatch, capsys
+):
+    monkeypatch.delattr(NumpyVectorEnv, "state_dict")
+    signal_at(monkeypatch, signal.SIGINT, at=67)
+    assert main_program.main(replay_command("cut")) == 130
+    checkpoint = load_checkpoint(folder_of("cut") / LAST)
+    counts = checkpoint["learner"]["counts"]
+    assert checkpoint["env_steps"] <= 134
+    assert checkpoint["env_steps"] == counts["n_warmup_steps"] + counts["n_explored"]
+    assert checkpoint["learner"]["own"] == {}
+    n_rows = checkpoint["learner"]["replay"]["n_written"]
+    assert resume("cut") == 0
+    assert "in new episodes" in capsys.readouterr().out
+    counts = load_checkpoint(folder_of("cut") / LAST)["learner"]["counts"]
+    rows = outcome(folder_of("cut"))["metrics"]
+    assert int(rows[-1]["env_steps"]) == counts["n_warmup_steps"] + counts["n_explored"] >= 300
+    assert outcome(folder_of("cut"))["learner"]["replay"]["n_written"] > n_rows
+
+
+def test_a_checkpoint_writes_only_what_is_new_of_the_replay(in_empty_folder, monkeypatch):
+    signal_at(monkeypatch, signal.SIGINT, at=67)
+    assert main_program.main(replay_command("cut", replay_capacity=100_000)) == 130
+    folder = folder_of("cut") / "replay"
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert len(before) > 1
+    assert resume("cut") == 0
+    after = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert len(after) > len(before)
+    assert {name: after[name] for name in before} == before
+    named = load_checkpoint(folder_of("cut") / LAST)["learner"]["replay"]["files"]
+    assert {entry["name"] for entry in named} == set(after)
+
+
+@pytest.mark.parametrize("fault", ["missing", "damaged"])
+def test_a_lost_part_of_the_replay_is_one_line(fault, in_empty_folder, monkeypatch, capsys):
+    signal_at(monkeypatch, signal.SIGINT, at=67)
+    assert main_program.main(replay_command("cut")) == 130
+    path = min((folder_of("cut") / "replay").iterdir())
+    content = path.read_bytes()
+    path.unlink() if fault == "missing" else path.write_bytes(content[:-1])
+    capsys.readouterr()
+    assert resume("cut") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{path}: {fault}" in line
+    path.write_bytes(content)
+    assert resume("cut") == 0
+
+
+def test_trying_numbers_of_threads_changes_nothing_of_a_run_with_replay(
+    in_empty_folder, monkeypatch
+):
+    assert main_program.main(replay_command("whole", n_steps=150)) == 0
+    tried, seconds = [], OffPolicyLearner.seconds_of_update
+
+    def trying(self, percept):
+        tried.append(seconds(self, percept))
+        return tried[-1]
+
+    def try_often(self, env_steps):
+        assert self._trial() > 0
+
+    monkeypatch.setattr(OffPolicyLearner, "seconds_of_update", trying)
+    monkeypatch.setattr(Threads, "try_again", try_often)
+    assert main_program.main(replay_command("tried", n_steps=150)) == 0
+    assert len(tried) > 3
+    assert same(outcome(folder_of("tried")), outcome(folder_of("whole")))

@@ -53,24 +53,25 @@ FROM_REPLAY = {
     "learning_rate": 1e-3,
     "batch_size": 4,
     "warmup_episodes": 3,
-    "replay_capacity": 250,
+    "replay_capacity": 60,
     "head_width": 16,
 }
 MAZE, GRID = "RandomMaze-v0", "MiniGrid-RedBlueDoors-6x6-v0"
-SMALL = {"memory_width": 16}
+CORRIDOR = {"env": "TMazeActive-v0", "length": 4}
 CASES: dict[str, dict[str, Any]] = {
     "CNN-PPO": FROM_ROLLOUTS | {"env": MAZE, "adv_norm": "true"},
     "Impala-PPO": FROM_ROLLOUTS | {"env": MAZE},
     "HELM": FROM_ROLLOUTS | {"env": GRID, "lr_decay": "linear"},
     "HELMv2": FROM_ROLLOUTS | {"env": MAZE},
     "SHELM": FROM_ROLLOUTS | {"env": MAZE},
-    "LSTM by DQN": FROM_REPLAY | {"env": MAZE, "algorithm": "DQN"} | SMALL,
-    "GPT by DQN": FROM_REPLAY | {"env": MAZE, "algorithm": "DQN", "memory_heads": 2} | SMALL,
-    "HELM by SAC": FROM_REPLAY | {"env": MAZE, "algorithm": "SAC"},
+    "LSTM by DQN": FROM_REPLAY | CORRIDOR | {"algorithm": "DQN", "memory_width": 16},
+    "GPT by DQN": FROM_REPLAY
+    | {"env": MAZE, "algorithm": "DQN", "memory_width": 16, "memory_heads": 2}
+    | {"warmup_episodes": 1, "updates_per_step": 0.05, "replay_capacity": 250},
+    "HELM by SAC": FROM_REPLAY | CORRIDOR | {"algorithm": "SAC"},
     "LSTM by SAC": FROM_REPLAY
-    | {"env": "TMazeActive-v0", "length": 4, "algorithm": "SAC", "shared_encoder": "false"}
-    | {"learn_temperature": "true", "replay_capacity": 60}
-    | SMALL,
+    | CORRIDOR
+    | {"algorithm": "SAC", "shared_encoder": "false", "learn_temperature": "true"},
 }
 MOST_KILLS = 3
 LOG = "log.txt"

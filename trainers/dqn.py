@@ -108,7 +108,8 @@ class DQN(OffPolicyLearner):
 
     def networks_state(self) -> dict[str, Any]:
         """Return the optimiser and the target network."""
-        return {"optimizer": self.optimizer.state_dict(), "target": self.target.state_dict()}
+        target = dict(self.target.state_dict())  # plain, as it is checked when it is loaded
+        return {"optimizer": self.optimizer.state_dict(), "target": target}
 
     def load_networks_state(self, state: dict[str, Any]) -> None:
         """Take over optimiser and target network."""

@@ -237,6 +237,11 @@ class OffPolicyLearner(ABC):
         """Return one line for every pair of settings that cannot both hold."""
         if config.context_length == 0:
             return ["context_length: 0 steps cannot be learned from; choose 1 or more, or -1"]
+        if config.replay_capacity is not None and config.replay_capacity <= config.context_length:
+            return [
+                f"replay_capacity: {config.replay_capacity:,} rows do not hold a sequence of "
+                f"context_length={config.context_length:,} and what follows it"
+            ]
         return []
 
     @staticmethod

@@ -126,7 +126,7 @@ class SAC(OffPolicyLearner):
         """Return optimisers, target critics and temperature."""
         return {
             "optimizers": {name: each.state_dict() for name, each in self.optimizers.items()},
-            "target": self.target.state_dict(),
+            "target": dict(self.target.state_dict()),  # plain, as it is checked when loaded
             "log_temperature": self.log_temperature.detach().clone(),
         }
 
