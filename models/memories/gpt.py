@@ -146,15 +146,15 @@ class Gpt(TrainedMemory):
         if begun.share > MOSTLY_DIFFERENT:
             return super().unroll_from_nothing(features, shape)
         numbered = begun.numbered()
-        firsts, places = first_rows(numbered.T.flatten())  # [U], [B*T]
-        steps = firsts % shape[0]
-        x = F.embedding(rows.T.flatten()[firsts], features.distinct)
-        hidden = self.enter(x) + self.positions(steps)  # [U, D]
-        ages = torch.arange(shape[0]).expand(shape[1], -1)
+        columns, _ = first_rows(begun.own[-1])  # of the B' sequences that differ in the end
+        firsts, places = first_rows(numbered[:, columns].T.flatten())  # [U], [B'*T]
+        x = F.embedding(rows[:, columns].T.flatten()[firsts], features.distinct)
+        hidden = self.enter(x) + self.positions(firsts % shape[0])  # [U, D]
+        ages = torch.arange(shape[0]).expand(len(columns), -1)
         attention = SequenceAttention(visible_steps(ages, self.mem_len), dropout=0.0)
 
         def attend(qkv: Tensor) -> Tensor:
-            matrices = split_heads(F.embedding(places, qkv), self.n_head, shape[1])
+            matrices = split_heads(F.embedding(places, qkv), self.n_head, len(columns))
             return join_heads(attention(*matrices), self.n_head)[firsts]
 
         for block in self.blocks:
