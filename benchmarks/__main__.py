@@ -28,6 +28,7 @@ PARTS = {
     "cache": "benchmarks.cached_observations",
     "minigrid": "benchmarks.minigrid",
     "update": "benchmarks.update",
+    "off-policy": "benchmarks.off_policy",
 }
 GROWTH = "growth"
 NAMES = (*PARTS, GROWTH)

@@ -13,10 +13,12 @@ import numpy as np
 import torch
 from gymnasium.spaces import Discrete, Space
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from models.agent import Memory, Sequences, Step
 from models.embedders import InputEmbedder
 from models.heads import drawn
+from models.image_hash import first_equal_rows, first_rows
 from models.images import Features
 from models.language_memory import LanguageMemory
 from models.memories import TrainedMemory
@@ -112,9 +114,15 @@ class FrozenBody(Body):
         return torch.cat((hidden, self.embedder.step(percept)), dim=-1)
 
     def unroll(self, sequences: Sequences) -> Features:
-        """Join what was kept with the embeddings of each step."""
+        """Join what was kept with the embeddings of each step, equal ones once."""
         embedded = self.embedder(sequences.observations, _inputs(sequences, self.embedder))
-        return Features(torch.cat((sequences.context.flatten(0, 1), embedded.each()), dim=-1))
+        context, inputs = sequences.context.flatten(0, 1), embedded.row_of
+        if inputs is None:
+            return Features(torch.cat((context, embedded.distinct), dim=-1))
+        _, kept = first_equal_rows(context)
+        firsts, row_of = first_rows(kept * len(embedded.distinct) + inputs)
+        present = F.embedding(inputs[firsts], embedded.distinct)
+        return Features(torch.cat((context[firsts], present), dim=-1), row_of)
 
 
 class Perceptron(nn.Sequential):

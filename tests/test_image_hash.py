@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from models.image_hash import first_occurrences, image_hashes
+from models.image_hash import first_equal_rows, first_occurrences, image_hashes
 from tests.agents import random_images
 
 
@@ -36,3 +36,13 @@ def test_occurrences_are_numbered_and_lead_back(second_halves):
     firsts, number_of = first_occurrences(hashes)
     assert sorted(firsts.tolist()) == ([0, 1, 3] if second_halves[1] == 1 else [0, 1])
     assert torch.equal(hashes[firsts][number_of], hashes)
+
+
+def test_rows_that_begin_alike_are_told_apart_by_the_rest():
+    rows = torch.randn(6, 33)
+    rows[:, :20] = 1.0
+    rows[4] = rows[1]
+    rows[5] = rows[2]
+    firsts, number_of = first_equal_rows(rows)
+    assert sorted(firsts.tolist()) == [0, 1, 2, 3]
+    assert torch.equal(rows[firsts][number_of], rows)
