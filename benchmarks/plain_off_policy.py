@@ -6,7 +6,7 @@ goes through all networks as floats, and a network is asked again wherever its a
 
 import copy
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -109,7 +109,7 @@ class PlainBody(nn.Module):
         if "actions" in self.embedder:
             parts.append(F.relu(self.embedder["actions"](batch.last_actions)))
         if "images" in self.embedder:
-            images = self.embedder["images"]
+            images = cast(nn.ModuleDict, self.embedder["images"])
             flat = images["convolutions"](batch.observations.flatten(0, 1))
             parts.append(images["linear"](flat).unflatten(0, batch.observations.shape[:2]))
         else:
@@ -123,7 +123,7 @@ class PlainBody(nn.Module):
 
     def _attend(self, x: Tensor) -> Tensor:
         x = self.dropout(x.transpose(0, 1) + _positions(len(x), x.shape[-1]))  # [B, T+1, D]
-        for block in self.memory["blocks"]:
+        for block in cast(nn.ModuleList, self.memory["blocks"]):
             x = block(x)
         return self.memory["norm"](x).transpose(0, 1)
 
@@ -174,16 +174,17 @@ class PlainLearner:
         loss = self._q_loss(batch) if self.config.algorithm == "DQN" else self._soft_loss(batch)
         self.optimizer.zero_grad()
         loss.backward()
-        parameters = [p for p in self.networks.parameters() if p.grad is not None]
-        torch.stack([p.grad.norm() for p in parameters]).mean()  # logged
+        gradients = [p.grad for p in self.networks.parameters() if p.grad is not None]
+        torch.stack([gradient.norm() for gradient in gradients]).mean()  # logged
         self.optimizer.step()
-        followed = [self.networks], [self.target]
-        if self.config.algorithm == "SAC":  # only its heads have targets
-            followed = [self.networks.critics], [self.target.critics]
+        online, target = self._followed(self.networks), self._followed(self.target)
         tau = self.config.tau
-        for online, target in zip(*followed, strict=True):
-            for new, old in zip(online.parameters(), target.parameters(), strict=True):
-                old.data.copy_((1 - tau) * old.data + tau * new.data)
+        for new, old in zip(online.parameters(), target.parameters(), strict=True):
+            old.data.copy_((1 - tau) * old.data + tau * new.data)
+
+    def _followed(self, networks: PlainNetworks) -> nn.Module:
+        """Return what has a target: everything, or SAC's critics."""
+        return networks if self.config.algorithm == "DQN" else networks.critics
 
     def _q_loss(self, batch: PlainSequences) -> Tensor:
         networks, target = self.networks, self.target
