@@ -2,13 +2,16 @@
 
 import contextlib
 import csv
+import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import eval as eval_program
 import main as main_program
-from models import build_agent
+from models import AGENTS, build_agent
 from tests import golden_data
 from tests.agents import small_config, spaces
 from tests.tiny_clip import tiny_settings
@@ -50,6 +53,33 @@ def rows_of(folder):
     with (folder / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+
+
+SHORT = {
+    **{"n_envs": 2, "warmup_episodes": 2, "updates_per_step": 0.1},
+    **{"env": "VisualMatch-v0", "length": 2, "n_steps": 192},
+}
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("model", AGENTS)
+def test_an_agent_is_trained_then_evaluated(model, learner, in_empty_folder, capsys):
+    folder = train(model=model, **(SHORT | LEARNERS[learner]))
+    last = rows_of(folder)[-1]
+    assert float(last["train/n_updates"]) > 5
+    assert math.isfinite(float(last["train/critic_loss"]))
+    assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes", "2"]) == 0
+    (result,) = folder.glob("ckpt_best_eval_*.json")
+    assert json.loads(result.read_text())["lengths"] == [32, 32]
+
+
+@pytest.mark.parametrize("learner", ["DQN", "SAC"])
+@pytest.mark.parametrize("model", AGENTS)
+def test_the_same_seed_gives_the_same_metrics(model, learner, in_empty_folder):
+    settings = SHORT | LEARNERS[learner] | {"model": model}
+    first, second = (rows_of(train(name, **settings)) for name in ("first", "second"))
+    assert first == second
+    assert first != rows_of(train("third", **settings, seed=1))
 
 
 ORIGINAL_RUNS = {

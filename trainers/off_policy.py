@@ -91,11 +91,8 @@ class OffPolicyLearner(ABC):
     def __init__(
         self, config: OffPolicySettings, agent: OffPolicyAgent, ranks: Ranks | None = None
     ) -> None:
-        if ranks is not None and ranks.size > 1:
-            raise UserError(
-                f"algorithm: {config.algorithm} learns in one process, and torchrun began "
-                f"{ranks.size}. Start it with python, or choose algorithm=PPO"
-            )
+        if ranks is not None:
+            ranks.run_on_first(lambda: _check_alone(config.algorithm, ranks.size))
         self.config, self.agent = config, agent
         self.replay: Replay | None = None
         self.n_explored = self.n_updates = self.n_owed = 0
@@ -428,6 +425,14 @@ class OffPolicyLearner(ABC):
         self._begun = state["begun"]
         for t in range(n_steps):
             self._running.append(_seen({k: v[t].to(device) for k, v in steps.items()}))
+
+
+def _check_alone(algorithm: str, n_ranks: int) -> None:
+    if n_ranks > 1:
+        raise UserError(
+            f"algorithm: {algorithm} learns in one process, and torchrun began {n_ranks}. "
+            "Start it with python, or choose algorithm=PPO"
+        )
 
 
 def _flat(step: _Seen) -> dict[str, Tensor]:

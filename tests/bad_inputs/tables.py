@@ -135,6 +135,65 @@ def main_cases():
     return cases
 
 
+FROM_REPLAY = {
+    **{"algorithm": "DQN", "model": "LSTM", "env": "TMazePassive-v0", "length": 4},
+    **{"device": "cpu", "n_envs": 1, "n_steps": 20, "batch_size": 2, "media_minutes": "null"},
+}
+BY_SAC = FROM_REPLAY | {"algorithm": "SAC"}
+BY_GPT = FROM_REPLAY | {"model": "GPT"}
+
+
+def replay_cases():
+    """Return the bad inputs of runs with DQN and SAC."""
+    out_of_range = {
+        "context_length": ("0", "-2", "1.5", "10000000"),
+        "replay_capacity": ("1", "-1", "100000000000"),
+        "batch_size": ("0", "10000000"),
+        "tau": ("1.5", "NaN"),
+        "epsilon_final": ("-0.1", "2"),
+        "epsilon_share": ("1.1", "null"),
+        "warmup_episodes": ("0",),
+        "updates_per_step": ("-1", "1001"),
+        "head_width": ("0",),
+        "observation_embedding": ("0", "16385"),
+        "action_embedding": ("-1",),
+        "eval_steps": ("-1",),
+        "eval_episodes": ("0",),
+        "length": ("0",),
+    }
+    cases = {
+        f"{name}={value}": settings(**(FROM_REPLAY | {name: value}))
+        for name, values in out_of_range.items()
+        for value in values
+    }
+    by_sac = {"temperature": -1, "target_entropy": 1.5, "temperature_learning_rate": 11}
+    cases |= {f"SAC, {name}": settings(**BY_SAC, **{name: v}) for name, v in by_sac.items()}
+    read_by_others = {
+        "DQN": {"topk": 2, "beta": 1, "mem_len": 4, "n_epochs": 2, "n_rollout_steps": 8}
+        | {"max_grad_norm": 1, "lr_decay": "linear", "bootstrap_truncated": "true"}
+        | {"temperature": 0.2, "shared_encoder": "true", "frozen_dtype": "bfloat16"},
+        "SAC": {"epsilon_final": 0.1, "clip_range": 0.1, "ent_coef": 0.1, "gae_lambda": 0.9},
+        "PPO": {"replay_capacity": 50, "context_length": 5, "tau": 0.1, "warmup_episodes": 3},
+    }
+    for algorithm, others in read_by_others.items():
+        run = TINY_RUN if algorithm == "PPO" else FROM_REPLAY | {"algorithm": algorithm}
+        for name, value in others.items():
+            cases[f"{name} with {algorithm}"] = settings(**run, **{name: value})
+    return cases | {
+        "CNN-PPO by DQN": settings(**(FROM_REPLAY | {"model": "CNN-PPO"})),
+        "Impala-PPO by SAC": settings(**(BY_SAC | {"model": "Impala-PPO"})),
+        "algorithm dqn": settings(**(FROM_REPLAY | {"algorithm": "dqn"})),
+        "algorithm TD3": settings(**(FROM_REPLAY | {"algorithm": "TD3"})),
+        "a ring shorter than a sequence": settings(
+            **FROM_REPLAY, replay_capacity=10, context_length=10
+        ),
+        "heads that do not divide": settings(**BY_GPT, memory_width=8, memory_heads=3),
+        "no memory length": settings(**BY_GPT, mem_len=0),
+        "HELMv2 without images": settings(**(FROM_REPLAY | {"model": "HELMv2"})),
+        "SHELM without images": settings(**(FROM_REPLAY | {"model": "SHELM"})),
+    }
+
+
 def language_model_cases(names):
     """Return HELM with language models of the workshop's folder `models`, and with odd names."""
     run = TINY_RUN | {"model": "HELM"}

@@ -119,6 +119,19 @@ def test_every_wrong_value_of_a_setting_is_refused(in_empty_folder, capsys):
     assert failures(capsys, "main", settings_cases()) == {}
 
 
+def test_every_bad_input_of_a_run_with_replay_is_refused(in_empty_folder, capsys):
+    cases = tables.replay_cases()
+    assert len(cases) >= 40
+    assert failures(capsys, "main", cases) == {}
+
+
+def test_an_episode_that_the_ring_cannot_hold_ends_the_run_in_one_line(in_empty_folder, capsys):
+    command = command_line(**tables.FROM_REPLAY, replay_capacity=3)
+    assert main_program.main(command) == 1
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("replay_capacity: an episode of 5 steps takes 6 rows")
+
+
 def test_there_are_many_bad_inputs(workshop):
     counts = {group: len(cases()) for group, (_, cases) in GROUPS.items()}
     print(counts, "settings", len(settings_cases()))
