@@ -81,6 +81,10 @@ class Learner(Protocol):
     def ready(self) -> bool:
         """Whether an update is due."""
 
+    @property
+    def is_updating(self) -> bool:
+        """Whether an update was made in part, so that this is no longer the agent that acted."""
+
     def update(self, progress: float) -> dict[str, float]:
         """Learn, and return what to log; `progress` is the share of the run that is over.
 

@@ -6,23 +6,30 @@ episode has ended, as many gradient steps as are owed for the steps since the la
 
 import math
 from abc import ABC, abstractmethod
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from gymnasium.spaces import Space
 from torch import Tensor
 
 from models.agent import Agent, Memory, Sequences, Step
-from models.observations import ObservationBatch, Observations, Percept
-from models.off_policy_agent import OffPolicyAgent, OffPolicyNetworkSettings, Running
+from models.observations import ObservationBatch, Percept
+from models.off_policy_agent import OffPolicyAgent, OffPolicyNetworkSettings
 from settings import Part, setting
 from trainers.guards import NotFiniteError
 from trainers.learner import Transition
 from trainers.ranks import Ranks
-from trainers.replay import EpisodeSteps, Replay, ReplaySettings, n_rows_wanted, remove_unnamed
+from trainers.replay import (
+    EpisodeSteps,
+    Replay,
+    ReplayFiles,
+    ReplaySettings,
+    example_episode,
+    n_rows_wanted,
+)
+from trainers.running_episodes import RunningEpisodes, SeenStep
 from trainers.saved_state import check_like
 from trainers.trial import left_alone, seconds_of
 from utils.errors import UserError
@@ -57,16 +64,6 @@ class OffPolicySettings(ReplaySettings, OffPolicyNetworkSettings):
     )
 
 
-class _Seen(NamedTuple):
-    """One step of N environments, as replay will need it."""
-
-    percept: Percept
-    context: Tensor
-    actions: Tensor
-    rewards: Tensor
-    terminated: Tensor
-
-
 class OffPolicyLearner(ABC):
     """Collects whole episodes, and learns from sequences of them when some have ended.
 
@@ -99,16 +96,12 @@ class OffPolicyLearner(ABC):
         self.n_warmup_steps = self.longest = self._n_episodes = 0
         self._n_since = 0  # environment steps since an episode ended last
         self._n_unpaid = 0  # environment steps that no gradient steps are owed for yet
-        self._running: deque[_Seen] = deque()
-        self._begun: list[int] = []  # steps each environment's episode has lasted
+        self.running = RunningEpisodes()
         self._has_ended = False
         self._sums: dict[str, float] = {}  # of what was logged since the last row
         self._n_summed = 0
         self._is_stale = False
-        self._folder: Path | None = None
-        self._files: list[dict[str, Any]] = []  # that hold the replay
-        # Named by the last states, of which one that could not be written is none to go on from.
-        self._named: deque[set[str]] = deque(maxlen=3)
+        self._files: ReplayFiles | None = None
 
     @abstractmethod
     def learn(self, sequences: Sequences) -> dict[str, Tensor]:
@@ -134,7 +127,7 @@ class OffPolicyLearner(ABC):
     @property
     def n_pending(self) -> int:
         """Steps of each environment since an episode ended last."""
-        return self._n_since // max(len(self._begun), 1)
+        return self._n_since // max(len(self.running.lengths), 1)
 
     @property
     def steps_per_update(self) -> int | None:
@@ -145,6 +138,11 @@ class OffPolicyLearner(ABC):
     def ready(self) -> bool:
         """Whether gradient steps are owed, or an episode of the warm-up has ended."""
         return self.n_owed > 0 or self._has_ended
+
+    @property
+    def is_updating(self) -> bool:
+        """Whether some of the gradient steps that were owed have been taken, and some not yet."""
+        return self.n_owed > 0 and not self._has_ended
 
     def act(self, percept: Percept, memory: Memory) -> Step:
         """Choose actions: random ones in the warm-up; the memory is advanced in any case."""
@@ -162,11 +160,9 @@ class OffPolicyLearner(ABC):
     def observe(self, transition: Transition) -> None:
         """Keep the step; what has ended becomes part of the replay."""
         percept, step, n_envs = transition.percept, transition.step, transition.percept.n_envs
-        self._begun = self._begun or [0] * n_envs
         was_warming_up = self.is_warming_up
-        kept = (step.actions, transition.rewards.float(), transition.terminated)
-        self._running.append(_Seen(percept, step.context, *kept))
-        self._begun = [n_steps + 1 for n_steps in self._begun]
+        paid = transition.rewards.float()
+        self.running.add(SeenStep(percept, step.context, step.actions, paid, transition.terminated))
         self._n_since += n_envs
         self._n_unpaid += n_envs
         if was_warming_up:
@@ -199,7 +195,7 @@ class OffPolicyLearner(ABC):
             self.n_updates += 1
         self.n_owed -= n_steps
         self._sum_up(logged)
-        if n_steps and self.agent.n_context and any(self._begun):
+        if n_steps and self.agent.n_context and any(self.running.lengths):
             self._is_stale = True
         metrics = {name: total / self._n_summed for name, total in self._sums.items()}
         if self.n_owed == 0:
@@ -213,7 +209,7 @@ class OffPolicyLearner(ABC):
 
     def keep_in(self, folder: Path) -> None:
         """Say where the replay is kept for checkpoints."""
-        self._folder = folder / "replay"
+        self._files = ReplayFiles(folder / "replay")
 
     def seconds_of_update(self, percept: Percept) -> float:
         """Return what a step and its share of gradient steps would take now, by trying."""
@@ -255,8 +251,8 @@ class OffPolicyLearner(ABC):
             "networks": self.networks_state(),
             "counts": self._counts(pending),
             "sums": dict(self._sums),
-            "replay": None if self.replay is None else self._saved_replay(self.replay),
-            "own": {"running": self._running_state()} if pending else {},
+            "replay": None if self.replay is None else self._replay_files.save(self.replay),
+            "own": {"running": self.running.state_dict()} if pending else {},
         }
 
     def load_state_dict(
@@ -270,12 +266,12 @@ class OffPolicyLearner(ABC):
         self._sums = {str(name): float(total) for name, total in state["sums"].items()}
         context = self.agent.peek_context(percept, self.agent.initial_memory(percept.n_envs))
         if state["replay"] is not None:
-            self._load_replay(state["replay"], _example(percept, context))
-        self._begun = [0] * percept.n_envs
+            self._load_replay(state["replay"], example_episode(percept, context))
+        self.running.begin(percept.n_envs)
         if memory is None or not state["own"]:
             self._n_since, self._is_stale = 0, False
         elif state["own"]["running"] is not None:
-            self._load_running(state["own"]["running"], percept, context)
+            self.running.load_state_dict(state["own"]["running"], percept, context)
 
     def _counts(self, pending: bool) -> dict[str, Any]:
         """Return all counts; without what is pending, those steps are to be taken anew."""
@@ -312,7 +308,7 @@ class OffPolicyLearner(ABC):
         if context.shape[1] and bool(transition.truncated.any()):
             context = self.agent.peek_context(following, transition.memory)
         for env in ended:
-            episode = self._episode(env, following.observations, context)
+            episode = self.running.end(env, following.observations, context)
             if self.replay is None:
                 capacity = n_rows_wanted(self.config, episode.length)
                 self.replay = Replay(
@@ -321,42 +317,13 @@ class OffPolicyLearner(ABC):
             self.replay.add(episode)
             if self.is_warming_up:
                 self.longest = max(self.longest, episode.length)
-            self._begun[env] = 0
-        longest = max(self._begun)
-        while len(self._running) > longest:
-            self._running.popleft()
-
-    def _episode(self, env: int, last: Observations, context: Tensor) -> EpisodeSteps:
-        """Return the episode that has ended in an environment."""
-        steps = list(self._running)[-self._begun[env] :]
-        shown = [step.percept.observations.map(lambda kind: kind[env]) for step in steps]
-        shown.append(last.map(lambda kind: kind[env]))
-        observations = shown[0].map(lambda *kinds: torch.stack(kinds).cpu(), *shown[1:])
-        contexts = [*(step.context[env] for step in steps), context[env]]
-        return EpisodeSteps(
-            observations,
-            torch.stack(contexts).cpu(),
-            *(
-                torch.stack([getattr(step, name)[env] for step in steps]).cpu()
-                for name in ("actions", "rewards", "terminated")
-            ),
-        )
 
     def _refresh(self, memory: Memory) -> None:
         """Let the memory read the running episodes again: the weights have changed."""
         self._is_stale = False
-        if not any(self._begun):
-            return
-        steps = list(self._running)[-self.agent.n_context :]
-        n_steps, device = len(steps), self.agent.device
-        seen = [step.percept.observations for step in steps]
-        past = seen[0].map(lambda *kinds: torch.stack(kinds), *seen[1:])
-        begun = torch.tensor(self._begun, device=device)
-        before = torch.arange(n_steps, device=device)[:, None] < n_steps - begun
-        starts = torch.stack([step.percept.starts for step in steps]) | before
-        actions = torch.stack([step.percept.last_actions for step in steps])
-        running = Running(starts, actions, (begun - n_steps).clamp(min=0))
-        self.agent.refresh(past, running, memory)
+        if any(self.running.lengths):
+            past, running = self.running.past(self.agent.n_context)
+            self.agent.refresh(past, running, memory)
 
     def _noise(self, percept: Percept, context: Tensor) -> Sequences:
         """Return sequences of noise to try gradient steps on."""
@@ -378,53 +345,21 @@ class OffPolicyLearner(ABC):
             zeros + 1,
         )
 
-    def _saved_replay(self, replay: Replay) -> dict[str, Any]:
-        """Write what is new of the replay and return where everything is."""
-        assert self._folder is not None, "a run says where the replay is kept"
-        self._files = replay.save_new(self._folder, self._files)
-        self._named.append({file["name"] for file in self._files})
-        remove_unnamed(self._folder, set().union(*self._named))
-        return {
-            "files": list(self._files),
-            "capacity": replay.capacity,
-            "n_written": replay.n_written,
-        }
+    @property
+    def _replay_files(self) -> ReplayFiles:
+        assert self._files is not None, "a run says where the replay is kept"
+        return self._files
 
     def _load_replay(self, state: dict[str, Any], example: EpisodeSteps) -> None:
-        assert self._folder is not None, "a run says where the replay is kept"
-        check_like(state, {"files": state["files"], "capacity": 0, "n_written": 0}, "replay")
         if self.config.replay_capacity not in (None, state["capacity"]):
             raise ValueError(f"replay: {state['capacity']} rows, not {self.config.replay_capacity}")
         settings = state["capacity"], self.config.context_length
         replay = Replay(*settings, example, self.agent.device)
-        replay.load(self._folder, state["files"], state["n_written"])
+        self._replay_files.load(replay, state)
         actions = replay.rows["actions"]
         if actions.min() < 0 or actions.max() >= self.agent.n_actions:
             raise ValueError(f"replay: actions that are none of {self.agent.n_actions}")
-        self.replay, self._files = replay, state["files"]
-        self._named.append({file["name"] for file in self._files})
-
-    def _running_state(self) -> dict[str, Any] | None:
-        """Return the steps of the running episodes, [P, N, ...] each."""
-        if not self._running:
-            return None
-        flat = [_flat(step) for step in self._running]
-        stacked = {name: torch.stack([step[name] for step in flat]) for name in flat[0]}
-        return {"begun": list(self._begun), "steps": stacked}
-
-    def _load_running(self, state: dict[str, Any], percept: Percept, context: Tensor) -> None:
-        n_envs, device = percept.n_envs, self.agent.device
-        zeros = torch.zeros(n_envs, device=device)
-        example = _flat(_Seen(percept, context, zeros.long(), zeros, zeros.bool()))
-        steps = state["steps"]
-        n_steps = len(steps["actions"])
-        check_like(state["begun"], [0] * n_envs, "begun")
-        if not 0 < max(state["begun"]) <= n_steps:
-            raise ValueError("begun: not as many steps as the running episodes have had")
-        check_like(steps, {k: v.expand(n_steps, *v.shape) for k, v in example.items()}, "steps")
-        self._begun = state["begun"]
-        for t in range(n_steps):
-            self._running.append(_seen({k: v[t].to(device) for k, v in steps.items()}))
+        self.replay = replay
 
 
 def _check_alone(algorithm: str, n_ranks: int) -> None:
@@ -433,26 +368,3 @@ def _check_alone(algorithm: str, n_ranks: int) -> None:
             f"algorithm: {algorithm} learns in one process, and torchrun began {n_ranks}. "
             "Start it with python, or choose algorithm=PPO"
         )
-
-
-def _flat(step: _Seen) -> dict[str, Tensor]:
-    """Return everything of a step by name."""
-    percept = step.percept._asdict()
-    observations = percept.pop("observations")._asdict()
-    seen = {f"seen_{name}": kind for name, kind in observations.items() if kind is not None}
-    return seen | percept | {name: getattr(step, name) for name in step._fields[1:]}
-
-
-def _seen(flat: dict[str, Tensor]) -> _Seen:
-    """Return the step that `_flat` took apart."""
-    observations = Observations(**{name: flat.get(f"seen_{name}") for name in Observations._fields})
-    others = {name: flat[name] for name in Percept._fields[1:]}
-    return _Seen(Percept(observations, **others), *(flat[name] for name in _Seen._fields[1:]))
-
-
-def _example(percept: Percept, context: Tensor) -> EpisodeSteps:
-    """Return an episode of one step, such as there are where this is seen."""
-    shown = percept.observations.map(lambda kind: kind[:1].cpu().expand(2, *kind.shape[1:]))
-    zeros = torch.zeros(1)
-    twice = context[:1].cpu().expand(2, *context.shape[1:])
-    return EpisodeSteps(shown, twice, zeros.long(), zeros, zeros.bool())

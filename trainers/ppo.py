@@ -132,6 +132,11 @@ class PPO:
         """Whether the rollout is full."""
         return self.rollout is not None and self.rollout.is_full
 
+    @property
+    def is_updating(self) -> bool:
+        """False: an update is made as a whole."""
+        return False
+
     def act(self, percept: Percept, memory: Memory) -> Step:
         """Sample actions from the policy, which is all the exploration there is."""
         if self._memory_is_stale and self.past is not None:

@@ -8,6 +8,7 @@ What is new is saved in a file of its own, so that a checkpoint never writes the
 
 import hashlib
 import re
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from models.agent import Sequences
-from models.observations import ObservationBatch, Observations
+from models.observations import ObservationBatch, Observations, Percept
 from settings import Config, setting
 from trainers.saved_state import check_like
 from utils.errors import RunError, UserError
@@ -230,16 +231,62 @@ class Replay:
         self._starts = None
 
 
-def n_rows_wanted(config: ReplaySettings, length: int) -> int:
-    """Return the capacity of a run's ring whose episodes have about so many steps."""
-    return config.replay_capacity or max(LEAST_CAPACITY, EPISODES_KEPT * length)
+class ReplayFiles:
+    """Where a run's replay lies on the disk: files of rows, each written once.
+
+    Args:
+        folder: Of the files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: list[dict[str, Any]] = []
+        # Named by the last states, of which one that could not be written is none to go on from.
+        self._named: deque[set[str]] = deque(maxlen=3)
+
+    def save(self, replay: Replay) -> dict[str, Any]:
+        """Write what is new, remove what no state names any more, and return where all is."""
+        self._note(replay.save_new(self.folder, self._files))
+        remove_unnamed(self.folder, set().union(*self._named))
+        return {
+            "files": list(self._files),
+            "capacity": replay.capacity,
+            "n_written": replay.n_written,
+        }
+
+    def load(self, replay: Replay, state: dict[str, Any]) -> None:
+        """Fill a replay with what `save` has written.
+
+        Raises:
+            Exception: of several kinds; it is not a state of this replay.
+        """
+        check_like(state, {"files": state["files"], "capacity": 0, "n_written": 0}, "replay")
+        replay.load(self.folder, state["files"], state["n_written"])
+        self._note(state["files"])
+
+    def _note(self, files: list[dict[str, Any]]) -> None:
+        self._files = files
+        self._named.append({file["name"] for file in files})
+
+
+def example_episode(percept: Percept, context: Tensor) -> EpisodeSteps:
+    """Return an episode of one step, such as there are where this is seen."""
+    shown = percept.observations.map(lambda kind: kind[:1].cpu().expand(2, *kind.shape[1:]))
+    zeros = torch.zeros(1)
+    twice = context[:1].cpu().expand(2, *context.shape[1:])
+    return EpisodeSteps(shown, twice, zeros.long(), zeros, zeros.bool())
 
 
 def remove_unnamed(folder: Path, named: set[str]) -> None:
-    """Remove the files of rows that no checkpoint names any more."""
+    """Remove the files of rows that no state names any more."""
     for path in folder.glob("rows_*.pt"):
         if path.name not in named:
             path.unlink()
+
+
+def n_rows_wanted(config: ReplaySettings, length: int) -> int:
+    """Return the capacity of a run's ring whose episodes have about so many steps."""
+    return config.replay_capacity or max(LEAST_CAPACITY, EPISODES_KEPT * length)
 
 
 def _rows(episode: EpisodeSteps, context_length: int) -> dict[str, Tensor]:

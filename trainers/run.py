@@ -103,7 +103,8 @@ class Run:
                     checkpoints.after_step()
 
                 # The best agent is the one that has acted, so it is kept before it changes.
-                self._keep_best(checkpoints)
+                if not learner.is_updating:
+                    self._keep_best(checkpoints)
                 metrics = self._update(checkpoints) | collector.metrics() | learner.agent.metrics()
 
                 seconds = time.perf_counter() - begun

@@ -71,7 +71,6 @@ class Lstm(TrainedMemory):
         if features.row_of is None:
             return super().unroll_from_nothing(features, shape)
         rows = features.row_of.view(shape)
-        rows = features.row_of.view(shape)
         begun = Beginnings.of(rows)
         outputs, places, n_rows, t = [], [], 0, 0
         empty = features.distinct.new_zeros(self.lstm.num_layers, 1, self.width)
