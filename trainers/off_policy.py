@@ -209,7 +209,8 @@ class OffPolicyLearner(ABC):
 
     def keep_in(self, folder: Path) -> None:
         """Say where the replay is kept for checkpoints."""
-        self._files = ReplayFiles(folder / "replay")
+        if self._files is None or self._files.folder != folder / "replay":
+            self._files = ReplayFiles(folder / "replay")
 
     def seconds_of_update(self, percept: Percept) -> float:
         """Return what a step and its share of gradient steps would take now, by trying."""
