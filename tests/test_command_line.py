@@ -137,7 +137,10 @@ def test_a_number_out_of_reach_is_refused(text):
 )
 def test_a_signal_while_a_program_loads_prints_no_traceback(number, status, tmp_path):
     (tmp_path / "program.py").write_text(
-        "import os, signal, utils.starting\n"
+        "import os, signal\n"
+        # A shell's background job is begun with Ctrl-C ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import utils.starting\n"
         "utils.starting.load_quietly()\n"
         f"os.kill(os.getpid(), {int(number)})\n"
         "utils.starting.loaded()\n"
