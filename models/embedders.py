@@ -99,7 +99,7 @@ class InputEmbedder(nn.Module):
             return Features(self._embedded(observations, last_actions))
         inputs = equal[1]
         if self.actions is not None:
-            inputs = inputs * (self.actions.in_features + 1) + last_actions
+            inputs = inputs * (self.n_actions + 1) + last_actions
         firsts, row_of = first_rows(inputs)
         return Features(self._embedded(observations.select(firsts), last_actions[firsts]), row_of)
 

@@ -53,25 +53,24 @@ class LanguageMemoryAgent(ActorCriticAgent):
     """What the HELM family shares: a language model that reads, beside a trained encoder.
 
     Args:
-        observation_space: What the encoder sees.
+        config: The settings of the run.
+        observation_space: What the encoder and the memory see.
         action_space: A discrete actions.
-        language: The frozen memory.
-        observation_cache_mb: How much memory the features of the query encoder get.
+
+    Attributes:
+        language_class: The frozen memory, to be built from (config, observation_space).
     """
 
     language_class: ClassVar[Callable[..., LanguageMemory]]
 
     def __init__(
-        self,
-        observation_space: Space,
-        action_space: Discrete,
-        language: LanguageMemory,
-        observation_cache_mb: float,
+        self, config: LanguageMemorySettings, observation_space: Space, action_space: Discrete
     ) -> None:
         super().__init__()
         self.reader = ObservationReader(observation_space)
-        width = language.width
-        self.query_encoder = build_encoder(self.reader, width, cache_mb=observation_cache_mb)
+        language = self.language_class(config, observation_space)  # it draws before the encoder
+        width, cache_mb = language.width, config.observation_cache_mb
+        self.query_encoder = build_encoder(self.reader, width, cache_mb=cache_mb)
         self.heads = ActorCritic(2 * width, int(action_space.n))
         self.language = language
         self.register_load_state_dict_pre_hook(_rename_earlier)
@@ -170,12 +169,6 @@ class Helm(LanguageMemoryAgent):
 
     reads = (HelmSettings,)
     language_class = HelmLanguage
-
-    def __init__(
-        self, config: HelmSettings, observation_space: Space, action_space: Discrete
-    ) -> None:
-        language = HelmLanguage(config, observation_space)
-        super().__init__(observation_space, action_space, language, config.observation_cache_mb)
 
 
 def check_images(model: str, space: Space) -> None:

@@ -10,7 +10,7 @@ Followed while training: mean and deviation of the encoder's features.
 
 from dataclasses import dataclass
 
-from gymnasium.spaces import Discrete, Space
+from gymnasium.spaces import Space
 
 from models.clip_encoder import ClipSettings, check_encoder, configured_encoder
 from models.clip_projection import ClipProjection
@@ -41,12 +41,6 @@ class HelmV2(LanguageMemoryAgent):
 
     reads = (HelmV2Settings,)
     language_class = HelmV2Language
-
-    def __init__(
-        self, config: HelmV2Settings, observation_space: Space, action_space: Discrete
-    ) -> None:
-        language = HelmV2Language(config, observation_space)
-        super().__init__(observation_space, action_space, language, config.observation_cache_mb)
 
     @classmethod
     def check(cls, config: HelmV2Settings) -> None:

@@ -42,11 +42,7 @@ class TrainedBody(Body):
     def __init__(self, embedder: InputEmbedder, memory: TrainedMemory) -> None:
         super().__init__()
         self.embedder, self.memory = embedder, memory
-        self.width, self.n_context, self.unrolls = (
-            memory.width,
-            memory.n_context,
-            memory.remembers,
-        )
+        self.width, self.n_context = memory.width, memory.n_context
         for name, parameter in memory.named_parameters():
             if "lstm" in name:
                 _initialise_lstm(name, parameter)

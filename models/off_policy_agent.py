@@ -51,12 +51,10 @@ class Body(nn.Module, ABC):
     Attributes:
         width: D, of the features.
         n_context: Past steps that must be read again after the weights have changed.
-        unrolls: Whether learning reads sequences in order.
     """
 
     width: int
     n_context: int = 0
-    unrolls: bool = False
 
     @abstractmethod
     def initial_memory(self, n_envs: int) -> Memory:

@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 import torch
-from gymnasium.spaces import Discrete, Space
+from gymnasium.spaces import Space
 from torch import Tensor
 
 from models.clip_encoder import check_encoder, configured_encoder
@@ -90,12 +90,6 @@ class Shelm(LanguageMemoryAgent):
 
     reads = (ShelmSettings,)
     language_class = ShelmLanguage
-
-    def __init__(
-        self, config: ShelmSettings, observation_space: Space, action_space: Discrete
-    ) -> None:
-        language = ShelmLanguage(config, observation_space)
-        super().__init__(observation_space, action_space, language, config.observation_cache_mb)
 
     @classmethod
     def check(cls, config: ShelmSettings) -> None:

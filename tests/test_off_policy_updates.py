@@ -191,7 +191,7 @@ def test_values_and_targets_of_dqn_are_the_originals(name):
     arrays = load(name)
     learner, sequences = learner_of(name, arrays), sequences_of(arrays)
     forward = golden_data.under(arrays, "forward.")
-    online, target = learner.online.values(sequences), learner.target.values(sequences)
+    online, target = learner.agent.values(sequences), learner.target.values(sequences)
     hidden = learner.agent.body.unroll(sequences).each().view_as(forward["hidden"])
     assert_near(hidden, forward["hidden"])
     assert_near(online, forward["q"])

@@ -36,6 +36,14 @@ def golden_config(arrays):
     return small_config(n_envs=n_envs, n_rollout_steps=n_steps, **values)
 
 
+class GoldenHelm(LanguageMemoryAgent):
+    """HELM whose memory is never asked: what it said is part of the golden rollout."""
+
+    @staticmethod
+    def language_class(config, observation_space):
+        return LanguageMemory(ImageToLanguage(), LanguageModelStub(config.memory_width), 0)
+
+
 def golden_agent(name, config, arrays):
     """Return an agent with the widths of the golden parameters and their values."""
     before = golden_data.parameters(arrays, "before.")
@@ -48,11 +56,10 @@ def golden_agent(name, config, arrays):
         tuple(len(before[f"{encoder}.convolutions.{layer}.bias"]) for layer in (0, 2)),
     )
     if name == "helm":
-        agent = LanguageMemoryAgent(
+        agent = GoldenHelm(
+            dataclasses.replace(config, observation_cache_mb=0, memory_width=width),
             observation_space,
             action_space,
-            LanguageMemory(ImageToLanguage(), LanguageModelStub(width), 0),
-            0,
         )
     else:
         config = dataclasses.replace(config, memory_width=width)

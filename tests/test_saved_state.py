@@ -25,7 +25,7 @@ MISFITS = {
 
 
 def test_a_state_with_other_numbers_fits():
-    check_like(HERE | {"mean": 0.7, "steps": torch.ones(2, 3)}, HERE, "state")
+    assert check_like(HERE | {"mean": 0.7, "steps": torch.ones(2, 3)}, HERE, "state") is None
 
 
 @pytest.mark.parametrize("name", MISFITS)
@@ -50,12 +50,12 @@ def parameters_of(optimizer):
 def test_an_optimizers_own_state_fits_at_another_learning_rate(optimizer):
     saved = optimizer.state_dict()
     optimizer.param_groups[0]["lr"] = 1e-5
-    check_optimizer(saved, optimizer, parameters_of(optimizer))
+    assert check_optimizer(saved, optimizer, parameters_of(optimizer)) is None
 
 
 def test_a_new_optimizers_state_fits(optimizer):
     new = torch.optim.AdamW(parameters_of(optimizer), lr=1e-3, fused=True)
-    check_optimizer(new.state_dict(), optimizer, parameters_of(optimizer))
+    assert check_optimizer(new.state_dict(), optimizer, parameters_of(optimizer)) is None
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,18 @@ network follow slowly. With the settings of Ni et al. 2023, arXiv:2307.03864.
 
 import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.agent import Sequences, Step
-from models.off_policy_agent import OffPolicyAgent, ValueAgent
+from models.off_policy_agent import ValueAgent
 from settings import Part, setting
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
 from trainers.ranks import Ranks
 from trainers.saved_state import check_like, check_optimizer
-from trainers.targets import double_q_targets, follow, masked_mean
-
-LOGGED = ("critic_loss", "q_mean", "critic_grad_norm", "critic_memory_grad_norm")
+from trainers.targets import double_q_targets, follow, masked_mean, mean_norm, values_of
 
 
 @dataclass(frozen=True)
@@ -50,13 +48,13 @@ class DQN(OffPolicyLearner):
     """
 
     reads: ClassVar[tuple[type[Part], ...]] = (DqnSettings,)
+    logged = ("critic_loss", "q_mean", "critic_grad_norm", "critic_memory_grad_norm")
+    config: DqnSettings
+    agent: ValueAgent
 
-    def __init__(
-        self, config: DqnSettings, agent: OffPolicyAgent, ranks: Ranks | None = None
-    ) -> None:
+    def __init__(self, config: DqnSettings, agent: ValueAgent, ranks: Ranks | None = None) -> None:
         super().__init__(config, agent, ranks)
-        self.settings, self.online = config, cast(ValueAgent, agent)
-        self.target = copy.deepcopy(self.online).requires_grad_(False)
+        self.target = copy.deepcopy(self.agent).requires_grad_(False)
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, fused=True)
 
@@ -67,7 +65,7 @@ class DQN(OffPolicyLearner):
 
     def epsilon_after(self, n_explored: int) -> float:
         """Return epsilon for the step after so many that explored."""
-        config = self.settings
+        config = self.config
         final = config.epsilon_final
         if final is None:
             final = 1 / max(self.longest, 1)
@@ -90,10 +88,10 @@ class DQN(OffPolicyLearner):
         loss.backward()
         norms = {
             "train/critic_grad_norm": mean_norm(self.parameters),
-            "train/critic_memory_grad_norm": mean_norm(self.online.body.memory_parameters()),
+            "train/critic_memory_grad_norm": mean_norm(self.agent.body.memory_parameters()),
         }
         self.optimizer.step()
-        follow(self.target, self.online, self.settings.tau)
+        follow(self.target, self.agent, self.config.tau)
         q_mean = masked_mean(chosen.detach(), sequences.mask)
         return {"train/critic_loss": loss.detach(), "train/q_mean": q_mean, **norms}
 
@@ -103,8 +101,7 @@ class DQN(OffPolicyLearner):
 
     def nothing_learned(self) -> dict[str, float]:
         """Return NaN under every name, and epsilon."""
-        unknown = {f"train/{name}": float("nan") for name in LOGGED}
-        return unknown | {"train/epsilon": self.epsilon}
+        return super().nothing_learned() | {"train/epsilon": self.epsilon}
 
     def networks_state(self) -> dict[str, Any]:
         """Return the optimiser and the target network."""
@@ -121,22 +118,14 @@ class DQN(OffPolicyLearner):
     def _loss(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
         """Return the loss, and the values of the actions taken [T, B]."""
         # Both networks read the whole sequence; dropout stays on in both, as in the original.
-        values = self.online.values(sequences)  # [T+1, B, A]
+        values = self.agent.values(sequences)  # [T+1, B, A]
         with torch.no_grad():
             targets = double_q_targets(
                 sequences.rewards,
                 sequences.terminated,
                 values,
                 self.target.values(sequences),
-                self.settings.gamma,
+                self.config.gamma,
             )
-        chosen = values[:-1].gather(-1, sequences.actions[..., None]).squeeze(-1)
+        chosen = values_of(sequences.actions, values)
         return masked_mean((chosen - targets) ** 2, sequences.mask), chosen
-
-
-def mean_norm(parameters: list[nn.Parameter]) -> Tensor:
-    """Return the mean over parameter tensors of the norm of each one's gradient; of none, 0."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    if not gradients:
-        return torch.zeros(())
-    return torch.stack(torch._foreach_norm(gradients)).mean()

@@ -58,7 +58,7 @@ class GreedyEvaluation:
             played = evaluate(agent, self.env, self.config.eval_episodes, True, seed)
             episodes = [recording.episode for recording in played]
         returns, lengths, successes = (
-            np.array([getattr(episode, name, math.nan) for episode in episodes], float)
+            np.array([getattr(episode, name) for episode in episodes], float)  # None is NaN
             for name in ("episode_return", "length", "success")
         )
         means = (float(values.mean()) for values in (returns, lengths, successes))

@@ -31,7 +31,7 @@ from trainers.replay import (
 )
 from trainers.running_episodes import RunningEpisodes, SeenStep
 from trainers.saved_state import check_like
-from trainers.trial import left_alone, seconds_of
+from trainers.trial import fill_with_noise, left_alone, seconds_of
 from utils.errors import UserError
 
 MOST_AT_ONCE = 64  # gradient steps between two looks at signals
@@ -73,6 +73,7 @@ class OffPolicyLearner(ABC):
         ranks: The processes that train together: this one alone.
 
     Attributes:
+        logged: What a gradient step has to log.
         replay: The episodes so far; None before the first has ended.
         n_explored: Environment steps since the warm-up, those of all environments.
         n_updates: Gradient steps so far.
@@ -84,6 +85,7 @@ class OffPolicyLearner(ABC):
     """
 
     reads: ClassVar[tuple[type[Part], ...]]
+    logged: ClassVar[tuple[str, ...]]
 
     def __init__(
         self, config: OffPolicySettings, agent: OffPolicyAgent, ranks: Ranks | None = None
@@ -203,9 +205,9 @@ class OffPolicyLearner(ABC):
         rest = {"train/n_updates": float(self.n_updates), "train/replay_steps": float(self._filled)}
         return self.nothing_learned() | metrics | rest
 
-    @abstractmethod
     def nothing_learned(self) -> dict[str, float]:
         """Return what to log where there was no gradient step: NaN under every name."""
+        return {f"train/{name}": math.nan for name in self.logged}
 
     def keep_in(self, folder: Path) -> None:
         """Say where the replay is kept for checkpoints."""
@@ -331,7 +333,7 @@ class OffPolicyLearner(ABC):
         n_steps, n_sequences = TRIED_STEPS, TRIED_SEQUENCES
         n_seen, device = (n_steps + 1) * n_sequences, self.agent.device
         shown = percept.observations.map(
-            lambda kind: torch.randint(256, (n_seen, *kind.shape[1:]), device=device).to(kind)
+            lambda kind: fill_with_noise(kind.new_empty(n_seen, *kind.shape[1:]))
         )
         starts = torch.zeros(n_steps + 1, n_sequences, dtype=torch.bool, device=device)
         zeros = torch.zeros(n_steps, n_sequences, device=device)

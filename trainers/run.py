@@ -111,10 +111,7 @@ class Run:
                 metrics["time/fps"] = (collector.env_steps - steps_before) / seconds
                 metrics["time/seconds"] = self.seconds
                 if writer is not None:
-                    if self.evaluation is not None:
-                        metrics |= self.evaluation(learner.agent, collector.env_steps)
-                    writer.write(collector.env_steps, metrics)
-                    self._show(writer)
+                    self._log(writer, metrics)
                 checkpoints.after_update(self._is_over)
                 bar.set_postfix_str(self._standing())
         return self.summary()
@@ -251,7 +248,11 @@ class Run:
             self.best_return = collector.mean_return
         checkpoints.keep_best()
 
-    def _show(self, writer: MetricsWriter) -> None:
+    def _log(self, writer: MetricsWriter, metrics: dict[str, float]) -> None:
+        """Write a row, with an evaluation where one is due, and what there is to show."""
+        if self.evaluation is not None:
+            metrics |= self.evaluation(self.learner.agent, self.env_steps)
+        writer.write(self.env_steps, metrics)
         if self.showcase is not None:
             writer.show(self.env_steps, self.showcase.media(self._is_over))
 

@@ -15,18 +15,12 @@ from torch import Tensor, nn
 
 from models.agent import Sequences
 from models.images import Features
-from models.off_policy_agent import OffPolicyAgent, Policy, SoftAgent
+from models.off_policy_agent import Policy, SoftAgent
 from settings import Part, setting
-from trainers.dqn import mean_norm
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
 from trainers.ranks import Ranks
 from trainers.saved_state import check_like, check_optimizer
-from trainers.targets import follow, masked_mean, soft_targets
-
-LOGGED = (
-    *("critic_loss", "q1_mean", "q2_mean", "actor_loss", "entropy", "temperature"),
-    *("critic_grad_norm", "actor_grad_norm", "memory_grad_norm"),
-)
+from trainers.targets import follow, masked_mean, mean_norm, soft_targets, values_of
 
 
 @dataclass(frozen=True)
@@ -76,12 +70,15 @@ class SAC(OffPolicyLearner):
     """
 
     reads: ClassVar[tuple[type[Part], ...]] = (SacSettings,)
+    logged = (
+        *("critic_loss", "q1_mean", "q2_mean", "actor_loss", "entropy", "temperature"),
+        *("critic_grad_norm", "actor_grad_norm", "memory_grad_norm"),
+    )
+    config: SacSettings
+    agent: SoftAgent
 
-    def __init__(
-        self, config: SacSettings, agent: OffPolicyAgent, ranks: Ranks | None = None
-    ) -> None:
+    def __init__(self, config: SacSettings, agent: SoftAgent, ranks: Ranks | None = None) -> None:
         super().__init__(config, agent, ranks)
-        self.settings, self.online = config, cast(SoftAgent, agent)
         self.target = copy.deepcopy(self._critic).requires_grad_(False)
         self.log_temperature = torch.zeros((), device=agent.device, requires_grad=True)
         rate, groups = config.learning_rate, self._parameters()
@@ -96,20 +93,20 @@ class SAC(OffPolicyLearner):
     @property
     def temperature(self) -> Tensor | float:
         """alpha, the weight of the entropy."""
-        if self.settings.learn_temperature:
+        if self.config.learn_temperature:
             return self.log_temperature.detach().exp()
-        return self.settings.temperature
+        return self.config.temperature
 
     def learn(self, sequences: Sequences) -> dict[str, Tensor]:
         """Take one gradient step of critics, policy and temperature."""
-        step = self._learn_together if self.settings.shared_encoder else self._learn_apart
+        step = self._learn_together if self.config.shared_encoder else self._learn_apart
         logged, entropy = step(sequences)
-        if self.settings.learn_temperature:
+        if self.config.learn_temperature:
             self._learn_temperature(entropy)
-        follow(self.target, self._critic, self.settings.tau)
-        alpha = torch.as_tensor(self.temperature, device=self.online.device)
+        follow(self.target, self._critic, self.config.tau)
+        alpha = torch.as_tensor(self.temperature, device=self.agent.device)
         logged |= {"entropy": entropy, "temperature": alpha}
-        return {f"train/{name}": logged[name].detach() for name in LOGGED}
+        return {f"train/{name}": logged[name].detach() for name in self.logged}
 
     def losses_of(self, sequences: Sequences) -> None:
         """Compute the gradient of the critics, which no parameter gets to know."""
@@ -117,10 +114,6 @@ class SAC(OffPolicyLearner):
         loss = sum(self._critic_losses(sequences, view)[0])
         group = next(iter(self._parameters().values()))
         torch.autograd.grad(cast(Tensor, loss), group, allow_unused=True)
-
-    def nothing_learned(self) -> dict[str, float]:
-        """Return NaN under every name."""
-        return {f"train/{name}": float("nan") for name in LOGGED}
 
     def networks_state(self) -> dict[str, Any]:
         """Return optimisers, target critics and temperature."""
@@ -148,13 +141,13 @@ class SAC(OffPolicyLearner):
         view = self._view(sequences)
         losses, values = self._critic_losses(sequences, view)
         actor_loss, entropy = self._actor_loss(sequences, view)
-        (optimizer,) = (self.optimizers["all"],)
+        optimizer = self.optimizers["all"]
         optimizer.zero_grad()
         (0.5 * sum(losses) + actor_loss).backward()
-        agent = self.online
+        agent = self.agent
         logged = {
-            "critic_grad_norm": mean_norm(list(agent.critics.first.parameters())),
-            "actor_grad_norm": mean_norm(list(agent.policy.parameters())),
+            "critic_grad_norm": mean_norm(agent.critics.first.parameters()),
+            "actor_grad_norm": mean_norm(agent.policy.parameters()),
             "memory_grad_norm": mean_norm(agent.body.memory_parameters()),
         }
         optimizer.step()
@@ -164,10 +157,9 @@ class SAC(OffPolicyLearner):
         """The critics' step first; the policy then turns to what they say after it."""
         view = self._view(sequences)
         losses, logged = self._critic_losses(sequences, view)
-        critic = list(self._critic.parameters())
         self.optimizers["critic"].zero_grad()
         cast(Tensor, sum(losses)).backward()
-        logged["critic_grad_norm"] = mean_norm(critic)
+        logged["critic_grad_norm"] = mean_norm(self._critic.parameters())
         self.optimizers["critic"].step()
 
         with torch.no_grad():
@@ -176,13 +168,13 @@ class SAC(OffPolicyLearner):
         self.optimizers["actor"].zero_grad()
         actor_loss.backward()
         logged["actor_grad_norm"] = mean_norm(self._parameters()["actor"])
-        logged["memory_grad_norm"] = mean_norm(self.online.body.memory_parameters())
+        logged["memory_grad_norm"] = mean_norm(self.agent.body.memory_parameters())
         self.optimizers["actor"].step()
         return logged | {"actor_loss": actor_loss}, entropy
 
     def _view(self, sequences: Sequences) -> _View:
         """Let all networks read the sequences, each once."""
-        agent, shape = self.online, sequences.starts.shape
+        agent, shape = self.agent, sequences.starts.shape
         features = agent.body.unroll(sequences)
         logits = features.map(agent.policy).each().unflatten(0, shape)
         if agent.critic_body is None:
@@ -198,9 +190,9 @@ class SAC(OffPolicyLearner):
 
     def _critics_say(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
         """Return the values of critics with a body of their own."""
-        body = self.online.critic_body
+        body = self.agent.critic_body
         assert body is not None, "these critics do not share the policy's body"
-        return _said(self.online.critics, body.unroll(sequences), sequences.starts.shape)
+        return _said(self.agent.critics, body.unroll(sequences), sequences.starts.shape)
 
     def _critic_losses(
         self, sequences: Sequences, view: _View
@@ -208,11 +200,11 @@ class SAC(OffPolicyLearner):
         """Return both critics' losses, and what to log of them."""
         policy = Policy.of(view.logits[1:].detach())
         following = (policy, view.targets[0][1:], view.targets[1][1:])
-        terminated, gamma = sequences.terminated, self.settings.gamma
+        terminated, gamma = sequences.terminated, self.config.gamma
         targets = soft_targets(sequences.rewards, terminated, following, self.temperature, gamma)
         losses, logged = [], {}
         for number, values in enumerate(view.values, start=1):
-            chosen = values[:-1].gather(-1, sequences.actions[..., None]).squeeze(-1)
+            chosen = values_of(sequences.actions, values)
             losses.append(masked_mean((chosen - targets) ** 2, sequences.mask))
             logged[f"q{number}_mean"] = masked_mean(chosen.detach(), sequences.mask)
         return losses, logged | {"critic_loss": cast(Tensor, sum(losses))}
@@ -224,7 +216,7 @@ class SAC(OffPolicyLearner):
         """
         policy, mask = Policy.of(view.logits[:-1]), sequences.mask
         values = torch.minimum(*view.values)[:-1]
-        if not self.settings.shared_encoder or self.settings.freeze_critic:
+        if not self.config.shared_encoder or self.config.freeze_critic:
             values = values.detach()
         soft = (policy.probs * (self.temperature * policy.log_probs - values)).sum(-1)
         entropy = -(policy.probs * policy.log_probs).sum(-1).detach()
@@ -232,7 +224,7 @@ class SAC(OffPolicyLearner):
 
     def _learn_temperature(self, entropy: Tensor) -> None:
         """Raise the temperature where the entropy is below its target, and the other way round."""
-        wanted = self.settings.target_entropy * math.log(self.online.n_actions)
+        wanted = self.config.target_entropy * math.log(self.agent.n_actions)
         loss = -self.log_temperature.exp() * (wanted - entropy)
         optimizer = self.optimizers["temperature"]
         optimizer.zero_grad()
@@ -241,11 +233,11 @@ class SAC(OffPolicyLearner):
 
     @property
     def _critic(self) -> "Critic":
-        return Critic(self.online.critics, self.online.critic_body)
+        return Critic(self.agent.critics, self.agent.critic_body)
 
     def _parameters(self) -> dict[str, list[nn.Parameter]]:
         """Return what each optimiser trains."""
-        agent = self.online
+        agent = self.agent
         if agent.critic_body is None:
             return {"all": _trained(agent.parameters())}
         actor = [*agent.body.parameters(), *agent.policy.parameters()]

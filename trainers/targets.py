@@ -4,6 +4,8 @@ Everything is time-major: T steps of B sequences, A actions. A value with a prim
 step after.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 
@@ -58,9 +60,22 @@ def soft_targets(
     return rewards + gamma * (1 - terminated) * (policy.probs * soft).sum(-1)
 
 
+def values_of(actions: Tensor, values: Tensor) -> Tensor:
+    """Return the values [T, B] of the actions taken [T, B], of those of all [T+1, B, A]."""
+    return values[:-1].gather(-1, actions[..., None]).squeeze(-1)
+
+
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Return the mean of values [T, B] over the steps that count."""
     return (values * mask).sum() / mask.sum()
+
+
+def mean_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """Return the mean over parameter tensors of the norm of each one's gradient; of none, 0."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients:
+        return torch.zeros(())
+    return torch.stack(torch._foreach_norm(gradients)).mean()
 
 
 @torch.no_grad()

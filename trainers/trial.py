@@ -67,7 +67,8 @@ class Trial:
         shown = slice(self.n_shown)
         observations = self.percept.observations.map(lambda kind: kind[shown])
         rollout = Rollout(self.n_steps, observations, step.context[shown])
-        rollout.observations.map(_noise)  # all of them differ, as much as there ever is to learn
+        # All of them differ: as much as there ever is to learn.
+        rollout.observations.map(fill_with_noise)
         rollout.starts[:] = False
         rollout.actions[:], rollout.context[:] = step.actions[shown], step.context[shown]
         if self.agent.sequential:
@@ -91,7 +92,7 @@ def seconds_of(work: Callable[[], object], n_times: int = STEPS_TRIED) -> float:
     return (time.perf_counter() - begun) / n_times
 
 
-def _noise(kind: Tensor) -> Tensor:
+def fill_with_noise(kind: Tensor) -> Tensor:
     """Fill observations of a kind with noise."""
     return kind.random_(256) if kind.dtype == torch.uint8 else kind.normal_()
 

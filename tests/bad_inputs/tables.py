@@ -143,27 +143,29 @@ BY_SAC = FROM_REPLAY | {"algorithm": "SAC"}
 BY_GPT = FROM_REPLAY | {"model": "GPT"}
 
 
+OUT_OF_REPLAYS_RANGE = {
+    "context_length": ("0", "-2", "1.5", "10000000"),
+    "replay_capacity": ("1", "-1", "100000000000"),
+    "batch_size": ("0", "10000000"),
+    "tau": ("1.5", "NaN"),
+    "epsilon_final": ("-0.1", "2"),
+    "epsilon_share": ("1.1", "null"),
+    "warmup_episodes": ("0",),
+    "updates_per_step": ("-1", "1001"),
+    "head_width": ("0",),
+    "observation_embedding": ("0", "16385"),
+    "action_embedding": ("-1",),
+    "eval_steps": ("-1",),
+    "eval_episodes": ("0",),
+    "length": ("0",),
+}
+
+
 def replay_cases():
     """Return the bad inputs of runs with DQN and SAC."""
-    out_of_range = {
-        "context_length": ("0", "-2", "1.5", "10000000"),
-        "replay_capacity": ("1", "-1", "100000000000"),
-        "batch_size": ("0", "10000000"),
-        "tau": ("1.5", "NaN"),
-        "epsilon_final": ("-0.1", "2"),
-        "epsilon_share": ("1.1", "null"),
-        "warmup_episodes": ("0",),
-        "updates_per_step": ("-1", "1001"),
-        "head_width": ("0",),
-        "observation_embedding": ("0", "16385"),
-        "action_embedding": ("-1",),
-        "eval_steps": ("-1",),
-        "eval_episodes": ("0",),
-        "length": ("0",),
-    }
     cases = {
         f"{name}={value}": settings(**(FROM_REPLAY | {name: value}))
-        for name, values in out_of_range.items()
+        for name, values in OUT_OF_REPLAYS_RANGE.items()
         for value in values
     }
     by_sac = {"temperature": -1, "target_entropy": 1.5, "temperature_learning_rate": 11}
