@@ -13,6 +13,7 @@ from utils.errors import UserError
 def pytest_configure(config):
     torch.set_num_threads(1)  # test processes run side by side
     os.environ["OMP_NUM_THREADS"] = "1"  # and what they start
+    os.fsync = lambda _: None  # tests kill processes, never the machine
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from models import AGENTS
 from tools.memory_growth import Sample, Watched, growth, line, resident_bytes, watch
 
 SHORT = {"n_envs": 4, "n_rollout_steps": 16, "observation_cache_mb": 0}
@@ -61,7 +60,7 @@ def rise(looks):
     return median(after.n_blocks - before.n_blocks for before, after in pairwise(looks))
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", ["GPT", "HELM", "SHELM"])
 def test_nothing_piles_up_while_an_agent_is_trained(name, earlier_tests_frozen):
     looks = held(name)
     assert looks[-1].env_steps == N_STEPS
