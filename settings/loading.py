@@ -6,6 +6,7 @@ once, one line each, before anything heavy is loaded.
 
 import dataclasses
 import json
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +28,8 @@ from utils.files import read_bytes
 MOST_BYTES = 2**24  # of a settings file
 DEFAULT_FILE = Path(__file__).resolve().parent.parent / "config.json"
 
+log = logging.getLogger(__name__)
+
 
 class Given(NamedTuple):
     """A setting somebody gave: where, its name, and the value, not yet checked."""
@@ -44,7 +47,8 @@ def load_config(
     """Return the settings of config.json, changed by a file and then by KEY=VALUE overrides.
 
     A settings file may name every setting, as `--print-config` does. If not, it may name those that
-    the chosen parts read, and so may the overrides.
+    are read by the chosen parts or by those it chooses itself, of which an override may choose
+    another: its memoryless twin by `--var model=CNN`. Overrides may name those that are read.
 
     Raises:
         UserError: one line for every unknown key, wrong type, value out of range, setting that
@@ -58,9 +62,11 @@ def load_config(
     values = _good([*declared, *defaults, *from_file, *from_texts], problems)
     named = {each.name for each in (*declared, *defaults, *from_file)}
     problems += _missing(str(default_file), named)
-    stored = completed({each.name: each.value for each in from_file})
-    if _missing("", stored):  # else it is whole, as a run's is, with what its model does not read
-        problems += _unread(from_file, values)
+    in_file = {each.name: each.value for each in from_file}
+    # A file that is whole, as a run's is, has what its model does not read.
+    if _missing("", completed(in_file)):
+        problems += _unread(from_file, values, values | in_file)
+        _say_left_out(from_file, values)
     problems += _unread(from_texts, values)
     if problems:
         raise UserError(*problems)
@@ -188,15 +194,23 @@ def _missing(source: str, named: Collection[str]) -> list[str]:
     ]
 
 
-def _unread(given: Iterable[Given], values: Mapping[str, Any]) -> list[str]:
-    """Return a line for every good setting that no chosen part reads."""
-    who = reading()
-    read = who.read_by(values)
+def _unread(given: Iterable[Given], *chosen: Mapping[str, Any]) -> list[str]:
+    """Return a line for every good setting that no part reads, chosen by one of these values."""
+    who, values = reading(), chosen[0]
+    read = set().union(*(who.read_by(each) for each in chosen))
     return [
         f"{each.source}: {who.refusal(each.name, values)}"
         for each in given
         if each.name in values and each.name not in read
     ]
+
+
+def _say_left_out(given: Iterable[Given], values: Mapping[str, Any]) -> None:
+    """Say which settings of a file have no effect on the parts that were chosen instead."""
+    read = reading().read_by(values)
+    names = [each.name for each in given if each.name in values and each.name not in read]
+    if names:
+        log.warning("%s does not read %s of the file", shortened(values["model"]), ", ".join(names))
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

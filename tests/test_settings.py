@@ -213,15 +213,24 @@ def test_a_setting_that_nothing_chosen_reads_is_refused_with_who_reads_it(case):
     assert "\n" not in str(error.value)
 
 
-def test_a_file_of_another_models_settings_is_refused(tmp_path):
-    path = settings_file(tmp_path, model="SHELM", topk=2, n_envs=4, clip_encoder="RN50")
-    assert load_config(path).topk == 2
+def test_a_file_with_what_its_own_model_does_not_read_is_refused(tmp_path):
+    path = settings_file(tmp_path, model="CNN-PPO", topk=2, n_envs=4, clip_encoder="RN50")
     with pytest.raises(UserError) as error:
-        load_config(path, ["model=CNN-PPO"])
+        load_config(path)
     assert str(error.value).splitlines() == [
         f"{path}: topk is read by SHELM, and this is CNN-PPO",
         f"{path}: clip_encoder is read by HELMv2 and SHELM, and this is CNN-PPO",
     ]
+    assert load_config(path, ["model=SHELM"]).topk == 2
+
+
+def test_another_model_leaves_out_what_the_files_own_reads_and_says_so(tmp_path, caplog):
+    path = settings_file(tmp_path, model="SHELM", topk=2, n_envs=4, clip_encoder="RN50")
+    config = load_config(path, ["model=CNN-PPO"])
+    assert (config.model, config.n_envs) == ("CNN-PPO", 4)
+    assert caplog.messages == ["CNN-PPO does not read topk, clip_encoder of the file"]
+    with pytest.raises(UserError, match="topk is read by SHELM, and this is CNN-PPO"):
+        load_config(path, ["model=CNN-PPO", "topk=3"])
 
 
 def test_a_file_with_every_setting_is_taken_for_any_model(tmp_path):
