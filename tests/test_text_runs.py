@@ -14,7 +14,7 @@ from tests.published_models import tiny_sentence_encoder
 from tests.test_resume import folder_of, resume, signal_at
 from tests.tiny_clip import tiny_settings
 from tools.faults import outcome, same
-from trainers.checkpoint import LAST, load_checkpoint
+from trainers.checkpoint import LAST, load_checkpoint, save_checkpoint
 
 pytest.importorskip("minigrid")
 LEVEL = "BabyAI-GoToObjS4-v0"
@@ -91,10 +91,8 @@ def test_an_evaluation_in_between_changes_nothing(encoder, in_empty_folder):
 def test_numbers_of_unknown_sentences_in_a_checkpoint_are_refused(
     encoder, in_empty_folder, monkeypatch, capsys
 ):
-    from trainers.checkpoint import save_checkpoint
-
     signal_at(monkeypatch, signal.SIGINT, at=21)
-    assert main_program.main(command("PPO", "CNN", encoder, "cut")) == 130
+    assert main_program.main(command("PPO", "CNN", encoder, "cut", n_steps=96)) == 130
     path = folder_of("cut") / LAST
     state = load_checkpoint(path)
     state["learner"]["own"]["rollout"]["observations"]["text"][0] = 7
