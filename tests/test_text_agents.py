@@ -5,11 +5,13 @@ import torch
 from gymnasium.spaces import Discrete, Text
 from torch.nn import functional as F
 
+from analysis.replay import episode_tokens
 from envs import make_vector_env
 from models import build_agent
 from models.agent import Batch
 from models.observations import ObservationBatch, Observations, Percept
 from models.sentence_encoder import SentenceEncoder
+from report import while_training as showcase
 from tests.agents import collect_rollout, collecting, small_config
 from tests.published_models import tiny_sentence_encoder
 from tests.tiny_clip import tiny_settings
@@ -169,6 +171,16 @@ def test_what_a_memory_looks_at_is_told_step_by_step_with_text_too(name, encoder
         agent.act(percept, memory)
         percept = percept._replace(starts=percept.starts & False)
     assert agent.explain(percept).keys() == ({"words", "similarities"} if "SHELM" in name else set())
+
+
+def test_an_episode_is_read_again_with_its_missions(encoder):
+    _, env, agent = build("HELM, both", encoder)
+    percept = Percept.first(agent.read(env.reset(seed=0)[0]))
+    again = episode_tokens(agent.language, percept.observations)
+    torch.testing.assert_close(again, agent.language.tokens(percept))
+    assert showcase.media(agent, percept.observations).keys() == {
+        *("episode/movie", "episode/attention")
+    }
 
 
 WORDS = Text(20), Discrete(3)
