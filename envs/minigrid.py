@@ -175,9 +175,8 @@ def _make_drawn(env_id: str, with_missions: bool) -> gymnasium.Env:
 
     env = gymnasium.make(env_id, disable_env_checker=True, render_mode="rgb_array")
     env.get_wrapper_attr("unwrapped").tile_size = OVERVIEW_TILE
-    show, space = _image, WITH_MISSION["image"]
-    if with_missions:
-        show, space = _image_and_mission, WITH_MISSION
+    space = WITH_MISSION if with_missions else WITH_MISSION["image"]
+    show = _image_and_mission if with_missions else _image
     return gymnasium.wrappers.TransformObservation(SilentReset(env), show, space)
 
 

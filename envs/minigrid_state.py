@@ -2,8 +2,8 @@
 
 Such an environment is a graph of small Python objects: the grid and the things in it, rooms,
 targets. Two attributes may mean the same thing (`red_door` stands in the grid, too), so objects
-are numbered and refer to one another by number; some refer to the environment. Only MiniGrid's own classes are brought back to
-life, without running their code.
+are numbered and refer to one another by number; BabyAI's instructions refer to the environment.
+Only MiniGrid's own classes are brought back to life, without running their code.
 """
 
 import sys

@@ -138,7 +138,8 @@ def check_encoder(config: ClipSettings) -> None:
     suites = STAND_INS[name].suites
     if not config.env.startswith(suites):
         raise UserError(
-            f"clip_encoder: {name} knows the images of {'* and '.join(suites)}* only, and env is '{config.env}'. "
+            f"clip_encoder: {name} knows the images of {'* and '.join(suites)}* only, "
+            f"and env is '{config.env}'. "
             "Take CLIP, such as --var clip_encoder=ViT-B-16, or an agent without: --var model=HELM"
         )
     load_encoder(name)

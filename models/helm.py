@@ -24,13 +24,13 @@ from models.agent import ActorCriticAgent, Batch, Evaluation, Memory, Step
 from models.encoders import EncoderSettings, build_encoder
 from models.frozen_hopfield import FrozenHopfield, VectorHopfield, random_projection
 from models.heads import ActorCritic
+from models.image_to_language import ImageToLanguage, NothingToLanguage
 from models.language import (
     LanguageModel,
     LanguageModelSettings,
     configured_language_model,
     describe_language_model,
 )
-from models.image_to_language import ImageToLanguage, NothingToLanguage
 from models.language_memory import LanguageMemory, TextSettings, configured_text, told_beside
 from models.observations import ObservationReader, Percept
 from settings import setting

@@ -32,7 +32,10 @@ class TextSettings(Part):
         default="observation",
     )
     text_tokens: int = setting(
-        "tokens that a sentence becomes where the language model reads it", low=1, high=512, default=1
+        "tokens that a sentence becomes where the language model reads it",
+        low=1,
+        high=512,
+        default=1,
     )
 
 

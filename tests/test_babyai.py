@@ -53,8 +53,8 @@ def test_it_shows_minigrids_own_pixels_and_missions_of_every_episode():
 def play(env, actions):
     seen = []
     for row in actions:
-        shown, rewards, terminated, truncated, _ = env.step(row)
-        seen.append((shown["image"].tobytes(), shown["mission"], *map(tuple, (rewards, terminated))))
+        shown, *outcome, _ = env.step(row)
+        seen.append((shown["image"].tobytes(), shown["mission"], *map(tuple, outcome)))
     return seen
 
 
@@ -86,7 +86,10 @@ def test_every_level_is_known_to_its_own_suite():
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("BabyAI-GoToRedBal-v0", "BabyAI-GoToRedBall-v0"), ("babyai-bosslevel", "BabyAI-BossLevel-v0")],
+    [
+        ("BabyAI-GoToRedBal-v0", "BabyAI-GoToRedBall-v0"),
+        ("babyai-bosslevel", "BabyAI-BossLevel-v0"),
+    ],
 )
 def test_a_misspelt_level_is_answered_with_what_was_meant(typed, meant):
     with pytest.raises(UserError, match=f"Did you mean .*'{meant}'"):

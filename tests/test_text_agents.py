@@ -83,7 +83,7 @@ def test_learning_sees_what_acting_saw(name, encoder):
 
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN", "SAC"])
 def test_the_sentence_encoder_is_neither_trained_nor_saved_but_named(algorithm, encoder):
-    _, env, agent = build("CNN", encoder, algorithm=algorithm)
+    *_, agent = build("CNN", encoder, algorithm=algorithm)
     assert agent.fingerprints().keys() == {"sentence_encoder"}
     frozen = SentenceEncoder.__name__
     assert not any(type(module).__name__ == frozen for module in agent.modules())
@@ -170,7 +170,9 @@ def test_what_a_memory_looks_at_is_told_step_by_step_with_text_too(name, encoder
         assert (looks[..., -n_steps:].sum(-1) > 0).all()
         agent.act(percept, memory)
         percept = percept._replace(starts=percept.starts & False)
-    assert agent.explain(percept).keys() == ({"words", "similarities"} if "SHELM" in name else set())
+    assert agent.explain(percept).keys() == (
+        {"words", "similarities"} if "SHELM" in name else set()
+    )
 
 
 def test_an_episode_is_read_again_with_its_missions(encoder):

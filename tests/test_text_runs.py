@@ -75,7 +75,9 @@ def test_a_run_interrupted_in_the_middle_ends_as_if_nothing_had_been(
     assert all(type(sentence) is str for sentence in sentences)
     assert resume("cut") == 0
     assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
-    ends = [load_checkpoint(folder_of(name) / LAST)["collector"]["own"] for name in ("cut", "whole")]
+    ends = [
+        load_checkpoint(folder_of(name) / LAST)["collector"]["own"] for name in ("cut", "whole")
+    ]
     assert ends[0]["sentences"] == ends[1]["sentences"]
 
 

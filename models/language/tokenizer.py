@@ -36,7 +36,7 @@ def _of_tokenizer(path: Path) -> Tokenizer:
 
 
 def _of_word_pieces(path: Path) -> Tokenizer:
-    """Return what BERT was published with; a vocabulary without capitals is one of small letters."""
+    """Return what BERT was published with; without capitals in its words it reads small letters."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
     number_of = {token: number for number, token in enumerate(read_vocabulary(path))}
