@@ -82,10 +82,10 @@ def test_a_run_interrupted_in_the_middle_ends_as_if_nothing_had_been(
 
 
 def test_an_evaluation_in_between_changes_nothing(encoder, in_empty_folder):
-    more = {"n_steps": 64, "checkpoint_minutes": 0}
+    more = {"n_steps": 64}
     runs = {"plain": {}, "evaluated": {"eval_steps": 32, "eval_episodes": 2}}
     for run_id, changes in runs.items():
-        assert main_program.main(command("PPO", "CNN", encoder, run_id, **more, **changes)) == 0
+        assert main_program.main(command("PPO", "LSTM", encoder, run_id, **more, **changes)) == 0
     agents = [load_checkpoint(folder_of(run_id) / LAST)["agent"] for run_id in runs]
     assert same(*agents)
 
