@@ -137,17 +137,18 @@ class Source:
             UserError: the episode has other texts than the agent's environment.
         """
         arrays, reader = self.episodes[0], self.agent.reader
-        images = torch.from_numpy(arrays["observations"])
-        text = arrays.get("text", np.empty((len(images), 0), np.str_))
-        if text.shape != (len(images), reader.n_texts):
+        seen = torch.from_numpy(arrays["observations"])
+        shown = Observations(**{"vectors" if seen.is_floating_point() else "images": seen})
+        text = arrays.get("text", np.empty((len(seen), 0), np.str_))
+        if text.shape != (len(seen), reader.n_texts):
             raise UserError(
                 f"episodes: their texts are {_size(text.shape)}, and the agent's environment shows "
                 f"{reader.n_texts} a step. Name episodes of its environment"
             )
         if not reader.n_texts:
-            return Observations(images)
+            return shown
         numbers = torch.tensor(reader.sentences.numbers(text.flat))
-        return Observations(images, text=numbers.view(text.shape))
+        return shown._replace(text=numbers.view(text.shape))
 
     def images(self, most: int) -> np.ndarray:
         """Return up to `most` different observations of the episodes.  [B, C, H, W] uint8"""
@@ -186,7 +187,13 @@ class Source:
             )
             player = self.agent if self.checkpoint else random
             played = evaluate(player, env, self.choice.n_episodes, seed=self.choice.seed)
-            return [recording.steps for recording in played]
+            episodes = [recording.steps for recording in played]
+            if "observations" not in episodes[0]:
+                raise UserError(
+                    f"{self.config.env}: it shows text alone, and what is analysed are images or "
+                    "numbers. Choose another environment"
+                )
+            return episodes
         finally:
             env.close()
 

@@ -18,7 +18,7 @@ from models.images import DistinctImages, Features, unit_images
 from models.observation_cache import ObservationCache
 from models.observations import ObservationBatch, ObservationReader, Observations
 from models.sentence_encoder import (
-    DEFAULT,
+    DEFAULT_ENCODER,
     SentenceFeatures,
     SentenceSettings,
     load_sentence_encoder,
@@ -72,7 +72,7 @@ def build_encoder(
     n_features: int,
     channels: tuple[int, int] = (64, 128),
     cache_mb: float = 0,
-    sentence_encoder: str = DEFAULT,
+    sentence_encoder: str = DEFAULT_ENCODER,
 ) -> Encoder:
     """Return the encoder of what a reader reads, of all kinds there are.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from utils.threads import one_thread
 
 MOST_TOKENS = 256  # as all-MiniLM-L6-v2 was published
 BLOCK = 256  # texts read at a time
-DEFAULT = "all-MiniLM-L6-v2"
+DEFAULT_ENCODER = "all-MiniLM-L6-v2"
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class SentenceSettings(Part):
 
     sentence_encoder: str = setting(
         "frozen BERT that reads texts of observations: all-MiniLM-L6-v2, hub name, folder",
-        default=DEFAULT,
+        default=DEFAULT_ENCODER,
     )
 
 
@@ -64,6 +65,11 @@ class SentenceEncoder(nn.Module):
     def width(self) -> int:
         """Return D."""
         return self.tokens.shape[1]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return the sha256 of what the weights came from."""
+        return self.published.fingerprint()
 
     @torch.no_grad()
     def forward(self, texts: list[str]) -> Tensor:
@@ -107,7 +113,7 @@ class SentenceFeatures(SentenceVectors):
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of the encoder's weights."""
-        return {"sentence_encoder": self._encoder.published.fingerprint()}
+        return {"sentence_encoder": self._encoder.fingerprint}
 
     def _features_of(self, text: str) -> Tensor:
         with one_thread():
@@ -137,7 +143,7 @@ def load_sentence_encoder(name_or_folder: str) -> SentenceEncoder:
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         raise UserError(
             f"sentence_encoder: '{name_or_folder}' is no BERT as it is published ({reason}). "
-            f"Choose {DEFAULT}, or another of the sentence-transformers library"
+            f"Choose {DEFAULT_ENCODER}, or another of the sentence-transformers library"
         ) from error
 
 

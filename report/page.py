@@ -54,7 +54,7 @@ class EpisodePage:
                 "return": recording.episode.episode_return,
                 **{name: packed(of.astype(np.uint16)) for name, of in numbers.items()},
                 **_numbers(arrays),
-                **self._read(arrays),
+                **self._told(arrays),
                 **_course(arrays),
                 **self._retrieved(arrays),
             }
@@ -100,7 +100,7 @@ class EpisodePage:
         with written_whole(path) as file:
             file.write(page.encode())
 
-    def _read(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
+    def _told(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
         """Return the texts of an episode [T, K] by their numbers, nothing where there are none."""
         if "text" not in arrays:
             return {}

@@ -10,6 +10,7 @@ import pytest
 
 import eval as eval_program
 import main as main_program
+from analysis.__main__ import main as analyse
 from tests.published_models import tiny_sentence_encoder
 from tests.test_resume import folder_of, resume, signal_at
 from tests.tiny_clip import tiny_settings
@@ -117,6 +118,8 @@ def test_an_agent_is_played_and_its_page_tells_the_missions(encoder, in_empty_fo
             missions |= set(arrays["text"].flat)
     assert len(missions) == 2
     assert all(mission in page.read_text() for mission in missions)
+    assert analyse(["attention", str(folder_of("tiny")), "--output", "played"]) == 0
+    assert Path("played/attention.png").exists()
 
 
 def test_who_reads_no_text_refuses_to_be_told_where_it_goes(in_empty_folder, capsys):
