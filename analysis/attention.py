@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from analysis.findings import Findings
 from analysis.replay import episode_attention, episode_tokens
@@ -20,7 +19,7 @@ SHOWN = 0.0005  # weights below are left out of the numbers
 def analyse(source: Source) -> Findings:
     """Replay the first episode and draw every layer's attention, the mean over its heads."""
     language = source.language
-    tokens = episode_tokens(language, torch.from_numpy(source.episodes[0]["observations"]))
+    tokens = episode_tokens(language, source.first_episode)
     attention = episode_attention(language.language_model, tokens).cpu().numpy()
     return Findings(draw(attention), list(_summary(attention)), list(_numbers(attention)))
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def analyse(source: Source) -> Findings:
     """Replay the first episode and compare what comes in and every layer's output."""
     language = source.language
-    tokens = episode_tokens(language, torch.from_numpy(source.episodes[0]["observations"]))
+    tokens = episode_tokens(language, source.first_episode)
     hidden = episode_hidden_states(language.language_model, tokens)
     states = torch.cat((tokens[None, :, -1], hidden)).double()  # [1+L, T, D]
     layers, steps = between_layers(states).cpu().numpy(), between_steps(states).cpu().numpy()

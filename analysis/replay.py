@@ -9,21 +9,21 @@ from models.observations import Observations
 
 
 @torch.no_grad()
-def episode_tokens(language: LanguageMemory, observations: Tensor) -> Tensor:
+def episode_tokens(language: LanguageMemory, observations: Observations) -> Tensor:
     """Return the tokens of an episode, past the memory's cache.
 
     Args:
         language: What maps to tokens.
-        observations: Images [T, C, H, W] uint8, or vectors [T, F] float32.
+        observations: Of T steps.
 
     Returns:
         [T, K, D]
     """
     to_language, device = language.to_language, language.language_model.embeddings.norms.device
-    kind = "vectors" if observations.is_floating_point() else "images"
-    seen = to_language.seen(Observations(**{kind: observations.to(device)}))
-    blocks = map(to_language.prepared, seen.split(to_language.block_size))
-    return torch.cat([to_language.tokens(to_language(block)) for block in blocks])
+    shown = observations.map(lambda kind: kind.to(device))
+    blocks = map(to_language.prepared, to_language.seen(shown).split(to_language.block_size))
+    tokens = torch.cat([to_language.tokens(to_language(block)) for block in blocks])
+    return language.with_text(tokens, shown)
 
 
 @torch.no_grad()

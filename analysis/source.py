@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Space
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, Space, Text
 
 from envs import make_vector_env
 from models import agent_class, build_agent, resolve_device
 from models.agent import Agent
 from models.baselines import RandomAgent
 from models.language_memory import LanguageMemory
+from models.observations import ObservationReader, Observations
 from runs.named_files import say_named_files
 from settings import Config, config_from_dict, load_config
 from trainers.checkpoint import find_checkpoint, load_checkpoint, restore_agent
@@ -127,6 +129,27 @@ class Source:
                 )
         return episodes
 
+    @property
+    def first_episode(self) -> Observations:
+        """What the agent is told in the first episode, step by step.  [T, ...] of each kind
+
+        Raises:
+            UserError: the episode has other texts than the agent's environment.
+        """
+        arrays, reader = self.episodes[0], self.agent.reader
+        seen = torch.from_numpy(arrays["observations"])
+        shown = Observations(**{"vectors" if seen.is_floating_point() else "images": seen})
+        text = arrays.get("text", np.empty((len(seen), 0), np.str_))
+        if text.shape != (len(seen), reader.n_texts):
+            raise UserError(
+                f"episodes: their texts are {_size(text.shape)}, and the agent's environment shows "
+                f"{reader.n_texts} a step. Name episodes of its environment"
+            )
+        if not reader.n_texts:
+            return shown
+        numbers = torch.tensor(reader.sentences.numbers(text.flat))
+        return shown._replace(text=numbers.view(text.shape))
+
     def images(self, most: int) -> np.ndarray:
         """Return up to `most` different observations of the episodes.  [B, C, H, W] uint8"""
         seen = np.concatenate([episode["observations"] for episode in self.episodes])
@@ -140,13 +163,14 @@ class Source:
         if not self.files:
             return
         n_actions = int(cast(Discrete, actions).n)
+        size = ObservationReader(observations).image_shape
         for file, episode in zip(self.files, self.episodes, strict=True):
             shape, highest = episode["observations"].shape[1:], int(episode["actions"].max())
-            if shape != observations.shape or highest >= n_actions:
+            if shape != size or highest >= n_actions:
                 raise UserError(
                     f"{file}: images of {_size(shape)} and actions up to {highest}, and "
                     f"{self.config.env}, where {self.checkpoint} was trained, has images of "
-                    f"{_size(observations.shape or ())} and actions up to {n_actions - 1}. "
+                    f"{_size(size or ())} and actions up to {n_actions - 1}. "
                     "Name episodes of that environment"
                 )
 
@@ -163,7 +187,13 @@ class Source:
             )
             player = self.agent if self.checkpoint else random
             played = evaluate(player, env, self.choice.n_episodes, seed=self.choice.seed)
-            return [recording.steps for recording in played]
+            episodes = [recording.steps for recording in played]
+            if "observations" not in episodes[0]:
+                raise UserError(
+                    f"{self.config.env}: it shows text alone, and what is analysed are images or "
+                    "numbers. Choose another environment"
+                )
+            return episodes
         finally:
             env.close()
 
@@ -201,4 +231,8 @@ def _spaces(episodes: Iterable[dict[str, np.ndarray]]) -> tuple[Space, Space]:
     episodes = list(episodes)
     shape = episodes[0]["observations"].shape[1:]
     n_actions = 1 + max(int(episode["actions"].max()) for episode in episodes)
-    return Box(0, 255, shape, np.uint8), Discrete(n_actions)
+    image: Space = Box(0, 255, shape, np.uint8)
+    if "text" in episodes[0]:
+        n_texts = episodes[0]["text"].shape[-1]
+        image = Dict({"image": image, **{f"text{n}": Text(1) for n in range(n_texts)}})
+    return image, Discrete(n_actions)

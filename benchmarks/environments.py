@@ -11,6 +11,7 @@ from utils.errors import UserError
 TASKS = (
     ("MiniGrid", "MiniGrid-KeyCorridorS3R1-v0"),
     ("MiniGrid", "MiniGrid-MemoryS11-v0"),
+    ("BabyAI", "BabyAI-GoToRedBall-v0"),
     ("RandomMaze", "RandomMaze-v0"),
     ("memory tasks", "TMazePassive-v0"),
     ("memory tasks", "TMazeActive-v0"),

@@ -12,7 +12,8 @@ whole where those of `make` cannot. A vector environment
 that can be drawn has Gymnasium's `render_mode` "rgb_array", and `render` returns a picture
 [H, W, 3] of each.
 
-Its environments show vectors, or uint8 images, channel first, take discrete actions and restart an
+Its environments show vectors, uint8 images, channel first, or a dictionary of those and texts
+(models/observations.py says what can be read), take discrete actions and restart an
 ended episode within the step that ends it (Gymnasium's SAME_STEP autoreset). Where episodes
 succeed or fail, `has_success` is true and info has "success" [N] when one ended. An environment
 that can say where it stands has `state_dict()`, or None if just now it cannot, and
@@ -40,6 +41,7 @@ class Suite(NamedTuple):
 
 SUITES = {
     "MiniGrid-": Suite("envs.minigrid"),
+    "BabyAI-": Suite("envs.babyai"),
     "MiniWorld-": Suite("envs.miniworld"),
     "RandomMaze-v0": Suite("envs.random_maze", scale_rewards=False),
     "TMazePassive-v0": Suite("envs.t_maze", scale_rewards=False),

@@ -3,10 +3,17 @@
 The images are those of MiniGrid's own `RGBImgPartialObsWrapper(env, tile_size=8)`, pixel by pixel.
 EnvPool plays the same rules much faster but shows symbols only, so both paths show symbols and are
 drawn here: a tile's pixels depend on nothing but its (object, colour, state) and on the agent.
+
+A mission, the sentence that says what to do, is shown beside the image where it is asked for.
 """
 
+import contextlib
 import functools
+import io
 import logging
+import string
+from dataclasses import dataclass
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -14,7 +21,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from envs.envpool_vector import EnvPoolVectorEnv, open_pool, pool_tasks
 from envs.minigrid_state import MiniGridVectorEnv
-from settings import Config
+from settings import Config, setting
 
 VIEW = 7
 TILE = 8
@@ -25,30 +32,64 @@ AGENT_FACES_UP = 3
 
 ACTION_NAMES = ("left", "right", "forward", "pick up", "drop", "toggle", "done")
 
+LONGEST_MISSION = 1024  # letters
+
 # Kinds of objects, colours and door states in MiniGrid's symbols.
 SYMBOLS = (11, 6, 3)
+
+# What each environment shows where it shows its mission, too.
+WITH_MISSION = gymnasium.spaces.Dict(
+    {
+        "image": gymnasium.spaces.Box(0, 255, IMAGE_SHAPE, np.uint8),
+        "mission": gymnasium.spaces.Text(LONGEST_MISSION, min_length=0, charset=string.printable),
+    }
+)
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class MissionSettings(Config):
+    """What MiniGrid and BabyAI read."""
+
+    title = "MiniGrid and BabyAI"
+
+    missions: bool | None = setting(
+        "show the sentence that says what to do; null: on BabyAI only", default=None
+    )
+
+
+READS = (MissionSettings,)
+
+
 def names() -> list[str]:
     """Return the names of all MiniGrid environments."""
+    return registered("MiniGrid-")
+
+
+def registered(beginning: str) -> list[str]:
+    """Return the names of MiniGrid's package that begin so."""
     import minigrid  # noqa: F401  (registers its environments with Gymnasium)
 
-    return sorted(name for name in gymnasium.registry if name.startswith("MiniGrid-"))
+    return sorted(name for name in gymnasium.registry if name.startswith(beginning))
 
 
-def make(config: Config, seed: int) -> VectorEnv:
-    """Return MiniGrid environments by EnvPool, or by Gymnasium where EnvPool lacks the task."""
+def make(config: MissionSettings, seed: int) -> VectorEnv:
+    """Return MiniGrid environments by EnvPool, or by Gymnasium where EnvPool lacks the task.
+
+    With missions it is Gymnasium.
+    """
+    if config.missions:
+        return make_drawn(config, seed)
     if config.env in pool_tasks():
         return make_by_envpool(config.env, config.n_envs, seed)
     log.warning("%s: not offered by an installed envpool; using slower environments", config.env)
     return make_by_gymnasium(config.env, config.n_envs, seed)
 
 
-def make_drawn(config: Config, seed: int) -> VectorEnv:
+def make_drawn(config: MissionSettings, seed: int) -> VectorEnv:
     """Return environments whose whole grid can be drawn, which EnvPool's cannot."""
-    return make_by_gymnasium(config.env, config.n_envs, seed)
+    return make_by_gymnasium(config.env, config.n_envs, seed, bool(config.missions))
 
 
 def make_by_envpool(env_id: str, n_envs: int, seed: int) -> VectorEnv:
@@ -61,9 +102,11 @@ def make_by_envpool(env_id: str, n_envs: int, seed: int) -> VectorEnv:
     return EnvPoolVectorEnv(open_task, n_envs, seed, _draw_observations, IMAGE_SHAPE)
 
 
-def make_by_gymnasium(env_id: str, n_envs: int, seed: int) -> VectorEnv:
+def make_by_gymnasium(
+    env_id: str, n_envs: int, seed: int, with_missions: bool = False
+) -> VectorEnv:
     """Return MiniGrid's own environments, stepped one after the other."""
-    make_one = functools.partial(_make_drawn, env_id)
+    make_one = functools.partial(_make_drawn, env_id, with_missions)
     env = MiniGridVectorEnv([make_one] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     # A reset without a seed continues from here.
     env.reset(seed=seed)
@@ -126,13 +169,29 @@ def _draw_observations(observations: dict[str, np.ndarray]) -> np.ndarray:
     return draw(observations["image"])
 
 
-def _make_drawn(env_id: str) -> gymnasium.Env:
-    """Return one of MiniGrid's environments showing images."""
+def _make_drawn(env_id: str, with_missions: bool) -> gymnasium.Env:
+    """Return one of MiniGrid's environments showing images, beside its missions if asked to."""
     import minigrid  # noqa: F401  (registers its environments with Gymnasium)
 
     env = gymnasium.make(env_id, disable_env_checker=True, render_mode="rgb_array")
     env.get_wrapper_attr("unwrapped").tile_size = OVERVIEW_TILE
-    space = gymnasium.spaces.Box(0, 255, IMAGE_SHAPE, np.uint8)
-    return gymnasium.wrappers.TransformObservation(
-        env, lambda observation: draw(observation["image"][None])[0], space
-    )
+    space = WITH_MISSION if with_missions else WITH_MISSION["image"]
+    show = _image_and_mission if with_missions else _image
+    return gymnasium.wrappers.TransformObservation(SilentReset(env), show, space)
+
+
+def _image(observation: dict[str, Any]) -> np.ndarray:
+    return draw(observation["image"][None])[0]
+
+
+def _image_and_mission(observation: dict[str, Any]) -> dict[str, Any]:
+    return {"image": _image(observation), "mission": observation["mission"]}
+
+
+class SilentReset(gymnasium.Wrapper):
+    """Keeps to itself what the package prints of layouts that it has to draw again."""
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        with contextlib.redirect_stdout(io.StringIO()):
+            return self.env.reset(**options)

@@ -2,8 +2,8 @@
 
 Such an environment is a graph of small Python objects: the grid and the things in it, rooms,
 targets. Two attributes may mean the same thing (`red_door` stands in the grid, too), so objects
-are numbered and refer to one another by number. Only MiniGrid's own classes are brought back to
-life, without running their code.
+are numbered and refer to one another by number; BabyAI's instructions refer to the environment.
+Only MiniGrid's own classes are brought back to life, without running their code.
 """
 
 import sys
@@ -43,7 +43,7 @@ class UnknownKindError(TypeError):
 
 def world_state(env: Any) -> dict[str, Any]:
     """Return everything of an environment that may change, as tensors and plain types."""
-    writer = _Writer()
+    writer = _Writer(env)
     variables = {name: value for name, value in vars(env).items() if not isinstance(value, FIXED)}
     encoded = {name: writer.encode(value) for name, value in variables.items()}
     return {"attributes": encoded, "objects": writer.objects}
@@ -51,7 +51,7 @@ def world_state(env: Any) -> dict[str, Any]:
 
 def load_world_state(env: Any, state: dict[str, Any]) -> None:
     """Put a saved state into an environment of the same task."""
-    reader = _Reader(state["objects"])
+    reader = _Reader(state["objects"], env)
     fixed = {name: value for name, value in vars(env).items() if isinstance(value, FIXED)}
     saved = {name: reader.decode(value) for name, value in state["attributes"].items()}
     vars(env).clear()
@@ -61,13 +61,16 @@ def load_world_state(env: Any, state: dict[str, Any]) -> None:
 class _Writer:
     """Turns values into plain ones: themselves, or a pair of their kind and its content."""
 
-    def __init__(self) -> None:
+    def __init__(self, env: Any) -> None:
+        self._env = env
         self.objects: list[tuple[str, dict[str, Any]]] = []
         self._numbers: dict[int, int] = {}
 
     def encode(self, value: Any) -> Any:
         if type(value) in PLAIN:
             return value
+        if value is self._env:
+            return "environment", None
         for kind, of_type in SEQUENCES.items():
             if type(value) is of_type:
                 return kind, [self.encode(item) for item in value]
@@ -95,8 +98,8 @@ class _Writer:
 class _Reader:
     """Turns plain values back into what they stand for."""
 
-    def __init__(self, objects: list[tuple[str, dict[str, Any]]]) -> None:
-        classes = _classes()
+    def __init__(self, objects: list[tuple[str, dict[str, Any]]], env: Any) -> None:
+        self._env, classes = env, _classes()
         self._objects: list[Any] = [object.__new__(classes[name]) for name, _ in objects]
         for thing, (_, attributes) in zip(self._objects, objects, strict=True):
             vars(thing).update({name: self.decode(value) for name, value in attributes.items()})
@@ -109,6 +112,8 @@ class _Reader:
             return SEQUENCES[kind](self.decode(item) for item in content)
         if kind == "dict":
             return {self.decode(key): self.decode(item) for key, item in content}
+        if kind == "environment":
+            return self._env
         if kind == "object":
             return self._objects[content]
         if kind == "generator":

@@ -8,6 +8,7 @@ import torch
 from gymnasium.spaces import Discrete, Space
 
 from models.agent import ActorCriticAgent, Agent
+from models.observations import ObservationReader
 from settings import Config, Part
 from utils.errors import UserError, suggestion
 
@@ -52,12 +53,16 @@ def _build_from_replay(config: Any, spaces: tuple[Space, Discrete]) -> Agent:
     off_policy, build = (part for part in FROM_REPLAY[config.algorithm].split(":"))
     networks = importlib.import_module(off_policy)
     kind: Any = agent_class(config.model)
+    reader, n_actions = ObservationReader(spaces[0]), int(spaces[1].n)
+    seen = reader
     if hasattr(kind, "language_class"):
-        language = kind.language_class(config, spaces[0])
+        language = kind.language_class(config, reader)
+        seen = importlib.import_module("models.language_memory").told_beside(config, reader)
         body_of = functools.partial(networks.FrozenBody, language=language)
     else:
         body_of = functools.partial(networks.TrainedBody.of, kind.memory_class, config)
-    return getattr(networks, build)(config, spaces, body_of)
+    embedder_of = networks.embedders(config, seen, n_actions)
+    return getattr(networks, build)(config, reader, n_actions, lambda: body_of(embedder_of()))
 
 
 def agent_class(name: str) -> type[ActorCriticAgent]:

@@ -84,6 +84,10 @@ class TrainedMemoryAgent(ActorCriticAgent):
         features = self.encoder(flat).unflatten(0, starts.shape)  # [P, N, F]
         self.memory.refresh(features, starts, context[0], memory)
 
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of what the encoder has pretrained."""
+        return self.encoder.fingerprints()
+
     def _unrolled(self, features: Features, batch: Batch) -> Tensor:
         """Return what is remembered at each step of the sequences.  [B, D]"""
         if batch.lengths is None or batch.before is None:
@@ -120,7 +124,12 @@ class CnnAgent(TrainedMemoryAgent):
         n_features: int = 1024,
     ) -> None:
         reader = ObservationReader(observation_space)
-        encoder = build_encoder(reader, n_features, cache_mb=config.observation_cache_mb)
+        encoder = build_encoder(
+            reader,
+            n_features,
+            cache_mb=config.observation_cache_mb,
+            sentence_encoder=config.sentence_encoder,
+        )
         memory = build_memory("none", n_features, MemorySettings())
         super().__init__(reader, encoder, memory, int(action_space.n))
 
@@ -138,7 +147,9 @@ class MemoryAgent(TrainedMemoryAgent):
     def __init__(self, config: Any, observation_space: Space, action_space: Discrete) -> None:
         reader = ObservationReader(observation_space)
         width = config.memory_width
-        encoder = build_encoder(reader, width, SMALL, config.observation_cache_mb)
+        encoder = build_encoder(
+            reader, width, SMALL, config.observation_cache_mb, config.sentence_encoder
+        )
         memory = self.memory_class(width, config)
         super().__init__(reader, encoder, memory, int(action_space.n))
 

@@ -33,14 +33,14 @@ class StandIn(NamedTuple):
 
     Attributes:
         loader: Module and function that return it.
-        suite: How the names of the environments begin whose images it knows.
+        suites: How the names of the environments begin whose images it knows.
     """
 
     loader: str
-    suite: str
+    suites: tuple[str, ...]
 
 
-STAND_INS = {"grid-clip": StandIn("models.grid_clip:load_grid_clip", "MiniGrid-")}
+STAND_INS = {"grid-clip": StandIn("models.grid_clip:load_grid_clip", ("MiniGrid-", "BabyAI-"))}
 OFFLINE_CHOICES = (
     f"Without a connection: clip_encoder={', '.join(STAND_INS)}, "
     "or a local checkpoint by clip_pretrained=FILE"
@@ -135,10 +135,11 @@ def check_encoder(config: ClipSettings) -> None:
     if name not in STAND_INS:
         _published_facts(name, config.clip_pretrained)
         return
-    suite = STAND_INS[name].suite
-    if not config.env.startswith(suite):
+    suites = STAND_INS[name].suites
+    if not config.env.startswith(suites):
         raise UserError(
-            f"clip_encoder: {name} knows the images of {suite}* only, and env is '{config.env}'. "
+            f"clip_encoder: {name} knows the images of {'* and '.join(suites)}* only, "
+            f"and env is '{config.env}'. "
             "Take CLIP, such as --var clip_encoder=ViT-B-16, or an agent without: --var model=HELM"
         )
     load_encoder(name)

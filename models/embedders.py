@@ -15,6 +15,7 @@ from models.image_hash import first_rows
 from models.images import DistinctImages, Features, unit_images
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
 from models.off_policy_agent import OffPolicyNetworkSettings
+from models.sentence_encoder import SentenceFeatures
 
 TILES = range(3, 13)  # pixels of the shorter side where each shows a tile of a grid world
 CHANNELS = (16, 32)  # of the encoder of larger images
@@ -48,20 +49,25 @@ class TileEmbedder(nn.Module):
 class InputEmbedder(nn.Module):
     """Last action and observation side by side, each embedded.
 
-    Linear layers followed by a ReLU for vectors and actions; convolutions for images. Where an
-    episode begins the action is a vector of zeros, of which the bias is left.
+    Linear layers followed by a ReLU for vectors, texts and actions; convolutions for images. Where
+    an episode begins the action is a vector of zeros, of which the bias is left.
 
     Args:
         reader: Of the observation space.
         n_actions: A.
         settings: Widths.
+        frozen: Sentences to vectors, not trained; None where no text is seen.
 
     Attributes:
         width: F, of both together.
     """
 
     def __init__(
-        self, reader: ObservationReader, n_actions: int, settings: OffPolicyNetworkSettings
+        self,
+        reader: ObservationReader,
+        n_actions: int,
+        settings: OffPolicyNetworkSettings,
+        frozen: SentenceFeatures | None = None,
     ) -> None:
         super().__init__()
         width, shape = settings.observation_embedding, reader.image_shape
@@ -72,9 +78,12 @@ class InputEmbedder(nn.Module):
         elif shape is not None:
             self.images = SmallImpalaCNN(shape, width, CHANNELS)
         self.vectors = nn.Linear(reader.n_numbers, width) if reader.n_numbers else None
+        self._frozen, self.text = frozen, None
+        if frozen is not None:
+            self.text = nn.Linear(reader.n_texts * frozen.width, width)
         n_embedded = settings.action_embedding
         self.actions = nn.Linear(n_actions, n_embedded) if n_embedded else None
-        kinds = [kind for kind in (self.images, self.vectors) if kind is not None]
+        kinds = [kind for kind in (self.images, self.vectors, self.text) if kind is not None]
         self.width = width * len(kinds) + n_embedded
 
     def step(self, percept: Percept) -> Tensor:
@@ -84,7 +93,11 @@ class InputEmbedder(nn.Module):
         if self.images is not None:
             images = self.images.of_pixels(unit_images(cast(Tensor, shown.images)))
         actions = percept.last_actions.masked_fill(percept.starts, self.n_actions)
-        return self._joined(actions, images, shown.vectors)
+        return self._joined(actions, images, shown)
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of what reads sentences."""
+        return {} if self._frozen is None else self._frozen.fingerprints()
 
     def forward(self, observations: ObservationBatch, last_actions: Tensor) -> Features:
         """Return the embeddings of B' steps, equal ones once.
@@ -108,12 +121,15 @@ class InputEmbedder(nn.Module):
         if self.images is not None:
             assert observations.images is not None, "the embedder was chosen for images"
             images = observations.images.each(self.images.of_distinct).each()
-        return self._joined(last_actions, images, observations.vectors)
+        return self._joined(last_actions, images, observations)
 
     def _joined(
-        self, last_actions: Tensor, images: Tensor | None, vectors: Tensor | None
+        self,
+        last_actions: Tensor,
+        images: Tensor | None,
+        shown: Observations | ObservationBatch,
     ) -> Tensor:
-        parts = []
+        parts = [last_actions.new_zeros(len(last_actions), 0, dtype=torch.float32)]
         if self.actions is not None:
             nothing = self.actions.weight.new_zeros(1, self.actions.out_features)
             table = torch.cat((self.actions.weight.T, nothing)) + self.actions.bias  # [A+1, E]
@@ -121,5 +137,8 @@ class InputEmbedder(nn.Module):
         if images is not None:
             parts.append(images)
         if self.vectors is not None:
-            parts.append(F.relu(self.vectors(vectors)))
+            parts.append(F.relu(self.vectors(shown.vectors)))
+        if self.text is not None and self._frozen is not None:
+            sentences = self._frozen(cast(Tensor, shown.text)).flatten(1)
+            parts.append(F.relu(self.text(sentences)))
         return torch.cat(parts, dim=-1)

@@ -6,6 +6,7 @@ images repeat, so the features of images are kept until it learns.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,7 +17,13 @@ from torch.nn import functional as F
 from models.images import DistinctImages, Features, unit_images
 from models.observation_cache import ObservationCache
 from models.observations import ObservationBatch, ObservationReader, Observations
-from settings import Part, setting
+from models.sentence_encoder import (
+    DEFAULT_ENCODER,
+    SentenceFeatures,
+    SentenceSettings,
+    load_sentence_encoder,
+)
+from settings import setting
 from utils.errors import UserError
 
 CACHE_BLOCK = 4  # few images are new to an encoder at one step
@@ -28,7 +35,7 @@ KERNELS = (  # and strides of two convolutions, for images whose shorter side ha
 
 
 @dataclass(frozen=True)
-class EncoderSettings(Part):
+class EncoderSettings(SentenceSettings):
     """What agents with an encoder read."""
 
     title = "encoders"
@@ -55,27 +62,38 @@ class Encoder(nn.Module, ABC):
     def learn(self, observations: ObservationBatch) -> Features:
         """Return the features of a batch, with gradients; the weights are about to change."""
 
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of every pretrained part, by the setting that names it."""
+        return {}
+
 
 def build_encoder(
     reader: ObservationReader,
     n_features: int,
     channels: tuple[int, int] = (64, 128),
     cache_mb: float = 0,
+    sentence_encoder: str = DEFAULT_ENCODER,
 ) -> Encoder:
-    """Return the encoder of what a reader reads.
+    """Return the encoder of what a reader reads, of all kinds there are.
 
     Args:
         reader: Of the observation space.
         n_features: F.
         channels: Of the two convolutions, for images.
         cache_mb: Megabytes for the features of images seen before.
+        sentence_encoder: Name or folder of the frozen one, for text.
     """
-    if reader.image_shape is None:
-        return VectorEncoder(reader.n_numbers, n_features)
-    images = SmallImpalaCNN(reader.image_shape, n_features, channels, cache_mb)
-    if reader.n_numbers == 0:
-        return images
-    return JointEncoder(images, VectorEncoder(reader.n_numbers, n_features))
+    kinds: dict[str, Encoder] = {}
+    if reader.image_shape is not None:
+        kinds["images"] = SmallImpalaCNN(reader.image_shape, n_features, channels, cache_mb)
+    if reader.n_numbers:
+        kinds["vectors"] = VectorEncoder(reader.n_numbers, n_features)
+    if reader.n_texts:
+        frozen = SentenceFeatures(reader.sentences, load_sentence_encoder(sentence_encoder))
+        kinds["text"] = TextEncoder(frozen, reader.n_texts, n_features)
+    if not kinds:
+        return NoEncoder()
+    return JointEncoder(kinds, n_features) if len(kinds) > 1 else next(iter(kinds.values()))
 
 
 class SmallImpalaCNN(Encoder):
@@ -183,13 +201,7 @@ class VectorEncoder(Encoder):
     def __init__(self, n_numbers: int, n_features: int) -> None:
         super().__init__()
         self.n_features = n_features
-        self.layers = nn.Sequential(
-            nn.Linear(n_numbers, n_features),
-            nn.ReLU(),
-            nn.Linear(n_features, n_features),
-            nn.ReLU(),
-        )
-        _xavier(self)
+        self.layers = _two_layers(n_numbers, n_features)
 
     @torch.no_grad()
     def forward(self, observations: Observations) -> Tensor:
@@ -201,29 +213,108 @@ class VectorEncoder(Encoder):
         return Features(self.layers(observations.vectors))
 
 
-class JointEncoder(Encoder):
-    """Images and vectors, each by its own encoder, joined by a linear layer and a ReLU."""
+class TextEncoder(Encoder):
+    """The vectors of K sentences side by side, then two linear layers, each followed by a ReLU.
 
-    def __init__(self, images: SmallImpalaCNN, vectors: VectorEncoder) -> None:
+    Args:
+        frozen: Sentences to vectors, not trained.
+        n_texts: K.
+        n_features: Width of both layers.
+    """
+
+    def __init__(self, frozen: SentenceFeatures, n_texts: int, n_features: int) -> None:
         super().__init__()
-        self.n_features = images.n_features
-        self.images, self.vectors = images, vectors
-        self.joint = nn.Linear(images.n_features + vectors.n_features, self.n_features)
+        self.n_features = n_features
+        self._frozen = frozen
+        self.layers = _two_layers(n_texts * frozen.width, n_features)
+
+    @torch.no_grad()
+    def forward(self, observations: Observations) -> Tensor:
+        """Return the features of sentences."""
+        return self._of_sentences(cast(Tensor, observations.text))
+
+    def learn(self, observations: ObservationBatch) -> Features:
+        """Return the features of a batch of sentences; those of equal ones are computed once."""
+        text = cast(Tensor, observations.text)
+        equal = ObservationBatch(text=text).equals()
+        if equal is None:
+            return Features(self._of_sentences(text))
+        firsts, row_of = equal
+        return Features(self._of_sentences(text[firsts]), row_of)
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of the sentence encoder's weights."""
+        return self._frozen.fingerprints()
+
+    def _of_sentences(self, text: Tensor) -> Tensor:
+        return self.layers(self._frozen(text).flatten(1))
+
+
+class NoEncoder(Encoder):
+    """Where there is nothing to encode: a memory reads all that is shown."""
+
+    n_features = 0
+
+    def forward(self, observations: Observations) -> Tensor:
+        """Return no feature of N environments.  [N, 0]"""
+        shown = observations.any()
+        return torch.zeros(len(shown), 0, device=shown.device)
+
+    def learn(self, observations: ObservationBatch) -> Features:
+        """Return no feature of B observations.  [B, 0]"""
+        text = cast(Tensor, observations.text)
+        return Features(torch.zeros(len(text), 0, device=text.device))
+
+
+class JointEncoder(Encoder):
+    """Several kinds, each by its own encoder, joined by a linear layer and a ReLU.
+
+    Args:
+        encoders: By the kind of what they see; they are attributes of these names.
+        n_features: Width of the output.
+    """
+
+    def __init__(self, encoders: Mapping[str, Encoder], n_features: int) -> None:
+        super().__init__()
+        self.n_features = n_features
+        for kind, encoder in encoders.items():
+            self.add_module(kind, encoder)
+        self._encoders = list(encoders.values())
+        n_joined = sum(encoder.n_features for encoder in self._encoders)
+        self.joint = nn.Linear(n_joined, n_features)
         nn.init.xavier_uniform_(self.joint.weight, gain=math.sqrt(2))
         nn.init.zeros_(self.joint.bias)
 
     @torch.no_grad()
     def forward(self, observations: Observations) -> Tensor:
-        """Return the features of what both show."""
-        return self._joined(self.images(observations), self.vectors(observations))
+        """Return the features of what all show."""
+        return self._joined([encoder(observations) for encoder in self._encoders])
 
     def learn(self, observations: ObservationBatch) -> Features:
-        """Return the features of a batch."""
-        images, vectors = self.images.learn(observations), self.vectors.learn(observations)
-        return Features(self._joined(images.each(), vectors.each()))
+        """Return the features of a batch; those of equal observations are computed once."""
+        equal = observations.equals()
+        row_of = None
+        if equal is not None:
+            firsts, row_of = equal
+            observations = observations.select(firsts)
+        parts = [encoder.learn(observations).each() for encoder in self._encoders]
+        return Features(self._joined(parts), row_of)
 
-    def _joined(self, images: Tensor, vectors: Tensor) -> Tensor:
-        return F.relu(self.joint(torch.cat((images, vectors), dim=-1)))
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of every pretrained part."""
+        parts = (encoder.fingerprints() for encoder in self._encoders)
+        return {name: sha256 for part in parts for name, sha256 in part.items()}
+
+    def _joined(self, parts: list[Tensor]) -> Tensor:
+        return F.relu(self.joint(torch.cat(parts, dim=-1)))
+
+
+def _two_layers(n_inputs: int, n_features: int) -> nn.Sequential:
+    """Return two linear layers, each followed by a ReLU."""
+    first, second = nn.Linear(n_inputs, n_features), nn.Linear(n_features, n_features)
+    layers = nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
+    _xavier(layers)
+    return layers
 
 
 def _kernels(image_shape: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int]]:

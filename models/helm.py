@@ -4,7 +4,7 @@ Trained: the query encoder and the two heads.
 Frozen: the random projection, the token embeddings, the language model.
 
 1. An image, or a vector, becomes a token by a Hopfield retrieval among the language model's
-   embeddings.
+   embeddings. Texts may be read as well, or alone, as the language model's own tokens.
 2. The language model reads one token a step; its last hidden state is the summary of the episode.
 3. Actor and critic see that summary beside the query encoder's view of the present.
 4. The summary needs no gradient, so the rollout stores it and the update never runs the model.
@@ -13,7 +13,7 @@ Frozen: the random projection, the token embeddings, the language model.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,19 +24,21 @@ from models.agent import ActorCriticAgent, Batch, Evaluation, Memory, Step
 from models.encoders import EncoderSettings, build_encoder
 from models.frozen_hopfield import FrozenHopfield, VectorHopfield, random_projection
 from models.heads import ActorCritic
+from models.image_to_language import ImageToLanguage, NothingToLanguage
 from models.language import (
+    LanguageModel,
     LanguageModelSettings,
     configured_language_model,
     describe_language_model,
 )
-from models.language_memory import LanguageMemory
+from models.language_memory import LanguageMemory, TextSettings, configured_text, told_beside
 from models.observations import ObservationReader, Percept
 from settings import setting
 from utils.errors import UserError
 
 
 @dataclass(frozen=True)
-class LanguageMemorySettings(LanguageModelSettings, EncoderSettings):
+class LanguageMemorySettings(LanguageModelSettings, TextSettings, EncoderSettings):
     """What the HELM family shares."""
 
 
@@ -58,7 +60,7 @@ class LanguageMemoryAgent(ActorCriticAgent):
         action_space: A discrete actions.
 
     Attributes:
-        language_class: The frozen memory, to be built from (config, observation_space).
+        language_class: The frozen memory, to be built from (config, reader).
     """
 
     language_class: ClassVar[Callable[..., LanguageMemory]]
@@ -68,10 +70,15 @@ class LanguageMemoryAgent(ActorCriticAgent):
     ) -> None:
         super().__init__()
         self.reader = ObservationReader(observation_space)
-        language = self.language_class(config, observation_space)  # it draws before the encoder
-        width, cache_mb = language.width, config.observation_cache_mb
-        self.query_encoder = build_encoder(self.reader, width, cache_mb=cache_mb)
-        self.heads = ActorCritic(2 * width, int(action_space.n))
+        language = self.language_class(config, self.reader)  # it draws before the encoder
+        self.query_encoder = build_encoder(
+            told_beside(config, self.reader),
+            language.width,
+            cache_mb=config.observation_cache_mb,
+            sentence_encoder=config.sentence_encoder,
+        )
+        n_features = language.width + self.query_encoder.n_features
+        self.heads = ActorCritic(n_features, int(action_space.n))
         self.language = language
         self.register_load_state_dict_pre_hook(_rename_earlier)
 
@@ -110,7 +117,7 @@ class LanguageMemoryAgent(ActorCriticAgent):
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of every pretrained part."""
-        return self.language.fingerprints()
+        return self.language.fingerprints() | self.query_encoder.fingerprints()
 
     def share_statistics(self, all_gather: Callable[[Tensor], Tensor]) -> None:
         """Let running statistics take in the rows of all ranks, [n, ...] -> [N, ...]."""
@@ -134,24 +141,22 @@ class LanguageMemoryAgent(ActorCriticAgent):
 class HelmLanguage(LanguageMemory):
     """HELM's frozen part, with the settings of a run."""
 
-    def __init__(self, config: HelmSettings, observation_space: Space) -> None:
+    def __init__(self, config: HelmSettings, reader: ObservationReader) -> None:
         language_model = configured_language_model(config)
-        reader = ObservationReader(observation_space)
-        kind: type[FrozenHopfield] = VectorHopfield
-        n_read = reader.n_numbers
-        if reader.image_shape is not None:
-            kind, n_read = FrozenHopfield, math.prod(reader.image_shape[1:])
-        projection = random_projection(language_model.width, n_read)
-        retrieval = kind(projection, language_model.embeddings, config.beta)
-        super().__init__(retrieval, language_model, config.observation_cache_mb)
+        text = configured_text(config, reader, language_model)
+        to_language = _retrieval(config, reader, language_model)
+        super().__init__(to_language, language_model, config.observation_cache_mb, *text)
 
     @torch.no_grad()
     def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
         """Return besides the nearest token, its cosine [N, 1], and the retrieval's entropy [N].
 
-        The nearest token is what the retrieval returns as beta goes to infinity.
+        The nearest token is what the retrieval returns as beta goes to infinity. Where text alone
+        is shown nothing is retrieved.
         """
-        retrieval = cast(FrozenHopfield, self.to_language)
+        retrieval = self.to_language
+        if not isinstance(retrieval, FrozenHopfield):
+            return super().inspect(percept, memory)
         seen = retrieval.seen(percept.observations)
         similarities = retrieval.similarities(retrieval.prepared(seen))
         nearest = similarities.max(-1, keepdim=True)
@@ -171,11 +176,34 @@ class Helm(LanguageMemoryAgent):
     language_class = HelmLanguage
 
 
-def check_images(model: str, space: Space) -> None:
-    """Raise UserError where an environment shows no images, which a model's memory reads."""
-    if ObservationReader(space).image_shape is None:
+def _retrieval(
+    config: HelmSettings, reader: ObservationReader, language_model: LanguageModel
+) -> ImageToLanguage:
+    """Return what leads from images or vectors to the language model.
+
+    Raises:
+        UserError: text alone is shown, and the language model does not read it.
+    """
+    kind: type[FrozenHopfield] = VectorHopfield
+    n_read = reader.n_numbers
+    if reader.image_shape is not None:
+        kind, n_read = FrozenHopfield, math.prod(reader.image_shape[1:])
+    if n_read:
+        projection = random_projection(language_model.width, n_read)
+        return kind(projection, language_model.embeddings, config.beta)
+    if config.text_to == "observation":
         raise UserError(
-            f"model: {model} reads images, and the environment shows {space}. "
+            "text_to: the environment shows text alone, and observation leaves HELM's memory "
+            "nothing to read. Choose memory or both"
+        )
+    return NothingToLanguage(language_model.width)
+
+
+def check_images(model: str, reader: ObservationReader) -> None:
+    """Raise UserError where an environment shows no images, which a model's memory reads."""
+    if reader.image_shape is None:
+        raise UserError(
+            f"model: {model} reads images, and the environment shows none. "
             "Choose model=CNN, LSTM, GPT or HELM"
         )
 

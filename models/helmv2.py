@@ -10,13 +10,12 @@ Followed while training: mean and deviation of the encoder's features.
 
 from dataclasses import dataclass
 
-from gymnasium.spaces import Space
-
 from models.clip_encoder import ClipSettings, check_encoder, configured_encoder
 from models.clip_projection import ClipProjection
 from models.helm import LanguageMemoryAgent, LanguageMemorySettings, check_images
 from models.language import configured_language_model
-from models.language_memory import LanguageMemory
+from models.language_memory import LanguageMemory, configured_text
+from models.observations import ObservationReader
 from utils.errors import raise_all
 
 
@@ -28,12 +27,13 @@ class HelmV2Settings(ClipSettings, LanguageMemorySettings):
 class HelmV2Language(LanguageMemory):
     """HELMv2's frozen part, with the settings of a run."""
 
-    def __init__(self, config: HelmV2Settings, observation_space: Space) -> None:
-        check_images("HELMv2", observation_space)
+    def __init__(self, config: HelmV2Settings, reader: ObservationReader) -> None:
+        check_images("HELMv2", reader)
         encoder = configured_encoder(config)
         language_model = configured_language_model(config)
         projection = ClipProjection(encoder, language_model.embeddings)
-        super().__init__(projection, language_model, config.observation_cache_mb)
+        text = configured_text(config, reader, language_model)
+        super().__init__(projection, language_model, config.observation_cache_mb, *text)
 
 
 class HelmV2(LanguageMemoryAgent):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from models.images import unit_images
@@ -50,3 +51,26 @@ class ImageToLanguage(nn.Module):
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of every pretrained part, by the setting that names it."""
         return {}
+
+
+class NothingToLanguage(ImageToLanguage):
+    """Where text alone is shown: nothing else becomes tokens.
+
+    Args:
+        width: D.
+    """
+
+    n_tokens = 0
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def seen(self, observations: Observations) -> Tensor:
+        """Return a zero for each observation: they are all alike.  [N, 1] uint8"""
+        shown = observations.any()
+        return torch.zeros(len(shown), 1, dtype=torch.uint8, device=shown.device)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return no token.  [N, 0, D]"""
+        return images.new_zeros(len(images), 0, self.width)

@@ -1,5 +1,6 @@
 """What agents perceive: observations by kind, and what else is known at a step."""
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +11,10 @@ from torch import Tensor
 
 from models.image_hash import first_occurrences, first_rows, image_hashes
 from models.images import ImageBatch
+from models.sentences import SentenceTable
 from utils.errors import UserError
+
+TEXT_DTYPE = "U"  # the kind of dtype of Gymnasium's Text, and of MiniGrid's MissionSpace
 
 
 class Observations(NamedTuple):
@@ -19,7 +23,7 @@ class Observations(NamedTuple):
     Attributes:
         images: [N, C, H, W] uint8
         vectors: Numbers, discrete ones as one-hot vectors.  [N, F] float32
-        text: Numbers of sentences in the run's table.  [N, K] int64
+        text: Numbers of sentences in the reader's table.  [N, K] int64
     """
 
     images: Tensor | None = None
@@ -135,11 +139,13 @@ class ObservationReader:
 
     Args:
         space: Of one environment: images (uint8, channel first), vectors, discrete or
-            multi-discrete numbers, or a dictionary of those with one image at most.
+            multi-discrete numbers, texts, or a dictionary of those with one image at most.
 
     Attributes:
         image_shape: (C, H, W), None without images.
         n_numbers: F, the width of the vectors; 0 without.
+        n_texts: K, the sentences of an observation, in the order of their keys; 0 without.
+        sentences: All that have been read.
 
     Raises:
         UserError: the space has another kind of part.
@@ -152,20 +158,34 @@ class ObservationReader:
             raise UserError(f"observations: {space} has {len(images)} images, one can be seen")
         self.image_shape: tuple[int, ...] | None = images[0].space.shape if images else None
         self.n_numbers = sum(part.width for part in self._parts)
+        self.n_texts = sum(part.kind is _text for part in self._parts)
+        self.sentences = SentenceTable()
 
     def __call__(self, observations: Any, device: torch.device | str = "cpu") -> Observations:
         """Return what N environments show by kind, on a device.  [N, ...]"""
-        images, vectors = None, []
+        images, vectors, texts = None, [], []
         for part in self._parts:
             read = part.kind(_at(observations, part.path), part.space)
             if part.kind is _image:
                 images = torch.as_tensor(read, device=device)
+            elif part.kind is _text:
+                texts.append(torch.tensor(self.sentences.numbers(read), device=device))
             else:
                 vectors.append(torch.as_tensor(read, dtype=torch.float32, device=device))
-        return Observations(images, torch.cat(vectors, 1) if vectors else None)
+        return Observations(
+            images,
+            torch.cat(vectors, 1) if vectors else None,
+            torch.stack(texts, 1) if texts else None,
+        )
+
+    def without_text(self) -> "ObservationReader":
+        """Return a reader for whoever is not told the texts, which reads all the same."""
+        reader = copy.copy(self)
+        reader.n_texts = 0
+        return reader
 
 
-Reader = Callable[[np.ndarray, Any], np.ndarray]
+Reader = Callable[[Any, Any], Any]
 
 
 class _Part(NamedTuple):
@@ -190,20 +210,26 @@ def _parts(space: spaces.Space, path: tuple[str, ...]) -> Sequence[_Part]:
             return [_Part(path, space, _image, 0)]
         if len(space.shape) <= 1:
             return [_Part(path, space, _flat, int(np.prod(space.shape)))]
+    if space.dtype is not None and space.dtype.kind == TEXT_DTYPE:
+        return [_Part(path, space, _text, 0)]
     name = ".".join(path) or "the observation"
     raise UserError(
         f"observations: {name} is {space}. Agents see images (uint8, channel first), vectors, "
-        "discrete numbers, and dictionaries of those"
+        "discrete numbers, texts, and dictionaries of those"
     )
 
 
-def _at(observations: Any, path: tuple[str, ...]) -> np.ndarray:
+def _at(observations: Any, path: tuple[str, ...]) -> Any:
     for key in path:
         observations = observations[key]
     return observations
 
 
 def _image(values: np.ndarray, space: spaces.Space) -> np.ndarray:
+    return values
+
+
+def _text(values: Sequence[str], space: spaces.Space) -> Sequence[str]:
     return values
 
 

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from gymnasium.spaces import Discrete, Space
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -31,6 +30,7 @@ from models.off_policy_agent import (
     TwinQ,
     ValueAgent,
 )
+from models.sentence_encoder import SentenceFeatures, load_sentence_encoder
 
 HIDDEN_BIAS = 0.1
 LAST_LAYER_OF_Q, LAST_LAYER_OF_POLICY = 3e-3, 1e-3
@@ -86,6 +86,10 @@ class TrainedBody(Body):
         """Return the parameters of the memory."""
         return list(self.memory.parameters())
 
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of what reads sentences."""
+        return self.embedder.fingerprints()
+
 
 class FrozenBody(Body):
     """The hidden state of a frozen language model beside the embeddings of the present."""
@@ -119,6 +123,10 @@ class FrozenBody(Body):
         firsts, row_of = first_rows(kept * len(embedded.distinct) + inputs)
         present = F.embedding(inputs[firsts], embedded.distinct)
         return Features(torch.cat((context[firsts], present), dim=-1), row_of)
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of the language model, of what leads to it and reads sentences."""
+        return self.language.fingerprints() | self.embedder.fingerprints()
 
 
 class Perceptron(nn.Sequential):
@@ -199,7 +207,7 @@ class NetworkAgent(OffPolicyAgent):
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of every pretrained part."""
-        return {} if self.language is None else self.language.fingerprints()
+        return self.body.fingerprints()
 
 
 class QAgent(NetworkAgent, ValueAgent):
@@ -264,31 +272,46 @@ class SacAgent(NetworkAgent, SoftAgent):
         return Step(actions, context, chosen, values, log_probs)
 
 
-BodyOf = Callable[[InputEmbedder], Body]
+def embedders(
+    config: Any, reader: ObservationReader, n_actions: int
+) -> Callable[[], InputEmbedder]:
+    """Return what makes embedders, which share what is frozen.
+
+    Args:
+        config: At least `OffPolicyNetworkSettings`, and `SentenceSettings` where there is text.
+        reader: Of what they see.
+        n_actions: A.
+    """
+    frozen = None
+    if reader.n_texts:
+        encoder = load_sentence_encoder(config.sentence_encoder)
+        frozen = SentenceFeatures(reader.sentences, encoder)
+    return lambda: InputEmbedder(reader, n_actions, config, frozen)
 
 
-def build_q_agent(config: Any, spaces: tuple[Space, Discrete], body_of: BodyOf) -> QAgent:
+def build_q_agent(
+    config: Any, reader: ObservationReader, n_actions: int, body_of: Callable[[], Body]
+) -> QAgent:
     """Return an agent for DQN.
 
     Args:
         config: At least `OffPolicyNetworkSettings`.
-        spaces: Of observations and actions.
-        body_of: Puts a memory behind an embedder.
+        reader: Of the observation space.
+        n_actions: A.
+        body_of: Makes a body.
     """
-    reader, n_actions = ObservationReader(spaces[0]), int(spaces[1].n)
-    body = body_of(InputEmbedder(reader, n_actions, config))
+    body = body_of()
     hidden = (config.head_width, config.head_width)
     return QAgent(reader, body, Perceptron(body.width, hidden, n_actions, LAST_LAYER_OF_Q))
 
 
-def build_sac_agent(config: Any, spaces: tuple[Space, Discrete], body_of: BodyOf) -> SacAgent:
+def build_sac_agent(
+    config: Any, reader: ObservationReader, n_actions: int, body_of: Callable[[], Body]
+) -> SacAgent:
     """Return an agent for SAC; arguments as of `build_q_agent`, and `shared_encoder`."""
-    reader, n_actions = ObservationReader(spaces[0]), int(spaces[1].n)
     hidden = (config.head_width, config.head_width)
-    body = body_of(InputEmbedder(reader, n_actions, config))
-    critic_body = None
-    if not config.shared_encoder:
-        critic_body = body_of(InputEmbedder(reader, n_actions, config))
+    body = body_of()
+    critic_body = None if config.shared_encoder else body_of()
     critics = TwinQ(*(Perceptron(body.width, hidden, n_actions, LAST_LAYER_OF_Q) for _ in range(2)))
     policy = Perceptron(body.width, hidden, n_actions, LAST_LAYER_OF_POLICY)
     return SacAgent(reader, body, policy, critics, critic_body)

@@ -76,6 +76,10 @@ class Body(nn.Module, ABC):
         """Return the parameters of what reads the sequence."""
         return []
 
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of every pretrained part, by the setting that names it."""
+        return {}
+
 
 class OffPolicyAgent(Agent):
     """Learns from replay.

@@ -1,16 +1,36 @@
 """Sentences as vectors: a frozen BERT that sees both ways, averaged over its tokens."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from models.language.layers import frozen, layer_norm
-from models.language.model_files import ModelFiles
+from models.language.model_files import ModelFiles, find_model
+from models.sentences import SentenceTable, SentenceVectors
+from models.shared_weights import once_a_machine
+from settings import Part, setting
+from utils.errors import UserError
+from utils.threads import one_thread
 
 MOST_TOKENS = 256  # as all-MiniLM-L6-v2 was published
 BLOCK = 256  # texts read at a time
+DEFAULT_ENCODER = "all-MiniLM-L6-v2"
+
+
+@dataclass(frozen=True)
+class SentenceSettings(Part):
+    """What whoever reads sentences of observations reads."""
+
+    title = "encoders"
+
+    sentence_encoder: str = setting(
+        "frozen BERT that reads texts of observations: all-MiniLM-L6-v2, hub name, folder",
+        default=DEFAULT_ENCODER,
+    )
 
 
 class SentenceEncoder(nn.Module):
@@ -26,6 +46,7 @@ class SentenceEncoder(nn.Module):
         super().__init__()
         from tokenizers import Tokenizer
 
+        self.published = published
         config, weights = published.config(), published.weights()
         self.tokenizer = Tokenizer.from_file(str(published.find("tokenizer.json")))
         self.tokenizer.no_padding()
@@ -44,6 +65,11 @@ class SentenceEncoder(nn.Module):
     def width(self) -> int:
         """Return D."""
         return self.tokens.shape[1]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return the sha256 of what the weights came from."""
+        return self.published.fingerprint()
 
     @torch.no_grad()
     def forward(self, texts: list[str]) -> Tensor:
@@ -67,6 +93,58 @@ class SentenceEncoder(nn.Module):
         for layer in self.layers:
             hidden = layer(hidden)
         return hidden.mean(1)
+
+
+class SentenceFeatures(SentenceVectors):
+    """What a sentence encoder makes of sentences, [D] of each.
+
+    Args:
+        sentences: Those there are.
+        encoder: Reads them, with one thread, so that the same bits come out with any number.
+
+    Attributes:
+        width: D.
+    """
+
+    def __init__(self, sentences: SentenceTable, encoder: SentenceEncoder) -> None:
+        super().__init__(sentences, self._features_of)
+        self._encoder = encoder
+        self.width = encoder.width
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of the encoder's weights."""
+        return {"sentence_encoder": self._encoder.fingerprint}
+
+    def _features_of(self, text: str) -> Tensor:
+        with one_thread():
+            return self._encoder([text])[0]
+
+
+def load_sentence_encoder(name_or_folder: str) -> SentenceEncoder:
+    """Return a published sentence encoder, on the CPU.
+
+    Args:
+        name_or_folder: A BERT that find_model knows, with its tokenizer.json.
+
+    Raises:
+        UserError: there is none, or it is no BERT.
+    """
+
+    def load() -> SentenceEncoder:
+        encoder = SentenceEncoder(find_model(name_or_folder))
+        encoder(["a"])
+        return encoder
+
+    try:
+        return once_a_machine(load)
+    except UserError as error:
+        raise UserError(*(f"sentence_encoder: {line}" for line in error.lines)) from error
+    except Exception as error:  # files that do not fit raise about ten kinds of errors
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise UserError(
+            f"sentence_encoder: '{name_or_folder}' is no BERT as it is published ({reason}). "
+            f"Choose {DEFAULT_ENCODER}, or another of the sentence-transformers library"
+        ) from error
 
 
 def _layer(config: Mapping[str, Any], weights: Mapping[str, Tensor], prefix: str) -> nn.Module:

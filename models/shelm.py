@@ -13,14 +13,13 @@ from typing import cast
 
 import numpy as np
 import torch
-from gymnasium.spaces import Space
 from torch import Tensor
 
 from models.clip_encoder import check_encoder, configured_encoder
 from models.helm import LanguageMemoryAgent, LanguageMemorySettings, check_images
 from models.language import configured_language_model, describe_language_model
-from models.language_memory import LanguageMemory
-from models.observations import Percept
+from models.language_memory import LanguageMemory, configured_text
+from models.observations import ObservationReader, Percept
 from models.token_retrieval import Retrieval, TokenRetrieval, retrieved
 from models.word_embeddings import (
     EmbeddingsSettings,
@@ -45,8 +44,8 @@ class ShelmSettings(EmbeddingsSettings, LanguageMemorySettings):
 class ShelmLanguage(LanguageMemory):
     """SHELM's frozen part, with the settings of a run."""
 
-    def __init__(self, config: ShelmSettings, observation_space: Space) -> None:
-        check_images("SHELM", observation_space)
+    def __init__(self, config: ShelmSettings, reader: ObservationReader) -> None:
+        check_images("SHELM", reader)
         found = configured_embeddings(config)
         encoder = configured_encoder(config)
         check_weights(config, found.encoder_fingerprint, encoder.fingerprint, encoder.name)
@@ -66,7 +65,8 @@ class ShelmLanguage(LanguageMemory):
             found.tokens.tolist(),
             config.topk,
         )
-        super().__init__(to_language, language_model, config.observation_cache_mb)
+        text = configured_text(config, reader, language_model)
+        super().__init__(to_language, language_model, config.observation_cache_mb, *text)
 
     @property
     def words(self) -> list[str]:

@@ -47,10 +47,10 @@ class Pictures {
 
 /** One episode, unpacked. */
 class Episode {
-  static async load(packed, words) {
+  static async load(packed, words, sentences) {
     const episode = new Episode();
     const names = ["views", "wholes", "numbers", "actions", "rewards", "values", "entropy"];
-    names.push("probabilities", "actionValues");
+    names.push("probabilities", "actionValues", "text");
     const arrays = await Promise.all(names.map((name) => unpack(packed[name])));
     names.forEach((name, n) => (episode[name] = arrays[n]));
     episode.length = episode.actions.values.length;
@@ -58,6 +58,7 @@ class Episode {
     episode.similarities = await unpack(packed.similarities);
     episode.attention = await Attention.load(packed);
     episode.words = words;
+    episode.sentences = sentences;
     episode.returns = [];
     episode.rewards.values.reduce((sum, reward, t) => (episode.returns[t] = sum + reward), 0);
     return episode;
@@ -73,6 +74,13 @@ class Episode {
   numbersAt(step) {
     const [, count] = this.numbers.shape;
     return Array.from(this.numbers.values.subarray(step * count, (step + 1) * count));
+  }
+
+  /** Return the texts that the agent was told at a step. */
+  textsAt(step) {
+    const [, count] = this.text.shape;
+    const numbers = Array.from(this.text.values.subarray(step * count, (step + 1) * count));
+    return numbers.map((number) => this.sentences[number]);
   }
 
   /** Return what an action was worth at a step. */

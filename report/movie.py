@@ -84,7 +84,7 @@ def _frame(arrays: Mapping[str, np.ndarray], step: int, actions: Sequence[str]) 
     from PIL import Image, ImageDraw
 
     pictures = []
-    if is_picture(arrays["observations"]):
+    if is_picture(arrays):
         pictures.append(arrays["observations"][step].transpose(1, 2, 0))
     if "overviews" in arrays:
         pictures.append(arrays["overviews"][step])

@@ -86,7 +86,7 @@ function buildNumbers() {
   element("numbers").replaceChildren(...rows);
   largest = episode.numbers.values.reduce((most, value) => Math.max(most, Math.abs(value)), 0) || 1;
   const more = count > MOST_NUMBERS ? ` ${count - MOST_NUMBERS} more are not shown.` : "";
-  element("told-note").textContent = `Numbers, no picture. Bars reach from −${decimal(largest)} to ${decimal(largest)}.${more}`;
+  element("told-note").textContent = `${episode.views ? "Numbers beside the picture." : "Numbers, no picture."} Bars reach from −${decimal(largest)} to ${decimal(largest)}.${more}`;
 }
 
 function buildSelectors() {
@@ -105,7 +105,7 @@ function buildSelectors() {
 /** Go to an episode, at its first step. */
 async function choose(n) {
   const request = ++loading;
-  const loaded = await Episode.load(data.episodes[n], data.words);
+  const loaded = await Episode.load(data.episodes[n], data.words, data.sentences);
   if (request !== loading) return;
   episode = loaded;
   number = n;
@@ -118,7 +118,7 @@ async function choose(n) {
   element("slider").max = episode.length - 1;
   const unexplained = !episode.probabilities && !episode.actionValues;
   const hidden = { view: !episode.views, told: !episode.numbers, whole: !episode.wholes };
-  Object.assign(hidden, { probabilities: unexplained, retrieval: !episode.retrieved });
+  Object.assign(hidden, { probabilities: unexplained, retrieval: !episode.retrieved, texts: !episode.text });
   for (const [id, away] of Object.entries(hidden)) element(id).hidden = away;
   element("stage").classList.toggle("no-whole", hidden.whole);
   element("stage").classList.toggle("no-words", hidden.retrieval);
@@ -246,6 +246,7 @@ function show() {
   for (const id of ["first", "back"]) element(id).ariaDisabled = step === 0;
   for (const id of ["forward", "last"]) element(id).ariaDisabled = step === episode.length - 1;
   if (episode.numbers) showNumbersTold();
+  if (episode.text) element("sentences").replaceChildren(...episode.textsAt(step).map((text) => create("p", "", text)));
   showAction();
   showWords();
   if (episode.attention) showTargets();

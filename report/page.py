@@ -37,13 +37,14 @@ class EpisodePage:
         self._episodes: list[dict[str, Any]] = []
         self._attention: list[np.ndarray] = []
         self._words: dict[str, int] = {}
+        self._sentences: dict[str, int] = {}
         self._pictures = {"views": Pictures(), "wholes": Pictures()}
 
     def add(self, recording: Recording) -> None:
         """Take in an episode that was recorded in detail."""
         arrays = recording.steps | recording.details
         frames = {}
-        if is_picture(arrays["observations"]):
+        if is_picture(arrays):
             frames["views"] = arrays["observations"].transpose(0, 2, 3, 1)
         if "overviews" in arrays:
             frames["wholes"] = arrays["overviews"]
@@ -52,7 +53,8 @@ class EpisodePage:
             {
                 "return": recording.episode.episode_return,
                 **{name: packed(of.astype(np.uint16)) for name, of in numbers.items()},
-                **_told(arrays["observations"]),
+                **_numbers(arrays),
+                **self._told(arrays),
                 **_course(arrays),
                 **self._retrieved(arrays),
             }
@@ -73,6 +75,7 @@ class EpisodePage:
             "numbers": self._names,
             "legend": self._legend,
             "words": list(self._words),
+            "sentences": list(self._sentences),
             "leastAttention": (coarseness // 2 / 255) ** 2,
             "pictures": {
                 name: pictures.packed(PICTURE_BYTES)
@@ -97,6 +100,14 @@ class EpisodePage:
         with written_whole(path) as file:
             file.write(page.encode())
 
+    def _told(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
+        """Return the texts of an episode [T, K] by their numbers, nothing where there are none."""
+        if "text" not in arrays:
+            return {}
+        texts = arrays["text"]
+        numbers = [self._sentences.setdefault(str(t), len(self._sentences)) for t in texts.flat]
+        return {"text": packed(np.array(numbers, np.uint16).reshape(texts.shape))}
+
     def _retrieved(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
         """Return the words of an episode [T, K] by their numbers, with their cosines."""
         if "words" not in arrays:
@@ -110,17 +121,17 @@ class EpisodePage:
         }
 
 
-def is_picture(observations: np.ndarray) -> bool:
-    """Return whether observations of T steps are images [T, C, H, W], not vectors [T, F]."""
-    return observations.ndim == 4
+def is_picture(arrays: Mapping[str, np.ndarray]) -> bool:
+    """Return whether the observations of T steps are images [T, C, H, W], not vectors [T, F]."""
+    return "observations" in arrays and arrays["observations"].ndim == 4
 
 
-def _told(observations: np.ndarray) -> dict[str, Packed]:
-    """Return the numbers of vectors, [T, F]; nothing of images."""
-    if is_picture(observations):
+def _numbers(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
+    """Return the numbers of vectors, [T, F]; nothing where there are none."""
+    vectors = arrays.get("vectors" if is_picture(arrays) else "observations")
+    if vectors is None:
         return {}
-    vectors = observations.reshape(len(observations), -1)
-    return {"numbers": packed(vectors.astype(np.float32))}
+    return {"numbers": packed(vectors.reshape(len(vectors), -1).astype(np.float32))}
 
 
 def _course(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:

@@ -15,6 +15,7 @@ from analysis import attention, words
 from analysis.replay import episode_attention, episode_tokens
 from models.agent import Agent
 from models.language_memory import LanguageMemory
+from models.observations import Observations
 from models.shelm import ShelmLanguage
 from plots.style import new_figure, style
 from plots.table import markdown
@@ -50,47 +51,45 @@ class Showcase:
     ) -> None:
         self.agent, self.seconds, self._clock = agent, 60 * minutes, clock
         self._due = -math.inf
-        self._running: list[Tensor] | None = None  # what was seen; None until a begin is
-        self._latest: Tensor | None = None
+        self._running: list[Observations] | None = None  # what was seen; None until a begin is
+        self._latest: Observations | None = None
 
     def follow(self, transition: Transition) -> None:
         """Keep the running episode of the first environment and its latest whole one."""
         observations, starts = transition.percept.observations, transition.percept.starts
-        seen = observations.vectors if observations.images is None else observations.images
-        if seen is None:
-            return
         if starts[0]:
             if self._running:
-                self._latest = torch.stack(self._running)
+                first, *others = self._running
+                self._latest = first.map(lambda *kinds: torch.stack(kinds), *others)
             self._running = []
         if self._running is not None:
-            self._running.append(seen[0].cpu())
+            self._running.append(observations.map(lambda kind: kind[0].cpu()))
 
     def media(self, is_last: bool) -> Media:
         """Return what there is to show after an update, mostly nothing."""
         if self._latest is None or not (is_last or self._clock() >= self._due):
             return {}
         self._due = self._clock() + self.seconds
-        episode, self._latest = self._latest[:MOST_STEPS], None
+        episode, self._latest = self._latest.map(lambda kind: kind[:MOST_STEPS]), None
         return media(self.agent, episode)
 
 
 @torch.no_grad()
-def media(agent: Agent, episode: Tensor) -> Media:
+def media(agent: Agent, episode: Observations) -> Media:
     """Return what there is to show of an episode: a movie or numbers, words and attention.
 
     Args:
         agent: Whose memory is shown where it can be read.
-        episode: Images [T, C, H, W] uint8, or vectors [T, F] float32.
+        episode: What was seen.  [T, ...] of each kind
     """
     shown: dict[str, EncodedImage | str] = {}
-    if episode.ndim == 4:
-        shown["episode/movie"] = movie(episode)
-    else:
-        shown["episode/numbers"] = picture(numbers_figure(episode.numpy()))
+    if episode.images is not None:
+        shown["episode/movie"] = movie(episode.images)
+    elif episode.vectors is not None:
+        shown["episode/numbers"] = picture(numbers_figure(episode.vectors.numpy()))
     language: LanguageMemory | None = getattr(agent, "language", None)
-    if isinstance(language, ShelmLanguage):
-        counts = words.count_words([words.retrieved_words(language, episode)])
+    if isinstance(language, ShelmLanguage) and episode.images is not None:
+        counts = words.count_words([words.retrieved_words(language, episode.images)])
         shown["episode/words"] = picture(words.draw(counts))
         shown["episode/word_counts"] = markdown(words.word_table(counts)[: words.MOST + 1])
     if language is not None:

@@ -33,6 +33,21 @@ def tiny_bert_folder(folder: Path, n_layer: int = 2, n_positions: int = 12) -> P
     return folder
 
 
+def tiny_sentence_encoder(folder: Path) -> Path:
+    """Write the same BERT with a tokenizer.json of a few of BabyAI's words; return the folder."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    known = ["[UNK]", "go", "to", "the", "a", "red", "green", "blue", "purple", "yellow", "grey"]
+    known += ["ball", "box", "key", "door"]
+    tokenizer = Tokenizer(
+        models.WordLevel({word: number for number, word in enumerate(known)}, "[UNK]")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tiny_bert_folder(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
 def _bert_weights(n_layer: int, n_positions: int) -> dict[str, torch.Tensor]:
     shapes: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings.weight": (len(WORDS), 24),

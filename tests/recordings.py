@@ -50,6 +50,15 @@ def of_vectors(length, seed=0, has_overviews=True):
     return one
 
 
+def of_words(length, seed=0):
+    """Return an episode of an agent that is told a vector and two sentences beside its images."""
+    one = recording(length, seed, n_words=0, n_layers=0)
+    one.steps["vectors"] = np.arange(2.0 * length, dtype=np.float32).reshape(length, 2)
+    changing = np.where(np.arange(length) < length // 2, "go to the <red> ball", "open a door")
+    one.steps["text"] = np.stack((changing, np.full(length, "hurry")), axis=1)
+    return one
+
+
 def attention(length, n_layers, n_heads, generator):
     """Return random attention to all steps so far.  [T, L, H, T]"""
     looks = np.zeros((length, n_layers, n_heads, length))

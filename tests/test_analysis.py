@@ -13,6 +13,7 @@ from analysis.replay import episode_attention, episode_hidden_states, episode_to
 from models import build_agent
 from models.frozen_hopfield import FrozenHopfield
 from models.language import DenseEmbeddings, load_language_model
+from models.observations import Observations
 from tests.agents import random_images, small_config, spaces
 from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
 from tests.test_program import TASK, TINY_MODEL, train
@@ -164,7 +165,7 @@ def test_hidden_states_end_in_what_the_agent_acts_on(language_model):
 def test_tokens_are_those_the_agent_reads_and_its_cache_is_not_asked(model):
     agent = build_agent(small_config(model=model, **tiny_settings(model)), *spaces()).eval()
     images = random_images(20)
-    tokens = episode_tokens(agent.language, images)
+    tokens = episode_tokens(agent.language, Observations(images))
     assert agent.language.cache.n_seen == 0
     expected = agent.language.to_language.tokens(agent.language.cache(images))
     torch.testing.assert_close(tokens, expected)

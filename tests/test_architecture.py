@@ -74,6 +74,7 @@ def test_the_trainers_know_agents_only_by_their_interface():
             "models.images",
             "models.off_policy_agent",
             "models.observations",
+            "models.sentences",
         }
 
 

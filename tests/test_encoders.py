@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence
 
 from models import build_agent
 from models.encoders import JointEncoder, SmallImpalaCNN, VectorEncoder, build_encoder
@@ -106,7 +106,7 @@ def test_images_of_every_size_have_an_encoder(sides):
     ("space", "why"),
     [
         (Box(0, 255, (3, 4, 8), np.uint8), "images of 4 x 8 pixels are too small"),
-        (Text(9), "Text"),
+        (Sequence(Discrete(3)), "Sequence"),
         (Dict(a=IMAGE, b=IMAGE), "2 images"),
         (Dict(a=Box(0, 1, (3, 9, 9), np.float32)), "a is Box"),
     ],

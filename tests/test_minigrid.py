@@ -164,7 +164,7 @@ def test_gymnasium_environments_equal_minigrid_played_by_hand():
 
 def test_a_task_unknown_to_envpool_is_played_slower_with_a_notice(monkeypatch, caplog):
     monkeypatch.setattr(minigrid, "pool_tasks", list)
-    config = SimpleNamespace(env=PUBLISHED[0], n_envs=2)
+    config = SimpleNamespace(env=PUBLISHED[0], n_envs=2, missions=None)
     with caplog.at_level(logging.WARNING):
         env = minigrid.make(config, seed=0)
     assert isinstance(env, gymnasium.vector.SyncVectorEnv)
@@ -173,7 +173,7 @@ def test_a_task_unknown_to_envpool_is_played_slower_with_a_notice(monkeypatch, c
 
 
 def test_environments_to_look_at_draw_the_whole_grid_of_every_episode():
-    config = SimpleNamespace(env="MiniGrid-Empty-5x5-v0", n_envs=2)
+    config = SimpleNamespace(env="MiniGrid-Empty-5x5-v0", n_envs=2, missions=None)
     env = minigrid.make_drawn(config, seed=0)
     env.reset()
     before = env.render()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from report.page import EpisodePage
-from tests.recordings import ACTIONS, VOCABULARY, of_vectors, recording
+from tests.recordings import ACTIONS, VOCABULARY, of_vectors, of_words, recording
 from tests.test_packing import drawn, unpacked
 
 FACTS = {"return": "0.5"}
@@ -71,6 +71,25 @@ def test_vectors_and_what_actions_are_worth_are_in_the_page_as_numbers():
     assert (data["numbers"], data["legend"]) == (["x", "y"], "blue: the agent")
     assert set(data["pictures"]) == {"wholes"}
     assert not {"views", "probabilities"} & set(episode)
+
+
+def test_texts_and_numbers_stand_in_the_page_beside_the_pictures():
+    one = of_words(6)
+    data = page_of(one).data(FACTS)
+    (episode,) = data["episodes"]
+    texts = np.array(data["sentences"])[unpacked(episode["text"])]
+    np.testing.assert_array_equal(texts, one.steps["text"])
+    np.testing.assert_array_equal(unpacked(episode["numbers"]), one.steps["vectors"])
+    assert len(data["sentences"]) == 3
+    assert "views" in episode
+
+
+def test_an_agent_that_is_told_words_alone_has_a_page_too():
+    one = of_words(4)
+    del one.steps["observations"], one.steps["vectors"]
+    (episode,) = page_of(one).data(FACTS)["episodes"]
+    assert "text" in episode
+    assert not {"views", "numbers"} & set(episode)
 
 
 def test_an_agent_without_values_or_pictures_has_a_page_too():

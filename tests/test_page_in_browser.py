@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from report.page import EpisodePage
-from tests.recordings import ACTIONS, KEY_STEP, VOCABULARY, of_vectors, recording
+from tests.recordings import ACTIONS, KEY_STEP, VOCABULARY, of_vectors, of_words, recording
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LENGTH = 12
@@ -41,6 +41,9 @@ def written(tmp_path_factory):
         page = EpisodePage("GPT on a maze", ACTIONS, ["x", "y"], "blue: the agent")
         page.add(of_vectors(LENGTH, has_overviews=has_overviews))
         page.write(folder / f"{name}.html", {"return": "0.500"})
+    page = EpisodePage("LSTM on missions", ACTIONS)
+    page.add(of_words(LENGTH))
+    page.write(folder / "words.html", {"return": "0.500"})
     return folder
 
 
@@ -312,3 +315,13 @@ def test_nothing_is_wider_than_the_screen_and_every_control_has_a_name(opened, n
             !control.ariaLabel && !control.innerText.trim() && !control.labels?.length).length"""
     )
     assert nameless == 0
+
+
+def test_what_the_agent_is_told_in_words_follows_the_step(opened):
+    page, one = opened("words"), of_words(LENGTH)
+    for t in (0, LENGTH - 1):
+        assert page.locator("#sentences p").all_inner_texts() == one.steps["text"][t].tolist()
+        assert page.is_visible("#view")
+        assert page.is_visible("#numbers")
+        page.keyboard.press("End")
+    assert not opened("cnn").is_visible("#texts")

@@ -1,5 +1,8 @@
 """Replay against the original's rows and batches, and what is kept of it in files."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -306,3 +309,19 @@ def test_files_of_other_episodes_or_of_too_few_are_refused(tmp_path):
         other.load(tmp_path, named, replay.n_written)
     with pytest.raises(ValueError, match="5 rows are saved, and 9 were there"):
         Replay(20, WHOLE, episode(4)).load(tmp_path, named, 9)
+
+
+def test_a_ring_takes_memory_only_where_it_is_written():
+    big = Observations(images=torch.ones(3, 3, 56, 56, dtype=torch.uint8))
+    steps = torch.zeros(2)
+    one = EpisodeSteps(big, torch.zeros(3, 0), steps.long(), steps, steps.bool())
+    before = resident_bytes()
+    replay = Replay(400_000, WHOLE, one)
+    replay.add(one)
+    assert replay.rows["images"].numel() > 3e9
+    assert resident_bytes() - before < 100e6
+
+
+def resident_bytes():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

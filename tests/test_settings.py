@@ -361,7 +361,8 @@ def test_who_reads_what_follows_from_the_names():
         name: read_settings(load_config(overrides=[f"model={name}"])) for name in ("CNN", "HELM")
     }
     assert read["HELM"] - read["CNN"] == {
-        *("beta", "language_model", "n_layer", "mem_len", "frozen_dtype")
+        *("beta", "language_model", "n_layer", "mem_len", "frozen_dtype"),
+        *("text_to", "text_tokens"),
     }
 
 

@@ -32,7 +32,7 @@ def shown(monkeypatch):
 
 
 def reds(episode):
-    return episode[:, 0, 0, 0].tolist()
+    return episode.images[:, 0, 0, 0].tolist()
 
 
 def see(show, first, starts, is_last=False):
@@ -93,7 +93,7 @@ def test_there_is_no_showcase_where_none_is_wanted():
 def test_an_agent_shows_what_it_has_and_is_left_as_it_was(model, names):
     agent = build_agent(small_config(model=model, **tiny_settings(model)), *spaces())
     episode, random_state = random_images(5), torch.get_rng_state()
-    media = showcase.media(agent, episode)
+    media = showcase.media(agent, Observations(episode))
     assert set(media) == {f"episode/{name}" for name in names}
     assert torch.equal(torch.get_rng_state(), random_state)
     assert agent.training

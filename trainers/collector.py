@@ -10,6 +10,7 @@ from torch import Tensor
 
 from models.agent import Memory
 from models.observations import Observations, Percept
+from models.sentences import SentenceTable
 from trainers.evaluation import Episode
 from trainers.learner import Learner, RewardTransform, Transition
 from trainers.ranks import Ranks
@@ -156,8 +157,10 @@ class Collector:
             "n_episodes": self.n_episodes,
             "episodes": [tuple(episode) for episode in self.episodes],
             "resumable": resumable,
-            "own": {"env": env} | (self._running() if resumable else {}),
+            "own": {"env": env, "sentences": self._sentences.state_dict()},
         }
+        if resumable:
+            state["own"] |= self._running()
         if self.scaling is not None:
             scaling = self.scaling.state_dict()
             state["own"]["scaling"] = scaling.pop("own")
@@ -178,6 +181,7 @@ class Collector:
             check_like(state[name], getattr(self, name), name)
         self.env_steps, self.n_episodes = state["env_steps"], state["n_episodes"]
         self.episodes.extend(_episode(*saved) for saved in state["episodes"])
+        self._sentences.load_state_dict(own.get("sentences", []))  # none in an earlier version's
         self.begin(derived_seed(seed, self.env_steps))
         if self.scaling is not None:
             scaling = state["scaling"] | {"own": own["scaling"]}
@@ -187,12 +191,20 @@ class Collector:
         if state["resumable"] and self.env.load_state_dict(own["env"]):
             assert self._memory is not None, "episodes have just begun"
             check_like(own["percept"], self._running()["percept"], "percept")
+            # Those of the episodes that have just begun are none of this run.
+            self._sentences.load_state_dict(own.get("sentences", []))
+            self._sentences.check(own["percept"]["observations"]["text"])
             self._memory.load_state_dict(own["memory"])
             self._percept = _restored(own["percept"], self._device)
             return self._percept, self._memory
         if self.scaling is not None:
             self.scaling.begin()
         return self._percept, None
+
+    @property
+    def _sentences(self) -> SentenceTable:
+        """What the numbers stand for that this collector and its learner keep for text."""
+        return self.learner.agent.reader.sentences
 
     def _running(self) -> dict[str, Any]:
         """Return what the agent is about to be told, and what it remembers."""

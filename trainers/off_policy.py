@@ -275,6 +275,8 @@ class OffPolicyLearner(ABC):
             self._n_since, self._is_stale = 0, False
         elif state["own"]["running"] is not None:
             self.running.load_state_dict(state["own"]["running"], percept, context)
+            steps = state["own"]["running"]["steps"]
+            self.agent.reader.sentences.check(steps.get("seen_text"))
 
     def _counts(self, pending: bool) -> dict[str, Any]:
         """Return all counts; without what is pending, those steps are to be taken anew."""
@@ -333,7 +335,7 @@ class OffPolicyLearner(ABC):
         n_steps, n_sequences = TRIED_STEPS, TRIED_SEQUENCES
         n_seen, device = (n_steps + 1) * n_sequences, self.agent.device
         shown = percept.observations.map(
-            lambda kind: fill_with_noise(kind.new_empty(n_seen, *kind.shape[1:]))
+            lambda kind: fill_with_noise(kind.new_empty(n_seen, *kind.shape[1:]), kind)
         )
         starts = torch.zeros(n_steps + 1, n_sequences, dtype=torch.bool, device=device)
         zeros = torch.zeros(n_steps, n_sequences, device=device)
@@ -362,6 +364,8 @@ class OffPolicyLearner(ABC):
         actions = replay.rows["actions"]
         if actions.min() < 0 or actions.max() >= self.agent.n_actions:
             raise ValueError(f"replay: actions that are none of {self.agent.n_actions}")
+        if "text" in replay.rows:
+            self.agent.reader.sentences.check(replay.rows["text"][: len(replay)])
         self.replay = replay
 
 

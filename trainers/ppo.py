@@ -262,8 +262,10 @@ class PPO:
                 n_steps = min(len(past["starts"]), self.agent.n_context)
                 like = Rollout(n_steps, percept.observations, step.context).past_of_next(n_steps)
                 check_like(past, like.state_dict(), "past")
+                self.agent.reader.sentences.check(past["observations"]["text"])
         if own["rollout"] is not None:
             check_rollout(own["rollout"], self.config.n_rollout_steps, percept, step)
+            self.agent.reader.sentences.check(own["rollout"]["observations"]["text"])
 
     def _values_at_time_limit(self, transition: Transition) -> Tensor:
         """Return the value of the last observation where a time limit cut in, else 0.  [N]"""

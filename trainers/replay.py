@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -97,9 +98,8 @@ class Replay:
     ) -> None:
         self.capacity, self.context_length, self.n_written = capacity, context_length, 0
         self.device = device
-        # Memory that was not written yet is not taken from the machine either.
         self.rows = {
-            name: torch.zeros(capacity, *row.shape[1:], dtype=row.dtype)
+            name: _untouched_zeros((capacity, *row.shape[1:]), row.dtype)
             for name, row in _rows(example, context_length).items()
         }
         self._starts: Tensor | None = None
@@ -304,6 +304,14 @@ def _rows(episode: EpisodeSteps, context_length: int) -> dict[str, Tensor]:
         "starts": starts,
         "remaining": (n_steps - places).to(torch.int32),
     }
+
+
+def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return zeros that take memory from the machine only where they are written.
+
+    NumPy asks the system for zeros, PyTorch writes them.
+    """
+    return torch.from_numpy(np.zeros(shape, torch.empty(0, dtype=dtype).numpy().dtype))
 
 
 def _padded(values: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ class Trial:
         observations = self.percept.observations.map(lambda kind: kind[shown])
         rollout = Rollout(self.n_steps, observations, step.context[shown])
         # All of them differ: as much as there ever is to learn.
-        rollout.observations.map(fill_with_noise)
+        rollout.observations.map(fill_with_noise, observations)
         rollout.starts[:] = False
         rollout.actions[:], rollout.context[:] = step.actions[shown], step.context[shown]
         if self.agent.sequential:
@@ -92,8 +92,10 @@ def seconds_of(work: Callable[[], object], n_times: int = STEPS_TRIED) -> float:
     return (time.perf_counter() - begun) / n_times
 
 
-def fill_with_noise(kind: Tensor) -> Tensor:
-    """Fill observations of a kind with noise."""
+def fill_with_noise(kind: Tensor, shown: Tensor) -> Tensor:
+    """Fill observations of a kind with noise; texts, which can be none, with one that was shown."""
+    if kind.dtype == torch.int64:
+        return kind.copy_(shown[:1])
     return kind.random_(256) if kind.dtype == torch.uint8 else kind.normal_()
 
 

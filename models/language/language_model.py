@@ -97,6 +97,13 @@ class LanguageModel(nn.Module):
         return self.embeddings.lookup(ids)
 
     @torch.no_grad()
+    def read_text(self, text: str) -> Tensor:
+        """Return the vectors of a text's tokens as the first layer is fed them.  [n, D]"""
+        ids = self.published.tokenize(text)
+        device = next(self.parameters()).device
+        return self.embed(torch.tensor(ids, dtype=torch.int64, device=device))
+
+    @torch.no_grad()
     def step(
         self, tokens: Tensor, memory: KeyValueMemory, starts: Tensor, advance: bool = True
     ) -> Tensor:

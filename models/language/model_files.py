@@ -5,6 +5,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from models.hub import HubError, hub_file
+from models.language.tokenizer import TOKENIZERS, Tokenizer, read_tokenizer
 from models.language.vocabulary import READERS, read_vocabulary
 from utils.errors import UserError, suggestion
 from utils.saved_tensors import load_saved
@@ -60,6 +62,9 @@ class PublishedModel(Protocol):
 
     def vocabulary(self) -> list[str]:
         """Return the string of every token."""
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the ids of a text's tokens, without those that mark its beginning and end."""
 
     def fingerprint(self) -> str:
         """Return the sha256 of the weights."""
@@ -110,6 +115,14 @@ class ModelFiles(ABC):
     def vocabulary(self) -> list[str]:
         """Return the string of every token."""
         return read_vocabulary(self.find(*READERS))
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the ids of a text's tokens, without those that mark its beginning and end."""
+        return self._tokenizer(text)
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return read_tokenizer(self.find(*TOKENIZERS))
 
     def fingerprint(self) -> str:
         """Return the sha256 of the weights file; of several, as if they were one."""

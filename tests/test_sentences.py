@@ -1,0 +1,129 @@
+import copy
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Text
+
+from models.language import load_language_model
+from models.language.model_files import find_model
+from models.language.tokenizer import read_tokenizer
+from models.language_memory import SentenceTokens
+from models.observations import ObservationReader
+from models.sentence_encoder import load_sentence_encoder
+from models.sentences import SentenceTable, SentenceVectors
+from tests.published_models import TRANSFORMER_XL, tiny_bert_folder, tiny_sentence_encoder
+from utils.errors import UserError
+
+TEXTS = ["go to the red ball", "", "go to a key", "\ud800 é", "go to the red ball"]
+
+
+def test_a_number_is_that_of_one_sentence_whatever_else_was_met():
+    first, second = SentenceTable(), SentenceTable()
+    numbers = first.numbers(TEXTS)
+    assert len(first) == len(set(numbers)) == 4
+    assert second.numbers(reversed(TEXTS)) == numbers[::-1]
+    second.numbers(["something else"])
+    assert first.texts(torch.tensor([numbers])).tolist() == [TEXTS]
+
+
+def test_a_table_is_saved_as_texts_and_knows_no_others_when_restored(tmp_path):
+    saved, other = SentenceTable(), SentenceTable()
+    numbers = saved.numbers(TEXTS)
+    torch.save(saved.state_dict(), tmp_path / "table.pt")
+    unsaved = other.numbers(["of another run"])
+    other.load_state_dict(torch.load(tmp_path / "table.pt", weights_only=True))
+    assert other.state_dict() == saved.state_dict()
+    other.check(torch.tensor([numbers]))
+    with pytest.raises(ValueError, match="not in the table"):
+        other.check(torch.tensor([numbers[:1] + unsaved]))
+
+
+@pytest.mark.parametrize("state", [("a",), ["a", 1], {"a": 1}, "a"])
+def test_what_is_no_list_of_texts_is_no_state_of_a_table(state):
+    with pytest.raises(ValueError, match="not a list of texts"):
+        SentenceTable().load_state_dict(state)
+
+
+def test_each_different_sentence_is_read_once_and_has_its_own_row():
+    table, read = SentenceTable(), []
+
+    def length(text):
+        read.append(text)
+        return torch.tensor([len(text), text.count("e")])
+
+    vectors = SentenceVectors(table, length)
+    for texts in (["red", "green"], ["blue", "red"], ["green", "green"]):
+        rows = vectors(torch.tensor(table.numbers(texts))[:, None])
+        assert rows[:, 0, 0].tolist() == [len(text) for text in texts]
+    table.load_state_dict(["violet", "red"])  # as another run does that goes on
+    assert vectors(torch.tensor([table.numbers(["red", "violet"])]))[0, :, 0].tolist() == [3, 6]
+    assert copy.deepcopy(vectors) is vectors
+    assert read == ["red", "green", "blue", "violet"]
+
+
+def test_a_reader_reads_texts_of_any_container_in_the_order_of_their_keys():
+    minigrid = pytest.importorskip("minigrid.core.mission")
+    mission = minigrid.MissionSpace(lambda: "go")
+    image = Box(0, 255, (3, 9, 9), np.uint8)
+    space = Dict({"z": Text(9), "image": image, "a": Dict(told=mission)})  # sorts its keys
+    reader = ObservationReader(space)
+    assert (reader.n_texts, reader.n_numbers, reader.image_shape) == (2, 0, (3, 9, 9))
+    seen = reader(
+        {"z": np.array(["x", "yy"]), "image": np.zeros((2, 3, 9, 9)), "a": {"told": ("u", "v")}}
+    )
+    assert reader.sentences.texts(seen.text).tolist() == [["u", "x"], ["v", "yy"]]
+    assert ObservationReader(Text(9))(("one", "two")).text.shape == (2, 1)
+
+
+@pytest.fixture(scope="module")
+def language_model():
+    return load_language_model(TRANSFORMER_XL)
+
+
+def test_a_sentence_becomes_its_own_tokens_or_means_of_them(language_model):
+    table, text = SentenceTable(), "the word238 , word239 ."
+    numbers = torch.tensor([table.numbers([text, ""])])
+    ids = [language_model.vocabulary.index(word) for word in text.split()]
+    own = language_model.embed(torch.tensor(ids))  # [5, D]
+    for n_tokens, expected in ((5, own), (1, own.mean(0)[None])):
+        sentence, nothing = SentenceTokens(table, language_model, n_tokens)(numbers)[0]
+        torch.testing.assert_close(sentence, expected)
+        assert nothing.shape == expected.shape
+        assert not nothing.any()
+    halves = SentenceTokens(table, language_model, 2)(numbers)[0, 0]
+    torch.testing.assert_close(halves, torch.stack([own[:3].mean(0), own[2:].mean(0)]))
+
+
+def test_texts_are_cut_by_whatever_a_model_was_published_with(tmp_path, language_model):
+    unknown = language_model.vocabulary.index("<unk>")
+    comma, word = (language_model.vocabulary.index(token) for token in (",", "word238"))
+    assert language_model.published.tokenize("word238, unheard") == [word, comma, unknown]
+    bert = find_model(tiny_bert_folder(tmp_path / "bert"))
+    assert bert.tokenize("Word3 word27 x") == [5, 29, 1]
+    assert find_model("all-MiniLM-L6-v2").tokenize("Red ball!") == [2417, 3608, 999]
+    (tmp_path / "vocab.json").write_text('{"a": 0, "b": 1, "ab": 2, "\u0120": 3}')
+    (tmp_path / "merges.txt").write_text("a b\n")
+    with pytest.raises(UserError, match=r"not a readable tokenizer, fetch it again\.$"):
+        read_tokenizer(tmp_path / "tokenizer.json")
+    assert read_tokenizer(tmp_path / "vocab.json")("ab ba") == [2, 3, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [(TRANSFORMER_XL, "tokenizer.json is missing"), ("bert", "tokenizer.json is missing")],
+)
+def test_what_cannot_read_sentences_is_refused_in_one_line(files, reason, tmp_path):
+    if files == "bert":
+        files = tiny_bert_folder(tmp_path)
+    with pytest.raises(UserError, match=f"^sentence_encoder: .*{reason}") as refused:
+        load_sentence_encoder(str(files))
+    assert len(refused.value.lines) == 1
+
+
+def test_a_sentence_encoder_that_is_no_bert_is_refused_in_one_line(tmp_path):
+    folder = tiny_sentence_encoder(tmp_path)
+    (folder / "config.json").write_text('{"max_position_embeddings": 12}')
+    with pytest.raises(UserError, match=r"is no BERT as it is published \(KeyError") as refused:
+        load_sentence_encoder(str(folder))
+    assert len(refused.value.lines) == 1

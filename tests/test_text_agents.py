@@ -1,0 +1,237 @@
+"""Agents that are told something in words: who reads it, and that acting and learning agree."""
+
+import pytest
+import torch
+from gymnasium.spaces import Discrete, Text
+from torch.nn import functional as F
+
+from analysis.replay import episode_tokens
+from envs import make_vector_env
+from models import build_agent
+from models.agent import Batch
+from models.observations import ObservationBatch, Observations, Percept
+from models.sentence_encoder import SentenceEncoder
+from report import while_training as showcase
+from tests.agents import collect_rollout, collecting, small_config
+from tests.published_models import tiny_sentence_encoder
+from tests.tiny_clip import tiny_settings
+from utils.errors import UserError
+
+pytest.importorskip("minigrid")
+LEVEL = "BabyAI-GoToObjS4-v0"  # episodes of up to sixteen steps, missions of many words
+N_ENVS = 3
+TINY = {"memory_width": 8, "memory_heads": 2, "memory_layers": 1, "mem_len": 8}
+READERS = {
+    "CNN": ("CNN", {}),
+    "LSTM": ("LSTM", {}),
+    "GPT": ("GPT", {}),
+    "HELM": ("HELM", {}),
+    "HELM, memory": ("HELM", {"text_to": "memory", "text_tokens": 3}),
+    "HELM, both": ("HELM", {"text_to": "both"}),
+    "SHELM, memory": ("SHELM", {"text_to": "memory"}),
+}
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return str(tiny_sentence_encoder(tmp_path_factory.mktemp("encoder")))
+
+
+def config_of(model, encoder, **changes):
+    settings = {"env": LEVEL, "sentence_encoder": encoder, "model": model}
+    return small_config(**(TINY | settings | tiny_settings(model) | changes))
+
+
+def build(name, encoder, **changes):
+    """Return settings, environments and an agent that tells sentences well apart."""
+    model, settings = READERS[name]
+    config = config_of(model, encoder, **(settings | changes))
+    env = make_vector_env(config, 0)
+    agent = build_agent(config, env.single_observation_space, env.single_action_space)
+    with torch.no_grad():
+        for parameter in agent.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.05 * torch.randn_like(parameter))
+    return config, env, agent
+
+
+def told(agent, text, images):
+    """Return what an agent is told that sees images [N, ...] under one mission."""
+    numbers = torch.tensor(agent.reader.sentences.numbers([text] * len(images)))[:, None]
+    return Percept.first(Observations(images, text=numbers))
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_learning_sees_what_acting_saw(name, encoder):
+    config, env, agent = build(name, encoder, n_rollout_steps=20, n_batches=1, n_epochs=1)
+    collector = collecting(config, agent, env)
+    rollout = collect_rollout(collector)
+    assert len(rollout.observations.text.unique()) > 1
+    assert rollout.starts[1:].any()
+    collector.learner.update(0.0)
+    rollout = collect_rollout(collector)
+    rollout.estimate(config.gamma, config.gae_lambda)
+    if agent.sequential:
+        batches = rollout.sequence_minibatches([torch.arange(len(rollout.sequences.firsts))])
+    else:
+        batches = rollout.minibatches([torch.arange(rollout.n_samples)])
+    (batch,) = batches
+    found = agent.evaluate(batch)
+    torch.testing.assert_close(found.log_probs, batch.log_probs, atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(found.values, batch.values, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "DQN", "SAC"])
+def test_the_sentence_encoder_is_neither_trained_nor_saved_but_named(algorithm, encoder):
+    *_, agent = build("CNN", encoder, algorithm=algorithm)
+    assert agent.fingerprints().keys() == {"sentence_encoder"}
+    frozen = SentenceEncoder.__name__
+    assert not any(type(module).__name__ == frozen for module in agent.modules())
+    assert not any(name.endswith("positions") for name in agent.state_dict())
+
+
+def test_an_update_leaves_the_sentence_encoder_as_it_was(encoder):
+    config, env, agent = build("CNN", encoder)
+    collector = collecting(config, agent, env)
+    collect_rollout(collector)
+    frozen, trained = agent.encoder.text._frozen._encoder, agent.encoder.text.layers[0].weight
+    before = {name: value.clone() for name, value in frozen.state_dict().items()}
+    trained_before = trained.detach().clone()
+    collector.learner.update(0.0)
+    assert not torch.equal(trained, trained_before)
+    for name, value in frozen.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_each_different_sentence_is_encoded_once(encoder, monkeypatch):
+    read, forward = [], SentenceEncoder.forward
+    monkeypatch.setattr(
+        SentenceEncoder, "forward", lambda self, texts: read.extend(texts) or forward(self, texts)
+    )
+    config, env, agent = build("LSTM", encoder, n_rollout_steps=40)
+    read.clear()  # of what was tried when it was loaded
+    collector = collecting(config, agent, env)
+    collect_rollout(collector)
+    collector.learner.update(0.0)
+    assert 1 < len(read) == len(set(read)) <= len(agent.reader.sentences)
+
+
+def test_sac_with_encoders_apart_reads_each_sentence_once(encoder, monkeypatch):
+    read, forward = [], SentenceEncoder.forward
+    monkeypatch.setattr(
+        SentenceEncoder, "forward", lambda self, texts: read.extend(texts) or forward(self, texts)
+    )
+    _, env, agent = build("CNN", encoder, algorithm="SAC", shared_encoder=False)
+    percept = Percept.first(agent.read(env.reset(seed=0)[0]))
+    read.clear()
+    for body in (agent.body, agent.critic_body):
+        body.step(percept, agent.initial_memory(N_ENVS))
+    assert sorted(read) == sorted(agent.reader.sentences.state_dict())
+
+
+@pytest.mark.parametrize("name", ["HELM", "HELM, memory", "HELM, both", "SHELM, memory"])
+def test_text_to_says_who_reads_a_mission(name, encoder):
+    _, env, agent = build(name, encoder)
+    images = torch.from_numpy(env.reset(seed=0)[0]["image"])
+    first, second = (told(agent, text, images) for text in ("go to the key", "go to the ball"))
+    agent.eval()
+    hidden = [agent.language.step(each, agent.initial_memory(N_ENVS)) for each in (first, second)]
+    present = [agent.query_encoder(each.observations) for each in (first, second)]
+    assert torch.equal(*hidden) == (name == "HELM")
+    assert torch.equal(*present) == ("memory" in name)
+
+
+@pytest.mark.parametrize(("name", "n_image_tokens", "n_text_tokens"), [
+    ("HELM", 1, 0), ("HELM, memory", 1, 3), ("HELM, both", 1, 1), ("SHELM, memory", 2, 1),
+])  # fmt: skip
+def test_the_tokens_of_a_mission_stand_before_those_of_the_image(
+    name, n_image_tokens, n_text_tokens, encoder
+):
+    _, env, agent = build(name, encoder)
+    percept = Percept.first(agent.read(env.reset(seed=0)[0]))
+    tokens = agent.language.tokens(percept)
+    assert tokens.shape[1] == agent.language.n_tokens == n_image_tokens + n_text_tokens
+    if n_text_tokens:
+        (text,) = agent.reader.sentences.texts(percept.observations.text[0])
+        own = agent.language.language_model.read_text(text)
+        expected = F.adaptive_avg_pool1d(own.T, n_text_tokens).T
+        torch.testing.assert_close(tokens[0, :n_text_tokens], expected)
+    image = agent.language.to_language.tokens(agent.language.cache(percept.observations.images))
+    assert torch.equal(tokens[:, n_text_tokens:], image)
+
+
+@pytest.mark.parametrize("name", ["HELM, memory", "SHELM, memory"])
+def test_what_a_memory_looks_at_is_told_step_by_step_with_text_too(name, encoder):
+    _, env, agent = build(name, encoder)
+    percept = Percept.first(agent.read(env.reset(seed=0)[0]))
+    memory = agent.initial_memory(N_ENVS)
+    for n_steps in (1, 2):
+        looks = agent.inspect(percept, memory)["attention"]
+        assert (looks[..., -n_steps:].sum(-1) > 0).all()
+        agent.act(percept, memory)
+        percept = percept._replace(starts=percept.starts & False)
+    assert agent.explain(percept).keys() == (
+        {"words", "similarities"} if "SHELM" in name else set()
+    )
+
+
+def test_an_episode_is_read_again_with_its_missions(encoder):
+    _, env, agent = build("HELM, both", encoder)
+    percept = Percept.first(agent.read(env.reset(seed=0)[0]))
+    again = episode_tokens(agent.language, percept.observations)
+    torch.testing.assert_close(again, agent.language.tokens(percept))
+    assert showcase.media(agent, percept.observations).keys() == {
+        *("episode/movie", "episode/attention")
+    }
+
+
+WORDS = Text(20), Discrete(3)
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
+@pytest.mark.parametrize("name", ["CNN", "LSTM", "GPT", "HELM, memory", "HELM, both"])
+def test_an_environment_of_words_alone_can_be_played(name, algorithm, encoder):
+    model, settings = READERS[name]
+    agent = build_agent(config_of(model, encoder, algorithm=algorithm, **settings), *WORDS)
+    percept = Percept.first(agent.read(("go", "go", "to the key")))
+    memory = agent.initial_memory(3)
+    agent.inspect(percept, memory)
+    step = agent.act(percept, memory, deterministic=True)
+    assert step.actions[0] == step.actions[1]
+    assert not torch.equal(step.values[0], step.values[2])
+    if algorithm == "PPO" and not agent.sequential:
+        rest = [torch.zeros(3)] * 4
+        batch = Batch(ObservationBatch.of(percept.observations), step.actions, *rest, step.context)
+        torch.testing.assert_close(agent.evaluate(batch).values, step.values)
+
+
+REFUSED = {
+    "HELM": ({}, "text_to: the environment shows text alone"),
+    "SHELM": ({}, "SHELM reads images"),
+    "HELMv2": ({"text_to": "memory"}, "HELMv2 reads images"),
+}
+
+
+@pytest.mark.parametrize("model", REFUSED)
+def test_words_alone_are_refused_where_a_memory_would_have_nothing_to_read(model, encoder):
+    changes, reason = REFUSED[model]
+    with pytest.raises(UserError, match=reason) as refused:
+        build_agent(config_of(model, encoder, **changes), *WORDS)
+    assert len(refused.value.lines) == 1
+
+
+def test_texts_for_a_memory_are_refused_where_there_are_none_or_too_many_tokens(encoder):
+    config = config_of("HELM", encoder, text_to="memory", env="RandomMaze-v0")
+    env = make_vector_env(config, 0)
+    with pytest.raises(UserError, match="text_to: memory has the language model read texts"):
+        build_agent(config, env.single_observation_space, env.single_action_space)
+    long = config_of("HELM", encoder, text_to="memory", text_tokens=9)
+    with pytest.raises(UserError, match="a step has 9 tokens, and 8 can be seen"):
+        build_agent(long, *WORDS)
+
+
+def test_a_row_behind_the_end_of_what_replay_holds_has_no_sentence_and_hurts_nobody(encoder):
+    agent = build_agent(config_of("CNN", encoder, algorithm="DQN"), *WORDS)
+    agent.read(("go", "to"))
+    unwritten = ObservationBatch(text=torch.zeros(4, 1, dtype=torch.int64))
+    assert agent.body.embedder(unwritten, torch.zeros(4, dtype=torch.int64)).each().isfinite().all()
