@@ -17,8 +17,8 @@ from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 from tqdm import tqdm
 
+from composition import opened_env, restored_agent
 from envs import action_names, check_env_name, number_names, picture_legend
-from helm import opened_env, restored_agent
 from models import agent_class, resolve_device
 from models.agent import Agent
 from models.baselines import RandomAgent

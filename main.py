@@ -6,7 +6,7 @@ import utils.starting  # noqa: F401
 import sys
 from collections.abc import Sequence
 
-from helm import NewRun, begin, go_on
+from composition import NewRun, begin, go_on
 from runs.training_arguments import has_printed, training_arguments
 from settings import load_config
 from trainers.ranks import joined_ranks

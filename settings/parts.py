@@ -85,7 +85,8 @@ def all_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Declaration]:
     Raises:
         UserError: the chosen agent of the user's own does not declare its settings as it must.
     """
-    if not is_named(name := chosen.get("model")):
+    name = chosen.get("model")
+    if not is_named(name):
         return _declared(_all_parts(chosen))
     try:
         found = _declared(_all_parts(chosen))
@@ -203,7 +204,8 @@ def _check_own(name: str, declaration: Declaration) -> None:
 
 def _tables(chosen: Mapping[str, Any]) -> dict[str, dict[str, Sequence[type[Part]]]]:
     tables = {key: dict(_catalogue(key).settings_by_name()) for key in CHOICES}
-    if is_named(name := chosen.get("model")):
+    name = chosen.get("model")
+    if is_named(name):
         models = importlib.import_module(CHOICES["model"])
         tables["model"][name] = models.agent_class(name).reads
     return tables

@@ -43,7 +43,8 @@ class WarmStart(NamedTuple):
     @classmethod
     def recorded(cls, facts: Mapping[str, Any]) -> "WarmStart":
         """Return what run.json says."""
-        return cls(*(facts.get(name) for name in cls._fields))
+        checkpoint, sha256, env_steps = (facts.get(name) for name in cls._fields)
+        return cls(str(checkpoint), str(sha256), int(env_steps or 0))
 
     def give(self, agent: Agent) -> None:
         """Fill a new agent with what the checkpoint holds of one.

@@ -18,13 +18,14 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import TypeGuard
 
 from utils.errors import UserError
 
 LONGEST_SHOWN = 100
 
 
-def is_named(name: object) -> bool:
+def is_named(name: object) -> TypeGuard[str]:
     """Return whether a name says where something of the user's own is: module:Class."""
     return isinstance(name, str) and ":" in name
 
