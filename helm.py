@@ -11,6 +11,7 @@
 interface; main.py and eval.py are made of the same parts (composition.py).
 """
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -69,7 +70,7 @@ def train(
         values["env"] = given_name(env)
     if isinstance(env, VectorEnv):
         values.setdefault("n_envs", env.num_envs)
-    texts = [f"{name}={value}" for name, value in settings.items()]
+    texts = [f"{name}={_text(value)}" for name, value in settings.items()]
     new = NewRun(run_id, texts, None if init_from is None else Path(init_from), env)
     with joined_ranks() as ranks:
         config = ranks.run_on_first(lambda: load_config(values=values).part(RunSettings))
@@ -221,6 +222,11 @@ class Player:
     def _first(self, observations: Any) -> Any:
         """Return what the only one of some environments shows."""
         return next(iter(iterate(self.env.observation_space, observations)))
+
+
+def _text(value: Any) -> str:
+    """Return a setting's value as it would stand on a command line."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _name_of(agent: type[Agent]) -> str:

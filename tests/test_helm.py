@@ -91,6 +91,7 @@ def test_a_name_leads_to_what_main_trains(in_empty_folder):
     settings = TINY | {"env": "RandomMaze-v0"}
     mine = helm.train(settings)
     assert mine.name.startswith("device=cpu_n_steps=64")
+    assert mine.name.endswith("media_minutes=null_seed=0")
     texts = [f"--var={name}={json.dumps(v) if v is None else v}" for name, v in settings.items()]
     assert main_program.main([*texts, "--run-id=other"]) == 0
     other = load_checkpoint(mine.with_name("other") / LAST)
