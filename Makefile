@@ -33,8 +33,9 @@ lock: $(UV)
 		--output-file requirements.lock $(ARGS) requirements.txt
 
 # uv fills the environment several times faster than pip does
-$(READY): $(UV) requirements.lock
+$(READY): $(UV) requirements.lock pyproject.toml
 	$(UV) pip install --quiet --python $(RUN) --require-hashes -r requirements.lock
+	$(UV) pip install --quiet --python $(RUN) --no-deps --no-build-isolation --editable .
 	touch $@
 
 # Its own hash is checked, too: pip reads uv's lines of the lock.

@@ -12,30 +12,26 @@ from pathlib import Path
 from typing import Any, cast
 from zlib import crc32
 
-from utils.threads import let_waiting_threads_sleep
-
-if __name__ == "__main__":
-    let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below
-
 import numpy as np
 from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 from tqdm import tqdm
 
-from envs import action_names, check_env_name, make_vector_env, number_names, picture_legend
-from models import agent_class, build_agent, resolve_device
+from composition import opened_env, restored_agent
+from envs import action_names, check_env_name, number_names, picture_legend
+from models import agent_class, resolve_device
 from models.agent import Agent
 from models.baselines import RandomAgent
 from report.movie import write_movies
 from report.page import EpisodePage
 from runs.folder import write_json
 from runs.named_files import say_named_files
-from settings import MOST_SEED, Config, config_from_dict, with_env_settings
-from trainers.checkpoint import find_checkpoint, load_checkpoint, restore_agent
+from settings import MOST_SEED, Config, with_env_settings
+from trainers.checkpoint import checkpoint_config, find_checkpoint, load_checkpoint
 from trainers.evaluation import Episode, Recording, evaluate
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import printable
-from utils.folders import check_writable
+from utils.folders import check_writable, folder_name
 from utils.seeding import seed_everything
 
 EPISODES = Path("episodes")
@@ -60,8 +56,7 @@ def play(argv: Sequence[str] | None) -> None:
     print(heading(config, path, checkpoint, arguments), flush=True)
     seed_everything(arguments.seed, config.deterministic)
     in_detail = arguments.report or arguments.video
-    env = make_vector_env(config, arguments.seed, drawn=in_detail)
-    try:
+    with opened_env(config, arguments.seed, drawn=in_detail) as env:
         files = EpisodeFiles(arguments, config, path, env)
         player = build(config, env, None if arguments.random else checkpoint, path)
         played = evaluate(
@@ -69,8 +64,6 @@ def play(argv: Sequence[str] | None) -> None:
         )
         with tqdm(played, total=arguments.n_episodes, unit=" episodes") as recordings:
             episodes = [files.keep(recording) for recording in recordings]
-    finally:
-        env.close()
 
     result = summarize(episodes) | {
         "checkpoint": path.name,
@@ -85,7 +78,7 @@ def evaluation_config(
     checkpoint: dict[str, Any], path: Path, arguments: argparse.Namespace
 ) -> Config:
     """Return the settings of a checkpoint as they are to be played with, names all known."""
-    config = config_from_dict(checkpoint["config"], str(path))
+    config = checkpoint_config(checkpoint, path)
     check_env_name(config.env)
     config = with_env_settings(config, arguments.var)
     changed = changes(arguments, config)
@@ -102,8 +95,8 @@ def evaluation_config(
 
 def episode_folder(config: Config, arguments: argparse.Namespace) -> Path:
     """Return where the episodes are kept; known names, no path of their own."""
-    player = "random" if arguments.random else config.model
-    return EPISODES / config.env / f"{player}{change_name(changes(arguments, config))}"
+    player = "random" if arguments.random else folder_name(config.model)
+    return EPISODES / folder_name(config.env) / f"{player}{change_name(changes(arguments, config))}"
 
 
 def changes(arguments: argparse.Namespace, config: Config) -> dict[str, object]:
@@ -188,9 +181,7 @@ def build(config: Config, env: VectorEnv, checkpoint: dict | None, path: Path) -
     if checkpoint is None:
         spaces = env.single_observation_space, env.single_action_space
         return RandomAgent(*spaces).to(config.device)
-    agent = build_agent(config, env.single_observation_space, env.single_action_space)
-    restore_agent(agent, checkpoint, str(path))
-    return agent.eval()
+    return restored_agent(config, env, checkpoint, path)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:

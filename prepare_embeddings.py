@@ -8,11 +8,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from utils.threads import let_waiting_threads_sleep
-
-if __name__ == "__main__":
-    let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below
-
 from envs.minigrid_captions import CaptionBatches
 from models import resolve_device
 from models.clip_encoder import DATA_FOLDER, ImageTextEncoder, load_encoder

@@ -35,6 +35,7 @@ from trainers.interruption import Interruption
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import Interrupted, RunError, UserError, raise_all
 from utils.folders import check_writable
+from utils.starting import typed
 
 PROGRAM = Path(__file__).resolve().with_name("main.py")
 MOST_SEEDS, MOST_CPUS, MOST_GPUS, MOST_RETRIES = 10_000, 1024, 64, 1000
@@ -58,7 +59,7 @@ def sweep(argv: Sequence[str] | None) -> None:
     print_table(jobs, estimates)
     print(summary(jobs, estimates))
     if any(job.state is State.STOPPED for job in jobs) and stopped_by is not None:
-        again = shlex.join(["python", "sweep.py", *(argv or ())])
+        again = shlex.join([*typed("sweep.py"), *(argv or ())])
         raise Interrupted(f"interrupted. Go on with: {again}", stopped_by)
     draw([job for job in jobs if job.state is State.DONE], arguments.output)
     failed = [job for job in jobs if job.state is not State.DONE]
@@ -95,7 +96,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--output", metavar="FILE", type=Path, default=Path("curves.png"), help="(curves.png)")
     add("--dry-run", action="store_true", help="show the grid and what it costs, begin nothing")
     arguments = parser.parse_args(argv)
-    arguments.lists = parse_lists(arguments.var)
+    arguments.lists = parse_lists(arguments.var, arguments.config)
     if arguments.seeds:
         if "seed" in arguments.lists:
             parser.error("--seeds and --var seed=... both name the seeds, give one of them")

@@ -9,11 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from utils.threads import let_waiting_threads_sleep
-
-if __name__ == "__main__":
-    let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below
-
 from analysis import attention, distances, layers, lengths, words
 from analysis.findings import Findings
 from analysis.source import Choice, Source

@@ -17,8 +17,8 @@ from models.baselines import RandomAgent
 from models.language_memory import LanguageMemory
 from models.observations import ObservationReader, Observations
 from runs.named_files import say_named_files
-from settings import Config, config_from_dict, load_config
-from trainers.checkpoint import find_checkpoint, load_checkpoint, restore_agent
+from settings import Config, load_config
+from trainers.checkpoint import checkpoint_config, find_checkpoint, load_checkpoint, restore_agent
 from trainers.evaluation import evaluate
 from utils.errors import UserError
 from utils.seeding import seed_everything
@@ -75,7 +75,7 @@ class Source:
     def config(self) -> Config:
         """The settings of the checkpoint or of the command line."""
         if self.checkpoint:
-            config = config_from_dict(self._state["config"], str(self.checkpoint))
+            config = checkpoint_config(self._state, self.checkpoint)
             say_named_files(config, self.checkpoint)
         else:
             config = load_config(self.choice.settings, self.choice.overrides)

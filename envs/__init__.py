@@ -27,9 +27,28 @@ from typing import NamedTuple
 
 from gymnasium.error import DependencyNotInstalled
 
+from envs.checking import checked_vector_env
+from envs.given import PREFIX, GivenEnv, given_name, given_vector_env
 from envs.wrappers import EpisodeStatistics
 from settings import Config, Part
 from utils.errors import UserError, suggestion
+
+__all__ = [
+    "SUITES",
+    "GivenEnv",
+    "Suite",
+    "action_names",
+    "check_env_name",
+    "checked_vector_env",
+    "given_name",
+    "given_vector_env",
+    "known_as",
+    "make_vector_env",
+    "number_names",
+    "picture_legend",
+    "scales_rewards",
+    "settings_by_name",
+]
 
 
 class Suite(NamedTuple):
@@ -56,6 +75,7 @@ SUITES = {
     "jumper": Suite("envs.procgen"),
     "maze": Suite("envs.procgen"),
     "miner": Suite("envs.procgen"),
+    PREFIX: Suite("envs.given"),
 }
 
 
@@ -133,7 +153,9 @@ def _find_suite(name: str) -> Suite:
     """Return the suite of an environment."""
     key = known_as(name)
     if key is None:
-        raise _unknown(name, [key + "*" * key.endswith(("-", "_")) for key in SUITES])
+        raise _unknown(
+            name, [key + "*" * key.endswith(("-", "_")) for key in SUITES if key != PREFIX]
+        )
     return SUITES[key]
 
 

@@ -1,4 +1,4 @@
-"""Agents by the name of what they remember with."""
+"""Agents by the name of what they remember with, or module:Class for those of the user's own."""
 
 import functools
 import importlib
@@ -9,8 +9,10 @@ from gymnasium.spaces import Discrete, Space
 
 from models.agent import ActorCriticAgent, Agent
 from models.observations import ObservationReader
+from models.own_agents import own_agent_class
 from settings import Config, Part
 from utils.errors import UserError, suggestion
+from utils.user_modules import is_named
 
 AGENTS = {
     "CNN": "models.baselines:CnnAgent",
@@ -66,7 +68,16 @@ def _build_from_replay(config: Any, spaces: tuple[Space, Discrete]) -> Agent:
 
 
 def agent_class(name: str) -> type[ActorCriticAgent]:
-    """Return an agent's class, importing only its module."""
+    """Return an agent's class, importing only its module; `module:Class` is one of the user's own.
+
+    Raises:
+        UserError: there is no such agent.
+    """
+    if is_named(name):
+        listed = [key for key, place in AGENTS.items() if place == name]
+        if listed:
+            raise UserError(f"model: '{name}' is called {listed[0]}. Choose model={listed[0]}")
+        return own_agent_class(name)
     key = known_as(name)
     if key is None:
         names = (*AGENTS, *PUBLISHED)
@@ -77,7 +88,12 @@ def agent_class(name: str) -> type[ActorCriticAgent]:
 
 
 def known_as(name: str) -> str | None:
-    """Return the name an agent is listed under, also for a published one; None if it is not."""
+    """Return the name an agent is listed under, also for a published one; None if it is not.
+
+    One of the user's own is known by its own name.
+    """
+    if is_named(name):
+        return name
     key, _ = PUBLISHED.get(name, (name, None))
     return key if key in AGENTS else None
 
@@ -88,13 +104,27 @@ def settings_by_name() -> dict[str, tuple[type[Part], ...]]:
 
 
 def contradictions(config: Config) -> list[str]:
-    """Return one line where a published name says another algorithm than the settings."""
+    """Return one line where the name of an agent says another algorithm than the settings."""
+    if is_named(config.model):
+        return _impossible_from_replay(config)
     key, algorithm = PUBLISHED.get(config.model, (config.model, config.algorithm))
     if algorithm == config.algorithm:
         return []
     return [
         f"model: {config.model} is {key} trained by {algorithm}, and algorithm is "
         f"{config.algorithm}. Choose model={key}"
+    ]
+
+
+def _impossible_from_replay(config: Config) -> list[str]:
+    """Return one line where the user's own agent has no memory to learn from replay with."""
+    kind = agent_class(config.model)
+    has_memory = hasattr(kind, "memory_class") or hasattr(kind, "language_class")
+    if config.algorithm not in FROM_REPLAY or has_memory:
+        return []
+    return [
+        f"model: '{config.model}' has no memory_class, which {config.algorithm} puts into networks "
+        "of its own. Give it one (docs/extending.md), or choose algorithm=PPO"
     ]
 
 

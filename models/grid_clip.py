@@ -5,6 +5,7 @@ encoder. It knows the tiles of MiniGrid and nothing else: it shows what SHELM do
 weights of CLIP cannot be had, and its figures say nothing about CLIP's.
 """
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,7 @@ from models.sentence_encoder import SentenceEncoder
 from utils.errors import UserError
 from utils.files import written_whole
 from utils.saved_tensors import load_saved, save_tensors
+from utils.starting import typed
 
 NAME = "grid-clip"
 FILE = "grid-clip.pt"
@@ -118,16 +120,14 @@ def load_grid_clip(device: str = "cpu", data_folder: Path = DATA_FOLDER) -> Grid
     Raises:
         UserError: It is missing, or the file holds something else.
     """
-    path = data_folder / FILE
+    path, again = data_folder / FILE, shlex.join(typed("prepare_embeddings.py"))
     if not path.is_file():
-        raise UserError(f"{path} is missing. Run: python prepare_embeddings.py")
+        raise UserError(f"{path} is missing. Run: {again}")
     views = ViewEncoder()
     try:
         views.load_state_dict(load_saved(path)["views"])
     except Exception as error:  # a broken file raises about ten kinds of errors
-        raise UserError(
-            f"{path}: not a readable grid-clip. Delete it and run: python prepare_embeddings.py"
-        ) from error
+        raise UserError(f"{path}: not a readable grid-clip. Delete it and run: {again}") from error
     return GridClip(views).to(device)
 
 

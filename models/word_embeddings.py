@@ -17,6 +17,7 @@ from models.language import LanguageModelSettings
 from settings import setting
 from utils.errors import UserError
 from utils.files import written_whole
+from utils.starting import typed
 
 PROMPTS = {
     "minigrid": ("{}",),
@@ -215,7 +216,7 @@ def _default_file(config: EmbeddingsSettings) -> Path:
 
 def _what_to_do(config: EmbeddingsSettings) -> str:
     """Return the command that makes the right file."""
-    words = ["python", "prepare_embeddings.py", "--suite", suite_of(config.env)]
+    words = [*typed("prepare_embeddings.py"), "--suite", suite_of(config.env)]
     words += ["--clip-encoder", config.clip_encoder]
     if config.clip_pretrained != "openai":
         words += ["--clip-pretrained", config.clip_pretrained]

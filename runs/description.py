@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 
+from settings import Config
+from utils.user_modules import folder_of, is_named, sha256_of
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
     *("torch", "numpy", "gymnasium", "minigrid", "envpool", "miniworld"),
@@ -23,22 +26,23 @@ NOT_TRAINING = ("tests", "benchmarks")
 GIB = 2**30
 
 
-def describe_run(weights: Mapping[str, str]) -> dict[str, object]:
+def describe_run(config: Config, weights: Mapping[str, str]) -> dict[str, object]:
     """Return what run.json says when a run begins.
 
     Args:
+        config: Its settings.
         weights: sha256 of the pretrained parts in use, by the setting that names them.
     """
     return {
         "command": command(),
         "started": now(),
-        **describe_basis(),
+        **describe_basis(config),
         "machine": platform.platform(),
         "weights": dict(weights),
     }
 
 
-def describe_basis() -> dict[str, object]:
+def describe_basis(config: Config) -> dict[str, object]:
     """Return what decides a run's numbers beside its settings: source, versions, hardware."""
     changed = _git("status", "--porcelain").splitlines()
     return {
@@ -46,6 +50,7 @@ def describe_basis() -> dict[str, object]:
         "git_dirty": bool(changed),
         "git_changed_files": changed,
         "source_sha256": source_sha256(),
+        "user_modules": describe_user_modules(config),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "hardware": describe_hardware(),
@@ -62,10 +67,20 @@ def basis_differences(before: Mapping[str, Any], here: Mapping[str, Any]) -> lis
         which = f"commit {' -> '.join(commits)}" if len(set(commits)) > 1 else "not committed"
         found.append(f"the source has changed ({which})")
     versions = [_versions(basis) for basis in (before, here)]
+    found += _changed_modules(before, here)
     for name, version in versions[1].items():
         if versions[0].get(name) != version:
             found.append(f"{name} {version} instead of {versions[0].get(name)}")
     return found
+
+
+def describe_user_modules(config: Config) -> dict[str, dict[str, str]]:
+    """Return where the code of the user's own that a run names is, and its sha256, by module."""
+    if not is_named(config.model):
+        return {}
+    module = config.model.partition(":")[0]
+    folder = folder_of(module)
+    return {module: {"folder": str(folder), "sha256": sha256_of(module)}} if folder else {}
 
 
 def source_sha256() -> str:
@@ -133,6 +148,17 @@ def _versions(basis: Mapping[str, Any]) -> dict[str, object]:
         **{name: packages.get(name) for name in PACKAGES},
         **{name: hardware.get(name) for name in HARDWARE},
     }
+
+
+def _changed_modules(before: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """Return in words which modules of the user's own are no longer the same."""
+    earlier = before.get("user_modules")
+    known = earlier if isinstance(earlier, dict) else {}
+    return [
+        f"{module} has changed"
+        for module, facts in here["user_modules"].items()
+        if not isinstance(known.get(module), dict) or known[module].get("sha256") != facts["sha256"]
+    ]
 
 
 def _version(package: str) -> str | None:

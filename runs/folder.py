@@ -14,17 +14,27 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from runs.description import basis_differences, command, describe_basis, describe_run, now
+from runs.description import (
+    basis_differences,
+    command,
+    describe_basis,
+    describe_run,
+    describe_user_modules,
+    now,
+)
 from runs.named_files import say_named_files
 from settings import Config, completed, config_from_dict, read_json_object, settings_without_effect
 from utils.errors import UserError
 from utils.files import keep_copy, open_without_waiting, written_whole
-from utils.folders import check_without_links
+from utils.folders import check_without_links, folder_name
+from utils.starting import typed
+from utils.user_modules import trust
 
 EXPERIMENTS = Path("experiments")
 SETTINGS, DESCRIPTION, LOCK = "config.json", "run.json", "lock"
+INIT_FROM = "init_from"  # in run.json: the checkpoint that a run began with
 LONGEST_NAME = 120  # file systems allow 255 bytes for one name
 
 log = logging.getLogger(__name__)
@@ -42,6 +52,7 @@ def create_run_folder(
     run_id: str | None,
     overrides: Iterable[str],
     weights: Mapping[str, str] | None = None,
+    begun_with: Mapping[str, object] | None = None,
 ) -> Path:
     """Create experiments/<model>/<env>/<run-id>/ and describe the run in it.
 
@@ -53,6 +64,7 @@ def create_run_folder(
         run_id: The folder's name, or None.
         overrides: What was given as KEY=VALUE.
         weights: sha256 of the pretrained parts, by the setting that names them.
+        begun_with: The checkpoint that the agent's parameters are from, if they are.
 
     Raises:
         UserError: as `check_run_id`, or the folder cannot be written.
@@ -63,13 +75,18 @@ def create_run_folder(
     try:
         unfinished.mkdir(parents=True, exist_ok=True)
         write_json(unfinished / SETTINGS, dataclasses.asdict(config))
-        settings = {"settings": dataclasses.asdict(config)}
-        write_json(unfinished / DESCRIPTION, describe_run(weights or {}) | settings)
-        return _rename_to_free(unfinished, [folder] if run_id else _numbered(folder))
+        description = describe_run(config, weights or {}) | {"settings": dataclasses.asdict(config)}
+        if begun_with is not None:
+            description[INIT_FROM] = dict(begun_with)
+        write_json(unfinished / DESCRIPTION, description)
+        made = _rename_to_free(unfinished, [folder] if run_id else _numbered(folder))
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+    for facts in describe_user_modules(config).values():
+        trust(Path(facts["folder"]))
+    return made
 
 
 def check_run_id(config: Config, run_id: str | None) -> None:
@@ -103,12 +120,13 @@ def resume_command(folder: Path, n_ranks: int | None = None) -> str:
     """Return what to type to go on with a run of so many ranks, None for as many as this has."""
     here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     n_ranks = n_ranks or int(os.environ.get("WORLD_SIZE", 1))
-    program = ["python"]
+    program = []
     if n_ranks > 1:
         n_machines = max(n_ranks // here, 1) if here > 1 else 1
         machines = [f"--nnodes={n_machines}"] if n_machines > 1 else []
         program = ["torchrun", *machines, f"--nproc-per-node={n_ranks // n_machines}"]
-    return shlex.join([*program, "main.py", "--resume", str(folder)])
+    words = typed("main.py") if n_ranks == 1 else [*program, "main.py"]
+    return shlex.join([*words, "--resume", str(folder)])
 
 
 def recorded_config(folder: Path) -> Config:
@@ -120,7 +138,27 @@ def recorded_config(folder: Path) -> Config:
     path = folder / SETTINGS
     if not path.is_file():
         raise UserError(f"{folder}: not a run folder, it has no {SETTINGS}. Name one of main.py's")
-    return config_from_dict(read_json_object(path), str(path))
+    values = read_json_object(path)
+    return config_from_dict(values, str(path), recorded_code(folder, values))
+
+
+def recorded_code(folder: Path, values: Mapping[str, Any]) -> Path | None:
+    """Return the folder in which the run in a folder had its own agent; None where none is known.
+
+    Args:
+        folder: The run's.
+        values: Its settings.
+    """
+    modules = _description(folder).get("user_modules")
+    facts = modules.get(str(values.get("model")).partition(":")[0]) if _is_table(modules) else None
+    place = facts.get("folder") if _is_table(facts) else None
+    return Path(place) if isinstance(place, str) and os.path.isabs(place) else None
+
+
+def begun_with(folder: Path) -> dict[str, Any] | None:
+    """Return the checkpoint that a run began with, as run.json says; None where it began anew."""
+    found = _description(folder).get(INIT_FROM)
+    return found if _is_table(found) else None
 
 
 def resumed_config(folder: Path) -> Config:
@@ -167,12 +205,10 @@ def check_settings(folder: Path, config: Config, recorded: Any, where: str) -> N
     """
     if recorded is None:
         return
-    known = completed(recorded) if isinstance(recorded, dict) else {}
-    names = [
-        name
-        for name, value in dataclasses.asdict(config).items()
-        if name not in settings_without_effect() and known.get(name) != value
-    ]
+    here = dataclasses.asdict(config)
+    known = completed(recorded, here) if isinstance(recorded, dict) else {}
+    free = settings_without_effect(here)
+    names = [name for name, value in here.items() if name not in free and known.get(name) != value]
     if names:
         raise UserError(
             f"{folder}: {SETTINGS} differs from {where} in {', '.join(names)}. "
@@ -185,18 +221,19 @@ def recorded_settings(folder: Path) -> Any:
     return _description(folder).get("settings")
 
 
-def note_resumption(folder: Path, env_steps: int, same_episodes: bool) -> list[str]:
+def note_resumption(folder: Path, config: Config, env_steps: int, same_episodes: bool) -> list[str]:
     """Add to run.json where a run goes on, and whether as if it had never been interrupted.
 
     Args:
         folder: The run's.
+        config: Its settings.
         env_steps: Environment steps behind it.
         same_episodes: Whether it goes on in the episodes in which it stopped.
 
     Returns:
         In what it differs from a run that goes on exactly, in words.
     """
-    description, here = _description_to_amend(folder), describe_basis()
+    description, here = _description_to_amend(folder), describe_basis(config)
     earlier = description.get("resumed", [])
     differences = [] if same_episodes else ["in new episodes"]
     differences += basis_differences((earlier or [description])[-1], here)
@@ -244,6 +281,10 @@ def _description(folder: Path) -> dict[str, Any]:
         return {}
 
 
+def _is_table(value: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
+
+
 def _description_to_amend(folder: Path) -> dict[str, Any]:
     """Return what run.json says; a damaged one is kept beside it, and a line says so."""
     path = folder / DESCRIPTION
@@ -261,7 +302,7 @@ def _description_to_amend(folder: Path) -> dict[str, Any]:
 
 
 def _parent(config: Config) -> Path:
-    return EXPERIMENTS / config.model / config.env
+    return EXPERIMENTS / folder_name(config.model) / folder_name(config.env)
 
 
 def _numbered(folder: Path) -> Iterator[Path]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from settings import Config, read_settings
 from utils.errors import printable
+from utils.user_modules import folder_of, is_named
 
 OF_ENVIRONMENTS = ("stimuli",)
 OF_AGENTS = ("language_model", "clip_pretrained", "embeddings")
@@ -26,6 +27,9 @@ def say_named_files(
     read = read_settings(config).intersection(names).difference(changed)
     leading = [name for name in names if name in read and _leads_out(config, name)]
     named = [f"{name}={getattr(config, name)}" for name in leading]
+    if is_named(config.model):
+        folder = folder_of(config.model.partition(":")[0])
+        named.insert(0, f"model={config.model} in {folder}")
     if named:
         print(printable(f"as {source} says, reading {', '.join(named)}"), flush=True)
 

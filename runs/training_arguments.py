@@ -3,11 +3,13 @@
 import argparse
 import dataclasses
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from runs.folder import recorded_config
-from settings import describe_settings, load_config
+from settings import chosen_agent, describe_settings, load_config
 from settings.published_experiments import published_table
 from utils.command_line import Parser
 
@@ -21,7 +23,7 @@ def training_arguments(argv: Sequence[str] | None, description: str | None) -> a
     parser = Parser(
         prog="main.py",
         description=description,
-        epilog=f"settings, for --var and --config:\n{describe_settings()}",
+        epilog=f"settings, for --var and --config:\n{describe_settings(_own_agent(argv))}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", metavar="FILE", help="JSON file with the settings that differ")
@@ -38,14 +40,29 @@ def training_arguments(argv: Sequence[str] | None, description: str | None) -> a
     parser.add_argument(
         "--resume", metavar="RUN_FOLDER", type=Path, help="go on with an unfinished run"
     )
+    parser.add_argument(
+        "--init-from",
+        metavar="RUN",
+        type=Path,
+        help="begin with the parameters of another run's agent: its folder, or a checkpoint",
+    )
     parser.add_argument("--list-configs", action="store_true", help="show the published settings")
     parser.add_argument("--print-config", action="store_true", help="show all settings and stop")
     arguments = parser.parse_args(argv)
     short = ["deterministic=true"] * arguments.deterministic
     arguments.overrides = [*arguments.var, *(f"seed={seed}" for seed in arguments.seed), *short]
-    if arguments.resume and (arguments.overrides or arguments.config or arguments.run_id):
+    given = arguments.overrides or arguments.config or arguments.run_id or arguments.init_from
+    if arguments.resume and given:
         parser.error("--resume takes all settings from the run folder, give it alone")
     return arguments
+
+
+def _own_agent(argv: Sequence[str] | None) -> Mapping[str, Any]:
+    """Return the agent of the user's own that help is asked for with, if one is named."""
+    words = [word.removeprefix("--var=") for word in (sys.argv[1:] if argv is None else argv)]
+    if not {"-h", "--help"}.intersection(words):
+        return {}
+    return chosen_agent([word for word in words if word.startswith("model=")])
 
 
 def has_printed(arguments: argparse.Namespace) -> bool:

@@ -5,8 +5,10 @@ from settings.declaration import Part, setting
 from settings.help import describe_settings
 from settings.loading import (
     DEFAULT_FILE,
+    chosen_agent,
     completed,
     config_from_dict,
+    file_settings,
     load_config,
     read_json_object,
     with_env_settings,
@@ -19,10 +21,12 @@ __all__ = [
     "Config",
     "Part",
     "all_settings",
+    "chosen_agent",
     "completed",
     "composed_class",
     "config_from_dict",
     "describe_settings",
+    "file_settings",
     "load_config",
     "read_json_object",
     "read_settings",

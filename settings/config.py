@@ -21,7 +21,7 @@ class Config(Part):
     algorithm: str = setting("how it learns: PPO, DQN, SAC", default="PPO")
     model: str = setting(
         "what it remembers: CNN, LSTM, GPT, HELM, HELMv2, SHELM; or as published: "
-        "CNN-PPO, Impala-PPO"
+        "CNN-PPO, Impala-PPO; or module:Class, an agent of your own"
     )
     env: str = setting("environment by its full name, such as MiniGrid-KeyCorridorS3R1-v0")
     seed: int = setting("seed of everything random", low=0, high=MOST_SEED)

@@ -1,19 +1,26 @@
 """The settings as `--help` explains them, part by part."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from settings.declaration import Declaration
 from settings.loading import DEFAULT_FILE, read_json_object
-from settings.parts import all_settings, reading
+from settings.parts import NOTHING, all_settings, reading
 from settings.values import kind_text, range_text
 
 
-def describe_settings(default_file: Path = DEFAULT_FILE) -> str:
-    """Return all settings by part, each with type, default and explanation."""
-    defaults, readers = read_json_object(default_file), reading().readers
+def describe_settings(
+    chosen: Mapping[str, Any] = NOTHING, default_file: Path = DEFAULT_FILE
+) -> str:
+    """Return all settings by part, each with type, default and explanation.
+
+    Those of an agent of the user's own are among them where it is chosen.
+    """
+    defaults, readers = read_json_object(default_file), reading(chosen).readers
     groups: dict[str, list[Declaration]] = {}
-    for each in all_settings().values():
+    for each in all_settings(chosen).values():
         groups.setdefault(_heading(each, readers(each.name)), []).append(each)
     return "\n".join(
         "\n".join([f"\n{heading}:", *(_described(each, defaults) for each in group)])

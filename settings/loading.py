@@ -7,6 +7,7 @@ once, one line each, before anything heavy is loaded.
 import dataclasses
 import json
 import logging
+import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 from settings.config import Config
 from settings.declaration import Declaration
 from settings.parts import (
+    NOTHING,
     all_settings,
     composed,
     contradictions,
@@ -24,9 +26,11 @@ from settings.parts import (
 from settings.values import checked, from_text, shortened, shown
 from utils.errors import UserError, suggestion
 from utils.files import read_bytes
+from utils.user_modules import admit, is_named, parts_of, search
 
 MOST_BYTES = 2**24  # of a settings file
 DEFAULT_FILE = Path(__file__).resolve().parent.parent / "config.json"
+CONFIGS = "configs"  # the folder of the published settings, beside the default
 
 log = logging.getLogger(__name__)
 
@@ -43,51 +47,74 @@ def load_config(
     file: str | Path | None = None,
     overrides: Iterable[str] = (),
     default_file: Path = DEFAULT_FILE,
+    values: Mapping[str, Any] = NOTHING,
 ) -> Config:
     """Return the settings of config.json, changed by a file and then by KEY=VALUE overrides.
 
     A settings file may name every setting, as `--print-config` does. If not, it may name those that
     are read by the chosen parts or by those it chooses itself, of which an override may choose
-    another: its memoryless twin by `--var model=CNN`. Overrides may name those that are read.
+    another: its memoryless twin by `--var model=CNN`. Overrides may name those that are read. An
+    agent of the user's own is looked for in the current folder, too.
+
+    Args:
+        file: Settings that differ.
+        overrides: More of them, as KEY=VALUE.
+        default_file: All settings without a default beside their code.
+        values: More of them, that a Python program gives.
 
     Raises:
         UserError: one line for every unknown key, wrong type, value out of range, setting that
             nothing reads, or contradiction.
     """
     problems: list[str] = []
+    overrides = list(overrides)
     defaults = _given_by_file(default_file)
     from_file = _given_by_file(file)
-    from_texts = _given_by_texts(overrides, problems)
-    declared = [Given("", name, value) for name, value in _declared_defaults().items()]
-    values = _good([*declared, *defaults, *from_file, *from_texts], problems)
+    from_python = [Given("settings", name, value) for name, value in values.items()]
+    chosen = chosen_agent(overrides, values, {each.name: each.value for each in from_file})
+    from_texts = _given_by_texts(overrides, chosen, problems)
+    declared = [Given("default", name, value) for name, value in _declared_defaults(chosen).items()]
+    given = [*declared, *defaults, *from_file, *from_python, *from_texts]
+    good = _good(given, chosen, problems)
     named = {each.name for each in (*declared, *defaults, *from_file)}
-    problems += _missing(str(default_file), named)
+    problems += _missing(str(default_file), named, chosen)
     in_file = {each.name: each.value for each in from_file}
     # A file that is whole, as a run's is, has what its model does not read.
-    if _missing("", completed(in_file)):
-        problems += _unread(from_file, values, values | in_file)
-        _say_left_out(from_file, values)
-    problems += _unread(from_texts, values)
+    if _missing("", completed(in_file, chosen), chosen):
+        problems += _unread(from_file, good, good | in_file)
+        _say_left_out(from_file, good)
+    problems += _unread([*from_python, *from_texts], good)
     if problems:
         raise UserError(*problems)
-    config = composed(values)
+    config = composed(good)
     problems = contradictions(config)
     if problems:
         raise UserError(*problems)
     return config
 
 
-def config_from_dict(values: Any, source: str) -> Config:
+def config_from_dict(values: Any, source: str, code: Path | None = None) -> Config:
     """Return the settings stored in a checkpoint or a run folder, which must be complete.
 
     Some may be missing: those without effect, and those that came later.
+
+    Args:
+        values: As they were stored, perhaps somebody else's.
+        source: Where they stand.
+        code: The folder in which an agent of the user's own was, if that is known.
+
+    Raises:
+        UserError: a line for everything that is wrong with them, or with that agent.
     """
     if not isinstance(values, dict):
         raise UserError(f"{source}: its settings are not there but {shown(values)}")
-    values = completed(values)
+    if is_named(values.get("model")):
+        admit("model", parts_of("model", values["model"])[0], code)
+    chosen = values
+    values = completed(values, chosen)
     problems: list[str] = []
-    found = _good([Given(source, name, value) for name, value in values.items()], problems)
-    problems += _missing(source, values)
+    found = _good([Given(source, name, value) for name, value in values.items()], chosen, problems)
+    problems += _missing(source, values, chosen)
     if problems:
         raise UserError(*problems)
     return composed(found)
@@ -100,27 +127,54 @@ def with_env_settings(config: Config, overrides: Iterable[str]) -> Config:
         UserError: one line for everything else.
     """
     problems: list[str] = []
-    given, own = _given_by_texts(overrides, problems), settings_of_env(config)
-    others = [each for each in given if each.name in all_settings() and each.name not in own]
+    chosen, own = dataclasses.asdict(config), settings_of_env(config)
+    given, known = _given_by_texts(overrides, chosen, problems), all_settings(chosen)
+    others = [each for each in given if each.name in known and each.name not in own]
     allowed = f"change {', '.join(sorted(own))}" if own else f"{config.env} has none"
     problems += [
         f"{each.source}: {each.name} is no setting that the environment alone reads; {allowed}"
         for each in others
     ]
-    changes = _good([each for each in given if each not in others], problems)
+    changes = _good([each for each in given if each not in others], chosen, problems)
     if problems:
         raise UserError(*problems)
     return dataclasses.replace(config, **changes)
 
 
-def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
+def chosen_agent(overrides: Iterable[str], *below: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the agent of the user's own that is chosen, imported; nothing if none is.
+
+    Args:
+        overrides: KEY=VALUE texts.
+        below: Settings that these override, and others that those override.
+
+    Raises:
+        UserError: it is no agent, or does not declare its settings as it must.
+    """
+    texts = [text.partition("=")[2] for text in overrides if text.startswith("model=")]
+    names = [*texts[-1:], *(values["model"] for values in below if "model" in values)]
+    if not names or not is_named(names[0]):
+        return NOTHING
+    search(Path.cwd())
+    chosen = {"model": names[0]}
+    all_settings(chosen)  # what is wrong with it is told before anything of its settings
+    return chosen
+
+
+def completed(stored: Mapping[str, Any], chosen: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
     """Return stored settings with those added that may be missing among them.
 
-    Those without effect are as in config.json, others have the default they declare.
+    Those without effect are as in config.json, others have the default they declare. Those of an
+    agent of the user's own are added only where it is `chosen`, which imports it.
     """
     defaults = read_json_object(DEFAULT_FILE)
     missing = {name: defaults[name] for name in settings_without_effect() if name in defaults}
-    return _declared_defaults() | missing | dict(stored)
+    return _declared_defaults(chosen) | missing | dict(stored)
+
+
+def file_settings(path: Path) -> dict[str, Any]:
+    """Return what a settings file says, not yet checked; configs/... may be named from anywhere."""
+    return read_json_object(_published(path))
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -139,23 +193,31 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return values
 
 
-def _declared_defaults() -> dict[str, Any]:
+def _declared_defaults(chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults that stand beside the code."""
-    return {
-        name: each.metadata["default"] for name, each in all_settings().items() if each.has_default
-    }
+    declarations = all_settings(chosen).items()
+    return {name: each.metadata["default"] for name, each in declarations if each.has_default}
 
 
 def _given_by_file(path: str | Path | None) -> list[Given]:
     if path is None:
         return []
-    values = read_json_object(Path(path))
+    values = file_settings(Path(path))
     return [Given(str(path), name, value) for name, value in values.items()]
 
 
-def _given_by_texts(overrides: Iterable[str], problems: list[str]) -> list[Given]:
+def _published(path: Path) -> Path:
+    """Return a path under configs/ as one beside this program, where there is none here."""
+    beside = DEFAULT_FILE.parent / path
+    is_ours = path.parts[:1] == (CONFIGS,) and not os.path.lexists(path) and beside.is_file()
+    return beside if is_ours else path
+
+
+def _given_by_texts(
+    overrides: Iterable[str], chosen: Mapping[str, Any], problems: list[str]
+) -> list[Given]:
     """Return what KEY=VALUE texts give; a line for each that is none is added to the problems."""
-    declarations, given = all_settings(), []
+    declarations, given = all_settings(chosen), []
     for text in overrides:
         name, equals, value = text.partition("=")
         source = f"--var {shortened(text)}"
@@ -166,9 +228,9 @@ def _given_by_texts(overrides: Iterable[str], problems: list[str]) -> list[Given
     return given
 
 
-def _good(given: Iterable[Given], problems: list[str]) -> dict[str, Any]:
+def _good(given: Iterable[Given], chosen: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """Return the good values; a line for each bad one is added to the problems."""
-    declarations = all_settings()
+    declarations = all_settings(chosen)
     good: dict[str, Any] = {}
     for source, name, value in given:
         try:
@@ -187,16 +249,16 @@ def _known(name: Any, declarations: Mapping[str, Declaration]) -> Declaration:
     return declarations[name]
 
 
-def _missing(source: str, named: Collection[str]) -> list[str]:
+def _missing(source: str, named: Collection[str], chosen: Mapping[str, Any]) -> list[str]:
     """Return a line for every setting that is not named."""
-    return [
-        f"{source}: setting '{name}' is missing" for name in all_settings() if name not in named
-    ]
+    missing = [name for name in all_settings(chosen) if name not in named]
+    return [f"{source}: setting '{name}' is missing" for name in missing]
 
 
 def _unread(given: Iterable[Given], *chosen: Mapping[str, Any]) -> list[str]:
     """Return a line for every good setting that no part reads, chosen by one of these values."""
-    who, values = reading(), chosen[0]
+    values = chosen[0]
+    who = reading(values)
     read = set().union(*(who.read_by(each) for each in chosen))
     return [
         f"{each.source}: {who.refusal(each.name, values)}"
@@ -207,7 +269,7 @@ def _unread(given: Iterable[Given], *chosen: Mapping[str, Any]) -> list[str]:
 
 def _say_left_out(given: Iterable[Given], values: Mapping[str, Any]) -> None:
     """Say which settings of a file have no effect on the parts that were chosen instead."""
-    read = reading().read_by(values)
+    read = reading(values).read_by(values)
     names = [each.name for each in given if each.name in values and each.name not in read]
     if names:
         log.warning("%s does not read %s of the file", shortened(values["model"]), ", ".join(names))

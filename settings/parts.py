@@ -3,20 +3,28 @@
 A part of the program that is chosen by name stands in a table of its package, and names the
 classes of its settings. The packages are named here as text and imported when settings are
 loaded: they import this one to declare what they read.
+
+An agent of the user's own stands in no table: its settings are known where it is chosen. Functions
+that ask for `chosen` are told by that which agent that is; nothing leaves the tables alone.
 """
 
 import dataclasses
 import functools
 import importlib
+import types
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
 from settings.config import Config
 from settings.declaration import Declaration, Part, declared
-from settings.values import shortened
+from settings.values import KINDS, shortened
+from utils.errors import UserError
+from utils.user_modules import folder_of, is_named, search
 
 # Read in every run.
 GENERAL = ("rewards.scaling:ScalingSettings", "trainers.run:RunSettings")
+NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 # The setting that chooses a part, and the package with the table it is looked up in.
 CHOICES = {"algorithm": "trainers", "model": "models", "env": "envs"}
 
@@ -71,35 +79,49 @@ class Reading(NamedTuple):
         return f"{name} is read by {_listed(readers)}, and this is {shortened(values[key])}"
 
 
-def all_settings() -> dict[str, Declaration]:
-    """Return every setting there is, by its name."""
-    return _declared(_all_parts())
+def all_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Declaration]:
+    """Return every setting there is, by its name.
+
+    Raises:
+        UserError: the chosen agent of the user's own does not declare its settings as it must.
+    """
+    name = chosen.get("model")
+    if not is_named(name):
+        return _declared(_all_parts(chosen))
+    try:
+        found = _declared(_all_parts(chosen))
+    except (TypeError, NameError) as error:
+        raise UserError(f"model: '{name}': {error}") from None
+    for each in found.keys() - all_settings().keys():
+        _check_own(name, found[each])
+    return found
 
 
-def settings_without_effect() -> set[str]:
+def settings_without_effect(chosen: Mapping[str, Any] = NOTHING) -> set[str]:
     """Return the settings that say what a run keeps and shows, not what it learns."""
-    return {name for name, each in all_settings().items() if not each.metadata["has_effect"]}
+    return {name for name, each in all_settings(chosen).items() if not each.metadata["has_effect"]}
 
 
-def reading() -> Reading:
+def reading(chosen: Mapping[str, Any] = NOTHING) -> Reading:
     """Return who reads what."""
     return Reading(
         _names([Config, *_general()]),
         {
             key: {name: _names(parts) for name, parts in table.items()}
-            for key, table in _tables().items()
+            for key, table in _tables(chosen).items()
         },
     )
 
 
 def read_settings(config: Config) -> set[str]:
     """Return the names of the settings that the parts of a run read."""
-    return reading().read_by(dataclasses.asdict(config))
+    values = dataclasses.asdict(config)
+    return reading(values).read_by(values)
 
 
 def settings_of_env(config: Config) -> set[str]:
     """Return the names of the settings that nobody but the environment of a run reads."""
-    who, chosen = reading(), _known_as("env", config.env)
+    who, chosen = reading(dataclasses.asdict(config)), _known_as("env", config.env)
     others = (
         names for key in who.by_choice if key != "env" for names in who.by_choice[key].values()
     )
@@ -118,12 +140,12 @@ def contradictions(config: Config) -> list[str]:
 
 def composed(values: Mapping[str, Any]) -> Config:
     """Return the settings of a run, of the class that all parts make together."""
-    return composed_class()(**values)
+    return composed_class(values)(**values)
 
 
-def composed_class() -> type[Config]:
+def composed_class(chosen: Mapping[str, Any] = NOTHING) -> type[Config]:
     """Return a class of settings that is a subclass of every part's."""
-    return _composed(_all_parts())
+    return _composed(_all_parts(chosen))
 
 
 @functools.cache
@@ -144,12 +166,21 @@ def _composed(parts: tuple[type[Part], ...]) -> type[Config]:
 
 def _reduced(config: Config) -> tuple[Any, ...]:
     """Return how to make these settings in another process, which makes its own class."""
-    return composed, (dataclasses.asdict(config),)
+    place = folder_of(config.model.partition(":")[0]) if is_named(config.model) else None
+    return _recomposed, (dataclasses.asdict(config), place)
 
 
-def _all_parts() -> tuple[type[Part], ...]:
-    chosen = (part for table in _tables().values() for parts in table.values() for part in parts)
-    return tuple(dict.fromkeys((Config, *chosen, *_general())))
+def _recomposed(values: Mapping[str, Any], place: Path | None) -> Config:
+    """Return the settings of another process, which has found an agent in a place."""
+    if place is not None:
+        search(place)
+    return composed(values)
+
+
+def _all_parts(chosen: Mapping[str, Any]) -> tuple[type[Part], ...]:
+    tables = _tables(chosen).values()
+    by_choice = (part for table in tables for parts in table.values() for part in parts)
+    return tuple(dict.fromkeys((Config, *by_choice, *_general())))
 
 
 def _general() -> list[type[Part]]:
@@ -157,8 +188,27 @@ def _general() -> list[type[Part]]:
     return [getattr(importlib.import_module(module), name) for module, name in places]
 
 
-def _tables() -> dict[str, Mapping[str, Sequence[type[Part]]]]:
-    return {key: _catalogue(key).settings_by_name() for key in CHOICES}
+def _check_own(name: str, declaration: Declaration) -> None:
+    """Raise UserError unless a setting that the user's own agent alone declares can be given."""
+    if not declaration.has_default:
+        raise UserError(
+            f"model: '{name}': its setting '{declaration.name}' has no default, and config.json "
+            "does not name it. Write setting(..., default=...)"
+        )
+    if not set(declaration.kinds) <= KINDS.keys():
+        raise UserError(
+            f"model: '{name}': its setting '{declaration.name}' must be an int, float, bool or "
+            "str, perhaps with | None"
+        )
+
+
+def _tables(chosen: Mapping[str, Any]) -> dict[str, dict[str, Sequence[type[Part]]]]:
+    tables = {key: dict(_catalogue(key).settings_by_name()) for key in CHOICES}
+    name = chosen.get("model")
+    if is_named(name):
+        models = importlib.import_module(CHOICES["model"])
+        tables["model"][name] = models.agent_class(name).reads
+    return tables
 
 
 def _catalogue(key: str) -> Catalogue:

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from runs.folder import default_run_id, folder_of, is_finished, locked, recorded_config
-from settings import Config, all_settings, load_config, read_settings, settings_without_effect
+from settings import (
+    Config,
+    all_settings,
+    chosen_agent,
+    file_settings,
+    load_config,
+    read_settings,
+    settings_without_effect,
+)
 from utils.errors import UserError, raise_all, suggestion
 
 # The seeds of the published experiments (arXiv:2205.12258).
@@ -38,14 +46,19 @@ class Run:
         return folder_of(self.config, self.run_id)
 
 
-def parse_lists(texts: Iterable[str]) -> dict[str, list[str]]:
+def parse_lists(texts: Iterable[str], files: Iterable[Path] = ()) -> dict[str, list[str]]:
     """Return the values of every setting given as KEY=VALUE,VALUE,...
+
+    Args:
+        texts: Those.
+        files: Settings files of the grid, which may name agents of the user's own.
 
     Raises:
         UserError: a line for each one without a value, unknown, or given twice.
     """
     lists: dict[str, list[str]] = {}
-    problems, known = [], all_settings()
+    texts = list(texts)
+    problems, known = [], _known_settings(texts, files)
     for text in texts:
         key, equals, values = text.partition("=")
         if not equals:
@@ -115,11 +128,13 @@ def check_runs(runs: Iterable[Run], check: Callable[[Config], None]) -> None:
 def swept_settings(runs: Iterable[Run]) -> list[str]:
     """Return the settings that differ among runs of one agent in one environment, seeds aside."""
     first: dict[tuple[str, str], Config] = {}
-    found: dict[str, None] = {}
+    found: set[str] = set()
+    names: dict[str, None] = {}
     for run in runs:
         other = first.setdefault((run.config.model, run.config.env), run.config)
-        found |= dict.fromkeys(_differing(run.config, other))
-    return [name for name in all_settings() if name in found and name != "seed"]
+        found |= set(_differing(run.config, other))
+        names |= dict.fromkeys(all_settings(dataclasses.asdict(run.config)))
+    return [name for name in names if name in found and name != "seed"]
 
 
 def _run_id(name: str | None, file: Path | None, overrides: list[str], seed: int) -> str:
@@ -170,4 +185,20 @@ def _check_folder(run: Run) -> None:
 
 
 def _differing(one: Config, other: Config) -> list[str]:
-    return [name for name in all_settings() if getattr(one, name) != getattr(other, name)]
+    """Return the settings in which two runs differ, those that only one of them has included."""
+    first, second = dataclasses.asdict(one), dataclasses.asdict(other)
+    return [
+        name
+        for name in first | second
+        if name not in first or name not in second or first[name] != second[name]
+    ]
+
+
+def _known_settings(texts: Iterable[str], files: Iterable[Path]) -> list[str]:
+    """Return the names of all settings, those of the grid's own agents included."""
+    lists = [text.partition("=")[2].split(",") for text in texts if text.startswith("model=")]
+    named: list[Mapping[str, Any]] = [{"model": name} for names in lists for name in names]
+    known = dict.fromkeys(all_settings())
+    for values in named or map(file_settings, files):
+        known |= dict.fromkeys(all_settings(chosen_agent((), values)))
+    return list(known)

@@ -16,6 +16,12 @@ def pytest_configure(config):
     os.fsync = lambda _: None  # tests kill processes, never the machine
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_data_folder(tmp_path_factory):
+    """Keep what the programs remember for a user in a folder of the tests."""
+    os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data"))
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from utils.command_line import Parser, finite_number, run_program
 from utils.errors import UserError
 from utils.files import written_whole
 
+ROOT = Path(main_program.__file__).parent
 FULL = Path("/dev/full")
 needs_full_device = pytest.mark.skipif(not FULL.exists(), reason="needs a device always full")
 
@@ -160,8 +162,31 @@ def test_signals_are_set_for_programs_only():
     assert starting.is_started(str(root / "main.py"))
     assert starting.is_started(str(root / "analysis" / "__main__.py"))
     assert not starting.is_started(str(root / "tests" / "faults.py"))
+    assert starting.is_started("/somewhere/bin/helm-train")
     assert not starting.is_started(None)
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_DFL
+
+
+@pytest.mark.parametrize(
+    ("started", "words"),
+    [
+        ("/somewhere/bin/helm-sweep", ["helm-eval"]),
+        (str(ROOT / "main.py"), ["python", str(ROOT / "eval.py")]),
+        ("main.py", ["python", "eval.py"]),
+        ("/somewhere/main.py", ["python", "eval.py"]),
+    ],
+)
+def test_what_to_type_is_told_as_it_was_typed(started, words, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [started])
+    assert starting.typed("eval.py") == words
+
+
+def test_what_is_installed_is_what_there_is():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    modules = project["tool"]["setuptools"]["py-modules"]
+    assert modules == sorted(file.stem for file in ROOT.glob("*.py"))
+    commands = {name: f"{Path(file).stem}:main" for file, name in starting.COMMANDS.items()}
+    assert project["project"]["scripts"] == commands
 
 
 @pytest.mark.parametrize(

@@ -279,7 +279,10 @@ def test_actions_have_names_and_numbers_where_none_is_known(name, n_actions, exp
     assert action_names(name, n_actions) == expected
 
 
-@pytest.mark.parametrize("suite", sorted({suite.module for suite in SUITES.values()}))
+NAMELESS = {"envs.given"}  # whose actions nobody knows
+
+
+@pytest.mark.parametrize("suite", sorted({suite.module for suite in SUITES.values()} - NAMELESS))
 def test_no_two_actions_of_a_suite_have_the_same_name(suite):
     names = importlib.import_module(suite).ACTION_NAMES
     assert len(set(names)) == len(names) > 1

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import composition
 import envs
 import eval as eval_program
 import main as main_program
@@ -98,7 +99,7 @@ def test_a_new_reward_is_what_is_learned_from_and_not_what_is_reported(
             learned.append(super().step().rewards)
             return
 
-    monkeypatch.setattr(main_program, "Collector", Recorded)
+    monkeypatch.setattr(composition, "Collector", Recorded)
     run = command("CNN", "run", normalize_reward="false", media_minutes="null")
     assert main_program.main(run) == 0
     paid = torch.stack(learned).numpy() + 0.01

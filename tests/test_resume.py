@@ -20,6 +20,7 @@ from envs.numpy_vector import NumpyVectorEnv
 from models import AGENTS
 from runs import description as run_description
 from runs.folder import locked
+from settings import load_config
 from tests.tiny_clip import tiny_settings
 from tools.faults import outcome, same
 from trainers import off_policy
@@ -362,7 +363,7 @@ def test_a_deterministic_run_is_a_setting_that_a_resumed_run_keeps(in_empty_fold
 def test_the_short_form_of_a_setting_is_the_setting(in_empty_folder, capsys):
     assert main_program.main(["--deterministic", "--print-config"]) == 0
     assert json.loads(capsys.readouterr().out)["deterministic"] is True
-    assert not dataclasses.asdict(main_program.load_config())["deterministic"]
+    assert not dataclasses.asdict(load_config())["deterministic"]
 
 
 FROM_REPLAY = {

@@ -48,7 +48,7 @@ def test_a_default_run_never_meets_an_earlier_one(in_empty_folder):
 def test_runs_begun_in_the_same_instant_are_numbered(in_empty_folder, monkeypatch):
     taken = []
 
-    def begin_another(weights):
+    def begin_another(config, weights):
         if len(taken) < 3:
             taken.append(None)
             monkeypatch.setattr("os.getpid", lambda: len(taken))
@@ -64,7 +64,7 @@ def test_runs_begun_in_the_same_instant_are_numbered(in_empty_folder, monkeypatc
 def test_a_run_id_taken_in_the_same_instant_is_refused(in_empty_folder, monkeypatch):
     place = folder_of(small_config(), "mine")
 
-    def take(weights):
+    def take(config, weights):
         place.mkdir(parents=True)
         (place / "config.json").touch()
         return {}
@@ -129,7 +129,7 @@ def test_an_unfinished_run_offers_to_go_on(in_empty_folder):
     folder = create_run_folder(small_config(), "mine", [])
     with pytest.raises(UserError, match=r"go on with it: python main\.py --resume experiments"):
         create_run_folder(small_config(), "mine", [])
-    note_resumption(folder, 32, same_episodes=False)
+    note_resumption(folder, small_config(), 32, same_episodes=False)
     note_end(folder)
     run = json.loads((folder / "run.json").read_text())
     assert [(entry["env_steps"], entry["exact"]) for entry in run["resumed"]] == [(32, False)]
@@ -139,13 +139,15 @@ def test_an_unfinished_run_offers_to_go_on(in_empty_folder):
 
 def test_a_resumption_is_exact_only_with_the_same_source_and_versions(in_empty_folder, monkeypatch):
     folder = create_run_folder(small_config(), "mine", [])
-    assert note_resumption(folder, 16, same_episodes=True) == []
+    assert note_resumption(folder, small_config(), 16, same_episodes=True) == []
     monkeypatch.setattr(run_description, "source_sha256", lambda: "edited")
-    (difference,) = note_resumption(folder, 32, same_episodes=True)
+    (difference,) = note_resumption(folder, small_config(), 32, same_episodes=True)
     assert "the source has changed" in difference
-    assert note_resumption(folder, 48, same_episodes=True) == []  # as the part before it
+    assert (
+        note_resumption(folder, small_config(), 48, same_episodes=True) == []
+    )  # as the part before it
     monkeypatch.setattr(run_description, "_version", lambda name: "0.1")
-    differences = note_resumption(folder, 64, same_episodes=False)
+    differences = note_resumption(folder, small_config(), 64, same_episodes=False)
     assert differences[0] == "in new episodes"
     assert any(text.startswith("torch 0.1 instead of 2.") for text in differences)
     resumed = json.loads((folder / "run.json").read_text())["resumed"]
@@ -173,7 +175,7 @@ def test_the_source_of_a_run_is_what_training_imports(tmp_path, monkeypatch):
 def test_a_damaged_description_is_kept_and_said(content, in_empty_folder, caplog):
     folder = create_run_folder(small_config(), "mine", [])
     (folder / "run.json").write_bytes(content)
-    differences = note_resumption(folder, 16, same_episodes=True)
+    differences = note_resumption(folder, small_config(), 16, same_episodes=True)
     assert differences == ["the source it was made with is not recorded"]
     (line,) = caplog.messages
     assert str(folder / "run.json.damaged-1") in line

@@ -198,7 +198,7 @@ def test_waiting_threads_sleep_unless_the_user_says_otherwise(given, monkeypatch
 def test_how_threads_wait_is_settled_before_pytorch_is_imported(program):
     run = f"runpy.run_path({program!r}, run_name='__main__')"
     if program in MODULES:
-        run = f"runpy.run_module({program!r}, run_name='__main__')"
+        run = f"runpy.run_module({program!r}, run_name='__main__', alter_sys=True)"
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     finished = subprocess.run(
         [sys.executable, "-c", ON_IMPORT + run],

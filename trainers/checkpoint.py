@@ -39,17 +39,19 @@ from runs.folder import (
     check_settings,
     is_finished,
     note_end,
+    recorded_code,
     recorded_settings,
     resume_command,
 )
 from runs.metrics import MetricsWriter
-from settings import Config, setting
+from settings import Config, config_from_dict, setting
 from trainers.interruption import Interruption
 from trainers.ranks import Ranks
 from utils.errors import Interrupted, UserError
 from utils.files import name_also, written_whole
 from utils.folders import check_without_links
 from utils.saved_tensors import load_saved, save_tensors
+from utils.starting import typed
 
 FORMAT = 3
 PLAYABLE = (2, 3)  # formats whose agents can still be played
@@ -304,7 +306,7 @@ def unfinished_checkpoint(
             note_end(folder)
         raise UserError(
             f"{folder}: this run is finished, it has had its {config.n_steps:,} steps. Play it: "
-            f"{shlex.join(['python', 'eval.py', '--ckpt-path', str(folder)])}"
+            f"{shlex.join([*typed('eval.py'), '--ckpt-path', str(folder)])}"
         )
     return checkpoint
 
@@ -347,6 +349,23 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if type(state["env_steps"]) is not int or state["env_steps"] < 0:
         raise UserError(f"{path}: not a checkpoint of this program (env_steps is no count)")
     return state
+
+
+def checkpoint_config(checkpoint: Mapping[str, Any], path: Path) -> Config:
+    """Return the settings in a checkpoint; run.json beside it says where its own agent was.
+
+    Raises:
+        UserError: they are not those of a run, or that agent cannot be had.
+    """
+    values = checkpoint["config"]
+    code = recorded_code(path.parent, values) if isinstance(values, dict) else None
+    return config_from_dict(values, str(path), code)
+
+
+def checksum(path: Path) -> str:
+    """Return the sha256 that a checkpoint's first line says of the rest."""
+    with path.open("rb") as file:
+        return file.readline(len(UNWRITTEN)).split()[-1].decode()
 
 
 def restore_agent(agent: Agent, checkpoint: Mapping[str, Any], source: str) -> None:

@@ -130,7 +130,7 @@ class Run:
         differences: list[str] = []
         if self.ranks.first:
             with guarded(folder):
-                differences = note_resumption(folder, self.env_steps, same_episodes)
+                differences = note_resumption(folder, self.config, self.env_steps, same_episodes)
         how = f"not exactly: {'; '.join(differences)}" if differences else "exactly"
         return f"going on after {self.env_steps:,} steps, {how}"
 

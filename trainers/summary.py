@@ -1,7 +1,10 @@
 """What a finished run comes to, on one screen."""
 
+import shlex
 from pathlib import Path
 from typing import NamedTuple
+
+from utils.starting import typed
 
 
 class Summary(NamedTuple):
@@ -23,8 +26,16 @@ class Summary(NamedTuple):
     n_episodes: int
     n_averaged: int
 
-    def report(self, folder: Path) -> str:
-        """Return what a person wants to know at the end of a run, and what to type next."""
+    def report(self, folder: Path, by_name: bool = True) -> str:
+        """Return what a person wants to know at the end of a run, and what to type next.
+
+        Args:
+            folder: The run's.
+            by_name: Whether its environment has a name, by which eval.py can make it.
+        """
+        play = f"{shlex.join(typed('eval.py'))} --ckpt-path '{folder}'"
+        if not by_name:
+            play = f"helm.load('{folder}', env=...)"
         minutes, seconds = divmod(round(self.seconds), 60)
         return "\n".join(
             (
@@ -36,7 +47,7 @@ class Summary(NamedTuple):
                 f" {self.env_steps / self.seconds:,.0f} steps/s",
                 f"  run folder        {folder}",
                 "",
-                f"  play it           python eval.py --ckpt-path '{folder}'",
+                f"  play it           {play}",
                 f"  see the curves    tensorboard --logdir '{folder}'",
             )
         )

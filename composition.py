@@ -1,0 +1,173 @@
+"""How settings become a run, and a checkpoint a player: what main.py, eval.py and helm.py share."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gymnasium.vector import VectorEnv
+
+from envs import (
+    GivenEnv,
+    check_env_name,
+    given_name,
+    given_vector_env,
+    make_vector_env,
+    scales_rewards,
+)
+from envs.wrappers import EpisodeStatistics
+from models import agent_class, build_agent, resolve_device
+from models.agent import Agent
+from report.while_training import configured_showcase
+from rewards.scaling import ScalingSettings, configured_scaling
+from runs.folder import begun_with, check_run_id, create_run_folder, locked, resumed_config
+from runs.loggers import check_loggers
+from settings import Config
+from trainers import learner_class
+from trainers.checkpoint import own_checkpoint, restore_agent
+from trainers.collector import Collector
+from trainers.greedy_evaluation import GreedyEvaluation, envs_needed
+from trainers.ranks import Ranks
+from trainers.run import Run, RunSettings
+from trainers.warm_start import WarmStart
+from utils.errors import UserError, raise_all
+from utils.seeding import seed_everything
+
+
+class NewRun(NamedTuple):
+    """What is said of a new run beside its settings.
+
+    Attributes:
+        run_id: The folder's name; None for one made of the overrides and the seed.
+        overrides: What was given as KEY=VALUE.
+        init_from: The run or checkpoint whose agent's parameters it begins with.
+        env: The object it is trained in, if that has no name.
+    """
+
+    run_id: str | None = None
+    overrides: Sequence[str] = ()
+    init_from: Path | None = None
+    env: GivenEnv | None = None
+
+
+def begin(config: RunSettings, new: NewRun, ranks: Ranks) -> Path:
+    """Train a run from its first step to its last and return its folder."""
+    ranks.run_on_first(lambda: check(config, new))
+    start = None
+    if new.init_from is not None:
+        source = new.init_from
+        start = ranks.run_on_first(lambda: WarmStart.named(source))
+    with configured_run(config, ranks, new.env, start) as run:
+        weights = run.learner.agent.fingerprints()
+        facts = None if start is None else start._asdict()
+        details = (new.run_id, new.overrides, weights, facts)
+        folder = ranks.run_on_first(lambda: create_run_folder(run.config, *details))
+        with ranks.enter_on_first(locked(folder)):
+            ranks.print(run.train(folder).report(folder, by_name=new.env is None))
+    return folder
+
+
+def check(config: RunSettings, new: NewRun) -> None:
+    """Raise UserError with a line for everything that speaks against a new run."""
+    raise_all(
+        lambda: check_env_name(config.env) if new.env is None else None,
+        lambda: learner_class(config.algorithm),
+        lambda: agent_class(config.model).check(config),
+        lambda: check_run_id(config, new.run_id),
+    )
+
+
+def go_on(folder: Path, ranks: Ranks, env: GivenEnv | None = None) -> Path:
+    """Go on with an unfinished run from its last good checkpoint, or from its beginning."""
+    config = ranks.run_on_first(lambda: resumed_config(folder).part(RunSettings))
+    if env is None:
+        ranks.run_on_first(lambda: check_env_name(config.env))
+    elif given_name(env) != config.env:
+        raise UserError(f"env: {folder} is a run on {config.env}, and this is {given_name(env)}")
+    with ranks.enter_on_first(locked(folder)):
+        checkpoint = own_checkpoint(folder, config, ranks)
+        facts = begun_with(folder) if checkpoint is None else None
+        start = None if facts is None else WarmStart.recorded(facts)
+        with configured_run(config, ranks, env, start) as run:
+            ranks.print(run.resume(folder, checkpoint))
+            ranks.print(run.train(folder).report(folder, by_name=env is None))
+    return folder
+
+
+@contextmanager
+def configured_run(
+    config: RunSettings,
+    ranks: Ranks,
+    given: GivenEnv | None = None,
+    start: WarmStart | None = None,
+) -> Iterator[Run]:
+    """Build everything the settings name; close the environments in the end."""
+    ranks.run_on_first(lambda: check_loggers(config))
+    config = replace(config, device=ranks.run_on_first(lambda: resolve_device(config.device)))
+    ranks.print(f"{config.model} on {config.env}, device {config.device}")
+    seed_everything(config.seed, config.deterministic)
+    share = ranks.share(config)
+    with opened_env(share, share.seed, given) as env:
+        learner_of = learner_class(config.algorithm)
+        ranks.run_on_first(lambda: learner_of.check_fits(share, env.single_observation_space))
+        agent = build_agent(config, env.single_observation_space, env.single_action_space)
+        if start is not None:
+            ranks.run_on_first(lambda: start.give(agent))
+        scaling = configured_scaling(
+            config.part(ScalingSettings), env.num_envs, scales_rewards(config.env)
+        )
+        ranks.synchronize(agent, config)
+        learner = learner_of(config, agent, ranks)
+        collector = Collector(env, learner, scaling, ranks)
+        with evaluation_of(config, given) as evaluation:
+            showcase = configured_showcase(config, agent)
+            yield Run(config, learner, collector, showcase, evaluation)
+
+
+@contextmanager
+def evaluation_of(config: RunSettings, given: GivenEnv | None) -> Iterator[GreedyEvaluation | None]:
+    """Return what plays greedily while the run trains; close its environments in the end."""
+    n_envs = envs_needed(config)
+    if not n_envs:
+        yield None
+        return
+    if isinstance(given, VectorEnv):
+        raise UserError(
+            "eval_steps: evaluations need environments of their own. Give a function that makes "
+            "one environment, or leave eval_steps at 0"
+        )
+    with opened_env(replace(config, n_envs=n_envs), config.seed, given) as env:
+        yield GreedyEvaluation(config, env)
+
+
+@contextmanager
+def opened_env(
+    config: Config, seed: int, given: GivenEnv | None = None, drawn: bool = False
+) -> Iterator[EpisodeStatistics]:
+    """Return the environments of the settings, or given ones; close in the end what was opened.
+
+    Args:
+        config: The settings.
+        seed: Of the first of them.
+        given: An object in their place.
+        drawn: Prefer environments that can be drawn whole to faster ones.
+    """
+    if given is None:
+        env = make_vector_env(config, seed, drawn)
+    else:
+        env = given_vector_env(given, config.n_envs)
+    try:
+        yield env
+    finally:
+        if not isinstance(given, VectorEnv):
+            env.close()
+
+
+def restored_agent(
+    config: Config, env: VectorEnv, checkpoint: Mapping[str, Any], path: Path
+) -> Agent:
+    """Return the agent of a checkpoint, in evaluation mode."""
+    agent = build_agent(config, env.single_observation_space, env.single_action_space)
+    restore_agent(agent, checkpoint, str(path))
+    return agent.eval()

@@ -1,0 +1,82 @@
+"""Environments that a Python program gives as objects, not by name.
+
+Settings call such an environment object: and the name of its class; who finds that name in a run
+needs the object, which no name leads to.
+"""
+
+from collections.abc import Callable
+from typing import NoReturn
+
+import gymnasium
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from envs.checking import checked_vector_env
+from envs.wrappers import EpisodeStatistics
+from settings import Config
+from utils.errors import UserError
+
+PREFIX = "object:"
+# A vector environment, or what makes one environment each time it is called.
+GivenEnv = VectorEnv | Callable[[], gymnasium.Env]
+
+
+def given_vector_env(env: GivenEnv, n_envs: int) -> EpisodeStatistics:
+    """Return a given environment as those of a suite are: with episode statistics.
+
+    Args:
+        env: A vector environment of n_envs environments, or what makes one of them.
+        n_envs: How many are needed.
+
+    Raises:
+        UserError: it is neither, of another number, or not as `checked_vector_env` wants it.
+    """
+    if not isinstance(env, VectorEnv):
+        makers = [lambda: _one(env)] * n_envs
+        vector_env = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+        return EpisodeStatistics(checked_vector_env(vector_env))
+    if env.num_envs != n_envs:
+        raise UserError(
+            f"env: a vector environment of {env.num_envs} where {n_envs} are needed. Give one of "
+            "that many, or a function that makes one environment"
+        )
+    return EpisodeStatistics(checked_vector_env(env))
+
+
+def given_name(env: GivenEnv) -> str:
+    """Return what settings call a given environment."""
+    if isinstance(env, VectorEnv):
+        inner = getattr(env.unwrapped, "envs", [env])[0]
+        return f"{PREFIX}{type(inner.unwrapped).__name__}"
+    if isinstance(env, type):
+        return f"{PREFIX}{env.__name__}"
+    made = _one(env)
+    made.close()
+    return f"{PREFIX}{type(made.unwrapped).__name__}"
+
+
+def names() -> NoReturn:
+    """Raise UserError: only a Python program can name these."""
+    raise UserError(
+        "env: this environment is an object of a Python program, and has no name. Give it again: "
+        "helm.train(settings, env=...), helm.load(run, env=...) or helm.resume(run, env=...)"
+    )
+
+
+def make(config: Config, seed: int) -> NoReturn:
+    """Raise UserError, as `names`."""
+    names()
+
+
+def _one(env: Callable[[], gymnasium.Env]) -> gymnasium.Env:
+    """Make one environment."""
+    if not callable(env):
+        raise UserError(
+            f"env: {type(env).__name__} is neither a vector environment nor a function that makes "
+            "one environment, such as lambda: MyEnv()"
+        )
+    made = env()
+    if not isinstance(made, gymnasium.Env):
+        raise UserError(
+            f"env: the function returns {type(made).__name__}, not an environment of Gymnasium"
+        )
+    return made

@@ -1,0 +1,91 @@
+"""An agent with a memory of one's own: it keeps what it saw first in an episode.
+
+python examples/my_memory.py
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import helm
+from models.agent import TensorMemory
+from models.baselines import MemoryAgent
+from models.encoders import EncoderSettings
+from models.memories import NetworkSettings, TrainedMemory
+from settings import setting
+
+
+@dataclass(frozen=True)
+class FirstSettings(NetworkSettings):
+    """What the memory reads; `--var first_weight=2` or a settings file gives it."""
+
+    title = "First"
+
+    first_weight: float = setting("factor of what was seen first", low=0, high=10, default=1.0)
+
+
+class First(TrainedMemory):
+    """y_t = W [c * x_1, x_t]; the state is x_1 and whether there is one yet.  [N, F+1]"""
+
+    settings = FirstSettings
+
+    def __init__(self, n_features: int, settings: FirstSettings) -> None:
+        super().__init__(n_features, settings)
+        self.width, self.weight = n_features, settings.first_weight
+        self.joined = nn.Linear(2 * n_features, n_features)
+
+    def initial(self, n_envs: int) -> TensorMemory:
+        """Return what has seen nothing."""
+        return TensorMemory(torch.zeros(n_envs, self.width + 1, device=self.device))
+
+    def context(self, state: Any, starts: Tensor) -> Tensor:
+        """Return the state, empty where an episode begins."""
+        return state.state.masked_fill(starts[:, None], 0.0)
+
+    @torch.no_grad()
+    def peek(self, x: Tensor, state: Any, starts: Tensor) -> Tensor:
+        """Return what `step` would."""
+        return self._output(self._kept(self.context(state, starts), x), x)
+
+    @torch.no_grad()
+    def step(self, x: Tensor, state: Any, starts: Tensor) -> Tensor:
+        """Read one step."""
+        state.state.copy_(self._kept(self.context(state, starts), x))
+        return self._output(state.state, x)
+
+    def unroll(self, x: Tensor, starts: Tensor, context: Tensor) -> Tensor:
+        """Read whole sequences with gradients.  [T, B, F] -> [T, B, F]"""
+        outputs, kept = [], context
+        for features, begun in zip(x, starts.to(x.device), strict=True):
+            kept = self._kept(kept.masked_fill(begun[:, None], 0.0), features)
+            outputs.append(self._output(kept, features))
+        return torch.stack(outputs)
+
+    def _kept(self, before: Tensor, x: Tensor) -> Tensor:
+        is_kept = before[:, -1:]
+        first = is_kept * before[:, :-1] + (1 - is_kept) * x
+        return torch.cat((first, torch.ones_like(is_kept)), dim=1)
+
+    def _output(self, kept: Tensor, x: Tensor) -> Tensor:
+        return self.joined(torch.cat((self.weight * kept[:, :-1], x), dim=1)).relu()
+
+
+class FirstAgent(MemoryAgent):
+    """An encoder, that memory, two heads; with DQN and SAC the memory in their networks."""
+
+    memory_class = First
+    reads = (EncoderSettings, FirstSettings)
+
+
+def main(n_steps: int = 60_000) -> Path:
+    """Train it where the first step says which way to turn at the end; return the run's folder."""
+    task = {"env": "TMazePassive-v0", "length": 6, "n_steps": n_steps}
+    learning = {"memory_width": 32, "learning_rate": 1e-3, "ent_coef": 0.01}
+    return helm.train(task | learning, agent=FirstAgent)
+
+
+if __name__ == "__main__":
+    print(main())

@@ -1,0 +1,225 @@
+"""The public interface: train, go on, load and play from Python; the scripts of examples/."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import eval as eval_program
+import helm
+import main as main_program
+from tests.bad_inputs.harness import refused
+from tests.test_resume import signal_at
+from trainers.checkpoint import LAST, load_checkpoint
+from utils.errors import Interrupted, UserError
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+TINY = {
+    "model": "LSTM",
+    "device": "cpu",
+    "n_steps": 64,
+    "n_envs": 2,
+    "n_rollout_steps": 16,
+    "memory_width": 8,
+    "media_minutes": None,
+}
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """Import a script of examples/ as a module, as Python does in its folder."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+    def script(name):
+        spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
+        return module
+
+    return script
+
+
+@pytest.fixture
+def recall(example):
+    return example("train_on_my_env").RecallColour
+
+
+def vector_env(make, n_envs=2, mode=AutoresetMode.SAME_STEP):
+    return SyncVectorEnv([make] * n_envs, autoreset_mode=mode)
+
+
+class Dictionary(gymnasium.Env):
+    """Shows an image and two numbers, can be drawn, and ends after three steps."""
+
+    render_mode = "rgb_array"
+    observation_space = gymnasium.spaces.Dict(
+        image=gymnasium.spaces.Box(0, 255, (3, 9, 9), np.uint8),
+        numbers=gymnasium.spaces.Box(-1, 1, (2,), np.float32),
+    )
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.observation_space.sample(), 1.0, self.steps == 3, False, {}
+
+    def render(self):
+        return np.full((4, 5, 3), self.steps, np.uint8)
+
+
+@pytest.mark.parametrize("kind", ["class", "function", "vector"])
+def test_an_environment_object_is_trained_in(kind, recall, in_empty_folder):
+    env = {"class": recall, "function": lambda: recall(), "vector": vector_env(recall)}[kind]
+    folder = helm.train(TINY, env=env, run_id="mine")
+    assert folder == Path("experiments/LSTM/RecallColour/mine")
+    assert json.loads((folder / "config.json").read_text())["env"] == "object:RecallColour"
+    if kind == "vector":
+        env.reset()  # what was given stays open
+
+
+def test_a_name_leads_to_what_main_trains(in_empty_folder):
+    settings = TINY | {"env": "RandomMaze-v0"}
+    mine = helm.train(settings)
+    assert mine.name.startswith("device=cpu_n_steps=64")
+    assert mine.name.endswith("media_minutes=null_seed=0")
+    texts = [f"--var={name}={json.dumps(v) if v is None else v}" for name, v in settings.items()]
+    assert main_program.main([*texts, "--run-id=other"]) == 0
+    other = load_checkpoint(mine.with_name("other") / LAST)
+    ours = load_checkpoint(mine / LAST)["agent"]
+    assert all(tensor.equal(other["agent"][name]) for name, tensor in ours.items())
+
+
+def test_an_interrupted_run_on_an_object_goes_on_with_it(recall, in_empty_folder, monkeypatch):
+    signal_at(monkeypatch, 2, at=20)
+    with pytest.raises(Interrupted):
+        helm.train(TINY, env=recall, run_id="cut")
+    folder = Path("experiments/LSTM/RecallColour/cut")
+    with pytest.raises(UserError, match="is a run on object:RecallColour, and this is object:Dict"):
+        helm.resume(folder, env=Dictionary)
+    assert helm.resume(folder, env=recall) == folder
+    assert "finished" in json.loads((folder / "run.json").read_text())
+
+
+def test_programs_say_that_they_need_the_object(recall, in_empty_folder, capsys):
+    folder = str(helm.train(TINY, env=recall, run_id="mine"))
+    for program, option in (("eval", "--ckpt-path"), ("main", "--resume")):
+        (line,) = refused(capsys, program, [option, folder])
+        assert "helm.load(run, env=...)" in line
+    (line,) = refused(capsys, "main", ["--var", "env=object:RecallColour"])
+    assert line.startswith("env: this environment is an object of a Python program")
+
+
+def test_a_run_is_played_step_by_step_as_eval_plays_it(in_empty_folder):
+    folder = helm.train(TINY | {"env": "TMazePassive-v0", "length": 4}, run_id="mine")
+    command = ["--ckpt-path", str(folder), "--n-episodes=1", "--greedy"]
+    assert eval_program.main(command) == 0
+    (recording,) = Path("episodes/TMazePassive-v0/LSTM").glob("*.npz")
+    seen, done = [], []
+    with helm.load(folder) as player:
+        observation = player.reset(seed=0)
+        while not player.ended:
+            seen.append(observation)
+            done.append(player.act(observation, greedy=True))
+            observation, _, _, _, _ = player.step(done[-1])
+        with pytest.raises(UserError, match="no episode is going on"):
+            player.step(0)
+    with np.load(recording) as arrays:
+        np.testing.assert_array_equal(arrays["observations"], seen)
+        np.testing.assert_array_equal(arrays["actions"], done)
+
+
+def test_looking_leaves_the_memory_alone_and_pictures_are_of_the_present(in_empty_folder):
+    folder = helm.train(TINY | {"model": "GPT", "mem_len": 4}, env=Dictionary, run_id="mine")
+    with helm.load(folder, env=Dictionary) as player:
+        observation = player.reset(seed=0)
+        for steps in range(1, 4):
+            first, again = player.inspect(observation), player.inspect(observation)
+            assert first["attention"].shape[2] >= steps
+            np.testing.assert_array_equal(first["attention"], again["attention"])
+            observation, reward, *_ = player.step(player.act(observation))
+            assert reward == 1.0
+        assert observation["numbers"].shape == (2,)
+        assert player.draw().shape == (4, 5, 3)
+        player.reset()
+        assert (player.draw() == 0).all()
+    bare = helm.load(folder, env=lambda: gymnasium.wrappers.TimeLimit(Dictionary(), 2))
+    assert bare.env.num_envs == 1
+    bare.close()
+
+
+def test_evaluations_while_training_make_environments_of_their_own(recall, in_empty_folder):
+    settings = TINY | {"eval_steps": 32, "eval_episodes": 1}
+    folder = helm.train(settings, env=recall, run_id="mine")
+    assert "eval/return_mean" in (folder / "metrics.csv").read_text()
+    with pytest.raises(UserError, match="evaluations need environments of their own"):
+        helm.train(settings, env=vector_env(recall))
+
+
+def given_mistakes(recall):
+    next_step = vector_env(recall, mode=AutoresetMode.NEXT_STEP)
+    return {
+        "autoreset mode": ({}, {"env": next_step}, "SAME_STEP"),
+        "number": ({"n_envs": 3}, {"env": vector_env(recall)}, "of 2 where 3 are needed"),
+        "an instance": ({}, {"env": recall()}, "neither a vector environment nor a function"),
+        "no environment": ({}, {"env": lambda: 3}, "returns int, not an environment"),
+        "two environments": ({"env": "RandomMaze-v0"}, {"env": recall}, "env is given beside"),
+        "two agents": ({}, {"agent": type("A", (), {})}, "model is given beside an object"),
+        "a wrong value": ({"n_envs": "many"}, {}, 'settings: n_envs: "many" is not a whole'),
+        "an unknown key": ({"learnin_rate": 1}, {}, "Did you mean 'learning_rate'?"),
+        "an unread key": ({"topk": 2}, {}, "settings: topk is read by SHELM, and this is LSTM"),
+        "a run id": ({}, {"run_id": "../x"}, "a run id is one folder name"),
+        "no source": ({}, {"init_from": "nowhere"}, "no such file or folder"),
+    }
+
+
+def test_a_mistake_is_a_users_error_of_one_line_and_nothing_is_written(recall, in_empty_folder):
+    for settings, options, reason in given_mistakes(recall).values():
+        with pytest.raises(UserError) as caught:
+            helm.train(TINY | settings, **options)
+        assert reason in str(caught.value)
+        assert len(caught.value.lines) == 1
+    for function in (helm.load, helm.resume):
+        with pytest.raises(UserError):
+            function("nowhere")
+    assert list(in_empty_folder.iterdir()) == []
+
+
+def test_a_class_that_is_typed_in_has_no_file_to_be_found_in(monkeypatch, in_empty_folder):
+    agent = type("Mine", (), {"__module__": "__main__"})
+    monkeypatch.delattr(sys.modules["__main__"], "__file__")
+    settings = {name: value for name, value in TINY.items() if name != "model"}
+    with pytest.raises(UserError, match="Mine is not in a file"):
+        helm.train(settings, agent=agent)
+
+
+def test_every_example_runs(example, in_empty_folder, monkeypatch, capsys):
+    monkeypatch.setattr(helm, "load_config", tiny(helm.load_config))
+    first = example("train_on_my_env").main(n_steps=32)
+    assert first.parent == Path("experiments/LSTM/RecallColour")
+    second = example("my_memory").main(n_steps=32)
+    assert second.parent == Path("experiments/FirstAgent/TMazePassive-v0")
+    assert json.loads((second / "config.json").read_text())["model"] == "my_memory:FirstAgent"
+    folder = helm.train({"env": "MiniGrid-Empty-5x5-v0", "model": "GPT", "memory_width": 8})
+    assert example("play_a_run").main(str(folder)) >= 0
+    assert Path("episode.gif").stat().st_size > 0
+    assert "looks back" in capsys.readouterr().out
+
+
+def tiny(load_config):
+    """Return a `load_config` that makes every run small."""
+    small = {"n_envs": 2, "n_rollout_steps": 8, "device": "cpu", "media_minutes": None}
+
+    def load(values):
+        return load_config(values={"n_steps": 16} | values | small)
+
+    return load

@@ -1,0 +1,288 @@
+"""Agents of the user's own, by module:Class."""
+
+import json
+import pickle
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import eval as eval_program
+import main as main_program
+import sweep as sweep_program
+from runs.folder import recorded_config
+from settings import all_settings, load_config, read_settings
+from sweeps.grid import make_grid, parse_lists, swept_settings
+from tests.bad_inputs.harness import refused
+from tests.test_resume import command, signal_at
+from tests.user_code import MY_AGENTS, forget_modules_of
+from tools.faults import outcome, same
+from utils import user_modules
+
+NAME = "my_agents:MyAgent"
+TINY = {"memory_width": 8, "n_steps": 64, "echoes": 2}
+
+
+@pytest.fixture
+def folder(in_empty_folder, monkeypatch):
+    """Work in a folder with my_agents.py, as a user who has trained nothing yet."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("XDG_DATA_HOME", str(in_empty_folder.parent / "data"))
+    Path("my_agents.py").write_text(MY_AGENTS)
+    yield in_empty_folder
+    forget_modules_of(in_empty_folder)
+
+
+@pytest.fixture
+def elsewhere(tmp_path_factory, monkeypatch):
+    """Go to another folder in a process that has not imported anything of the user's."""
+
+    def go(folder):
+        monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+        forget_modules_of(folder)
+        sys.path[:] = [path for path in sys.path if path != str(folder)]
+
+    return go
+
+
+def test_it_is_trained_saved_goes_on_and_plays(folder, monkeypatch, capsys):
+    assert main_program.main(command(NAME, "whole", **TINY)) == 0
+    signal_at(monkeypatch, 2, at=20)
+    assert main_program.main(command(NAME, "cut", **TINY)) == 130
+    run = folder / "experiments" / "MyAgent" / "RandomMaze-v0" / "cut"
+    assert main_program.main(["--resume", str(run)]) == 0
+    assert same(outcome(run), outcome(run.with_name("whole")))
+    assert recorded_config(run).echoes == 2
+    capsys.readouterr()
+    assert eval_program.main(["--ckpt-path", str(run), "--n-episodes", "1"]) == 0
+    assert f"reading model={NAME} in {folder}" in capsys.readouterr().out
+    assert len(list(Path("episodes/RandomMaze-v0/MyAgent").iterdir())) == 1
+
+
+def test_it_is_found_again_from_another_folder_and_a_change_of_it_is_said(folder, elsewhere):
+    assert main_program.main(command(NAME, "run", **TINY)) == 0
+    run = folder / "experiments" / "MyAgent" / "RandomMaze-v0" / "run"
+    facts = json.loads((run / "run.json").read_text())["user_modules"]["my_agents"]
+    assert facts["folder"] == str(folder)
+    elsewhere(folder)
+    assert eval_program.main(["--ckpt-path", str(run), "--n-episodes", "1"]) == 0
+    assert user_modules.sha256_of("my_agents") == facts["sha256"]
+    (folder / "my_agents.py").write_text(MY_AGENTS + "\n")
+    assert user_modules.sha256_of("my_agents") != facts["sha256"]
+
+
+def test_code_that_a_received_run_names_is_not_run(folder, elsewhere, monkeypatch, capsys):
+    assert main_program.main(command(NAME, "run", **TINY)) == 0
+    run = folder / "experiments" / "MyAgent" / "RandomMaze-v0" / "run"
+    elsewhere(folder)
+    monkeypatch.setenv("XDG_DATA_HOME", str(Path.cwd() / "of_somebody_else"))
+    for place in (folder, Path.cwd()):
+        (place / "my_agents.py").write_text("raise AssertionError('code was run')")
+    capsys.readouterr()
+    (line,) = refused(capsys, "eval", ["--ckpt-path", str(run)])
+    assert f"'my_agents' in {folder} is code that a stored run names" in line
+    (line,) = refused(capsys, "main", ["--resume", str(run)])
+    assert "name the folder in PYTHONPATH" in line
+
+
+def test_a_folder_without_init_file_is_no_way_around_that(folder, elsewhere, capsys):
+    assert main_program.main(command(NAME, "run", **TINY)) == 0
+    run = folder / "experiments" / "MyAgent" / "RandomMaze-v0" / "run"
+    elsewhere(folder)
+    shutil.copytree(run, "received/run")
+    Path("received/evil.py").write_text("raise AssertionError('code was run')")
+    settings = json.loads(Path("received/run/config.json").read_text())
+    settings["model"] = "received.evil:Agent"
+    Path("received/run/config.json").write_text(json.dumps(settings))
+    sys.path.insert(0, str(Path.cwd()))
+    (line,) = refused(capsys, "main", ["--resume", "received/run"])
+    assert "is code that a stored run names" in line
+
+
+def test_a_run_whose_agent_is_gone_gets_one_line(folder, elsewhere, capsys):
+    assert main_program.main(command(NAME, "run", **TINY)) == 0
+    run = folder / "experiments" / "MyAgent" / "RandomMaze-v0" / "run"
+    elsewhere(folder)
+    (folder / "my_agents.py").unlink()
+    (line,) = refused(capsys, "eval", ["--ckpt-path", str(run)])
+    assert f"no module 'my_agents' where Python looks, and it was in {folder}" in line
+
+
+def test_its_settings_are_known_where_it_is_chosen_and_nowhere_else(folder, capsys):
+    config = load_config(overrides=[f"model={NAME}", "echoes=4"])
+    assert config.echoes == 4
+    assert {"echoes", "memory_width"} <= read_settings(config)
+    assert "echoes" not in all_settings()
+    assert not hasattr(load_config(overrides=["model=LSTM"]), "echoes")
+    assert pickle.loads(pickle.dumps(config)) == config
+    Path("mine.json").write_text(json.dumps({"model": NAME, "echoes": 5}))
+    assert load_config("mine.json").echoes == 5
+    assert main_program.main(["--config", "mine.json", "--print-config"]) == 0
+    assert json.loads(capsys.readouterr().out)["echoes"] == 5
+    mistakes = {"echoes=10": "out of range (1 to 9)", "topk=2": "is read by SHELM"}
+    for settings, reason in mistakes.items():
+        (line,) = refused(capsys, "main", ["--config", "mine.json", "--var", settings])
+        assert reason in line
+    (line,) = refused(capsys, "main", ["--config", "mine.json", "--var", "model=LSTM"])
+    assert "unknown key 'echoes'" in line
+
+
+@pytest.mark.parametrize("chosen", [[], [f"--var=model={NAME}"]])
+def test_help_lists_its_settings_when_it_is_named(chosen, folder, capsys):
+    with pytest.raises(SystemExit):
+        main_program.main(["--help", *chosen])
+    listed = f"\nEcho (read by {NAME}):\n  echoes (a whole number, default 3)"
+    assert (listed in capsys.readouterr().out) == bool(chosen)
+
+
+def test_it_stands_in_a_sweep_beside_others(folder):
+    lists = parse_lists([f"model={NAME}", "echoes=1,2"])
+    runs = make_grid([], lists) + make_grid([], {"model": ["LSTM"]})
+    assert [str(run.folder.parts[1]) for run in runs] == ["MyAgent", "MyAgent", "LSTM"]
+    assert swept_settings(runs) == ["echoes"]
+    Path("mine.json").write_text(json.dumps({"model": NAME}))
+    assert parse_lists(["echoes=1,2"], [Path("mine.json")]) == {"echoes": ["1", "2"]}
+    dry = ["--var", f"model={NAME},LSTM", "--seeds", "1", "--output", "x.png", "--dry-run"]
+    assert sweep_program.main(dry) == 0
+
+
+@pytest.mark.parametrize("algorithm", ["DQN", "SAC"])
+def test_its_memory_learns_from_replay_too(algorithm, folder):
+    more = {"env": "TMazePassive-v0", "length": 3, "n_envs": 1, "batch_size": 2}
+    more |= {"n_steps": 40, "warmup_episodes": 2, "head_width": 8, "memory_width": 8}
+    settings = {"model": NAME, "algorithm": algorithm, "device": "cpu", "media_minutes": "null"}
+    words = [f"--var={name}={value}" for name, value in (settings | more).items()]
+    assert main_program.main([*words, "--run-id=run"]) == 0
+    assert Path("experiments/MyAgent/TMazePassive-v0/run/ckpt_best.pt").is_file()
+
+
+MORE = (
+    MY_AGENTS
+    + """
+class NoAgent:
+    pass
+
+
+class Unfinished(ActorCriticAgent):
+    pass
+
+
+class NoMemory(MemoryAgent):
+    pass
+
+
+class Undecorated(Part):
+    loud: int = setting("how loud", low=1, high=9, default=3)
+
+
+@dataclass(frozen=True)
+class Plain(Part):
+    loud: int = 3
+
+
+@dataclass(frozen=True)
+class NoDefault(Part):
+    loud: int = setting("how loud", low=1, high=9)
+
+
+@dataclass(frozen=True)
+class BadDefault(Part):
+    loud: int = setting("how loud", low=1, high=9, default=10)
+
+
+@dataclass(frozen=True)
+class Otherwise(Part):
+    gamma: float = setting("discount", low=0, high=2)
+
+
+@dataclass(frozen=True)
+class NoJson(Part):
+    loud: bytes = setting("how loud", default=b"")
+
+
+class ReadsList(CnnAgent):
+    reads = [NoDefault]
+
+
+class ReadsUndecorated(CnnAgent):
+    reads = (Undecorated,)
+
+
+class ReadsPlain(CnnAgent):
+    reads = (Plain,)
+
+
+class ReadsNoDefault(CnnAgent):
+    reads = (NoDefault,)
+
+
+class ReadsBadDefault(CnnAgent):
+    reads = (BadDefault,)
+
+
+class ReadsOtherwise(CnnAgent):
+    reads = (Otherwise,)
+
+
+class ReadsNoJson(CnnAgent):
+    reads = (NoJson,)
+
+
+class ByItself(ActorCriticAgent):
+    def initial_memory(self, n_envs): ...
+
+    def act(self, percept, memory, deterministic=False): ...
+
+    def peek_values(self, percept, memory): ...
+
+    def evaluate(self, batch): ...
+"""
+)
+FILES = {
+    "my_agents.py": MORE,
+    "raises.py": "\n1 / 0\n",
+    "syntax.py": "def f(:\n",
+    "lacks.py": "import nowhere_to_be_found\n",
+    "leaves.py": "raise SystemExit(3)\n",
+}
+MISTAKES = {
+    "nowhere:A": "there is no module 'nowhere'",
+    "my_agents.deeper:A": "there is no module 'my_agents.deeper'",
+    "raises:A": "importing raises raised ZeroDivisionError: division by zero (",
+    "syntax:A": "importing syntax raised SyntaxError: invalid syntax (",
+    "lacks:A": "raised ModuleNotFoundError: No module named 'nowhere_to_be_found' (",
+    "leaves:A": "importing leaves raised SystemExit: 3 (",
+    "my_agents:MyAgnt": "there is no such class. Did you mean 'MyAgent'?",
+    "my_agents:NoAgent": "is no agent. Derive it from models.agent.ActorCriticAgent",
+    "my_agents:setting": "is no agent",
+    "my_agents:Unfinished": "it lacks act, evaluate, initial_memory, peek_values",
+    "my_agents:NoMemory": "it lacks memory_class",
+    "my_agents:ReadsList": "`reads` must be a tuple",
+    "my_agents:ReadsUndecorated": "`reads` must be a tuple",
+    "my_agents:ReadsPlain": "`reads` must be a tuple",
+    "my_agents:ReadsNoDefault": "its setting 'loud' has no default",
+    "my_agents:ReadsBadDefault": "loud: 10 is out of range (1 to 9)",
+    "my_agents:ReadsOtherwise": "setting 'gamma' is declared by trainers.ppo.PpoSettings and",
+    "my_agents:ReadsNoJson": "its setting 'loud' must be an int",
+    ":A": "':A' is not of the form module:Class",
+    "my_agents:": "is not of the form module:Class",
+    "my_agents:A:B": "is not of the form module:Class",
+    "../my_agents:A": "is not of the form module:Class",
+    f"{'x' * 5000}:A b": "is not of the form module:Class",
+    "models.helm:Helm": "is called HELM. Choose model=HELM",
+    "os:path": "is no agent",
+}
+
+
+def test_a_mistake_in_an_agent_gets_one_line(folder, capsys):
+    for name, content in FILES.items():
+        Path(name).write_text(content)
+    found = {name: refused(capsys, "main", [f"--var=model={name}"])[0] for name in MISTAKES}
+    assert [name for name, line in found.items() if MISTAKES[name] not in line] == []
+    assert all(line.startswith(("model: ", "default: ")) for line in found.values())
+    replay = ["--var=model=my_agents:ByItself", "--var=algorithm=DQN"]
+    assert "has no memory_class, which DQN puts" in refused(capsys, "main", replay)[0]
+    (line,) = refused(capsys, "sweep", ["--var=model=my_agents:NoAgent", "--seeds=1"])
+    assert "is no agent" in line

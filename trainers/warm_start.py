@@ -1,0 +1,83 @@
+"""A new run whose agent begins with the parameters of an earlier one.
+
+Optimiser, counts, schedules and replay begin anew; target networks are made as copies of the agent
+and so begin with the same parameters.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from models.agent import Agent
+from trainers.checkpoint import checksum, find_checkpoint, load_checkpoint, restore_agent
+from utils.errors import UserError
+
+OPTION = "--init-from"
+
+
+class WarmStart(NamedTuple):
+    """The checkpoint that a run begins with, as run.json names it.
+
+    Attributes:
+        checkpoint: The file.
+        sha256: Its checksum.
+        env_steps: Environment steps behind it.
+    """
+
+    checkpoint: str
+    sha256: str
+    env_steps: int
+
+    @classmethod
+    def named(cls, path: Path) -> "WarmStart":
+        """Return the checkpoint that a user means by a run folder or a file.
+
+        Raises:
+            UserError: there is none, or it is damaged.
+        """
+        file = find_checkpoint(path, OPTION)
+        return cls(str(file.resolve()), checksum(file), load_checkpoint(file)["env_steps"])
+
+    @classmethod
+    def recorded(cls, facts: Mapping[str, Any]) -> "WarmStart":
+        """Return what run.json says."""
+        checkpoint, sha256, env_steps = (facts.get(name) for name in cls._fields)
+        return cls(str(checkpoint), str(sha256), int(env_steps or 0))
+
+    def give(self, agent: Agent) -> None:
+        """Fill a new agent with what the checkpoint holds of one.
+
+        Raises:
+            UserError: the file is no longer the same, or its agent does not fit: a parameter is
+                missing or has another shape, or a pretrained part is another.
+        """
+        path, source = Path(self.checkpoint), f"{OPTION} {self.checkpoint}"
+        state = load_checkpoint(find_checkpoint(path, OPTION))
+        if checksum(path) != self.sha256:
+            raise UserError(f"{source}: no longer what the run began with. Begin another run")
+        misfit = _misfit(state["agent"], agent.state_dict())
+        try:
+            restore_agent(agent, state, source)
+        except UserError as error:
+            if misfit is None:
+                raise
+            raise UserError(f"{source}: {misfit}. Name a run of such an agent") from error
+
+
+def _misfit(saved: Any, here: Mapping[str, Any]) -> str | None:
+    """Return the first parameter in which a saved agent is not built like another."""
+    theirs, ours = _shapes(saved), _shapes(here)
+    for name in [*ours, *theirs]:
+        there, own = (shapes.get(name, "is missing") for shapes in (theirs, ours))
+        if there != own:
+            return f"parameter '{name}' {there} there and {own} in this run"
+    return None
+
+
+def _shapes(state: Any) -> dict[str, str]:
+    """Return by name which shape every tensor of an agent has, in words."""
+    values = state.items() if isinstance(state, dict) else ()
+    tensors = {str(name): each for name, each in values if isinstance(each, Tensor)}
+    return {name: f"has shape {tuple(each.shape)}" for name, each in tensors.items()}
