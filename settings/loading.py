@@ -87,18 +87,27 @@ def config_from_dict(values: Any, source: str) -> Config:
     return composed(found)
 
 
-def with_env_settings(config: Config, overrides: Iterable[str]) -> Config:
+def with_env_settings(
+    config: Config, overrides: Iterable[str], places: Collection[str] = ()
+) -> Config:
     """Return stored settings changed by KEY=VALUE texts, which only the environment may read.
+
+    Args:
+        config: The settings.
+        overrides: The texts.
+        places: Names of settings that may be changed as well: where pretrained parts lie.
 
     Raises:
         UserError: one line for everything else.
     """
     problems: list[str] = []
-    given, own = _given_by_texts(overrides, problems), settings_of_env(config)
+    own = settings_of_env(config).union(places)
+    given = _given_by_texts(overrides, problems)
     others = [each for each in given if each.name in all_settings() and each.name not in own]
-    allowed = f"change {', '.join(sorted(own))}" if own else f"{config.env} has none"
+    allowed = f"change {', '.join(sorted(own))}" if own else f"{config.env} has no such setting"
     problems += [
-        f"{each.source}: {each.name} is no setting that the environment alone reads; {allowed}"
+        f"{each.source}: {each.name} is neither read by the environment alone nor the place of a "
+        f"pretrained part; {allowed}"
         for each in others
     ]
     changes = _good([each for each in given if each not in others], problems)

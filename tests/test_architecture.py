@@ -17,10 +17,12 @@ MAY_IMPORT = {
     "plots": {"runs", "settings", "utils"},
     "analysis": {"plots", "trainers", "models", "envs", "runs", "settings", "utils"},
     "report": {"analysis", "plots", "trainers", "models", "runs", "settings", "utils"},
+    "sharing": {"plots", "trainers", "runs", "settings", "utils"},
     "main": {"report", "trainers", "rewards", "models", "envs", "runs", "settings", "utils"},
-    "eval": {"report", "trainers", "models", "envs", "runs", "settings", "utils"},
+    "eval": {"sharing", "report", "trainers", "models", "envs", "runs", "settings", "utils"},
     "prepare_embeddings": {"models", "envs", "settings", "utils"},
     "plot": {"plots", "runs", "utils"},
+    "publish": {"eval", "sharing", "trainers", "runs", "utils"},
     "sweep": {"sweeps", "plot", "trainers", "models", "envs", "runs", "settings", "utils"},
     "sweeps": {"runs", "settings", "utils"},
 }
