@@ -6,7 +6,7 @@ once, one line each, before anything heavy is loaded.
 
 import dataclasses
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,9 +50,22 @@ def load_config(
         UserError: one line for every unknown key, wrong type, value out of range, setting that
             nothing reads, or contradiction.
     """
+    from_file = [] if file is None else given_by_file(Path(file))
+    return load_given(from_file, overrides, default_file)
+
+
+def load_given(
+    from_file: Sequence[Given],
+    overrides: Iterable[str] = (),
+    default_file: Path = DEFAULT_FILE,
+) -> Config:
+    """Return settings as `load_config` does, given what stands in the file.
+
+    Raises:
+        UserError: as `load_config`.
+    """
     problems: list[str] = []
-    defaults = _given_by_file(default_file)
-    from_file = _given_by_file(file)
+    defaults = given_by_file(default_file)
     from_texts = _given_by_texts(overrides, problems)
     declared = [Given("", name, value) for name, value in _declared_defaults().items()]
     values = _good([*declared, *defaults, *from_file, *from_texts], problems)
@@ -142,18 +155,16 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return values
 
 
+def given_by_file(path: Path) -> list[Given]:
+    """Return what stands in a settings file, not yet checked."""
+    return [Given(str(path), name, value) for name, value in read_json_object(path).items()]
+
+
 def _declared_defaults() -> dict[str, Any]:
     """Return the defaults that stand beside the code."""
     return {
         name: each.metadata["default"] for name, each in all_settings().items() if each.has_default
     }
-
-
-def _given_by_file(path: str | Path | None) -> list[Given]:
-    if path is None:
-        return []
-    values = read_json_object(Path(path))
-    return [Given(str(path), name, value) for name, value in values.items()]
 
 
 def _given_by_texts(overrides: Iterable[str], problems: list[str]) -> list[Given]:
