@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "plot": {"plots", "runs", "utils"},
     "publish": {"eval", "sharing", "trainers", "runs", "utils"},
     "sweep": {"sweeps", "plot", "trainers", "models", "envs", "runs", "settings", "utils"},
-    "sweeps": {"runs", "settings", "utils"},
+    "sweeps": {"plots", "runs", "settings", "utils"},
 }
 OURS = {*MAY_IMPORT, "benchmarks", "tests", "tools"}
 WRAPPED = {
@@ -35,6 +35,7 @@ WRAPPED = {
     "open_clip": "models/clip_encoder.py",
     "wandb": "runs/loggers.py",
     "ray": "sweeps/cluster.py",
+    "optuna": "sweeps/study.py",
 }
 
 
