@@ -53,7 +53,8 @@ def draw(
     n_rows = math.ceil(len(names) / n_columns)
     with style():
         figure = new_figure(WIDTH, ROW_HEIGHT * (n_rows + 1))
-        above, below = figure.subfigures(2, 1, height_ratios=(1, n_rows))
+        parts = figure.subfigures(2, 1, squeeze=False, height_ratios=(1, n_rows))
+        above, below = parts[:, 0]
         left, right = above.subplots(1, 2, width_ratios=(1.6, 1))
         _draw_history(left, points, metric)
         _draw_importances(right, importances, names)
@@ -75,7 +76,8 @@ def _draw_history(axes: "Axes", points: Sequence[Point], metric: str) -> None:
     done = [point for point in points if not point.is_pruned]
     best = np.maximum.accumulate([point.score for point in done])
     numbers = [point.number for point in done]
-    axes.step(numbers, best, where="post", color=BEST, linewidth=1.6, label="best so far")
+    steps = [*numbers, points[-1].number], [*best, best[-1]]
+    axes.step(*steps, where="post", color=BEST, linewidth=1.6, label="best so far")
     axes.set_title("trials")
     axes.set_xlabel("trial")
     axes.set_ylabel(metric)
@@ -102,6 +104,8 @@ def _draw_importances(axes: "Axes", importances: Mapping[str, float], names: Seq
 
 def _draw_setting(axes: "Axes", points: Sequence[Point], name: str, is_log: bool) -> None:
     """Draw scores by the value of one setting."""
+    from matplotlib.ticker import MaxNLocator
+
     values = [point.values[name] for point in points]
     axes.set_title(name)
     axes.grid(axis="y")
@@ -110,6 +114,8 @@ def _draw_setting(axes: "Axes", points: Sequence[Point], name: str, is_log: bool
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter("")
+        elif all(isinstance(value, int) for value in values):
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         _scatter(axes, points, values)
         return
     choices = list(dict.fromkeys(sorted(map(str, values))))
@@ -128,7 +134,6 @@ def _scatter(axes: "Axes", points: Sequence[Point], x: Sequence[float]) -> None:
             if point.is_pruned == is_pruned
         ]
         if places:
-            look = {"facecolor": DONE, "edgecolor": "white"}
-            if is_pruned:
-                look = {"facecolor": "white", "edgecolor": PRUNED}
-            axes.scatter(*np.transpose(places), s=34, linewidth=0.9, label=label, zorder=3, **look)
+            face, edge = ("white", PRUNED) if is_pruned else (DONE, "white")
+            dots = axes.scatter([x for x, _ in places], [y for _, y in places], s=34, label=label)
+            dots.set(facecolor=face, edgecolor=edge, linewidth=0.9, zorder=3)

@@ -12,6 +12,7 @@ from settings.values import shown
 from sweeps.jobs import State
 from sweeps.search import Search, Trial
 from sweeps.space import Range
+from sweeps.study import LEAST_FINISHED
 
 CSV, PICTURE = "trials.csv", "search.png"
 
@@ -45,6 +46,8 @@ def told(search: Search, importances: Mapping[str, float]) -> str:
     if importances:
         rows = [[name, f"{share:.2f}"] for name, share in importances.items()]
         parts.append(aligned([["setting", "importance"], *rows]))
+    else:
+        parts.append(f"importance of settings: not known before {LEAST_FINISHED} trials finish")
     best = search.best()
     if best is None:
         return "\n\n".join([*parts, "no trial has finished with a score"])

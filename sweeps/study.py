@@ -10,6 +10,7 @@ PRUNERS = ("median", "asha", "none")
 STARTUP = 5  # trials that come to their end before any is cut by the median
 WARMUP = 25  # percent of a run before which the median cuts none
 FIRST_RUNG, REDUCTION = 10, 3  # ASHA looks at 10, 30 and 90 percent, and a third goes on
+LEAST_FINISHED = 5  # trials, before it is asked what mattered
 
 
 class Study:
@@ -75,7 +76,8 @@ class Study:
         from optuna.trial import TrialState
 
         finished = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        if len({trial.value for trial in finished}) < 2:
+        scores = [trial.value for trial in finished]
+        if len(scores) < LEAST_FINISHED or len(set(scores)) == 1:
             return {}
         evaluator = importance.FanovaImportanceEvaluator(seed=self._seed)
         found = importance.get_param_importances(self._study, evaluator=evaluator)

@@ -44,24 +44,17 @@ def hub_snapshot(
         HubError: the hub has no such repository or revision, or is out of reach and nothing of it
             has been fetched.
     """
-    import huggingface_hub
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    wanted = {"revision": revision, "allow_patterns": list(names)}
     try:
         _check_reachable()
     except HubError as error:
         try:
-            with _without_bars():
-                folder = huggingface_hub.snapshot_download(
-                    repository, local_files_only=True, **wanted
-                )
+            return _snapshot(repository, revision, names, here=True)
         except LocalEntryNotFoundError:
             raise HubError(f"{error}, and nothing of it has been fetched before") from error
-        return Path(folder)
-    with _told(), _without_bars():
-        folder = huggingface_hub.snapshot_download(repository, force_download=anew, **wanted)
-    return Path(folder)
+    with _told():
+        return _snapshot(repository, revision, names, anew=anew)
 
 
 def check_repository_name(repository: str) -> None:
@@ -125,6 +118,27 @@ def _check_reachable() -> None:
         get_session().head(constants.ENDPOINT, timeout=5)
     except Exception as error:  # whatever a proxy or the client may raise
         raise HubError(f"the hub cannot be reached ({_first_line(error)})") from error
+
+
+def _snapshot(
+    repository: str,
+    revision: str | None,
+    names: Sequence[str],
+    here: bool = False,
+    anew: bool = False,
+) -> Path:
+    """Fetch files of one commit, or find those fetched before, and return their folder."""
+    import huggingface_hub
+
+    with _without_bars():
+        folder = huggingface_hub.snapshot_download(
+            repository,
+            revision=revision,
+            allow_patterns=list(names),
+            local_files_only=here,
+            force_download=anew,
+        )
+    return Path(folder)
 
 
 def _cached(repository: str, names: Sequence[str], revision: str | None) -> Path | None:
