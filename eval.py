@@ -25,8 +25,9 @@ from models.baselines import RandomAgent
 from report.movie import write_movies
 from report.page import EpisodePage
 from runs.folder import write_json
-from runs.named_files import say_named_files
-from settings import MOST_SEED, Config, with_env_settings
+from runs.named_files import OF_AGENTS, say_named_files
+from settings import MOST_SEED, Config, read_settings, with_env_settings
+from sharing.fetched import local_place
 from trainers.checkpoint import checkpoint_config, find_checkpoint, load_checkpoint
 from trainers.evaluation import Episode, Recording, evaluate
 from utils.command_line import Parser, run_program, whole_number
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def play(argv: Sequence[str] | None) -> None:
     """Restore the agent, play the episodes, print them and write them beside the checkpoint."""
     arguments = parse_arguments(argv)
-    path = find_checkpoint(arguments.ckpt_path)
+    path = find_checkpoint(local_place(arguments.ckpt_path))
     check_writable(path.parent, "--ckpt-path")
     checkpoint = load_checkpoint(path)
     config = evaluation_config(checkpoint, path, arguments)
@@ -80,7 +81,8 @@ def evaluation_config(
     """Return the settings of a checkpoint as they are to be played with, names all known."""
     config = checkpoint_config(checkpoint, path)
     check_env_name(config.env)
-    config = with_env_settings(config, arguments.var)
+    places = read_settings(config).intersection(OF_AGENTS)
+    config = with_env_settings(config, arguments.var, places)
     changed = changes(arguments, config)
     say_named_files(config, path, with_agent=not arguments.random, changed=changed)
     agent = agent_class(config.model)
@@ -187,7 +189,12 @@ def build(config: Config, env: VectorEnv, checkpoint: dict | None, path: Path) -
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = Parser(prog="eval.py", description=__doc__)
-    parser.add_argument("--ckpt-path", metavar="FOLDER_OR_FILE", type=Path, required=True)
+    parser.add_argument(
+        "--ckpt-path",
+        metavar="PLACE",
+        required=True,
+        help="a run's folder, a checkpoint, or hub:OWNER/NAME[@REVISION] for a published one",
+    )
     parser.add_argument(
         "--n-episodes", metavar="N", type=whole_number(1, MOST_EPISODES), default=10
     )
@@ -205,7 +212,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="play with another setting of the environment, such as length=100; repeatable",
+        help="play with another setting of the environment, such as length=100, or with a "
+        "pretrained part from another place; repeatable",
     )
     parser.add_argument(
         "--report", action="store_true", help="write a page that shows every step of the episodes"

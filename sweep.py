@@ -1,8 +1,11 @@
-"""Train a grid of runs side by side with Ray, on this machine or on a cluster.
+"""Train a grid of runs side by side with Ray, on this machine or on a cluster; or search settings.
 
 Every combination of a settings file, a value of each list and a seed becomes an ordinary run
 folder. A run that fails or is killed goes on from its checkpoint, a number of times; the same
 command typed again does only what is missing.
+
+With --search N settings are drawn from ranges instead, by what has done well so far: in place of
+a value stands {"low": 1e-5, "high": 1e-3, "log": true} or {"choices": ["LSTM", "GPT"]}.
 """
 
 import utils.starting  # noqa: F401
@@ -15,20 +18,34 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import plot
 from envs import check_env_name
 from models import agent_class
-from runs.folder import EXPERIMENTS, write_json
+from runs.folder import EXPERIMENTS, SETTINGS, locked, write_json
+from runs.loggers import RETURN
 from settings import Config
 from sweeps.cluster import check_address, ray_pool
 from sweeps.display import display, print_table, summary
 from sweeps.estimates import Estimates
-from sweeps.grid import PAPER_SEEDS, Run, check_runs, make_grid, parse_lists, swept_settings
-from sweeps.jobs import DESK, Job, State, carry_out
+from sweeps.grid import (
+    MOST_RUNS,
+    PAPER_SEEDS,
+    Run,
+    check_runs,
+    make_grid,
+    parse_lists,
+    swept_settings,
+)
+from sweeps.jobs import DESK, Grid, Job, State, Work, carry_out
 from sweeps.progress import duration, shared_out
+from sweeps.search import Plan, Search, check_search, write_description
+from sweeps.search_results import told, write_results
+from sweeps.space import Space, described, read_space
+from sweeps.study import PRUNERS, SAMPLERS
 from sweeps.worker import Order
 from trainers.checkpoint import CheckpointSettings
 from trainers.interruption import Interruption
@@ -49,19 +66,57 @@ def main(argv: Sequence[str] | None = None) -> int:
 def sweep(argv: Sequence[str] | None) -> None:
     """Check the whole grid, do what is missing of it, show what came out."""
     arguments = parse_arguments(argv)
+    if arguments.search:
+        search(arguments, argv)
+        return
     jobs = [Job(run) for run in planned_runs(arguments)]
-    estimates = Estimates(job.run for job in jobs)
+    estimates = Estimates()
     if arguments.dry_run:
         print_table(jobs, estimates)
         print(cost(jobs, estimates, arguments))
         return
-    stopped_by = train(jobs, estimates, arguments)
+    complete = all(job.state is State.DONE for job in jobs)
+    stopped_by = None if complete else train(Grid(jobs), estimates, arguments)
     print_table(jobs, estimates)
     print(summary(jobs, estimates))
-    if any(job.state is State.STOPPED for job in jobs) and stopped_by is not None:
+    if any(job.state is State.STOPPED for job in jobs):
+        raise_interrupted(stopped_by, argv)
+    draw([job for job in jobs if job.state is State.DONE], arguments.output)
+    raise_failed(jobs)
+
+
+def search(arguments: argparse.Namespace, argv: Sequence[str] | None) -> None:
+    """Check the space, try what is missing of the trials, show what came out."""
+    space, plan = planned_search(arguments)
+    estimates = Estimates()
+    if arguments.dry_run:
+        print("\n".join(described(space.dimensions)))
+        print(search_cost(Search(plan, space, checked_with(arguments)), estimates, arguments))
+        return
+    write_description(plan, space)
+    with locked(plan.folder):
+        work = Search(plan, space, checked_with(arguments))
+        stopped_by = None if work.is_over else train(work, estimates, arguments)
+        importances = work.study.importances()
+        files = write_results(work, importances)
+    print(told(work, importances))
+    print(f"written to {', '.join(map(str, files))}")
+    if stopped_by is not None and not work.is_over:
+        raise_interrupted(stopped_by, argv)
+    if work.best() is not None:
+        print(f"train it: {shlex.join(typed('main.py'))} --config {plan.folder / SETTINGS}")
+    raise_failed([job for job in work.jobs if not job.is_cut])
+
+
+def raise_interrupted(stopped_by: signal.Signals | None, argv: Sequence[str] | None) -> None:
+    """Raise Interrupted with what to type to go on, where a signal has ended a sweep."""
+    if stopped_by is not None:
         again = shlex.join([*typed("sweep.py"), *(argv or ())])
         raise Interrupted(f"interrupted. Go on with: {again}", stopped_by)
-    draw([job for job in jobs if job.state is State.DONE], arguments.output)
+
+
+def raise_failed(jobs: Sequence[Job]) -> None:
+    """Raise RunError with a line for each run that is not complete."""
     failed = [job for job in jobs if job.state is not State.DONE]
     if failed:
         raise RunError("\n".join(f"{job.run.folder}: {job.note}. See {job.log}" for job in failed))
@@ -93,15 +148,50 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         default=3,
         help="how often a run that fails is tried again (3)",
     )
-    add("--output", metavar="FILE", type=Path, default=Path("curves.png"), help="(curves.png)")
+    add("--output", metavar="FILE", type=Path, help="(curves.png)")
     add("--dry-run", action="store_true", help="show the grid and what it costs, begin nothing")
+    add_search_options(parser)
     arguments = parser.parse_args(argv)
+    check_options(parser, arguments)
+    if arguments.search:
+        return arguments
     arguments.lists = parse_lists(arguments.var, arguments.config)
     if arguments.seeds:
         if "seed" in arguments.lists:
             parser.error("--seeds and --var seed=... both name the seeds, give one of them")
         arguments.lists["seed"] = [str(seed) for seed in arguments.seeds]
     return arguments
+
+
+def add_search_options(parser: Parser) -> None:
+    """Add what only a search has."""
+    of_search = parser.add_argument_group("search").add_argument
+    number = whole_number(1, MOST_RUNS)
+    of_search("--search", metavar="N", type=number, help="trials, with those of earlier calls")
+    of_search("--sampler", choices=SAMPLERS, help="who draws the values (tpe)")
+    of_search("--pruner", choices=PRUNERS, help="who ends runs early (median)")
+    of_search("--metric", metavar="NAME", help=f"column of metrics.csv to become high ({RETURN})")
+    of_search("--seed", metavar="N", help="of runs and of what is drawn: --var seed=N")
+
+
+def check_options(parser: Parser, arguments: argparse.Namespace) -> None:
+    """Refuse options of a search in a grid, and the other way round; fill in the defaults."""
+    defaults = {"sampler": "tpe", "pruner": "median", "metric": RETURN, "seed": None}
+    if arguments.search:
+        for name in ("seeds", "output"):
+            if getattr(arguments, name) is not None:
+                parser.error(f"--{name} is for a grid, and --search makes none")
+        if len(arguments.config) > 1:
+            parser.error("--config: a search has one settings file")
+        if arguments.seed is not None:
+            arguments.var = [*arguments.var, f"seed={arguments.seed}"]
+    else:
+        for name in defaults:
+            if getattr(arguments, name) is not None:
+                parser.error(f"--{name} is for --search N; a grid's seeds are --seeds N")
+    for name, default in {**defaults, "output": Path("curves.png")}.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, default)
 
 
 def seeds(text: str) -> tuple[int, ...]:
@@ -128,13 +218,41 @@ def planned_runs(arguments: argparse.Namespace) -> list[Run]:
     """Return the whole grid, or raise UserError with a line for each thing that is wrong."""
     runs = make_grid(arguments.config, arguments.lists, arguments.name)
     raise_all(
-        lambda: check_runs(runs, lambda config: check(config, arguments.gpus)),
+        lambda: check_runs(runs, checked_with(arguments)),
         lambda: check_room(arguments),
         lambda: check_address(arguments.address),
         lambda: plot.check_picture(arguments.output),
         lambda: check_writable(EXPERIMENTS, "run folders:"),
     )
     return runs
+
+
+def planned_search(arguments: argparse.Namespace) -> tuple[Space, Plan]:
+    """Return what is searched and how, or raise UserError with a line for what is wrong."""
+    space = read_space(next(iter(arguments.config), None), arguments.var)
+    corners = space.corners()
+    plan = Plan(
+        arguments.name or "search",
+        arguments.search,
+        arguments.sampler,
+        arguments.pruner,
+        arguments.metric,
+        corners[0].seed,
+    )
+    raise_all(
+        *(partial(check, corner, arguments.gpus) for corner in corners),
+        lambda: check_search(plan, space),
+        lambda: check_room(arguments),
+        lambda: check_address(arguments.address),
+        lambda: check_writable(EXPERIMENTS, "run folders:"),
+        lambda: check_writable(plan.folder, "search:"),
+    )
+    return space, plan
+
+
+def checked_with(arguments: argparse.Namespace) -> Callable[[Config], None]:
+    """Return what checks settings for a sweep with these arguments."""
+    return lambda config: check(config, arguments.gpus)
 
 
 def check(config: Config, n_gpus: float) -> None:
@@ -188,30 +306,31 @@ def cost(jobs: Sequence[Job], estimates: Estimates, arguments: argparse.Namespac
     return f"{line}, {duration(shared_out(seconds, places))} with {places} at a time here"
 
 
-def train(
-    jobs: Sequence[Job], estimates: Estimates, arguments: argparse.Namespace
-) -> signal.Signals | None:
+def search_cost(work: Search, estimates: Estimates, arguments: argparse.Namespace) -> str:
+    """Return what is still to be done of a search, were no run ended early."""
+    to_come = max(arguments.search - len(work.trials), 0)
+    corner = Job(Run(work.space.corners()[0], f"{work.plan.name}_trial"))
+    return cost([*work.jobs, *[corner] * to_come], estimates, arguments)
+
+
+def train(work: Work, estimates: Estimates, arguments: argparse.Namespace) -> signal.Signals | None:
     """Do what is missing; return the signal that ended it early, if one did."""
-    if all(job.state is State.DONE for job in jobs):
-        return None
     stop = stop_file()
     with (
         ray_pool(arguments.address, arguments.cpus, arguments.gpus) as pool,
         Interruption("ending the runs, they save first") as interruption,  # after Ray's handlers
         display(estimates) as shown,
     ):
-        for job in jobs:
-            write_settings(job)
         stop.unlink(missing_ok=True)
-        for _ in carry_out(
-            jobs,
+        for jobs in carry_out(
+            work,
             pool,
-            lambda job: order(job, arguments),
+            lambda job: prepared(job, arguments),
             arguments.retries,
             lambda: interruption.stop is not None,
             stop.touch,
         ):
-            shown.show(jobs)
+            shown.show(jobs, work.n_to_come)
     stop.unlink(missing_ok=True)
     return interruption.stop
 
@@ -221,21 +340,18 @@ def stop_file() -> Path:
     return DESK / f"stop-{socket.gethostname()}-{os.getpid()}"
 
 
-def write_settings(job: Job) -> None:
-    """Write all settings of a run where main.py will read them, whatever happens to the files."""
+def prepared(job: Job, arguments: argparse.Namespace) -> Order:
+    """Return what a worker is to do for a run, having written all its settings for main.py."""
     job.settings.parent.mkdir(parents=True, exist_ok=True)
     write_json(job.settings, dataclasses.asdict(job.run.config))
-
-
-def order(job: Job, arguments: argparse.Namespace) -> Order:
-    """Return what a worker is to do for a run."""
+    job.stop.unlink(missing_ok=True)
     return Order(
         workplace=Path.cwd(),
         program=PROGRAM,
         folder=job.run.folder,
         settings=job.settings,
         log=job.log,
-        stop=stop_file(),
+        stops=(stop_file(), job.stop),
         n_threads=arguments.cpus,
         on_gpu=arguments.gpus > 0,
     )

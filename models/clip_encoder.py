@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.hub import HubError, hub_file
 from models.image_to_language import BLOCK_SIZE
 from models.script_archive import archived_tensors, is_script_archive
 from models.shared_weights import once_a_machine
 from settings import Config, setting
 from utils.errors import UserError, suggestion
+from utils.hub import HubError, hub_file
 
 DATA_FOLDER = Path("data")
 NOT_WEIGHTS = ("input_resolution", "context_length", "vocab_size", "attn_mask")

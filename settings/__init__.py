@@ -5,11 +5,14 @@ from settings.declaration import Part, setting
 from settings.help import describe_settings
 from settings.loading import (
     DEFAULT_FILE,
+    Given,
     chosen_agent,
     completed,
     config_from_dict,
     file_settings,
+    given_by_file,
     load_config,
+    load_given,
     read_json_object,
     with_env_settings,
 )
@@ -19,6 +22,7 @@ __all__ = [
     "DEFAULT_FILE",
     "MOST_SEED",
     "Config",
+    "Given",
     "Part",
     "all_settings",
     "chosen_agent",
@@ -27,7 +31,9 @@ __all__ = [
     "config_from_dict",
     "describe_settings",
     "file_settings",
+    "given_by_file",
     "load_config",
+    "load_given",
     "read_json_object",
     "read_settings",
     "setting",

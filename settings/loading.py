@@ -8,7 +8,7 @@ import dataclasses
 import json
 import logging
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,27 +66,35 @@ def load_config(
         UserError: one line for every unknown key, wrong type, value out of range, setting that
             nothing reads, or contradiction.
     """
+    from_file = [] if file is None else given_by_file(Path(file))
+    from_python = [Given("settings", name, value) for name, value in values.items()]
+    return load_given(from_file, overrides, default_file, from_python)
+
+
+def load_given(
+    from_file: Sequence[Given],
+    overrides: Iterable[str] = (),
+    default_file: Path = DEFAULT_FILE,
+    from_python: Sequence[Given] = (),
+) -> Config:
+    """Return settings as `load_config` does, given what a file and a Python program say.
+
+    Raises:
+        UserError: as `load_config`.
+    """
     problems: list[str] = []
     overrides = list(overrides)
-    defaults = _given_by_file(default_file)
-    from_file = _given_by_file(file)
-    from_python = [Given("settings", name, value) for name, value in values.items()]
-    chosen = chosen_agent(overrides, values, {each.name: each.value for each in from_file})
-    from_texts = _given_by_texts(overrides, chosen, problems)
+    chosen = chosen_agent(overrides, _values(from_python), _values(from_file))
     declared = [Given("default", name, value) for name, value in _declared_defaults(chosen).items()]
-    given = [*declared, *defaults, *from_file, *from_python, *from_texts]
-    good = _good(given, chosen, problems)
-    named = {each.name for each in (*declared, *defaults, *from_file)}
-    problems += _missing(str(default_file), named, chosen)
-    in_file = {each.name: each.value for each in from_file}
-    # A file that is whole, as a run's is, has what its model does not read.
-    if _missing("", completed(in_file, chosen), chosen):
-        problems += _unread(from_file, good, good | in_file)
-        _say_left_out(from_file, good)
-    problems += _unread([*from_python, *from_texts], good)
+    below = [*declared, *given_by_file(default_file), *from_file]
+    above = [*from_python, *_given_by_texts(overrides, chosen, problems)]
+    values = _good([*below, *above], chosen, problems)
+    problems += _missing(str(default_file), _values(below), chosen)
+    problems += _unread_of_file(from_file, values, chosen)
+    problems += _unread(above, values)
     if problems:
         raise UserError(*problems)
-    config = composed(good)
+    config = composed(values)
     problems = contradictions(config)
     if problems:
         raise UserError(*problems)
@@ -120,19 +128,27 @@ def config_from_dict(values: Any, source: str, code: Path | None = None) -> Conf
     return composed(found)
 
 
-def with_env_settings(config: Config, overrides: Iterable[str]) -> Config:
+def with_env_settings(
+    config: Config, overrides: Iterable[str], places: Collection[str] = ()
+) -> Config:
     """Return stored settings changed by KEY=VALUE texts, which only the environment may read.
+
+    Args:
+        config: The settings.
+        overrides: The texts.
+        places: Names of settings that may be changed as well: where pretrained parts lie.
 
     Raises:
         UserError: one line for everything else.
     """
     problems: list[str] = []
-    chosen, own = dataclasses.asdict(config), settings_of_env(config)
+    chosen, own = dataclasses.asdict(config), settings_of_env(config).union(places)
     given, known = _given_by_texts(overrides, chosen, problems), all_settings(chosen)
     others = [each for each in given if each.name in known and each.name not in own]
-    allowed = f"change {', '.join(sorted(own))}" if own else f"{config.env} has none"
+    allowed = f"change {', '.join(sorted(own))}" if own else f"{config.env} has no such setting"
     problems += [
-        f"{each.source}: {each.name} is no setting that the environment alone reads; {allowed}"
+        f"{each.source}: {each.name} is neither read by the environment alone nor the place of a "
+        f"pretrained part; {allowed}"
         for each in others
     ]
     changes = _good([each for each in given if each not in others], chosen, problems)
@@ -193,17 +209,15 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return values
 
 
+def given_by_file(path: Path) -> list[Given]:
+    """Return what stands in a settings file, not yet checked."""
+    return [Given(str(path), name, value) for name, value in file_settings(path).items()]
+
+
 def _declared_defaults(chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults that stand beside the code."""
     declarations = all_settings(chosen).items()
     return {name: each.metadata["default"] for name, each in declarations if each.has_default}
-
-
-def _given_by_file(path: str | Path | None) -> list[Given]:
-    if path is None:
-        return []
-    values = file_settings(Path(path))
-    return [Given(str(path), name, value) for name, value in values.items()]
 
 
 def _published(path: Path) -> Path:
@@ -267,12 +281,29 @@ def _unread(given: Iterable[Given], *chosen: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _say_left_out(given: Iterable[Given], values: Mapping[str, Any]) -> None:
-    """Say which settings of a file have no effect on the parts that were chosen instead."""
+def _unread_of_file(
+    given: Sequence[Given], values: Mapping[str, Any], chosen: Mapping[str, Any]
+) -> list[str]:
+    """Return a line for every setting of a file that its own parts do not read, nor the chosen.
+
+    A file that is whole, as a run's is, has what its model does not read.
+    """
+    in_file = _values(given)
+    if not _missing("", completed(in_file, chosen), chosen):
+        return []
     read = reading(values).read_by(values)
-    names = [each.name for each in given if each.name in values and each.name not in read]
-    if names:
-        log.warning("%s does not read %s of the file", shortened(values["model"]), ", ".join(names))
+    left_out = [name for name in in_file if name in values and name not in read]
+    unread = _unread(given, values, {**values, **in_file})
+    if left_out and not unread:
+        log.warning(
+            "%s does not read %s of the file", shortened(values["model"]), ", ".join(left_out)
+        )
+    return unread
+
+
+def _values(given: Iterable[Given]) -> dict[str, Any]:
+    """Return what is given by name."""
+    return {each.name: each.value for each in given}
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -30,6 +30,9 @@ class RayPool:
     Args:
         cpus: Cores that a task occupies.
         gpus: GPUs that a task occupies, or a share of one.
+
+    Attributes:
+        n_places: Tasks that there is room for at once.
     """
 
     def __init__(self, cpus: int, gpus: float) -> None:
@@ -39,6 +42,7 @@ class RayPool:
         ray.cloudpickle.register_pickle_by_value(sweeps.worker)
         self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(attempt)
         self._jobs: dict[Any, Job] = {}
+        self.n_places = sum(_places(machine, cpus, gpus) for machine in _machines())
 
     def submit(self, job: Job, order: Order) -> None:
         """Queue an attempt."""
@@ -107,13 +111,24 @@ def ray_pool(address: str | None, cpus: int, gpus: float) -> Iterator[RayPool]:
 
 def _check_room(cpus: int, gpus: float) -> None:
     """Raise UserError unless some machine can hold a task."""
-    import ray
-
-    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if any(m.get("CPU", 0) >= cpus and m.get("GPU", 0) >= gpus for m in machines):
+    machines = _machines()
+    if any(_places(machine, cpus, gpus) for machine in machines):
         return
     found = ", ".join(f"{m.get('CPU', 0):g} cores and {m.get('GPU', 0):g} GPUs" for m in machines)
     raise UserError(f"--cpus {cpus} --gpus {gpus:g}: no machine has that many, there are: {found}")
+
+
+def _machines() -> list[dict[str, float]]:
+    """Return what each machine has."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _places(machine: dict[str, float], cpus: int, gpus: float) -> int:
+    """Return how many tasks a machine holds at once."""
+    places = int(machine.get("CPU", 0) / cpus)
+    return min(places, int(machine.get("GPU", 0) / gpus)) if gpus else places
 
 
 def _ending(task: Any) -> Ending:

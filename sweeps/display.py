@@ -15,8 +15,9 @@ from sweeps.estimates import Estimates
 from sweeps.jobs import Job, State
 from sweeps.progress import duration
 
-ORDER = (State.RUNNING, State.FAILED, State.STOPPED, State.WAITING, State.DONE)
+ORDER = (*(State.RUNNING, State.FAILED, State.STOPPED, State.WAITING), State.PRUNED, State.DONE)
 COLOURS = {State.RUNNING: "cyan", State.FAILED: "red", State.STOPPED: "yellow", State.DONE: "green"}
+OVER = (State.DONE, State.PRUNED)
 SUMMARY_SECONDS = 60.0
 WIDTH_OF_A_FILE = 250
 LINES_BESIDE = 7  # of a table's frame, its heading and the summary
@@ -25,8 +26,8 @@ LINES_BESIDE = 7  # of a table's frame, its heading and the summary
 class Display(Protocol):
     """Shows jobs again and again."""
 
-    def show(self, jobs: Sequence[Job]) -> None:
-        """Show where they stand now."""
+    def show(self, jobs: Sequence[Job], n_to_come: int = 0) -> None:
+        """Show where they stand now, and how many are not among them yet."""
 
 
 class LiveTable:
@@ -35,13 +36,13 @@ class LiveTable:
     def __init__(self, live: Live, estimates: Estimates) -> None:
         self._live, self._estimates = live, estimates
 
-    def show(self, jobs: Sequence[Job]) -> None:
+    def show(self, jobs: Sequence[Job], n_to_come: int = 0) -> None:
         """Draw what fits, the running ones first."""
         room = max(self._live.console.height - LINES_BESIDE, 3)
         ordered = sorted(jobs, key=lambda job: ORDER.index(job.state))
         drawn = table(ordered[:room], self._estimates)
         hidden = f", {len(jobs) - room} more not shown" if len(jobs) > room else ""
-        drawn.caption = summary(jobs, self._estimates) + hidden
+        drawn.caption = summary(jobs, self._estimates, n_to_come) + hidden
         self._live.update(drawn, refresh=True)
 
 
@@ -53,7 +54,7 @@ class Lines:
         self._said: dict[Job, tuple[State, int]] = {}
         self._summed_up = time.monotonic()
 
-    def show(self, jobs: Sequence[Job]) -> None:
+    def show(self, jobs: Sequence[Job], n_to_come: int = 0) -> None:
         """Print what has changed since the last call."""
         for job in jobs:
             now = (job.state, job.n_attempts)
@@ -63,7 +64,7 @@ class Lines:
                 print(_event(job), flush=True)
         if time.monotonic() - self._summed_up >= SUMMARY_SECONDS:
             self._summed_up = time.monotonic()
-            print(summary(jobs, self._estimates), flush=True)
+            print(summary(jobs, self._estimates, n_to_come), flush=True)
 
 
 @contextmanager
@@ -101,19 +102,22 @@ def table(jobs: Iterable[Job], estimates: Estimates) -> Table:
             f"{job.run.config.n_steps:,}",
             "" if job.progress.mean_return is None else f"{job.progress.mean_return:.3f}",
             "" if job.progress.speed is None else f"{job.progress.speed:,.0f}",
-            "" if job.state is State.DONE else duration(estimates.seconds_left(job)),
+            ""
+            if job.state in (State.DONE, State.PRUNED)
+            else duration(estimates.seconds_left(job)),
             str(job.n_attempts or ""),
             Text(job.note),
         )
     return drawn
 
 
-def summary(jobs: Sequence[Job], estimates: Estimates) -> str:
+def summary(jobs: Sequence[Job], estimates: Estimates, n_to_come: int = 0) -> str:
     """Return how many runs stand where, and the time until all are done."""
     counts = Counter(job.state for job in jobs)
     parts = [f"{counts[state]} {state}" for state in reversed(ORDER) if counts[state]]
-    left = duration(estimates.until_all_are_done(jobs, counts[State.RUNNING]))
-    return f"{len(jobs)} runs: {', '.join(parts)}; time left: {left}"
+    parts += [f"{n_to_come} to come"] * (n_to_come > 0)
+    left = duration(estimates.until_all_are_done(jobs, counts[State.RUNNING], n_to_come))
+    return f"{len(jobs) + n_to_come} runs: {', '.join(parts)}; time left: {left}"
 
 
 def _event(job: Job) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runs.folder import default_run_id, folder_of, is_finished, locked, recorded_config
 from settings import (
@@ -44,6 +44,26 @@ class Run:
     def folder(self) -> Path:
         """Where main.py writes it."""
         return folder_of(self.config, self.run_id)
+
+
+class _Cell(NamedTuple):
+    """A place in a grid: the settings there, and what they were put together from."""
+
+    config: Config
+    name: str | None
+    file: Path | None
+    overrides: list[str]
+
+    def run_id(self, more: Iterable[str] = ()) -> str:
+        """Return a folder's name from what tells the run from others of its agent and environment.
+
+        Args:
+            more: Settings whose values stand in it as well.
+        """
+        stem = "" if self.file is None or self.file.stem == GENERAL_NAME else self.file.stem
+        values = [f"{name}={getattr(self.config, name)}" for name in more]
+        parts = [*filter(None, (self.name, stem)), *values, *self.overrides]
+        return default_run_id(parts, self.config.seed).lstrip(".-")
 
 
 def parse_lists(texts: Iterable[str], files: Iterable[Path] = ()) -> dict[str, list[str]]:
@@ -95,7 +115,7 @@ def make_grid(
     n_runs = math.prod(map(len, parts))
     if n_runs > MOST_RUNS:
         raise UserError(f"a grid of {n_runs:,} runs is larger than {MOST_RUNS:,}. Split it")
-    runs: list[Run] = []
+    cells: list[_Cell] = []
     problems: dict[str, None] = {}  # what is wrong with one run is wrong with many
     for seed, file, *overrides in itertools.product(*parts):
         try:
@@ -103,9 +123,10 @@ def make_grid(
         except UserError as error:
             problems |= dict.fromkeys(error.lines)
             continue
-        runs.append(Run(config, _run_id(name, file, overrides, config.seed)))
+        cells.append(_Cell(config, name, file, overrides))
     if problems:
         raise UserError(*problems)
+    runs = _runs_of(cells)
     _check_distinct(runs)
     return runs
 
@@ -137,10 +158,17 @@ def swept_settings(runs: Iterable[Run]) -> list[str]:
     return [name for name in names if name in found and name != "seed"]
 
 
-def _run_id(name: str | None, file: Path | None, overrides: list[str], seed: int) -> str:
-    """Return a folder's name from what tells the run from others of its agent and environment."""
-    stem = "" if file is None or file.stem == GENERAL_NAME else file.stem
-    return default_run_id([*filter(None, (name, stem)), *overrides], seed).lstrip(".-")
+def _runs_of(cells: Sequence[_Cell]) -> list[Run]:
+    """Return the runs of a grid; where names would be the same, what differs stands in them."""
+    runs = [Run(cell.config, cell.run_id()) for cell in cells]
+    sharing: dict[Path, list[Config]] = {}
+    for run in runs:
+        sharing.setdefault(run.folder, []).append(run.config)
+    apart = {folder: _differing(*configs) for folder, configs in sharing.items()}
+    return [
+        Run(cell.config, cell.run_id(apart[run.folder]))
+        for cell, run in zip(cells, runs, strict=True)
+    ]
 
 
 def _check_distinct(runs: Iterable[Run]) -> None:
@@ -157,7 +185,7 @@ def _check_distinct(runs: Iterable[Run]) -> None:
         if other is not run:
             names = ", ".join(_differing(run.config, other.config))
             problems[
-                f"{run.folder}: two runs of this name differ in {names}. "
+                f"{run.folder}: two runs of this name differ in {names}, too long for a name. "
                 "Give the settings files different names"
             ] = None
     if problems:
@@ -184,13 +212,14 @@ def _check_folder(run: Run) -> None:
             pass
 
 
-def _differing(one: Config, other: Config) -> list[str]:
-    """Return the settings in which two runs differ, those that only one of them has included."""
-    first, second = dataclasses.asdict(one), dataclasses.asdict(other)
+def _differing(first: Config, *others: Config) -> list[str]:
+    """Return the settings in which not all are alike, those that not all have included."""
+    settings, *further = (dataclasses.asdict(config) for config in (first, *others))
+    missing = object()
     return [
         name
-        for name in first | second
-        if name not in first or name not in second or first[name] != second[name]
+        for name in dict.fromkeys(itertools.chain(settings, *further))
+        if any(other.get(name, missing) != settings.get(name, missing) for other in further)
     ]
 
 

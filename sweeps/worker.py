@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ class Order(NamedTuple):
         folder: The run's.
         settings: File with all its settings.
         log: File for what it prints, added to.
-        stop: File whose presence asks to end.
+        stops: Files of which each, once it is there, asks to end.
         n_threads: For PyTorch's operations.
         on_gpu: Whether it may use the GPUs that are visible here.
     """
@@ -38,7 +38,7 @@ class Order(NamedTuple):
     folder: Path
     settings: Path
     log: Path
-    stop: Path
+    stops: tuple[Path, ...]
     n_threads: int
     on_gpu: bool
 
@@ -58,12 +58,12 @@ class Ending(NamedTuple):
 def attempt(order: Order) -> Ending:
     """Begin a run, or go on with it, and wait for its end.
 
-    Once the file `order.stop` is there the run is asked to save and end, and none is begun. It
-    reaches every machine, where the ways in which Ray cancels tasks depend on its version.
+    Once one of the files `order.stops` is there the run is asked to save and end, and none is
+    begun. That reaches every machine; how Ray cancels tasks depends on its version.
     """
     workplace = order.workplace
-    stop = workplace / order.stop
-    if stop.exists():
+    stops = [workplace / stop for stop in order.stops]
+    if any(stop.exists() for stop in stops):
         return Ending(128 + signal.SIGTERM, "not begun")
     log_path = workplace / order.log
     with log_path.open("ab") as log:
@@ -80,7 +80,7 @@ def attempt(order: Order) -> Ending:
             start_new_session=True,
             preexec_fn=_ends_with(os.getpid()),
         )
-        status = _wait(process, stop)
+        status = _wait(process, stops)
     return Ending(status, last_line(log_path))
 
 
@@ -119,11 +119,11 @@ def _ends_with(parent: int) -> Callable[[], None]:
     return in_child
 
 
-def _wait(process: subprocess.Popen, stop: Path) -> int:
-    """Return the exit status of a process that is asked to end once a file is there."""
+def _wait(process: subprocess.Popen, stops: Sequence[Path]) -> int:
+    """Return the exit status of a process that is asked to end once one of the files is there."""
     asked = False
     while process.poll() is None:
-        if not asked and stop.exists():
+        if not asked and any(stop.exists() for stop in stops):
             asked = True
             process.terminate()
         time.sleep(POLL_SECONDS)

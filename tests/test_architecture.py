@@ -20,11 +20,16 @@ MAY_IMPORT = {
     "composition": {"report", "trainers", "rewards", "models", "envs", "runs", "settings", "utils"},
     "helm": {"composition", "trainers", "models", "envs", "runs", "settings", "utils"},
     "main": {"composition", "trainers", "runs", "settings", "utils"},
-    "eval": {"composition", "report", "trainers", "models", "envs", "runs", "settings", "utils"},
+    "sharing": {"plots", "trainers", "runs", "settings", "utils"},
+    "eval": {
+        *{"composition", "sharing", "report", "trainers", "models"},
+        *{"envs", "runs", "settings", "utils"},
+    },
     "prepare_embeddings": {"models", "envs", "settings", "utils"},
     "plot": {"plots", "runs", "utils"},
+    "publish": {"eval", "sharing", "trainers", "runs", "utils"},
     "sweep": {"sweeps", "plot", "trainers", "models", "envs", "runs", "settings", "utils"},
-    "sweeps": {"runs", "settings", "utils"},
+    "sweeps": {"plots", "runs", "settings", "utils"},
 }
 OURS = {*MAY_IMPORT, "benchmarks", "tests", "tools"}
 WRAPPED = {
@@ -35,6 +40,7 @@ WRAPPED = {
     "open_clip": "models/clip_encoder.py",
     "wandb": "runs/loggers.py",
     "ray": "sweeps/cluster.py",
+    "optuna": "sweeps/study.py",
 }
 
 

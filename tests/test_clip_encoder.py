@@ -8,10 +8,10 @@ from torch.nn import functional as F
 
 from models import clip_encoder
 from models.clip_encoder import ClipEncoder, load_encoder
-from models.hub import HubError
 from tests.agents import small_config
 from tests.tiny_clip import CONFIGS, tiny_clip, tiny_encoder
 from utils.errors import UserError
+from utils.hub import HubError
 
 
 @pytest.fixture

@@ -21,24 +21,24 @@ def jobs(in_empty_folder):
 
 
 def test_the_time_left_is_taken_from_runs_of_the_same_kind(jobs):
-    estimates = Estimates(job.run for job in jobs)
+    estimates = Estimates()
     assert [estimates.seconds_left(job) for job in jobs] == [40, 100, 100]
     assert estimates.until_all_are_done(jobs, 2) == 120
 
 
 def test_the_time_left_is_unknown_until_something_has_run(in_empty_folder):
     jobs = [Job(run) for run in make_grid([], {"seed": ["0"]})]
-    assert Estimates(job.run for job in jobs).until_all_are_done(jobs, 1) is None
+    assert Estimates().until_all_are_done(jobs, 1) is None
 
 
 def test_the_summary_counts_and_tells_the_time(jobs):
-    estimates = Estimates(job.run for job in jobs)
+    estimates = Estimates()
     jobs[0].state, jobs[1].state, jobs[2].state = State.RUNNING, State.RUNNING, State.DONE
     assert summary(jobs, estimates) == "3 runs: 1 done, 2 running; time left: 2 min"
 
 
 def test_elsewhere_than_on_a_terminal_each_change_is_a_line(jobs, capsys):
-    lines = Lines(Estimates(job.run for job in jobs))
+    lines = Lines(Estimates())
     lines.show(jobs)
     assert capsys.readouterr().out == ""
     jobs[0].state = State.RUNNING
@@ -54,7 +54,7 @@ def test_elsewhere_than_on_a_terminal_each_change_is_a_line(jobs, capsys):
 
 def test_all_runs_are_printed_whole(jobs, capsys):
     jobs[2].note = "[red] is no markup"
-    print_table(jobs, Estimates(job.run for job in jobs))
+    print_table(jobs, Estimates())
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == 4
     assert printed[1].split() == [
@@ -68,7 +68,7 @@ def test_a_table_that_is_too_long_shows_the_running_ones(jobs):
     jobs[2].state = State.RUNNING
     console = Console(file=io.StringIO(), force_terminal=True, width=200, height=8)
     with Live(console=console, auto_refresh=False) as live:
-        LiveTable(live, Estimates(job.run for job in jobs)).show(jobs * 2)
+        LiveTable(live, Estimates()).show(jobs * 2)
     drawn = console.file.getvalue()
     assert "3 more not shown" in drawn
     assert "seed=2" in drawn

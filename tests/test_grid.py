@@ -87,13 +87,24 @@ def test_the_same_settings_are_not_trained_twice():
         make_grid([], {"learning_rate": ["1e-4", "0.0001"]})
 
 
-def test_two_different_runs_do_not_share_a_folder(tmp_path):
+def test_runs_of_settings_files_of_one_name_are_named_by_what_differs(tmp_path):
     files = [
-        settings_file(tmp_path / place / "a.json", gamma=g) for place, g in (("x", 1), ("y", 0))
+        settings_file(tmp_path / place / "config.json", env="TMazePassive-v0", length=length)
+        for place, length in (("x", 10), ("y", 30))
     ]
-    with pytest.raises(
-        UserError, match=r"differ in gamma\. Give the settings files different names"
-    ):
+    runs = make_grid(files, {"seed": ["0", "1"]})
+    assert [run.run_id for run in runs] == [
+        f"length={length}_seed={seed}" for seed in (0, 1) for length in (10, 30)
+    ]
+
+
+def test_two_different_runs_do_not_share_a_folder(tmp_path):
+    alike = "x" * 200
+    files = [
+        settings_file(tmp_path / place / "a.json", model="SHELM", embeddings=place + alike)
+        for place in ("x", "y")
+    ]
+    with pytest.raises(UserError, match=r"differ in embeddings, too long for a name\. Give the"):
         make_grid(files, {})
 
 

@@ -2,7 +2,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-from models.hub import HubError, hub_file
+from utils.hub import HubError, hub_file
 
 
 class Session:

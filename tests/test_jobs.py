@@ -4,7 +4,7 @@ import pytest
 
 from runs.folder import create_run_folder, note_end
 from sweeps.grid import make_grid
-from sweeps.jobs import Job, State, carry_out
+from sweeps.jobs import Grid, Job, State, carry_out
 from sweeps.worker import Ending
 
 KILLED = Ending(-9)
@@ -12,6 +12,8 @@ KILLED = Ending(-9)
 
 class FakePool:
     """Carries out one attempt after the other: what is written in a plan, then success."""
+
+    n_places = 1
 
     def __init__(self, plan=()):
         self.plan = dict(plan)
@@ -51,7 +53,7 @@ def carried_out(runs, pool, retries=2, stop_after=None):
     jobs = [Job(run) for run in runs]
     rounds = []
     for _ in carry_out(
-        jobs,
+        Grid(jobs),
         pool,
         lambda job: f"order of {job.run.run_id}",
         retries,

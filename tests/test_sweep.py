@@ -21,7 +21,7 @@ class StoppablePool(FakePool):
     """A fake pool that ends attempts as a worker does."""
 
     def submit(self, job, order):
-        self.stop_file = order.stop
+        self.stop_file = order.stops[0]
         self.queue.append(job)
 
     def ended(self, seconds):

@@ -23,7 +23,7 @@ time.sleep(60)
 
 def order(folder, program, **changes):
     (folder / "program.py").write_text(program)
-    names = Path("runs/a"), Path("a.json"), Path("a.log"), Path("stop")
+    names = Path("runs/a"), Path("a.json"), Path("a.log"), (Path("stop"), Path("a.stop"))
     return Order(folder, folder / "program.py", *names, n_threads=3, on_gpu=False)._replace(
         **changes
     )

@@ -46,6 +46,7 @@ from runs.folder import (
 from runs.metrics import MetricsWriter
 from settings import Config, config_from_dict, setting
 from trainers.interruption import Interruption
+from trainers.published import PUBLISHED, load_published
 from trainers.ranks import Ranks
 from utils.errors import Interrupted, UserError
 from utils.files import name_also, written_whole
@@ -241,7 +242,7 @@ def find_checkpoint(path: Path, option: str = "--ckpt-path") -> Path:
     if not os.path.isdir(path):
         raise UserError(f"{option} {path}: neither a file nor a folder")
     check_without_links(path)
-    for name in (BEST, LAST, PREVIOUS):
+    for name in (BEST, LAST, PREVIOUS, PUBLISHED):
         if (path / name).is_file():
             return path / name
     raise UserError(
@@ -292,6 +293,8 @@ def unfinished_checkpoint(
         raise UserError(f"{folder}: a run with save_ckpt=false cannot go on. Begin another")
     checkpoint = last_checkpoint(folder)
     if checkpoint is None:
+        if (folder / PUBLISHED).is_file():
+            raise UserError(f"{folder}: a published agent, to be played; it holds no run to go on")
         check_settings(folder, config, recorded_settings(folder), "run.json")
         return None
     check_settings(folder, config, checkpoint["config"], "the checkpoint")
@@ -333,7 +336,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         UserError: the file is not a checkpoint of this program, or it is damaged.
     """
     try:
-        state = _read(path)
+        state = _read_published(path) if path.suffix == Path(PUBLISHED).suffix else _read(path)
     except UserError:
         raise
     except Exception as error:  # torch.load documents no set of exceptions for a bad file
@@ -414,11 +417,20 @@ def _read(path: Path) -> Any:
                 f"{path}: not a checkpoint of format {FORMAT}, "
                 "but of an earlier one, or another file"
             )
-        if int(header[1]) not in PLAYABLE:
-            found = int(header[1])
-            raise UserError(f"{path}: not a checkpoint of format {FORMAT} (found {found})")
+        _check_format(path, int(header[1]))
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest != header[2].decode():
             raise UserError(f"{path}: damaged, its content does not have its checksum")
         file.seek(len(UNWRITTEN))
         return load_saved(file)
+
+
+def _read_published(path: Path) -> Any:
+    state = load_published(path)
+    _check_format(path, state.get("format"))
+    return state
+
+
+def _check_format(path: Path, found: object) -> None:
+    if found not in PLAYABLE:
+        raise UserError(f"{path}: not a checkpoint of format {FORMAT} (found {found})")

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from models.hub import HubError, hub_file
 from models.language.tokenizer import TOKENIZERS, Tokenizer, read_tokenizer
 from models.language.vocabulary import READERS, read_vocabulary
 from utils.errors import UserError, suggestion
+from utils.hub import HubError, hub_file
 from utils.saved_tensors import load_saved
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")

@@ -1,0 +1,94 @@
+"""The folder of a published run: the agent, its settings and history, a picture and a card."""
+
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from plots.figure import Labels, draw
+from plots.results import summarize
+from plots.runs import group_runs, read_runs
+from plots.style import save_figure
+from plots.table import write_text
+from runs.folder import DESCRIPTION, SETTINGS, write_json
+from runs.loggers import RETURN
+from runs.metrics import FILE as METRICS
+from settings import config_from_dict, read_json_object
+from sharing.card import Facts, card
+from sharing.private import public_description, without_places
+from trainers.checkpoint import FORMAT
+from trainers.published import PUBLISHED, save_published
+from utils.errors import UserError
+
+CARD, CURVE = "README.md", "curve.png"
+FILES = (PUBLISHED, SETTINGS, DESCRIPTION, METRICS, CURVE, CARD)
+
+
+class Source(NamedTuple):
+    """What is published.
+
+    Attributes:
+        folder: The run's.
+        path: The checkpoint's.
+        checkpoint: What it holds.
+        evaluations: Of it, see `sharing.evaluations`.
+    """
+
+    folder: Path
+    path: Path
+    checkpoint: dict[str, Any]
+    evaluations: list[dict[str, Any]]
+
+
+def write_published(source: Source, folder: Path, repository: str | None) -> None:
+    """Write the files that others get.
+
+    Args:
+        source: What is published.
+        folder: Where to; it exists.
+        repository: What the card calls it.
+    """
+    settings = without_places(source.checkpoint["config"])
+    state = source.checkpoint | {"config": settings}
+    save_published(folder / PUBLISHED, state, FORMAT)
+    write_json(folder / SETTINGS, settings)
+    description = public_description(_description(source.folder))
+    write_json(folder / DESCRIPTION, description)
+    if (source.folder / METRICS).is_file():
+        shutil.copyfile(source.folder / METRICS, folder / METRICS)
+    has_curve = _draw_curve(source.folder, folder / CURVE)
+    facts = Facts(
+        config_from_dict(settings, str(source.path)),
+        source.checkpoint["weights"],
+        source.checkpoint["env_steps"],
+        description,
+        source.evaluations,
+        repository,
+        CURVE if has_curve else None,
+    )
+    write_text(folder / CARD, card(facts))
+
+
+def shortened_settings(checkpoint: dict[str, Any]) -> dict[str, str]:
+    """Return the settings that name places of this machine, as they are published."""
+    settings = checkpoint["config"]
+    public = without_places(settings)
+    return {name: public[name] for name in settings if public[name] != settings[name]}
+
+
+def _description(folder: Path) -> dict[str, Any]:
+    """Return what run.json says, nothing if it cannot be read."""
+    try:
+        return read_json_object(folder / DESCRIPTION)
+    except UserError:
+        return {}
+
+
+def _draw_curve(run: Path, picture: Path) -> bool:
+    """Draw the run's mean return; return whether there is one."""
+    try:
+        runs = read_runs([run], RETURN, "steps")
+    except UserError:  # no metrics, or no episode has ended
+        return False
+    results = [summarize(group, "mean", None) for group in group_runs(runs, ["model"])]
+    save_figure(draw(results, [], Labels(RETURN, "steps", "mean")), picture)
+    return True

@@ -1,0 +1,377 @@
+"""Runs published to a hub and played from it; the hub is a server on this machine."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
+
+import eval as eval_program
+import main as main_program
+import publish as publish_program
+from sharing.private import public_description, without_places
+from sharing.published_run import FILES
+from tests.fake_hub import OWNER, TOKEN, FakeHub, Repository
+from tests.tiny_clip import tiny_settings
+
+NAME = f"{OWNER}/maze"
+TINY = {
+    "env": "TMazePassive-v0",
+    "length": 3,
+    "device": "cpu",
+    "n_steps": 32,
+    "n_envs": 2,
+    "n_rollout_steps": 8,
+    "n_batches": 2,
+    "n_epochs": 1,
+    "media_minutes": "null",
+}
+
+
+def train(model="CNN-PPO", run_id="first", **changes):
+    settings = TINY | {"model": model} | tiny_settings(model) | changes
+    if settings["env"] != TINY["env"]:
+        del settings["length"]
+    command = [f"--var={key}={value}" for key, value in settings.items()]
+    assert main_program.main([*command, "--run-id", run_id]) == 0
+    (folder,) = Path("experiments").glob(f"*/*/{run_id}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run, trained once."""
+    place = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setattr(sys, "argv", ["/home/me/helm/main.py", "--var=n_steps=32"])
+        return place / train()
+
+
+@pytest.fixture
+def run(trained, in_empty_folder):
+    """A copy of the run in a working folder of the test's own."""
+    folder = Path("experiments/CNN-PPO/TMazePassive-v0/first")
+    shutil.copytree(trained, folder)
+    return folder
+
+
+@pytest.fixture
+def hub(tmp_path_factory, monkeypatch):
+    """A hub, in which this user is logged in."""
+    hub, home = FakeHub(), tmp_path_factory.mktemp("home")
+    monkeypatch.setattr(constants, "ENDPOINT", hub.address)
+    template = f"{hub.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    yield hub
+    hub.close()
+
+
+def publish(*arguments):
+    return publish_program.main([str(argument) for argument in arguments])
+
+
+def play(place, *more):
+    """Evaluate, and return what was written."""
+    assert eval_program.main(["--ckpt-path", str(place), "--n-episodes", "2", *more]) == 0
+    folder = next(Path("downloads").glob("*/*/*")) if str(place).startswith("hub:") else place
+    (path,) = Path(folder).glob("*_eval_*_2_episodes_*.json")
+    return json.loads(path.read_text())
+
+
+def evaluated(run, **changes):
+    """Write what an evaluation would, so that none need be played."""
+    result = {"return_mean": 0.5, "return_std": 0.25, "length_mean": 9.0, "length_std": 1.0}
+    result |= {"n_episodes": 100, "seed": 0, "env_steps": 32, "random": False, "var": {}}
+    name = f"ckpt_best_eval_sampled_{len(list(run.glob('*_eval_*')))}.json"
+    (run / name).write_text(json.dumps(result | changes))
+
+
+def refusal(capsys, program, *arguments):
+    """Return the one line with which a program refuses."""
+    capsys.readouterr()
+    before = sorted(Path().rglob("*"))
+    assert program.main([str(argument) for argument in arguments]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1, line
+    assert sorted(Path().rglob("*")) == before
+    return line
+
+
+def test_what_is_published_plays_the_episodes_of_the_run(run, hub, capsys):
+    evaluated(run)
+    assert publish(run, NAME) == 0
+    assert f"play it: python eval.py --ckpt-path hub:{NAME}\n" in capsys.readouterr().out
+    assert hub.files(NAME).keys() == set(FILES)
+    ours, theirs = play(run), play(f"hub:{NAME}")
+    for name in ("returns", "lengths", "env_steps"):
+        assert ours[name] == theirs[name]
+
+
+@pytest.mark.parametrize(("model", "env"), [("GPT", "TMazePassive-v0"), ("HELM", "RandomMaze-v0")])
+def test_what_is_pretrained_is_not_published_but_named(model, env, in_empty_folder):
+    folder = train(model, env=env)
+    evaluated(folder)
+    assert publish(folder, "--folder", "out") == 0
+    places = {
+        name: value
+        for name, value in tiny_settings(model).items()
+        if name in ("language_model", "clip_pretrained", "embeddings")
+    }
+    published = json.loads(Path("out/config.json").read_text())
+    assert all(published[name] == Path(place).name for name, place in places.items())
+    theirs = play("out", *(f"--var={name}={place}" for name, place in places.items()))
+    assert theirs["returns"] == play(folder)["returns"]
+
+
+def test_a_learner_from_replay_is_published_without_its_replay(in_empty_folder):
+    settings = {"env": TINY["env"], "length": 3, "algorithm": "SAC", "model": "LSTM", "n_envs": 1}
+    settings |= {"n_steps": 60, "batch_size": 2, "device": "cpu", "media_minutes": "null"}
+    command = [f"--var={key}={value}" for key, value in settings.items()]
+    assert main_program.main([*command, "--run-id", "first"]) == 0
+    (folder,) = Path("experiments").glob("*/*/first")
+    evaluated(folder, env_steps=60)
+    assert publish(folder, "--folder", "out") == 0
+    assert set(os.listdir("out")) == set(FILES)
+    assert play("out")["returns"] == play(folder)["returns"]
+
+
+def test_nothing_that_could_be_run_and_no_optimiser_is_published(run):
+    evaluated(run)
+    assert publish(run, "--folder", "out", "--checkpoint", "last") == 0
+    assert set(os.listdir("out")) == set(FILES)
+    agent = load_file("out/model.safetensors")
+    assert not [name for name in agent if "optimizer" in name]
+    assert Path("out/curve.png").read_bytes().startswith(b"\x89PNG")
+    assert b"PK\x03\x04" not in Path("out/model.safetensors").read_bytes()[:8]
+
+
+def test_the_card_is_what_a_hub_reads(run):
+    evaluated(run, n_episodes=5, return_mean=9.0)
+    evaluated(run, success_mean=0.75)
+    evaluated(run, var={"length": 3}, n_episodes=1000)
+    evaluated(run, env_steps=10, n_episodes=1000)
+    assert publish(run, NAME, "--folder", "out") == 0
+    _, head, text = Path("out/README.md").read_text().split("---\n", 2)
+    data = yaml.safe_load(head)
+    assert data["library_name"] == "helm"
+    assert {"reinforcement-learning", "TMazePassive-v0", "PPO", "CNN-PPO"} <= set(data["tags"])
+    (index,) = data["model-index"]
+    (result,) = index["results"]
+    assert result["dataset"] == {"name": "TMazePassive-v0", "type": "TMazePassive-v0"}
+    (metric,) = result["metrics"]
+    assert (metric["type"], metric["value"]) == ("mean_reward", "0.50 +/- 0.25")
+    assert "| 0.500 ± 0.250 | 9.000 ± 1.000 | 75.0% | 100 | sampled | 0 |" in text
+    assert "| 9.000 ± 0.250 |" in text
+    assert text.count("±") == 4  # what was played elsewhere, or before, is not told
+    assert f"hub:{NAME}" in text
+    assert "\npython main.py --var=n_steps=32\n" in text
+    assert re.search(r"\| gamma \| 0\.99 \|", text)
+    assert "topk" not in text
+
+
+def test_an_evaluation_is_played_where_none_is_known(run, capsys):
+    assert publish(run, "--folder", "out", "--n-episodes", "2") == 0
+    assert (run / "ckpt_best_eval_sampled_2_episodes_seed_0.json").is_file()
+    assert "mean_reward" in Path("out/README.md").read_text()
+
+
+def test_places_of_this_machine_stay_here(run):
+    evaluated(run)
+    description = json.loads((run / "run.json").read_text())
+    secret = "/home/me/secret plans"
+    description["command"] += ["--config", f"{secret}/mine.json", f"--var=stimuli={secret}/them"]
+    description["resumed"] = [{"command": [f"{secret}/main.py"], "git_changed_files": [secret]}]
+    (run / "run.json").write_text(json.dumps(description))
+    assert publish(run, "--folder", "out") == 0
+    texts = [Path("out", name).read_text() for name in ("run.json", "README.md", "config.json")]
+    assert not any(word in text for text in texts for word in ("secret", "/home", str(Path.cwd())))
+    assert "mine.json" in texts[0]
+    assert '"--var=stimuli=them"' in texts[0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("/a/b/c", "c"),
+        ("~/models/x", "x"),
+        ("../up/x", "x"),
+        ("stimuli=/a/b", "stimuli=b"),
+        ("/a/seed=0", "seed=0"),
+        ('{"path": "/a/b", "n": 1}', '{"path": "b", "n": 1}'),
+        ("someone/model", "someone/model"),
+        ("experiments/x", "experiments/x"),
+        ("https://example.org/x", "https://example.org/x"),
+        (["/a/b", {"x": "/c/d"}, 3, None], ["b", {"x": "d"}, 3, None]),
+    ],
+)
+def test_a_path_that_leads_out_is_its_last_name(before, after):
+    assert without_places(before) == after
+
+
+def test_of_a_description_only_what_is_known_to_be_public_is_kept():
+    kept = public_description({"machine": "mine", "python": "3.11", "settings": {}, "new": 1})
+    assert kept == {"python": "3.11"}
+
+
+def test_a_private_repository_is_for_those_who_may(run, hub, monkeypatch, capsys):
+    evaluated(run)
+    assert publish(run, NAME, "--private") == 0
+    assert hub.repositories[NAME].private
+    play(f"hub:{NAME}")
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(Path("elsewhere").resolve()))
+    assert "no such repository, or it is private" in refusal(
+        capsys, eval_program, "--ckpt-path", f"hub:{NAME}"
+    )
+
+
+def test_a_branch_is_published_and_played_apart(run, hub, capsys):
+    evaluated(run)
+    assert publish(run, NAME, "--revision", "tried") == 0
+    assert f"hub:{NAME}@tried" in capsys.readouterr().out
+    assert hub.files(NAME) == {}
+    assert publish(run, NAME, "--revision", "tried") == 0  # again: a commit more
+    play(f"hub:{NAME}@tried")
+    assert "has no model.safetensors" in refusal(capsys, eval_program, "--ckpt-path", f"hub:{NAME}")
+
+
+def test_what_was_fetched_plays_without_the_hub(run, hub, monkeypatch):
+    evaluated(run)
+    publish(run, NAME)
+    first = play(f"hub:{NAME}")
+    n_asked = len(hub.asked)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert play(f"hub:{NAME}") == first
+    assert len(hub.asked) == n_asked
+
+
+def test_what_is_published_anew_is_fetched_anew(run, hub):
+    evaluated(run)
+    publish(run, NAME)
+    play(f"hub:{NAME}")
+    publish(run, NAME, "--checkpoint", "last")
+    assert eval_program.main(["--ckpt-path", f"hub:{NAME}", "--n-episodes", "1"]) == 0
+    assert len(list(Path("downloads", OWNER, "maze").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("hub:", "Repo id must use"),
+        ("hub:maze", "a repository is named OWNER/NAME"),
+        ("hub:a/b/c", "Repo id must be in the form"),
+        ("hub:a b/c", "Repo id must use"),
+        ("hub:someone/nothing", "the hub has no such repository"),
+        (f"hub:{NAME}@nowhere", "the repository has no such revision"),
+    ],
+)
+def test_a_name_that_leads_nowhere_gets_one_line(name, line, hub, run, capsys):
+    hub.repositories[NAME] = foreign_repository(run)
+    assert line in refusal(capsys, eval_program, "--ckpt-path", name)
+
+
+def foreign_repository(run):
+    """Return a repository that holds what was never published by this program."""
+    repository = Repository(private=False)
+    repository.commit("main", {"config.json": (run / "config.json").read_bytes()})
+    return repository
+
+
+def test_files_of_another_program_are_refused(hub, run, capsys, tmp_path):
+    save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
+    repository = hub.repositories[NAME] = foreign_repository(run)
+    foreign = {"model.safetensors": (tmp_path / "other.safetensors").read_bytes()}
+    repository.commit("main", foreign)
+    line = refusal(capsys, eval_program, "--ckpt-path", f"hub:{NAME}")
+    assert "not a checkpoint of this program, but another's weights" in line
+
+
+def test_damaged_files_are_fetched_again_once_and_then_refused(run, hub, capsys):
+    evaluated(run)
+    publish(run, NAME)
+    hub.damaged.add("model.safetensors")
+    line = refusal(capsys, eval_program, "--ckpt-path", f"hub:{NAME}")
+    assert "not a checkpoint of this program" in line
+    assert len([each for each in hub.asked if each.startswith("GET") and "model.saf" in each]) == 2
+    hub.damaged.clear()
+    play(f"hub:{NAME}")
+
+
+def test_a_changed_number_is_noticed(run, capsys):
+    evaluated(run)
+    publish(run, "--folder", "out")
+    content = bytearray(Path("out/model.safetensors").read_bytes())
+    content[-1] ^= 1
+    Path("out/model.safetensors").write_bytes(content)
+    assert "does not have its checksum" in refusal(capsys, eval_program, "--ckpt-path", "out")
+
+
+def test_a_published_agent_is_no_run_to_go_on_with(run, capsys):
+    evaluated(run)
+    publish(run, "--folder", "out")
+    assert main_program.main(["--resume", "out"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "out: a published agent, to be played; it holds no run to go on\n"
+    )
+
+
+def test_who_is_not_logged_in_is_told_how(run, hub, monkeypatch, capsys):
+    monkeypatch.delenv("HF_TOKEN")
+    assert "Run: hf auth login" in refusal(capsys, publish_program, run, NAME)
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    assert "Run: hf auth login" in refusal(capsys, publish_program, run, NAME)
+
+
+def test_without_a_network_nothing_is_played_or_written(run, hub, monkeypatch, capsys):
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert "the hub cannot be reached" in refusal(capsys, publish_program, run, NAME)
+    line = refusal(capsys, eval_program, "--ckpt-path", f"hub:{NAME}")
+    assert "nothing of it has been fetched before" in line
+
+
+def test_a_place_of_others_is_refused(run, hub, capsys):
+    evaluated(run)
+    line = refusal(capsys, publish_program, run, "another/maze")
+    assert "does not let you write there" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["nowhere", NAME], "RUN nowhere: no such file or folder"),
+        (["RUN"], "name OWNER/NAME on the hub, or a --folder"),
+        (["RUN", "maze"], "a repository is named OWNER/NAME"),
+        (["RUN", "a//b"], "Repo id must be in the form"),
+        (["RUN", NAME, "--checkpoint", "newest"], "invalid choice: 'newest'"),
+        (["RUN/ckpt_best.pt", NAME], "Name the run's folder"),
+        (["empty", NAME], "holds neither ckpt_best.pt nor ckpt_last.pt"),
+        (["RUN", "--folder", "empty/.."], "holds something"),
+        (["RUN", "--folder", "out", "--private"], "--private and --revision are for the hub"),
+        (["RUN", NAME, "--revision", " "], "--revision is empty"),
+        (["RUN", NAME, "--n-episodes", "0"], "is not a whole number"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_nothing_is_written(arguments, line, run, hub, capsys):
+    Path("empty").mkdir()
+    command = [word.replace("RUN", str(run)) for word in arguments]
+    assert line in refusal(capsys, publish_program, *command)
+    assert hub.repositories == {}
+
+
+def test_a_checkpoint_that_is_missing_is_named(run, capsys):
+    (run / "ckpt_last.pt").unlink()
+    line = refusal(capsys, publish_program, run, "--folder", "out", "--checkpoint", "last")
+    assert "--checkpoint last: there is no" in line

@@ -1,0 +1,332 @@
+"""sweep.py --search through its command line, with a stand-in for Ray and for the runs."""
+
+import contextlib
+import csv
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sweep as sweep_program
+from runs.folder import note_end, write_json
+from settings import load_config
+from sweeps.search import score
+from sweeps.space import Choices, Range
+from sweeps.study import PRUNERS, SAMPLERS, Study
+from sweeps.worker import Ending
+
+FIXED = {"model": "CNN-PPO", "env": "RandomMaze-v0", "device": "cpu", "n_steps": 1000}
+RANGES = {
+    "learning_rate": {"low": 1e-5, "high": 1e-1, "log": True},
+    "n_epochs": {"low": 1, "high": 4},
+    "lr_decay": {"choices": ["none", "linear"]},
+}
+PLACE = Path("searches/search")
+RUNS = Path("experiments/CNN-PPO/RandomMaze-v0")
+STEP = 100  # between two rows
+
+
+def final_return(config):
+    """Return what a run comes to: best at a learning rate of 1e-3."""
+    return 1 - abs(math.log10(config.learning_rate) + 3) / 3 + 0.01 * config.n_epochs
+
+
+class FakeRuns:
+    """Runs that go on by a row each time they are asked for, as many at once as there are places.
+
+    Attributes:
+        begun: The runs that were submitted, by name.
+    """
+
+    def __init__(self, n_places=1, rows_a_look=3, endings=()):
+        self.n_places, self.rows_a_look = n_places, rows_a_look
+        self.endings = dict(endings)
+        self.running, self.begun = [], []
+        self.looks_left = math.inf
+
+    def submit(self, job, order):
+        assert len(self.running) < self.n_places
+        assert json.loads(order.settings.read_text())["n_steps"] == 1000
+        assert not any(stop.exists() for stop in order.stops)
+        self.begun.append(job.run.run_id)
+        self.running.append((job, order))
+        job.log.touch()
+        if not job.run.folder.exists():
+            job.run.folder.mkdir(parents=True)
+            write_json(job.run.folder / "config.json", dataclasses.asdict(job.run.config))
+            write_json(job.run.folder / "run.json", {})
+
+    def ended(self, seconds):
+        self.looks_left -= 1
+        if self.looks_left < 0:
+            raise Killed
+        ended = [(job, self.go_on(job, order)) for job, order in self.running]
+        over = [(job, ending) for job, ending in ended if ending is not None]
+        self.running = [pair for pair in self.running if pair[0] not in [job for job, _ in over]]
+        return over
+
+    def go_on(self, job, order):
+        """Add rows to a run's metrics; return its ending once it has one."""
+        if job.run.run_id in self.endings:
+            return Ending(1, self.endings[job.run.run_id])
+        if any(stop.exists() for stop in order.stops):
+            return Ending(143)
+        path = job.run.folder / "metrics.csv"
+        if not path.exists():
+            path.write_text("env_steps,rollout/return_mean,time/fps\n")
+        job.log.write_text(job.log.read_text() + "a row\n")
+        done = len(path.read_text().splitlines()) - 1
+        for row in range(done + 1, min(done + self.rows_a_look, 10) + 1):
+            value = "" if row == 1 else final_return(job.run.config) * row / 10
+            with path.open("a") as file:
+                file.write(f"{row * STEP},{value},50\n")
+            if row == 10:
+                note_end(job.run.folder)
+                return Ending(0)
+        return None
+
+
+class Killed(BaseException):
+    """What ends everything at once."""
+
+
+@pytest.fixture
+def here(in_empty_folder):
+    (in_empty_folder / "mine.json").write_text(json.dumps(FIXED | RANGES))
+    return in_empty_folder
+
+
+@pytest.fixture
+def search(drawn_search, monkeypatch):
+    """Return how to search with runs that are none, without what takes time in the end."""
+    monkeypatch.setattr(Study, "importances", lambda study: {})
+    monkeypatch.setattr("sweeps.search_results.save_figure", lambda *_: None)
+    monkeypatch.setattr("sweeps.search_results.draw", lambda *_: None)
+    return drawn_search
+
+
+@pytest.fixture
+def drawn_search(here, monkeypatch):
+    """Return how to search with runs that are none."""
+
+    def searched(n_trials, *options, runs=None):
+        runs = runs or FakeRuns()
+        fake = contextlib.nullcontext(runs)
+        monkeypatch.setattr(sweep_program, "ray_pool", lambda *_: fake)
+        command = ["--search", str(n_trials), "--config", "mine.json", *options]
+        return sweep_program.main(command), runs
+
+    return searched
+
+
+def trials(place=PLACE):
+    """Return the table of a search."""
+    with (place / "trials.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_search_ends_with_table_best_settings_importance_and_picture(drawn_search, capsys):
+    assert drawn_search(8)[0] == 0
+    table = trials()
+    assert [row["trial"] for row in table] == [str(n) for n in range(8)]
+    done = [row for row in table if row["state"] == "done"]
+    best = max(done, key=lambda row: float(row["score"]))
+    settings = json.loads((PLACE / "config.json").read_text())
+    assert settings == FIXED | {
+        "learning_rate": float(best["learning_rate"]),
+        "n_epochs": int(best["n_epochs"]),
+        "lr_decay": best["lr_decay"],
+    }
+    assert load_config(PLACE / "config.json").learning_rate == settings["learning_rate"]
+    # the mean of the last tenth of the run, one row of it here
+    expected = final_return(load_config(PLACE / "config.json"))
+    assert float(best["score"]) == pytest.approx(expected)
+    assert (PLACE / "search.png").read_bytes().startswith(b"\x89PNG")
+    printed = capsys.readouterr().out
+    assert f"best: trial {best['trial']}, score {expected:.3f}" in printed
+    importance = printed[printed.index("importance\n") :].splitlines()[1]
+    assert importance.split()[0] == "learning_rate"
+    assert f"main.py --config {PLACE}/config.json" in printed
+
+
+def test_the_same_seed_tries_the_same_values_and_another_others(search):
+    columns = ("score", "learning_rate", "n_epochs", "lr_decay", "state")
+
+    def tried(name, seed):
+        assert search(7, "--name", name, "--seed", seed)[0] == 0
+        return [[row[column] for column in columns] for row in trials(Path("searches", name))]
+
+    assert tried("one", "3") == tried("two", "3") != tried("three", "4")
+    assert load_config(Path("searches/one/config.json")).seed == 3
+
+
+@pytest.mark.parametrize("looks", [1, 5, 12])
+def test_a_search_that_is_killed_goes_on_as_if_it_had_not_been(looks, search):
+    assert search(7, "--name", "whole")[0] == 0
+    runs = FakeRuns()
+    runs.looks_left = looks
+    with pytest.raises(Killed):
+        search(7, runs=runs)
+    status, again = search(7)
+    assert status == 0
+    whole, resumed = trials(Path("searches/whole")), trials()
+    for row in (*whole, *resumed):
+        del row["run"], row["steps"]
+    assert resumed == whole
+    twice = set(runs.begun) & set(again.begun)
+    assert twice <= {runs.begun[-1]}  # finished trials are not begun again
+
+
+def test_a_finished_search_begins_nothing_and_may_be_made_longer(search):
+    search(3)
+    before = trials()
+    status, runs = search(3)
+    assert (status, runs.begun) == (0, [])
+    assert trials() == before
+    status, runs = search(4)
+    assert (status, runs.begun) == (0, ["search_trial=003"])
+    assert trials()[:3] == before
+
+
+@pytest.mark.parametrize("pruner", ["median", "asha"])
+def test_runs_that_do_badly_are_ended_early_and_stay_so(pruner, search):
+    search(14, "--pruner", pruner, runs=FakeRuns(rows_a_look=1))
+    table = trials()
+    pruned = [row for row in table if row["state"] == "pruned"]
+    assert pruned
+    assert all(int(row["steps"]) < 1000 for row in pruned)
+    done = [float(row["score"]) for row in table if row["state"] == "done"]
+    assert max(done) > max(float(row["score"]) for row in pruned)
+    status, runs = search(14, "--pruner", pruner)
+    assert (status, runs.begun, trials()) == (0, [], table)
+
+
+def test_no_pruner_ends_none(search):
+    search(8, "--pruner", "none", "--sampler", "random")
+    assert {row["state"] for row in trials()} == {"done"}
+
+
+def test_as_many_runs_go_on_at_once_as_there_are_places(search):
+    runs = FakeRuns(n_places=3)
+    assert search(5, runs=runs)[0] == 0
+    assert len(runs.begun) == 5
+
+
+def test_a_trial_that_keeps_failing_is_told_and_tried_again_next_time(search, capsys):
+    broken = FakeRuns(endings={"search_trial=001": "disk full"})
+    status, _ = search(3, "--retries", "1", runs=broken)
+    assert status == 1
+    assert "search_trial=001: disk full. See experiments/.sweep/" in capsys.readouterr().err
+    assert [row["state"] for row in trials()] == ["done", "failed", "done"]
+    status, runs = search(3)
+    assert (status, runs.begun) == (0, ["search_trial=001"])
+
+
+def test_values_that_cannot_be_together_are_a_failed_trial(search):
+    ranges = {"n_rollout_steps": {"low": 2, "high": 40}, "n_batches": {"low": 1, "high": 400}}
+    Path("mine.json").write_text(json.dumps(FIXED | {"n_envs": 1} | ranges))
+    assert search(6, "--sampler", "random")[0] == 0
+    failed = [row for row in trials() if row["state"] == "failed"]
+    assert failed
+    assert all("n_batches" in row["run"] for row in failed)  # why, where others have their run
+
+
+def test_an_interrupted_search_says_what_to_type(search, monkeypatch, capsys):
+    class Interrupted:
+        stop = sweep_program.signal.SIGINT
+
+    fake = contextlib.nullcontext(Interrupted())
+    monkeypatch.setattr(sweep_program, "Interruption", lambda doing: fake)
+    assert search(3)[0] == 130
+    assert "Go on with: python sweep.py --search 3 --config mine.json" in capsys.readouterr().err
+
+
+def test_a_metric_that_is_not_there_gets_one_line(search, capsys):
+    assert search(2, "--metric", "rollout/returns_mean")[0] == 2
+    assert "Did you mean 'rollout/return_mean'?" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_dry_run_tells_ranges_and_cost_and_writes_nothing(search, here, capsys):
+    assert search(5, "--dry-run")[0] == 0
+    printed = capsys.readouterr().out
+    assert "learning_rate  1e-05 to 0.1, logarithmic\n" in printed
+    assert "5 runs, 5 of them missing: 5,000 environment steps" in printed
+    assert [path.name for path in here.iterdir()] == ["mine.json"]
+
+
+MISTAKES = {
+    "no trials": (["--search", "0"], "'0' is not a whole number from 1"),
+    "no number": (["--search", "many"], "is not a whole number from 1"),
+    "nothing to search": (["--search", "3"], "nothing to search"),
+    "range of nothing": (["--search", "3", "--var", 'gama={"low": 0}'], "Did you mean 'gamma'?"),
+    "seeds": (["--search", "3", "--seeds", "2"], "--seeds is for a grid"),
+    "output": (["--search", "3", "--output", "x.png"], "--output is for a grid"),
+    "two files": (["--search", "3", "--config", "mine.json", "mine.json"], "has one settings file"),
+    "sampler": (["--search", "3", "--sampler", "cma"], "invalid choice: 'cma'"),
+    "pruner in a grid": (["--pruner", "median"], "--pruner is for --search N"),
+    "seed in a grid": (["--seed", "1"], "a grid's seeds are --seeds N"),
+    "bad seed": (["--search", "3", "--config", "mine.json", "--seed", "x"], "seed: "),
+    "bad name": (["--search", "3", "--config", "mine.json", "--name", "../x"], "one folder name"),
+    "no such file": (["--search", "3", "--config", "none.json"], "no such settings file"),
+    "too many cores": (["--search", "3", "--config", "mine.json", "--cpus", "1000"], "has"),
+    "unknown agent": (
+        ["--search", "3", "--var", 'model={"choices": ["LSTN", "CNN"]}'],
+        "Did you mean 'LSTM'?",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_gets_one_line_and_nothing_is_started_or_written(mistake, here, capsys):
+    command, line = MISTAKES[mistake]
+    assert sweep_program.main(command) == 2
+    captured = capsys.readouterr()
+    assert line in captured.err
+    assert captured.err.count("\n") == 1, captured.err
+    assert [path.name for path in here.iterdir()] == ["mine.json"]
+
+
+def test_another_search_of_the_same_name_is_refused(search, capsys):
+    search(1)
+    assert search(1, "--var", 'gamma={"low": 0.9, "high": 0.99}')[0] == 2
+    line = capsys.readouterr().err
+    assert "holds a search that differs in gamma. Give this one a --name" in line
+    (PLACE / "search.json").unlink()
+    (PLACE / "trials/00000.json").unlink()
+    assert search(1)[0] == 2
+    assert "search_trial=000: of another search" in capsys.readouterr().err
+
+
+def test_a_trial_that_was_taken_away_is_noticed(search, capsys):
+    search(3)
+    (PLACE / "trials/00001.json").unlink()
+    for run in RUNS.glob("*_trial=001"):
+        run.rename("elsewhere")
+    assert search(3)[0] == 2
+    assert "00002.json: not trial 1 of this search" in capsys.readouterr().err
+
+
+def test_a_score_is_the_mean_of_the_last_tenth_or_the_last_value():
+    x = np.array([100.0, 900, 910, 1000])
+    assert score(x, np.array([1.0, 2, 3, 5]), 1000) == 4
+    assert score(x[:2], np.array([1.0, 2]), 1000) == 2
+    assert score(x[:0], x[:0], 1000) is None
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("pruner", PRUNERS)
+def test_values_lie_in_their_ranges(sampler, pruner):
+    dimensions = {"a": Range(1, 3), "b": Range(0.1, 10.0, log=True), "c": Choices((None, "x", 2))}
+    study = Study(dimensions, sampler, pruner, seed=0)
+    for number in range(15):
+        trial = study.ask()
+        assert trial.params["a"] in (1, 2, 3)
+        assert 0.1 <= trial.params["b"] <= 10
+        assert trial.params["c"] in (None, "x", 2)
+        study.tell(trial, float(trial.params["a"]) + number / 100)
+    shares = study.importances()
+    assert sum(shares.values()) == pytest.approx(1)
+    assert max(shares, key=shares.get) == "a"

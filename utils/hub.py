@@ -1,0 +1,223 @@
+"""Files of the Hugging Face hub: fetched once, and brought there."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+UNAUTHORISED, FORBIDDEN = 401, 403  # what a hub answers
+NOT_LOGGED_IN = "you are not logged in there. Run: hf auth login, or set HF_TOKEN"
+
+
+class HubError(Exception):
+    """Why a file could not be had or brought, in one line without a full stop."""
+
+
+def hub_file(repository: str, *names: str) -> Path:
+    """Return the path of the first of the named files that exists, downloading it if new.
+
+    Args:
+        repository: Such as "someone/model", or "someone/model@REVISION" for a commit or tag.
+        names: Of files in it.
+
+    Raises:
+        HubError: the hub is out of reach, or has no such repository or file.
+    """
+    repository, _, revision = repository.partition("@")
+    cached = _cached(repository, names, revision or None)
+    return _download(repository, names, revision or None) if cached is None else cached
+
+
+def hub_snapshot(
+    repository: str, revision: str | None, names: Sequence[str], anew: bool = False
+) -> Path:
+    """Return the folder with the named files of a repository, all of one commit, its name.
+
+    Where the hub is out of reach it is the one that was fetched last.
+
+    Args:
+        repository: Such as "someone/model".
+        revision: A branch, tag or commit; None for the newest of the main branch.
+        names: Of files; those the repository has are fetched.
+        anew: Fetch also what has been fetched before.
+
+    Raises:
+        HubError: the hub has no such repository or revision, or is out of reach and nothing of it
+            has been fetched.
+    """
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        _check_reachable()
+    except HubError as error:
+        try:
+            return _snapshot(repository, revision, names, here=True)
+        except LocalEntryNotFoundError:
+            raise HubError(f"{error}, and nothing of it has been fetched before") from error
+    with _told():
+        return _snapshot(repository, revision, names, anew=anew)
+
+
+def check_repository_name(repository: str) -> None:
+    """Raise HubError unless a name can be that of somebody's repository."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise HubError(_first_line(error)) from error
+    if repository.count("/") != 1:
+        raise HubError("a repository is named OWNER/NAME")
+
+
+def check_logged_in() -> None:
+    """Raise HubError unless the hub is in reach and knows who asks."""
+    import huggingface_hub
+
+    _check_reachable()
+    with _told():
+        huggingface_hub.HfApi().whoami()
+
+
+def upload(
+    folder: Path, repository: str, message: str, private: bool, branch: str | None = None
+) -> str:
+    """Bring all files of a folder into a repository, as one commit, and return its address.
+
+    Args:
+        folder: Where the files lie, none in folders of their own.
+        repository: Such as "someone/model"; made if there is none.
+        message: Of the commit.
+        private: Whether a repository that is made is for its owner alone.
+        branch: Where to, made if there is none; None is the main branch.
+
+    Raises:
+        HubError: the hub does not take it, or is out of reach.
+    """
+    import huggingface_hub
+
+    api = huggingface_hub.HfApi()
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    with _told(), _without_bars():
+        address = api.create_repo(repository, private=private, exist_ok=True)
+        if branch is not None:
+            api.create_branch(repository, branch=branch, exist_ok=True)
+        additions = [
+            huggingface_hub.CommitOperationAdd(path_in_repo=path.name, path_or_fileobj=path)
+            for path in files
+        ]
+        api.create_commit(repository, additions, commit_message=message, revision=branch)
+    return str(address)
+
+
+def _check_reachable() -> None:
+    """Ask the hub one quick question; the library would ask six times in half a minute."""
+    from huggingface_hub import constants, get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=5)
+    except Exception as error:  # whatever a proxy or the client may raise
+        raise HubError(f"the hub cannot be reached ({_first_line(error)})") from error
+
+
+def _snapshot(
+    repository: str,
+    revision: str | None,
+    names: Sequence[str],
+    here: bool = False,
+    anew: bool = False,
+) -> Path:
+    """Fetch files of one commit, or find those fetched before, and return their folder."""
+    import huggingface_hub
+
+    with _without_bars():
+        folder = huggingface_hub.snapshot_download(
+            repository,
+            revision=revision,
+            allow_patterns=list(names),
+            local_files_only=here,
+            force_download=anew,
+        )
+    return Path(folder)
+
+
+def _cached(repository: str, names: Sequence[str], revision: str | None) -> Path | None:
+    import huggingface_hub
+    from huggingface_hub.errors import HFValidationError
+
+    for name in names:
+        try:
+            path = huggingface_hub.try_to_load_from_cache(repository, name, revision=revision)
+        except HFValidationError as error:
+            raise HubError("there is no such folder") from error
+        if isinstance(path, str):
+            return Path(path)
+    return None
+
+
+def _download(repository: str, names: Sequence[str], revision: str | None) -> Path:
+    import huggingface_hub
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    _check_reachable()
+    with _told():
+        for name in names:
+            try:
+                path = huggingface_hub.hf_hub_download(repository, name, revision=revision)
+                return Path(path)
+            except LocalEntryNotFoundError:  # the connection broke
+                raise
+            except EntryNotFoundError:
+                continue
+    raise HubError(f"{repository} on the hub has no {' or '.join(names)}")
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Make a HubError of whatever the hub, its proxy or its client may raise."""
+    try:
+        yield
+    except Exception as error:
+        raise HubError(_reason(error)) from error
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Keep the library from drawing bars for a few small files."""
+    from huggingface_hub.utils import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+
+    if are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
+def _reason(error: Exception) -> str:
+    """Return why the hub or its client refused, in one line."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.LocalTokenNotFoundError):
+        return NOT_LOGGED_IN
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return "the hub has no such repository, or it is private and you have no access"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return "the repository has no such revision"
+    status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else None
+    if status == UNAUTHORISED:
+        return NOT_LOGGED_IN
+    if status == FORBIDDEN:
+        return "the hub does not let you write there"
+    return _first_line(error)
+
+
+def _first_line(error: Exception) -> str:
+    message = str(error).strip() or type(error).__name__
+    return message.splitlines()[0].rstrip(".")
