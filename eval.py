@@ -35,7 +35,7 @@ from trainers.checkpoint import find_checkpoint, load_checkpoint, restore_agent
 from trainers.evaluation import Episode, Recording, evaluate
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import printable
-from utils.folders import check_writable
+from utils.folders import check_writable, folder_name
 from utils.seeding import seed_everything
 
 EPISODES = Path("episodes")
@@ -103,7 +103,7 @@ def evaluation_config(
 def episode_folder(config: Config, arguments: argparse.Namespace) -> Path:
     """Return where the episodes are kept; known names, no path of their own."""
     player = "random" if arguments.random else config.model
-    return EPISODES / config.env / f"{player}{change_name(changes(arguments, config))}"
+    return EPISODES / folder_name(config.env) / f"{player}{change_name(changes(arguments, config))}"
 
 
 def changes(arguments: argparse.Namespace, config: Config) -> dict[str, object]:
@@ -154,10 +154,11 @@ class EpisodeFiles:
         self.folder = episode_folder(config, arguments)
         self.name = f"{checkpoint.resolve().parent.name}_{name}"
         self.video = arguments.video
-        self.actions = action_names(config.env, int(cast(Discrete, env.single_action_space).n))
+        n_actions = int(cast(Discrete, env.single_action_space).n)
+        self.actions = action_names(config.env, n_actions, env.metadata)
         player = "Chance" if arguments.random else config.model
         title = f"{player} on {task(config, changed)}"
-        explained = number_names(config.env), picture_legend(config.env)
+        explained = number_names(config.env, env.metadata), picture_legend(config.env)
         self.page = EpisodePage(title, self.actions, *explained) if arguments.report else None
         self.count = 0
 

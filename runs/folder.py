@@ -21,7 +21,7 @@ from runs.named_files import say_named_files
 from settings import Config, completed, config_from_dict, read_json_object, settings_without_effect
 from utils.errors import UserError
 from utils.files import keep_copy, open_without_waiting, written_whole
-from utils.folders import check_without_links
+from utils.folders import check_without_links, folder_name
 
 EXPERIMENTS = Path("experiments")
 SETTINGS, DESCRIPTION, LOCK = "config.json", "run.json", "lock"
@@ -261,7 +261,7 @@ def _description_to_amend(folder: Path) -> dict[str, Any]:
 
 
 def _parent(config: Config) -> Path:
-    return EXPERIMENTS / config.model / config.env
+    return EXPERIMENTS / config.model / folder_name(config.env)
 
 
 def _numbered(folder: Path) -> Iterator[Path]:

@@ -8,6 +8,7 @@ loaded: they import this one to declare what they read.
 import dataclasses
 import functools
 import importlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -135,7 +136,7 @@ def _declared(parts: tuple[type[Part], ...]) -> dict[str, Declaration]:
 def _composed(parts: tuple[type[Part], ...]) -> type[Config]:
     # Only those that nobody builds on; the fields of the last base come first.
     bases = [part for part in parts if sum(issubclass(other, part) for other in parts) == 1]
-    namespace = {"__reduce__": _reduced}
+    namespace = {"__reduce__": _reduced, "__hash__": _hashed}
     made = dataclasses.make_dataclass(
         "RunConfig", [], bases=tuple(reversed(bases)), namespace=namespace, frozen=True
     )
@@ -145,6 +146,11 @@ def _composed(parts: tuple[type[Part], ...]) -> type[Config]:
 def _reduced(config: Config) -> tuple[Any, ...]:
     """Return how to make these settings in another process, which makes its own class."""
     return composed, (dataclasses.asdict(config),)
+
+
+def _hashed(config: Config) -> int:
+    """Return the hash of settings, of which some are objects that have none."""
+    return hash(json.dumps(dataclasses.asdict(config), sort_keys=True))
 
 
 def _all_parts() -> tuple[type[Part], ...]:

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from models.agent import Agent, Memory, Step
-from models.observations import Percept
+from models.observations import Observations, Percept
 from utils.files import written_whole
 
 
@@ -32,8 +32,9 @@ class Recording(NamedTuple):
 
     Attributes:
         episode: Return, length L, and success where there is such a thing.
-        steps: Arrays by name, [L, ...] each: observations (what was seen before each action),
-            actions, rewards, values, and what the agent itself has to say of its observations.
+        steps: Arrays by name, [L, ...] each: observations (what was seen before each action: images
+            or, where there are none, vectors; the vectors beside images are "vectors"), actions,
+            rewards, values, and what the agent itself has to say of its observations.
         details: More of them, for looking at: probabilities [L, A], overviews [L, H, W, 3] where
             the environment can be drawn, and what `Agent.inspect` returns. Empty unless asked for.
     """
@@ -74,7 +75,7 @@ def evaluate(
         step = agent.act(percept, memory, deterministic)
         if in_detail and step.all_log_probs is not None:
             details["probabilities"] = step.all_log_probs.exp().cpu().numpy()
-        rows = {"observations": observations, **_rows(step), **agent.explain(percept)}
+        rows = _seen(percept.observations) | _rows(step) | agent.explain(percept)
         observations, rows["rewards"], terminated, truncated, info = env.step(rows["actions"])
         ended = terminated | truncated
         percept = Percept.after(agent.read(observations), step.actions, rows["rewards"], ended)
@@ -94,6 +95,14 @@ def _details(
     if env.render_mode == "rgb_array":
         details["overviews"] = np.stack(cast(tuple[np.ndarray, ...], env.render()))
     return details
+
+
+def _seen(observations: Observations) -> dict[str, np.ndarray]:
+    """Return what is kept of observations.  [N, ...]"""
+    rows = {"observations": observations.any().cpu().numpy()}
+    if observations.images is not None and observations.vectors is not None:
+        rows["vectors"] = observations.vectors.cpu().numpy()
+    return rows
 
 
 def _rows(step: Step) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Whether a folder can be written into, asked before long work and without writing."""
+"""Folders: what they are called, and whether one can be written into, asked before long work."""
 
 import os
 from pathlib import Path
@@ -14,6 +14,11 @@ def check_without_links(folder: Path) -> None:
                 f"{entry}: a link to {os.readlink(entry)}, and a run folder may not lead out of "
                 "itself. Put the file itself in its place, or remove the link"
             )
+
+
+def folder_name(name: str) -> str:
+    """Return the folder's name of what is chosen by name: ALE-Pong-v5 for ale_py:ALE/Pong-v5."""
+    return name.rpartition(":")[2].replace("/", "-")
 
 
 def check_writable(folder: Path, name: str) -> None:
