@@ -13,6 +13,7 @@ import functools
 import importlib
 import logging
 import os
+import re
 import sys
 from contextlib import closing
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ from utils.errors import UserError, suggestion
 TITLE = "any other environment of Gymnasium"
 # What a step costs more where an environment has a process of its own: 0.2 ms on two cores.
 ROUND_TRIP = 2e-4
+CHOSEN_HERE = {"id", "render_mode", "disable_env_checker"}  # of gymnasium.make
+MOST_NAMED = 5
 ROOT = Path(__file__).resolve().parent.parent
 
 log = logging.getLogger(__name__)
@@ -78,7 +81,7 @@ def find(name: str) -> EnvSpec:
         _import(module_name, name)
     if env_id in gymnasium.registry:
         return gymnasium.registry[env_id]
-    hint = suggestion(env_id, names()) or _how_to_register(module_name, env_id)
+    hint = _hint(module_name, env_id) if colon else suggestion(env_id, names())
     raise UserError(f"env: '{name}': no '{env_id}' is registered with Gymnasium.{hint}")
 
 
@@ -175,27 +178,31 @@ def _made(config: GymnasiumSettings, seed: int, make_one: MakeOne) -> VectorEnv:
 
 def _maker(config: GymnasiumSettings, **drawn: str) -> MakeOne:
     """Return what makes one environment, here or in another process."""
-    if "render_mode" in config.env_args:
-        raise UserError("env_args: render_mode is chosen by the program. Leave it out")
+    for name in CHOSEN_HERE.intersection(config.env_args):
+        raise UserError(f"env_args: {name} is chosen by the program. Leave it out")
     arguments = config.env_args | drawn
     return functools.partial(
         gymnasium.make, find(config.env), disable_env_checker=True, **arguments
     )
 
 
-def _how_to_register(module_name: str, env_id: str) -> str:
+def _hint(module_name: str, env_id: str) -> str:
     """Return what to do where a module that could be imported does not register an id."""
     top = module_name.partition(".")[0]
-    file = getattr(sys.modules.get(top), "__file__", None)
-    if (
-        file is not None
-        and Path.cwd() != ROOT
-        and ROOT in (Path(file).parent, *Path(file).parents[1:2])
-    ):
+    places = ((spec.id, spec.entry_point) for spec in gymnasium.registry.values())
+    own = [known for known, place in places if _package_of(place) == top]
+    file = getattr(sys.modules.get(top), "__file__", None) or ""
+    if own:
+        return suggestion(env_id, own) or f" {top} registers {', '.join(own[:MOST_NAMED])}"
+    if ROOT in Path(file).parents[:2] and Path.cwd() != ROOT:
         return f" {top} is a part of this program: give your module another name"
-    if not module_name:
-        return " Of your own, write package.module:MyEnv-v0"
-    return f" In {module_name}: gymnasium.register(id='{env_id}', entry_point=MyEnv)"
+    return f" In {module_name}: gymnasium.register(id='{env_id or 'MyEnv-v0'}', entry_point=MyEnv)"
+
+
+def _package_of(entry_point: Any) -> str:
+    """Return the package that an environment's class, or its name as a text, comes from."""
+    module = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
+    return re.split("[.:]", module)[0]
 
 
 def _converted(make_one: MakeOne, number: int) -> Converted:

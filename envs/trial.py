@@ -26,6 +26,8 @@ SECONDS = 0.1  # of checking, and of measuring
 MOST_STEPS = 1_000
 LONGEST_MESSAGE = 200
 
+PLAIN = (bool, int, float, str, torch.Tensor, type(None))
+
 MakeOne = Callable[[], gymnasium.Env]
 
 
@@ -48,6 +50,7 @@ def seconds_per_step(make_one: MakeOne, name: str) -> float:
         _begin(env, seed=0)
         _seconds_of(lambda: _step(env) and _begin(env))
         converted.reset(seed=0)
+        _check_plain(converted.world_state())
         return _seconds_of(lambda: _play(converted))
 
 
@@ -84,7 +87,7 @@ def _failures_told(name: str) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except (UserError, DependencyNotInstalled):
+    except (UserError, DependencyNotInstalled, ModuleNotFoundError):
         raise
     except (Exception, SystemExit) as error:
         raise failure(name, error) from error
@@ -135,12 +138,26 @@ def _step(env: gymnasium.Env) -> bool:
         )
     observation, reward, terminated, truncated, _ = found
     _check_part(observation, env.observation_space, "step()")
-    if np.ndim(reward) or not np.isfinite(float(reward)):
+    if not isinstance(reward, int | float | np.number | np.bool_) or not np.isfinite(reward):
         raise UserError(f"env: step() pays {shown(reward)}, and a reward is one finite number")
     for ends in (terminated, truncated):
         if not isinstance(ends, bool | np.bool_):
             raise UserError(f"env: step() says {shown(ends)} where True or False says what ends")
     return bool(terminated or truncated)
+
+
+def _check_plain(state: Any) -> None:
+    """Raise UserError unless checkpoints can hold where an environment stands."""
+    if isinstance(state, dict):
+        state = [*state.keys(), *state.values()]
+    if isinstance(state, list | tuple):
+        for each in state:
+            _check_plain(each)
+    elif not isinstance(state, PLAIN):
+        raise UserError(
+            f"env: state_dict() holds a {type(state).__name__}. A checkpoint holds numbers, text, "
+            "lists, dictionaries and tensors (torch.from_numpy)"
+        )
 
 
 def _check_part(part: Any, space: spaces.Space, where: str) -> None:
@@ -175,5 +192,8 @@ def _is_of(value: Any, space: spaces.Space) -> bool:
 def _told(error: BaseException) -> str:
     """Return an error's kind and message, and the line that raised it."""
     message = " ".join(str(error).split())[:LONGEST_MESSAGE]
+    told = f"{type(error).__name__}: {message}"
+    if isinstance(error, SyntaxError):  # its message has the line
+        return told
     where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {message} ({Path(where.filename).name}, line {where.lineno})"
+    return f"{told} ({Path(where.filename).name}, line {where.lineno})"

@@ -55,7 +55,7 @@ def parse_lists(texts: Iterable[str]) -> dict[str, list[str]]:
         elif key in lists:
             problems.append(f"--var {text}: {key} is given twice. Join its values with commas")
         else:
-            lists[key] = values.split(",")
+            lists[key] = _listed(values)
     if problems:
         raise UserError(*problems)
     return lists
@@ -120,6 +120,18 @@ def swept_settings(runs: Iterable[Run]) -> list[str]:
         other = first.setdefault((run.config.model, run.config.env), run.config)
         found |= dict.fromkeys(_differing(run.config, other))
     return [name for name in all_settings() if name in found and name != "seed"]
+
+
+def _listed(text: str) -> list[str]:
+    """Return the values between the commas of a text; those inside of braces separate none."""
+    values, depth = [""], 0
+    for sign in text:
+        depth += (sign in "{[") - (sign in "}]")
+        if sign == "," and depth <= 0:
+            values.append("")
+        else:
+            values[-1] += sign
+    return values
 
 
 def _run_id(name: str | None, file: Path | None, overrides: list[str], seed: int) -> str:
