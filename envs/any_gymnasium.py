@@ -18,7 +18,7 @@ import sys
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
@@ -136,12 +136,12 @@ class SavedWorlds(VectorWrapper):
 
     def state_dict(self) -> dict[str, Any] | None:
         """Return the state of all environments, or None if one cannot be saved."""
-        worlds = self.env.call("world_state")
+        worlds = cast(Any, self.env).call("world_state")
         return None if None in worlds else {"worlds": list(worlds)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
-        self.env.call("load_world_state", state["worlds"])
+        cast(Any, self.env).call("load_world_state", state["worlds"])
 
 
 def faster_in_processes(seconds: float, n_envs: int, cores: int) -> bool:

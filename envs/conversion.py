@@ -72,8 +72,8 @@ def acted(space: spaces.Space) -> Conversion:
     allowed = f"Agents choose among Discrete or MultiDiscrete actions, {MOST_ACTIONS:,} at most"
     if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         raise UserError(f"actions: {shown(space)} cannot be used. {allowed}")
-    sizes = [int(size) for size in np.ravel(getattr(space, "nvec", getattr(space, "n", None)))]
-    n_actions = math.prod(sizes)
+    sizes = space.nvec if isinstance(space, spaces.MultiDiscrete) else np.array(space.n)
+    n_actions = math.prod(sizes.ravel().tolist())
     if n_actions > MOST_ACTIONS:
         raise UserError(f"actions: {shown(space)} has {n_actions:,} actions. {allowed}")
     if isinstance(space, spaces.Discrete) and space.start == 0:
@@ -206,7 +206,7 @@ def _size(space: spaces.Space) -> int:
         return int(space.n)
     if isinstance(space, spaces.MultiDiscrete):
         return int(space.nvec.sum())
-    return math.prod(space.shape)
+    return math.prod(space.shape or ())
 
 
 def _name(path: tuple[str, ...]) -> str:

@@ -1,6 +1,6 @@
 """One environment in the form that agents know, with its pictures and where it stands."""
 
-from typing import Any, SupportsFloat
+from typing import Any, SupportsFloat, cast
 
 import gymnasium
 import numpy as np
@@ -64,7 +64,7 @@ class Converted(gymnasium.Wrapper):
     def load_world_state(self, states: list[dict[str, Any]]) -> None:
         """Continue where `world_state` was taken, given those of all environments of the run."""
         state = states[self._number]
-        self.unwrapped.load_state_dict(state["own"])
+        cast(Any, self.unwrapped).load_state_dict(state["own"])
         limits = [layer for layer in _layers(self.env) if isinstance(layer, TimeLimit)]
         for layer, elapsed in zip(limits, state["elapsed"], strict=True):
             layer._elapsed_steps = elapsed

@@ -48,7 +48,7 @@ def seconds_per_step(make_one: MakeOne, name: str) -> float:
         for each in (env, converted):
             each.action_space.seed(0)
         _begin(env, seed=0)
-        _seconds_of(lambda: _step(env) and _begin(env))
+        _seconds_of(lambda: _check_step(env))
         converted.reset(seed=0)
         _check_plain(converted.world_state())
         return _seconds_of(lambda: _play(converted))
@@ -129,8 +129,8 @@ def _begin(env: gymnasium.Env, seed: int | None = None) -> None:
     _check_part(found[0], env.observation_space, "reset()")
 
 
-def _step(env: gymnasium.Env) -> bool:
-    """Take a random step, check what comes of it, and return whether it ends the episode."""
+def _check_step(env: gymnasium.Env) -> None:
+    """Take a random step, check what comes of it, and begin anew where it ends the episode."""
     found = env.step(env.action_space.sample())
     if not isinstance(found, tuple) or len(found) != 5:
         raise UserError(
@@ -143,7 +143,8 @@ def _step(env: gymnasium.Env) -> bool:
     for ends in (terminated, truncated):
         if not isinstance(ends, bool | np.bool_):
             raise UserError(f"env: step() says {shown(ends)} where True or False says what ends")
-    return bool(terminated or truncated)
+    if terminated or truncated:
+        _begin(env)
 
 
 def _check_plain(state: Any) -> None:

@@ -172,10 +172,11 @@ class Helm(LanguageMemoryAgent):
 
 
 def check_images(model: str, space: Space) -> None:
-    """Raise UserError where an environment shows no images, which a model's memory reads."""
-    if ObservationReader(space).image_shape is None:
+    """Raise UserError where an environment shows no image in colour or in grey, as CLIP reads."""
+    shape = ObservationReader(space).image_shape
+    if shape is None or shape[0] not in (1, 3):
         raise UserError(
-            f"model: {model} reads images, and the environment shows {space}. "
+            f"model: {model} reads images in colour or grey, and the environment shows {space}. "
             "Choose model=CNN, LSTM, GPT or HELM"
         )
 

@@ -1,7 +1,5 @@
 """Small environments of every kind that is converted, registered with Gymnasium."""
 
-from typing import ClassVar
-
 import gymnasium
 import numpy as np
 import torch
@@ -21,7 +19,7 @@ SPACES = {
     "number": spaces.Box(-1, 1, ()),
     "one of three, from 5 on": spaces.Discrete(3, start=5),
     "several": spaces.MultiDiscrete([2, 3], start=[0, 1]),
-    "a table of several": spaces.MultiDiscrete([[2, 3], [4, 5]]),
+    "a table of several": spaces.MultiDiscrete(np.array([[2, 3], [4, 5]])),
     "bits": spaces.MultiBinary((2, 2)),
     "nested": spaces.Dict(
         look=spaces.Tuple((IMAGE, NUMBER)), more=spaces.Dict(a=FLAT, b=spaces.MultiBinary(3))
@@ -29,10 +27,10 @@ SPACES = {
 }
 
 
-class Sampled(gymnasium.Env):
-    """Shows random observations; an episode has six steps. It can be drawn and saved."""
+class Unsaved(gymnasium.Env):
+    """Shows random observations; an episode has six steps. It can be drawn."""
 
-    metadata: ClassVar = {"render_modes": ["rgb_array"], "number_names": ["left"]}
+    metadata = {"render_modes": ["rgb_array"], "number_names": ["left"]}  # noqa: RUF012
 
     def __init__(self, kind="vector", actions=None, render_mode=None):
         self.observation_space = SPACES[kind]
@@ -53,6 +51,14 @@ class Sampled(gymnasium.Env):
     def render(self):
         return np.full((401, 300, 3), self.n_steps, np.uint8)
 
+    def _look(self):
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+        return self.observation_space.sample()
+
+
+class Sampled(Unsaved):
+    """One that says where it stands."""
+
     def state_dict(self):
         return {"generator": self.np_random.bit_generator.state, "n": torch.tensor(self.n_steps)}
 
@@ -60,16 +66,6 @@ class Sampled(gymnasium.Env):
         self.np_random.bit_generator.state = state["generator"]
         self.n_steps = int(state["n"])
 
-    def _look(self):
-        self.observation_space.seed(int(self.np_random.integers(2**31)))
-        return self.observation_space.sample()
 
-
-class Unsaved(Sampled):
-    """As it is with most environments."""
-
-    state_dict = None
-
-
-gymnasium.register("Sampled-v0", Sampled, max_episode_steps=4)
-gymnasium.register("Unsaved-v0", Unsaved)
+gymnasium.register("Unsaved-v0", f"{__name__}:Unsaved")
+gymnasium.register("Sampled-v0", f"{__name__}:Sampled", max_episode_steps=4)

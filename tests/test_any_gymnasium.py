@@ -1,8 +1,10 @@
 """Environments of Gymnasium: converted where they enter, tried first, in processes or not."""
 
 import functools
+import io
 import json
 import random
+import re
 import sys
 import time
 from pathlib import Path
@@ -27,6 +29,7 @@ from models.observations import ObservationReader
 from settings import load_config, read_settings
 from tests.any_envs import SPACES, Sampled
 from utils.errors import UserError
+from utils.folders import folder_name
 
 HERE = "tests.any_envs"
 
@@ -157,7 +160,10 @@ def test_environments_that_can_be_saved_go_on_where_they_stood(in_processes):
     other.reset(seed=9)
     for _ in range(3):  # one step before the time limit
         env.step(np.zeros(2, int))
-    assert other.load_state_dict(env.state_dict())
+    file = io.BytesIO()
+    torch.save(env.state_dict(), file)
+    file.seek(0)
+    assert other.load_state_dict(torch.load(file, weights_only=True))
     for _ in range(3):
         expected, found = (each.step(np.zeros(2, int)) for each in (env, other))
         for one, another in zip(expected[:4], found[:4], strict=True):
@@ -263,47 +269,43 @@ def test_a_registered_id_that_only_begins_like_a_suite_is_gymnasiums(monkeypatch
     assert envs.known_as("mazeworld-v0") == envs.ANY
 
 
-MINE = """
-import gymnasium
-import numpy as np
-
-
-class Mine(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(0, 255, (9, 9, 3), np.uint8)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        return self.observation_space.sample(), 1.0, self.np_random.random() < 0.5, False, {}
-
-
-gymnasium.register("team/Mine-v0", Mine)
-"""
+PAGE = (Path(__file__).parent.parent / "docs" / "environments.md").read_text(encoding="utf-8")
+(MINE,) = re.findall(r"This is `my_envs.py`:\n\n```python\n(.*?)```", PAGE, re.S)
 
 
 @pytest.fixture
 def mine(in_empty_folder, monkeypatch):
-    """Write an environment into the current folder and return its name."""
-    Path("mine_envs.py").write_text(MINE)
+    """Write the page's environment into the current folder and return its name."""
+    Path("my_envs.py").write_text(MINE)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    yield "mine_envs:team/Mine-v0"
-    sys.modules.pop("mine_envs")
-    gymnasium.registry.pop("team/Mine-v0")
+    yield "my_envs:Mine-v0"
+    sys.modules.pop("my_envs")
+    gymnasium.registry.pop("Mine-v0")
 
 
-def test_an_environment_of_the_current_folder_is_trained_and_played(mine, capsys):
+def test_the_pages_environment_is_trained_in_and_played_from_the_current_folder(mine):
     tiny = {"device": "cpu", "n_steps": 16, "n_envs": 2, "n_rollout_steps": 8, "n_batches": 2}
-    command = [f"--var={k}={v}" for k, v in (tiny | {"env": mine, "model": "CNN"}).items()]
-    assert main_program.main([*command, "--run-id=a", "--var=media_minutes=null"]) == 0
-    folder = Path("experiments/CNN/team-Mine-v0/a")
-    assert json.loads((folder / "config.json").read_text())["env"] == mine
-    assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes=1", "--report"]) == 0
-    (recording,) = Path("episodes/team-Mine-v0/CNN").glob("*.npz")
+    tiny |= {"env": mine, "env_args": '{"length": 3}', "model": "CNN", "media_minutes": "null"}
+    command = [f"--var={key}={value}" for key, value in tiny.items()]
+    assert main_program.main([*command, "--run-id=a"]) == 0
+    folder = Path("experiments/CNN/Mine-v0/a")
+    recorded = json.loads((folder / "config.json").read_text())
+    assert (recorded["env"], recorded["env_args"]) == (mine, {"length": 3})
+    command = ["--ckpt-path", str(folder), "--n-episodes=1", '--var=env_args={"length": 6}']
+    assert eval_program.main([*command, "--report"]) == 0
+    (recording,) = Path("episodes/Mine-v0").rglob("*.npz")
     with np.load(recording) as arrays:
-        assert arrays["observations"].shape[1:] == (3, 9, 9)
+        assert arrays["observations"].shape == (7, 3, 12, 16)
+    (page,) = folder.glob("*.html")
+    assert '"actions":["left","right"]' in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("CartPole-v1", "CartPole-v1"), ("a.b:Mine-v0", "Mine-v0"), ("ale:ALE/X-v5", "ALE-X-v5")],
+)
+def test_a_folder_is_called_by_the_id_alone(name, folder):
+    assert folder_name(name) == folder
 
 
 def test_an_image_beside_numbers_is_trained_with_and_played(in_empty_folder):

@@ -1,5 +1,6 @@
 """Environments that agents cannot be trained in, by the one thing that is wrong with each."""
 
+import importlib
 import sys
 
 import gymnasium
@@ -74,7 +75,7 @@ class Bad(gymnasium.Env):
         if parts is not None:
             self.observation_space, self.shown = PARTS[parts]
         if behaviour == "constructor misses a package":
-            import no_such_package  # noqa: F401
+            importlib.import_module("no_such_package")
         self._fail("constructor")
 
     def reset(self, *, seed=None, options=None):
@@ -101,7 +102,7 @@ class Bad(gymnasium.Env):
             "step does not say whether it ends": (1, 0.0, None, False, {}),
             "step ends by 1": (1, 0.0, 1, False, {}),
         }
-        return answers.get(self.behaviour, (1, 0.0, False, False, {}))
+        return answers.get(self.behaviour, (self.shown, 0.0, False, False, {}))
 
     def state_dict(self):
         return {"n": [np.zeros(1)] if self.behaviour == "state is an array" else 1}
@@ -113,10 +114,20 @@ class Bad(gymnasium.Env):
             sys.exit("bye")
 
 
+class Stacked(Bad):
+    """Four grey frames, which not every agent can see."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Box(0, 255, (4, 8, 8), np.uint8)
+        self.shown = np.zeros((4, 8, 8), np.uint8)
+
+
 class NoEnv:
     """An object that is no environment."""
 
 
-gymnasium.register("Bad-v0", Bad)
-gymnasium.register("NoEnv-v0", NoEnv)
+gymnasium.register("Bad-v0", f"{__name__}:Bad")
+gymnasium.register("Stacked-v0", f"{__name__}:Stacked")
+gymnasium.register("NoEnv-v0", f"{__name__}:NoEnv")
 gymnasium.register("NoPlace-v0", "no_such_module:Bad")

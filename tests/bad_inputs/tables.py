@@ -295,6 +295,8 @@ def environment_cases():
     for kind, names in (kinds | {"parts": PARTS}).items():
         for name in names:
             cases[f"{kind}: {name}"] = settings(**bad, env_args=json.dumps({kind: name}))
+    shelm = bad | tiny_settings("SHELM") | {"model": "SHELM", "env_processes": "false"}
+    cases["SHELM before a stack of frames"] = settings(**(shelm | {"env": f"{module}:Stacked-v0"}))
     return cases
 
 
