@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
+from settings.values import shortened
 from utils.errors import UserError
 
 LEAST_SIDE = 5  # pixels of an image
 MOST_NUMBERS = 16_384  # of an observation; every value of a discrete number counts
 MOST_ACTIONS = 4_096
-LONGEST_SPACE = 160
 ALLOWED = (
     "Agents see images (uint8, from 5x5 up), boxes of numbers, discrete numbers, text, and "
     "dictionaries and tuples of those"
@@ -114,8 +114,7 @@ def has_text(space: spaces.Space) -> bool:
 
 def shown(space: Any) -> str:
     """Return a space in one line, cut where it is long."""
-    text = " ".join(str(space).split())
-    return text if len(text) <= LONGEST_SPACE else f"{text[: LONGEST_SPACE - 3]}..."
+    return shortened(" ".join(str(space).split()))
 
 
 def _seen(space: spaces.Space, path: tuple[str, ...]) -> Conversion:
