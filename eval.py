@@ -149,10 +149,11 @@ class EpisodeFiles:
         self.folder = episode_folder(config, arguments)
         self.name = f"{checkpoint.resolve().parent.name}_{name}"
         self.video = arguments.video
-        self.actions = action_names(config.env, int(cast(Discrete, env.single_action_space).n))
+        n_actions = int(cast(Discrete, env.single_action_space).n)
+        self.actions = action_names(config.env, n_actions, env.metadata)
         player = "Chance" if arguments.random else config.model
         title = f"{player} on {task(config, changed)}"
-        explained = number_names(config.env), picture_legend(config.env)
+        explained = number_names(config.env, env.metadata), picture_legend(config.env)
         self.page = EpisodePage(title, self.actions, *explained) if arguments.report else None
         self.count = 0
 

@@ -1,5 +1,7 @@
 """Environments: a name leads to its suite, the suite to a vector environment.
 
+A name that no suite has is one of Gymnasium's, or `package.module:MyEnv-v0` (`any_gymnasium.py`).
+
 Every suite is a module of this package with two functions:
 
     names() -> list[str]               all environments it offers
@@ -8,9 +10,9 @@ Every suite is a module of this package with two functions:
 It may have more: `ACTION_NAMES`, the names of its actions; `NUMBER_NAMES`, those of the numbers of
 a vector it shows; `PICTURE_LEGEND`, what the colours of `render` mean; `READS`, the classes of the
 settings that it alone reads; and `make_drawn(config, seed)`, for environments that can be drawn
-whole where those of `make` cannot. A vector environment
-that can be drawn has Gymnasium's `render_mode` "rgb_array", and `render` returns a picture
-[H, W, 3] of each.
+whole where those of `make` cannot. Where names differ among its environments, the `metadata` of
+each has them, as "action_names" and "number_names". A vector environment that can be drawn has
+Gymnasium's `render_mode` "rgb_array", and `render` returns a picture [H, W, 3] of each.
 
 Its environments show vectors, uint8 images, channel first, or a dictionary of those and texts
 (models/observations.py says what can be read), take discrete actions and restart an
@@ -22,12 +24,15 @@ new episodes.
 """
 
 import importlib
+from collections.abc import Mapping
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gymnasium.error import DependencyNotInstalled
 
+from envs import any_gymnasium
 from envs.checking import checked_vector_env
+from envs.converted import ACTION_NAMES, NUMBER_NAMES
 from envs.given import PREFIX, GivenEnv, given_name, given_vector_env
 from envs.wrappers import EpisodeStatistics
 from settings import Config, Part
@@ -68,6 +73,7 @@ SUITES = {
     "VisualMatch-v0": Suite("envs.visual_match", scale_rewards=False),
     "KeyToDoor-v0": Suite("envs.key_to_door", scale_rewards=False),
     "ContinuousRecognition-v0": Suite("envs.continuous_recognition"),
+    "popgym-": Suite("envs.popgym"),
     "psychlab_": Suite("envs.psychlab"),
     "caveflyer": Suite("envs.procgen"),
     "dodgeball": Suite("envs.procgen"),
@@ -77,6 +83,8 @@ SUITES = {
     "miner": Suite("envs.procgen"),
     PREFIX: Suite("envs.given"),
 }
+ANY = any_gymnasium.TITLE
+FALLBACK = Suite("envs.any_gymnasium")
 
 
 def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeStatistics:
@@ -88,14 +96,15 @@ def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeSt
         drawn: Prefer environments that can be drawn whole to faster ones.
 
     Raises:
-        UserError: No suite knows the name, or the suite's package is not installed.
+        UserError: No suite knows the name, the suite's package is not installed, or agents cannot
+            be trained in the environment.
     """
     check_env_name(config.env)
     suite = _find_suite(config.env)
     try:
         module = _load(suite)
         make = getattr(module, "make_drawn", module.make) if drawn else module.make
-        return EpisodeStatistics(make(config, seed))
+        return EpisodeStatistics(checked_vector_env(make(config, seed)))
     except ModuleNotFoundError as error:
         raise _missing_package(config.env, error) from error
     except DependencyNotInstalled as error:
@@ -111,6 +120,9 @@ def check_env_name(name: str) -> None:
     """Raise UserError unless a suite offers an environment of this name."""
     suite = _find_suite(name)
     try:
+        if suite is FALLBACK:
+            any_gymnasium.find(name)
+            return
         names = _load(suite).names()
     except ModuleNotFoundError as error:
         raise _missing_package(name, error) from error
@@ -118,15 +130,23 @@ def check_env_name(name: str) -> None:
         raise _unknown(name, names)
 
 
-def action_names(name: str, n_actions: int) -> list[str]:
-    """Return what the actions of an environment are called; numbers where nothing is known."""
-    known = getattr(_load(_find_suite(name)), "ACTION_NAMES", ())
+def action_names(name: str, n_actions: int, metadata: Mapping[str, Any] | None = None) -> list[str]:
+    """Return what the actions of an environment are called; numbers where nothing is known.
+
+    Args:
+        name: Of the environment.
+        n_actions: How many it has.
+        metadata: Of its vector environment, which may name them.
+    """
+    own = getattr(_load(_find_suite(name)), "ACTION_NAMES", ())
+    known = [str(each) for each in (metadata or {}).get(ACTION_NAMES, own)]
     return [*known[:n_actions], *(str(number) for number in range(len(known), n_actions))]
 
 
-def number_names(name: str) -> list[str]:
+def number_names(name: str, metadata: Mapping[str, Any] | None = None) -> list[str]:
     """Return what the numbers that an environment shows are called, none where nothing is known."""
-    return [*getattr(_load(_find_suite(name)), "NUMBER_NAMES", ())]
+    own = getattr(_load(_find_suite(name)), "NUMBER_NAMES", ())
+    return [str(each) for each in (metadata or {}).get(NUMBER_NAMES, own)]
 
 
 def picture_legend(name: str) -> str:
@@ -135,28 +155,40 @@ def picture_legend(name: str) -> str:
 
 
 def known_as(name: str) -> str | None:
-    """Return the longest beginning of the name, in any case, that a suite is listed under.
+    """Return what the part that an environment belongs to is called; None if there is none.
 
-    None if none is.
+    That is what its suite is listed under: all of the name, or how it begins. Where no suite has
+    the name, it is one of Gymnasium's, or the misspelt one of the suite whose begins like it, in
+    any case.
     """
+    if _find_key(name) is None and any_gymnasium.knows(name):
+        return ANY
     plain = name.casefold()
     beginnings = (key for key in SUITES if plain.startswith(key.rstrip("-_").casefold()))
-    return max(beginnings, key=len, default=None)
+    return _find_key(name) or max(beginnings, key=len, default=None)
 
 
 def settings_by_name() -> dict[str, tuple[type[Part], ...]]:
     """Return the settings that each suite alone reads, by the beginning of its names."""
-    return {key: getattr(_load(suite), "READS", ()) for key, suite in SUITES.items()}
+    own = {key: getattr(_load(suite), "READS", ()) for key, suite in SUITES.items()}
+    return own | {ANY: any_gymnasium.READS}
+
+
+def _find_key(name: str) -> str | None:
+    """Return the longest key of the suites that a name is or, where it is open, begins with."""
+    keys = (key for key in SUITES if name == key or (key[-1] in "-_" and name.startswith(key)))
+    return max(keys, key=len, default=None)
 
 
 def _find_suite(name: str) -> Suite:
     """Return the suite of an environment."""
     key = known_as(name)
     if key is None:
-        raise _unknown(
-            name, [key + "*" * key.endswith(("-", "_")) for key in SUITES if key != PREFIX]
-        )
-    return SUITES[key]
+        beginnings = [key + "*" * key.endswith(("-", "_")) for key in SUITES if key != PREFIX]
+        hint = suggestion(name, beginnings) or suggestion(name, any_gymnasium.names())
+        allowed = f" Allowed: {', '.join(beginnings)}, ids of Gymnasium, package.module:MyEnv-v0"
+        raise UserError(f"env: unknown environment '{name}'.{hint or allowed}")
+    return FALLBACK if key == ANY else SUITES[key]
 
 
 def _load(suite: Suite) -> ModuleType:

@@ -18,20 +18,26 @@ SHARED_MODULES = ["torch", "gymnasium"]
 SECONDS_TO_DIE = 0.1
 
 
-def one_process_each(make_envs: Sequence[Callable[[], gymnasium.Env]]) -> VectorEnv:
+def one_process_each(
+    make_envs: Sequence[Callable[[], gymnasium.Env]], shared_memory: bool = True
+) -> VectorEnv:
     """Return a vector environment in SAME_STEP mode with one process per environment.
 
     The processes come from a fork server, as neither OpenGL nor PyTorch's threads survive a fork
     of this one; it imports the heaviest modules once, for all. They end when this process does,
     even if it is killed: each waits on a pipe that only this process holds the other end of. A
     single environment stays in this process.
+
+    Args:
+        make_envs: Each makes one environment.
+        shared_memory: Whether observations come that way, and not as messages.
     """
     if len(make_envs) == 1:
         return SyncVectorEnv(make_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     multiprocessing.get_context("forkserver").set_forkserver_preload(SHARED_MODULES)
     return ProcessVectorEnv(
         [functools.partial(_undisturbed, make_env) for make_env in make_envs],
-        shared_memory=True,
+        shared_memory=shared_memory,
         context="forkserver",
         autoreset_mode=AutoresetMode.SAME_STEP,
     )

@@ -200,10 +200,12 @@ def _retrieval(
 
 
 def check_images(model: str, reader: ObservationReader) -> None:
-    """Raise UserError where an environment shows no images, which a model's memory reads."""
-    if reader.image_shape is None:
+    """Raise UserError where an environment shows no image in colour or in grey, as CLIP reads."""
+    shape = reader.image_shape
+    if shape is None or shape[0] not in (1, 3):
+        shown = "none" if shape is None else f"{shape[0]} channels"
         raise UserError(
-            f"model: {model} reads images, and the environment shows none. "
+            f"model: {model} reads images in colour or grey, and the environment shows {shown}. "
             "Choose model=CNN, LSTM, GPT or HELM"
         )
 

@@ -238,10 +238,17 @@ def _flat(values: np.ndarray, space: spaces.Space) -> np.ndarray:
 
 
 def _one_hot(values: np.ndarray, space: spaces.Discrete) -> np.ndarray:
-    return np.eye(int(space.n), dtype=np.float32)[np.asarray(values) - int(space.start)]
+    return _hot(np.asarray(values)[:, None] - int(space.start), np.array([space.n]))
 
 
 def _one_hots(values: np.ndarray, space: spaces.MultiDiscrete) -> np.ndarray:
-    numbers = np.asarray(values) - space.start
-    columns = [np.eye(n, dtype=np.float32)[numbers[:, i]] for i, n in enumerate(space.nvec)]
-    return np.concatenate(columns, axis=1)
+    return _hot(np.asarray(values) - space.start, space.nvec)
+
+
+def _hot(numbers: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return K one-hot vectors side by side of numbers [N, K], each below its size [K].  [N, F]"""
+    if (numbers < 0).any() or (numbers >= sizes).any():
+        raise ValueError(f"an environment shows {numbers.tolist()}, numbers below {sizes.tolist()}")
+    hot = np.zeros((len(numbers), sizes.sum()), dtype=np.float32)
+    np.put_along_axis(hot, numbers + sizes.cumsum() - sizes, 1.0, axis=1)
+    return hot

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from report.packing import coloured
 from report.page import is_picture
 from trainers.evaluation import Recording
 from utils.errors import RunError
@@ -85,7 +86,7 @@ def _frame(arrays: Mapping[str, np.ndarray], step: int, actions: Sequence[str]) 
 
     pictures = []
     if is_picture(arrays):
-        pictures.append(arrays["observations"][step].transpose(1, 2, 0))
+        pictures.append(coloured(arrays["observations"][step : step + 1])[0])
     if "overviews" in arrays:
         pictures.append(arrays["overviews"][step])
     shown = [_enlarged(picture) for picture in pictures]

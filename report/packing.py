@@ -27,6 +27,16 @@ def quantized(shares: np.ndarray) -> np.ndarray:
     return np.rint(255 * np.sqrt(np.clip(shares.astype(np.float32), 0, 1))).astype(np.uint8)
 
 
+def coloured(images: np.ndarray) -> np.ndarray:
+    """Return images [T, C, H, W] as pictures [T, H, W, 3].
+
+    Where there are not three channels the last is shown in grey: the newest of stacked frames.
+    """
+    if images.shape[1] != PIXEL_COLOURS:
+        images = images[:, -1:].repeat(PIXEL_COLOURS, axis=1)
+    return images.transpose(0, 2, 3, 1)
+
+
 def looking_back(attention: np.ndarray) -> np.ndarray:
     """Return what can be seen of an episode's attention, its steps one after the other.
 

@@ -86,7 +86,8 @@ function buildNumbers() {
   element("numbers").replaceChildren(...rows);
   largest = episode.numbers.values.reduce((most, value) => Math.max(most, Math.abs(value)), 0) || 1;
   const more = count > MOST_NUMBERS ? ` ${count - MOST_NUMBERS} more are not shown.` : "";
-  element("told-note").textContent = `${episode.views ? "Numbers beside the picture." : "Numbers, no picture."} Bars reach from −${decimal(largest)} to ${decimal(largest)}.${more}`;
+  const what = episode.views ? "Numbers beside the picture." : "Numbers, no picture.";
+  element("told-note").textContent = `${what} Bars reach from −${decimal(largest)} to ${decimal(largest)}.${more}`;
 }
 
 function buildSelectors() {
@@ -120,7 +121,7 @@ async function choose(n) {
   const hidden = { view: !episode.views, told: !episode.numbers, whole: !episode.wholes };
   Object.assign(hidden, { probabilities: unexplained, retrieval: !episode.retrieved, texts: !episode.text });
   for (const [id, away] of Object.entries(hidden)) element(id).hidden = away;
-  element("stage").classList.toggle("no-whole", hidden.whole);
+  element("stage").classList.toggle("no-whole", hidden.whole && (hidden.view || hidden.told));
   element("stage").classList.toggle("no-words", hidden.retrieval);
   if (episode.numbers) buildNumbers();
   if (episode.actionValues) readWorth();

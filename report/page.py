@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from report.packing import Packed, Pictures, looking_back, packed, packed_within, quantized
+from report.packing import (
+    Packed,
+    Pictures,
+    coloured,
+    looking_back,
+    packed,
+    packed_within,
+    quantized,
+)
 from trainers.evaluation import Recording
 from utils.files import written_whole
 
@@ -45,7 +53,7 @@ class EpisodePage:
         arrays = recording.steps | recording.details
         frames = {}
         if is_picture(arrays):
-            frames["views"] = arrays["observations"].transpose(0, 2, 3, 1)
+            frames["views"] = coloured(arrays["observations"])
         if "overviews" in arrays:
             frames["wholes"] = arrays["overviews"]
         numbers = {name: self._pictures[name].add(shown) for name, shown in frames.items()}
@@ -136,7 +144,7 @@ def _numbers(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
 
 def _course(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
     """Return what an episode has one number of at each step, and the actions' probabilities."""
-    course = {"actions": packed(arrays["actions"].astype(np.uint8))}
+    course = {"actions": packed(arrays["actions"].astype(np.uint16))}
     for name in ("rewards", "values", "entropy"):
         if name in arrays:
             course[name] = packed(arrays[name].astype(np.float32))

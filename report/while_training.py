@@ -19,6 +19,7 @@ from models.observations import Observations
 from models.shelm import ShelmLanguage
 from plots.style import new_figure, style
 from plots.table import markdown
+from report.packing import coloured
 from runs.loggers import EncodedImage, LoggerSettings, Media
 from trainers.learner import Transition
 
@@ -102,7 +103,7 @@ def movie(images: Tensor) -> EncodedImage:
     """Return images [T, C, H, W] uint8 as a GIF, enlarged pixel by pixel."""
     factor = max(1, round(SMALLEST_SIDE / min(images.shape[2:])))
     enlarged = images.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
-    frames = [Image.fromarray(image) for image in enlarged.permute(0, 2, 3, 1).numpy()]
+    frames = [Image.fromarray(image) for image in coloured(enlarged.numpy())]
     file = io.BytesIO()
     frames[0].save(
         *(file, "GIF"),

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import io
+import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -102,7 +103,7 @@ def _session(config: Config) -> tuple[Summary, Summary, Summary]:
     from torch.utils.tensorboard.summary import hparams
 
     settings = {
-        name: "null" if value is None else value
+        name: json.dumps(value) if value is None or isinstance(value, dict) else value
         for name, value in dataclasses.asdict(config).items()
     }
     return hparams(settings, {RETURN: 0.0})

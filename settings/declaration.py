@@ -108,4 +108,5 @@ def _own(part: type) -> list[Declaration]:
 
 
 def _kinds(hint: Any) -> tuple[type, ...]:
-    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    hints = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return tuple(typing.get_origin(each) or each for each in hints)

@@ -11,6 +11,7 @@ that ask for `chosen` are told by that which agent that is; nothing leaves the t
 import dataclasses
 import functools
 import importlib
+import json
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -157,7 +158,7 @@ def _declared(parts: tuple[type[Part], ...]) -> dict[str, Declaration]:
 def _composed(parts: tuple[type[Part], ...]) -> type[Config]:
     # Only those that nobody builds on; the fields of the last base come first.
     bases = [part for part in parts if sum(issubclass(other, part) for other in parts) == 1]
-    namespace = {"__reduce__": _reduced}
+    namespace = {"__reduce__": _reduced, "__hash__": _hashed}
     made = dataclasses.make_dataclass(
         "RunConfig", [], bases=tuple(reversed(bases)), namespace=namespace, frozen=True
     )
@@ -175,6 +176,11 @@ def _recomposed(values: Mapping[str, Any], place: Path | None) -> Config:
     if place is not None:
         search(place)
     return composed(values)
+
+
+def _hashed(config: Config) -> int:
+    """Return the hash of settings, of which some are objects that have none."""
+    return hash(json.dumps(dataclasses.asdict(config), sort_keys=True))
 
 
 def _all_parts(chosen: Mapping[str, Any]) -> tuple[type[Part], ...]:

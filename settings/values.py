@@ -13,6 +13,7 @@ KINDS = {
     float: "a number",
     bool: "true or false",
     str: "text",
+    dict: "a JSON object",
     type(None): "null",
 }
 
@@ -83,12 +84,23 @@ def _as_type(declaration: Declaration, value: Any) -> Any:
         return int(value)
     elif float in kinds and (_is_whole(value) or _is_fraction(value)):
         return _as_float(value)
+    elif dict in kinds and isinstance(value, dict) and _is_finite(value):
+        return value
     elif str in kinds and isinstance(value, str) and value:
         if not _is_unicode(value):
             name = declaration.name
             raise ValueError(f"{name}: {shown(value)} is not text in UTF-8. Rename what it names")
         return value
     raise ValueError(f"{declaration.name}: {shown(value)} is not {kind_text(declaration)}")
+
+
+def _is_finite(value: dict[str, Any]) -> bool:
+    """Return whether an object can be written as JSON, which has no NaN and no Infinity."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (ValueError, TypeError, RecursionError):
+        return False
+    return True
 
 
 def _is_unicode(text: str) -> bool:

@@ -88,7 +88,7 @@ def parse_lists(texts: Iterable[str], files: Iterable[Path] = ()) -> dict[str, l
         elif key in lists:
             problems.append(f"--var {text}: {key} is given twice. Join its values with commas")
         else:
-            lists[key] = values.split(",")
+            lists[key] = _listed(values)
     if problems:
         raise UserError(*problems)
     return lists
@@ -169,6 +169,18 @@ def _runs_of(cells: Sequence[_Cell]) -> list[Run]:
         Run(cell.config, cell.run_id(apart[run.folder]))
         for cell, run in zip(cells, runs, strict=True)
     ]
+
+
+def _listed(text: str) -> list[str]:
+    """Return the values between the commas of a text; those inside of braces separate none."""
+    values, depth = [""], 0
+    for sign in text:
+        depth += (sign in "{[") - (sign in "}]")
+        if sign == "," and depth <= 0:
+            values.append("")
+        else:
+            values[-1] += sign
+    return values
 
 
 def _check_distinct(runs: Iterable[Run]) -> None:

@@ -36,6 +36,7 @@ WRAPPED = {
     "envpool": "envs/envpool_vector.py",
     "minigrid": "envs/minigrid.py",
     "miniworld": "envs/miniworld.py",
+    "popgym": "envs/popgym.py",
     "deepmind_lab": "envs/psychlab.py",
     "open_clip": "models/clip_encoder.py",
     "wandb": "runs/loggers.py",

@@ -228,7 +228,7 @@ def test_rewards_that_are_not_scaled_are_those_of_the_random_maze_and_the_memory
 
 
 def test_the_longest_beginning_of_a_name_decides(monkeypatch):
-    monkeypatch.setitem(envs.SUITES, "MiniGrid-KeyCorridor", Suite("nowhere.to.be.found"))
+    monkeypatch.setitem(envs.SUITES, "MiniGrid-KeyCorridorS3R1-", Suite("nowhere.to.be.found"))
     check_env_name(DYNAMIC_OBSTACLES)
     with pytest.raises(UserError, match="nowhere"):
         check_env_name("MiniGrid-KeyCorridorS3R1-v0")
@@ -279,7 +279,7 @@ def test_actions_have_names_and_numbers_where_none_is_known(name, n_actions, exp
     assert action_names(name, n_actions) == expected
 
 
-NAMELESS = {"envs.given"}  # whose actions nobody knows
+NAMELESS = {"envs.given", "envs.popgym"}  # whose actions have no names of the suite's
 
 
 @pytest.mark.parametrize("suite", sorted({suite.module for suite in SUITES.values()} - NAMELESS))

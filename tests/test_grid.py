@@ -147,3 +147,10 @@ def test_swept_settings_tell_runs_of_one_agent_and_task_apart():
     lists = {"model": ["HELM", "CNN-PPO"], "gamma": ["0.9", "0.8"], "seed": ["0", "1"]}
     assert swept_settings(make_grid([], lists)) == ["gamma"]
     assert swept_settings(make_grid([], {"model": ["HELM", "CNN-PPO"]})) == []
+
+
+def test_commas_inside_of_an_object_separate_no_values():
+    (values,) = parse_lists(['env_args={"a": [1, 2], "b": 3},{}']).values()
+    assert values == ['{"a": [1, 2], "b": 3}', "{}"]
+    runs = make_grid([], {"env": ["CartPole-v1"], "model": ["CNN"], "env_args": values})
+    assert [run.config.env_args for run in runs] == [{"a": [1, 2], "b": 3}, {}]

@@ -11,6 +11,7 @@ from report.packing import (
     Pictures,
     atlas,
     best_tile,
+    coloured,
     encoded,
     looking_back,
     packed,
@@ -136,3 +137,12 @@ def test_pictures_too_rich_for_their_room_lose_quality_only():
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(exact))), noise)
     assert len(poor) <= 6000
     assert Image.open(io.BytesIO(poor)).size == (64, 64)
+
+
+def test_images_of_other_than_three_channels_are_shown_by_their_last_in_grey():
+    images = np.arange(2 * 4 * 1 * 5, dtype=np.uint8).reshape(2, 4, 1, 5)
+    pictures = coloured(images)
+    assert pictures.shape == (2, 1, 5, 3)
+    for colour in range(3):
+        np.testing.assert_array_equal(pictures[..., colour], images[:, 3])
+    np.testing.assert_array_equal(coloured(images[:, :3]), images[:, :3].transpose(0, 2, 3, 1))

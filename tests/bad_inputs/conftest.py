@@ -1,4 +1,5 @@
 import os
+import sys
 
 import huggingface_hub
 import pytest
@@ -31,6 +32,8 @@ def workshop(built, monkeypatch):
         pytest.fail("the encoder was trained")
 
     monkeypatch.chdir(built)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(huggingface_hub, "get_session", unreachable)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(prepare_embeddings, "train_grid_clip", train)

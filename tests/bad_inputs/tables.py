@@ -1,7 +1,10 @@
 """The bad inputs by name: (program, command line)."""
 
+import json
+
+from tests.bad_inputs.bad_envs import ACTIONS, BEHAVIOURS, OBSERVATIONS, PARTS
 from tests.bad_inputs.harness import settings
-from tests.bad_inputs.workshop import EPISODES, JSON_FILES, TINY_RUN
+from tests.bad_inputs.workshop import EPISODES, JSON_FILES, MODULES, TINY_RUN
 from tests.published_models import TRANSFORMER_XL
 from tests.tiny_clip import tiny_clip, tiny_settings
 
@@ -51,6 +54,20 @@ ENVS: tuple[str, ...] = (
 )
 ENVS += ("MiniGrid-Empty-5x5-v0\n", "maze ", "MAZE", "mazes", "psychlab_x", "RandomMaze-v0/x", ZERO)
 ENVS += ("psychlab_continuous_recognition", "MiniWorld-x", "MiniGrid-" + "x" * 10**6, "\ud800", "-")
+
+NO_ENVIRONMENTS: tuple[str, ...] = (
+    *("CartPole", "cartpole-v1", "CartPole-v9", "Pendulum-v1", "MountainCarContinuous-v0"),
+    *("popgym-", "popgym-RepeatPrevious-v0", "popgym-repeatfirsteasy-v0", "popgym"),
+    *("popgym-PositionOnlyPendulumEasy-v0", "GymV26Environment-v0", "ALE/Pong-v5", "phys2d/x"),
+    *(":", ":CartPole-v1", "nowhere:Mine-v0", "nowhere.mine:Mine-v0", "no where:Mine-v0"),
+    *("..:Mine-v0", ".modules:Mine-v0", "a:b:c", "modules/raises.py:Mine-v0", f"{ZERO}:Mine-v0"),
+    *(f"{LONG}:Mine-v0", "é:Mine-v0", "\ud800:Mine-v0", "json:Mine-v0", "envs:Mine-v0", "1:2"),
+)
+NO_ARGUMENTS: tuple[str, ...] = (
+    *("", "[]", "3", "null", "true", "{", "{}x", '"text"', "length=3", '{"a": NaN}', "{1: 2}"),
+    *('{"no_such": 1}', '{"render_mode": "human"}', '{"id": "x"}', '{"a": ' * 9999),
+    *('{"disable_env_checker": true}', '{"max_episode_steps": "many"}', '{"a": -Infinity}'),
+)
 
 MODELS = ("helm", "GTP", "..", "../HELM", "HELM/", "HELM\n", "models.helm:Helm", "__class__", LONG)
 
@@ -258,6 +275,28 @@ def memory_task_cases():
     cases["SHELM, which needs images"] = settings(
         **(maze | tiny_settings("SHELM") | {"model": "SHELM"})
     )
+    return cases
+
+
+def environment_cases():
+    """Return ids, arguments and environments of Gymnasium that nobody can be trained in."""
+    module, run = "tests.bad_inputs.bad_envs", TINY_RUN | {"model": "CNN"}
+    ids = [*NO_ENVIRONMENTS, *(f"modules.{name}:Mine-v0" for name in MODULES)]
+    ids += [f"{module}:{name}" for name in ("", "Nothing-v0", "Bad", "bad-v0", "Bad-v0/x")]
+    ids += [f"{module}:NoEnv-v0", f"{module}:NoPlace-v0", f"{module}.py:Bad-v0", f"x:{module}:Bad"]
+    cases = {f"env {name[:60]!r}": settings(**(run | {"env": name})) for name in ids}
+    cart_pole, bad = run | {"env": "CartPole-v1"}, run | {"env": f"{module}:Bad-v0"}
+    for value in NO_ARGUMENTS:
+        cases[f"arguments {value[:40]!r}"] = settings(**cart_pole, env_args=value)
+    for env in ("RandomMaze-v0", "popgym-RepeatFirstEasy-v0", "MiniGrid-Empty-5x5-v0"):
+        cases[f"arguments for {env}"] = settings(**(run | {"env": env}), env_args="{}")
+        cases[f"processes for {env}"] = settings(**(run | {"env": env}), env_processes="true")
+    kinds = {"behaviour": BEHAVIOURS, "observations": OBSERVATIONS, "actions": ACTIONS}
+    for kind, names in (kinds | {"parts": PARTS}).items():
+        for name in names:
+            cases[f"{kind}: {name}"] = settings(**bad, env_args=json.dumps({kind: name}))
+    shelm = bad | tiny_settings("SHELM") | {"model": "SHELM", "env_processes": "false"}
+    cases["SHELM before a stack of frames"] = settings(**(shelm | {"env": f"{module}:Stacked-v0"}))
     return cases
 
 

@@ -81,6 +81,7 @@ GROUPS = {
     "encoders": ("main", tables.encoder_cases),
     "embeddings": ("main", lambda: tables.embeddings_cases(below("embeddings"))),
     "stimuli": ("main", tables.stimuli_cases),
+    "environments": ("main", tables.environment_cases),
     "memory tasks": ("main", tables.memory_task_cases),
     "eval": ("eval", lambda: tables.eval_cases(below("checkpoints"))),
     "prepare": ("prepare", lambda: tables.prepare_cases(vocabulary_names())),

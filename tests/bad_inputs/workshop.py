@@ -86,6 +86,19 @@ JSON_FILES = {
     "language model with a zero byte": b'{"language_model": "a\\u0000b"}',
 }
 
+MODULES = {  # that are to register an environment
+    "raises": "1 / 0",
+    "says_much": "raise ValueError('a line\\nand another' * 999)",
+    "exits": "import sys; sys.exit(0)",
+    "stops": "raise SystemExit('stop')",
+    "is_not_python": "def (",
+    "is_binary": "\0",
+    "needs_more": "import no_such_package",
+    "registers_nothing": "",
+    "registers_another": "import gymnasium; gymnasium.register('Mime-v0', 'modules.raises:Mine')",
+    "registers_badly": "import gymnasium; gymnasium.register('no id at all!', object)",
+}
+
 
 class Intruder:
     """Leaves a trace where it is unpickled."""
@@ -110,6 +123,9 @@ def files(folder):
     (folder / "json").mkdir()
     for name, content in JSON_FILES.items():
         (folder / "json" / name).write_bytes(content)
+    (folder / "modules").mkdir()
+    for name, content in MODULES.items():
+        (folder / "modules" / f"{name}.py").write_text(content)
     (folder / "folder").mkdir()
     foreign = folder / "foreign"
     foreign.mkdir()

@@ -1,0 +1,232 @@
+"""Every environment registered with Gymnasium, and the user's own.
+
+`CartPole-v1` is an id; `package.module:MyEnv-v0` is one that is registered when the module is
+imported, from the current folder or where Python looks, as in `gymnasium.make`. What such an
+environment shows and takes is converted where it enters (`envs/conversion.py`).
+
+It may say more of itself in its `metadata`: "action_names" and "number_names". Where the
+environment itself (`unwrapped`) has `state_dict()`, of tensors and plain values, and
+`load_state_dict(state)`, a run resumes to the bit; where it has not, in new episodes.
+"""
+
+import functools
+import importlib
+import logging
+import os
+import re
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+
+from envs.conversion import has_text
+from envs.converted import Converted
+from envs.process_vector import one_process_each
+from envs.trial import MakeOne, failure, seconds_per_step, why_not_drawn
+from settings import Config, setting
+from utils.errors import UserError, suggestion
+
+TITLE = "any other environment of Gymnasium"
+# What a step costs more where an environment has a process of its own: 0.2 ms on two cores.
+ROUND_TRIP = 2e-4
+CHOSEN_HERE = {"id", "render_mode", "disable_env_checker"}  # of gymnasium.make
+MOST_NAMED = 5
+ROOT = Path(__file__).resolve().parent.parent
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class GymnasiumSettings(Config):
+    """The settings read here."""
+
+    title = TITLE
+
+    env_args: dict[str, Any] = setting(  # noqa: RUF009  nobody changes it
+        "arguments for the environment's constructor", default={}
+    )
+    env_processes: bool | None = setting(
+        "a process for each environment; null measures which is faster, the numbers stay the same",
+        has_effect=False,
+        default=None,
+    )
+
+
+READS = (GymnasiumSettings,)
+
+
+def names() -> list[str]:
+    """Return the ids registered with Gymnasium so far, the newest version of each first."""
+    return sorted(gymnasium.registry, reverse=True)
+
+
+def knows(name: str) -> bool:
+    """Return whether a name is a registered id, or names a module that may register it."""
+    return ":" in name or name in gymnasium.registry
+
+
+def find(name: str) -> EnvSpec:
+    """Return what is registered under a name, importing the module that it names.
+
+    Raises:
+        UserError: there is no such module, importing it fails, or it does not register the id.
+    """
+    module_name, colon, env_id = name.rpartition(":")
+    if colon:
+        _import(module_name, name)
+    if env_id in gymnasium.registry:
+        return gymnasium.registry[env_id]
+    hint = _hint(module_name, env_id) if colon else suggestion(env_id, names())
+    raise UserError(f"env: '{name}': no '{env_id}' is registered with Gymnasium.{hint}")
+
+
+def make(config: GymnasiumSettings, seed: int) -> VectorEnv:
+    """Return `config.n_envs` environments, environment i seeded with seed + i.
+
+    Raises:
+        UserError: the environment cannot be made, fails in its first steps, or shows or takes what
+            agents cannot see or do.
+    """
+    return _made(config, seed, _maker(config))
+
+
+def make_drawn(config: GymnasiumSettings, seed: int) -> VectorEnv:
+    """Return environments that are drawn, where they can be."""
+    plain, drawn = _maker(config), _maker(config, render_mode="rgb_array")
+    why_not = why_not_drawn(plain, drawn)
+    if why_not is None:
+        return _made(config, seed, drawn)
+    log.info("%s is not drawn: %s", config.env, why_not)
+    return _made(config, seed, plain)
+
+
+def vector_of(
+    make_one: MakeOne, n_envs: int, seed: int, in_processes: bool = False
+) -> "SavedWorlds":
+    """Return a vector environment of single ones, converted to what agents know.
+
+    Args:
+        make_one: Makes one of them.
+        n_envs: How many.
+        seed: Environment i is seeded with seed + i.
+        in_processes: Each in a process of its own. The numbers are the same.
+
+    Raises:
+        UserError: the spaces are none that agents know.
+    """
+    makers = [functools.partial(_converted, make_one, number) for number in range(n_envs)]
+    if in_processes:
+        with closing(makers[0]()) as one:
+            # Gymnasium's shared memory has no room for sentences.
+            shared_memory = not has_text(one.observation_space)
+        env: VectorEnv = one_process_each(makers, shared_memory)
+    else:
+        env = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+    env.reset(seed=seed)  # a reset without a seed continues from here
+    return SavedWorlds(env)
+
+
+class SavedWorlds(VectorWrapper):
+    """A vector environment that can say where it stands, if its environments can."""
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return the state of all environments, or None if one cannot be saved."""
+        worlds = cast(Any, self.env).call("world_state")
+        return None if None in worlds else {"worlds": list(worlds)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        cast(Any, self.env).call("load_world_state", state["worlds"])
+
+
+def faster_in_processes(seconds: float, n_envs: int, cores: int) -> bool:
+    """Return whether environments are faster in processes of their own.
+
+    N steps of t seconds take N t one after the other, and N t / min(N, cores) + N c in processes,
+    where c is what it costs to send an action and receive an observation.
+
+    Args:
+        seconds: Of a step of one of them.
+        n_envs: N.
+        cores: That this process may use.
+    """
+    return seconds * (1 - 1 / min(n_envs, cores)) > ROUND_TRIP
+
+
+def n_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _made(config: GymnasiumSettings, seed: int, make_one: MakeOne) -> VectorEnv:
+    seconds = seconds_per_step(make_one, config.env)
+    in_processes = config.env_processes
+    if in_processes is None:
+        in_processes = faster_in_processes(seconds, config.n_envs, n_cores())
+        log.info(
+            "%s: a step takes %.2g ms, so %d environments have %s",
+            *(config.env, 1000 * seconds, config.n_envs),
+            "a process each" if in_processes else "one process",
+        )
+    return vector_of(make_one, config.n_envs, seed, in_processes)
+
+
+def _maker(config: GymnasiumSettings, **drawn: str) -> MakeOne:
+    """Return what makes one environment, here or in another process."""
+    for name in CHOSEN_HERE.intersection(config.env_args):
+        raise UserError(f"env_args: {name} is chosen by the program. Leave it out")
+    arguments = config.env_args | drawn
+    return functools.partial(
+        gymnasium.make, find(config.env), disable_env_checker=True, **arguments
+    )
+
+
+def _hint(module_name: str, env_id: str) -> str:
+    """Return what to do where a module that could be imported does not register an id."""
+    top = module_name.partition(".")[0]
+    places = ((spec.id, spec.entry_point) for spec in gymnasium.registry.values())
+    own = [known for known, place in places if _package_of(place) == top]
+    file = getattr(sys.modules.get(top), "__file__", None) or ""
+    if own:
+        return suggestion(env_id, own) or f" {top} registers {', '.join(own[:MOST_NAMED])}"
+    if ROOT in Path(file).parents[:2] and Path.cwd() != ROOT:
+        return f" {top} is a part of this program: give your module another name"
+    return f" In {module_name}: gymnasium.register(id='{env_id or 'MyEnv-v0'}', entry_point=MyEnv)"
+
+
+def _package_of(entry_point: Any) -> str:
+    """Return the package that an environment's class, or its name as a text, comes from."""
+    module = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
+    return re.split("[.:]", module)[0]
+
+
+def _converted(make_one: MakeOne, number: int) -> Converted:
+    return Converted(make_one(), number)
+
+
+def _import(module_name: str, name: str) -> None:
+    """Import the module that registers an environment, from the current folder, too."""
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise UserError(
+            f"env: '{name}': '{module_name}' is no name of a module. Write "
+            "package.module:MyEnv-v0, the module as after 'import'"
+        )
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)  # last: it replaces nothing that is installed
+    try:
+        importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise UserError(
+            f"env: '{name}': there is no module {module_name} in {here} or where Python looks "
+            "(PYTHONPATH)"
+        ) from error
+    except (Exception, SystemExit) as error:  # whatever its author did
+        raise failure(name, error) from error

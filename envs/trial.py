@@ -1,0 +1,200 @@
+"""The first steps of an environment, on an instance of its own that is thrown away.
+
+They show whether it keeps what Gymnasium asks of it, and how long a step takes.
+"""
+
+import random
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.error import DependencyNotInstalled
+
+from envs.conversion import is_text, shown
+from envs.converted import Converted
+from utils.errors import UserError
+
+SECONDS = 0.1  # of checking, and of measuring
+MOST_STEPS = 1_000
+LONGEST_MESSAGE = 200
+
+PLAIN = (bool, int, float, str, torch.Tensor, type(None))
+
+MakeOne = Callable[[], gymnasium.Env]
+
+
+def seconds_per_step(make_one: MakeOne, name: str) -> float:
+    """Return how long a step takes at random play, episodes' beginnings included.
+
+    No random stream of this process moves.
+
+    Args:
+        make_one: Makes the environment, converted or not.
+        name: What the user calls it.
+
+    Raises:
+        UserError: it cannot be made, raises an error, or does not do what its spaces promise.
+    """
+    with _failures_told(name), _random_streams_kept(), closing(make_one()) as env:
+        converted = Converted(env)
+        for each in (env, converted):
+            each.action_space.seed(0)
+        _begin(env, seed=0)
+        _seconds_of(lambda: _check_step(env))
+        converted.reset(seed=0)
+        _check_plain(converted.world_state())
+        return _seconds_of(lambda: _play(converted))
+
+
+def why_not_drawn(make_one: MakeOne, make_drawn: MakeOne) -> str | None:
+    """Return why an environment cannot be drawn, None if it can.
+
+    Args:
+        make_one: Makes it as it is trained in.
+        make_drawn: Makes it with the render mode rgb_array.
+    """
+    try:
+        with _random_streams_kept(), closing(make_one()) as env:
+            if "rgb_array" not in (env.metadata.get("render_modes") or ()):
+                return "it has no render mode rgb_array"
+        with _random_streams_kept(), closing(make_drawn()) as env:
+            env.reset(seed=0)
+            picture = np.asarray(env.render())
+    except Exception as error:  # whatever its author did
+        return _told(error)
+    if picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3:
+        return None
+    return f"it draws {picture.dtype} {list(picture.shape)}, not uint8 [H, W, 3]"
+
+
+def failure(name: str, error: BaseException) -> UserError:
+    """Return what to say of an error that somebody's environment raised."""
+    return UserError(f"env: '{name}' raised {_told(error)}")
+
+
+@contextmanager
+def _failures_told(name: str) -> Iterator[None]:
+    """Turn what an environment raises into a UserError of one line."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except (UserError, DependencyNotInstalled, ModuleNotFoundError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise failure(name, error) from error
+
+
+@contextmanager
+def _random_streams_kept() -> Iterator[None]:
+    """Put the random streams that an environment may share with the run back where they were."""
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
+
+
+def _seconds_of(work: Callable[[], object]) -> float:
+    """Return the mean seconds of some work that is done again and again."""
+    n_times, begun = 0, time.perf_counter()
+    while not n_times or (n_times < MOST_STEPS and time.perf_counter() - begun < SECONDS):
+        work()
+        n_times += 1
+    return (time.perf_counter() - begun) / n_times
+
+
+def _play(env: gymnasium.Env) -> None:
+    """Take a random step, and begin the next episode where it ends one."""
+    _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+    if terminated or truncated:
+        env.reset()
+
+
+def _begin(env: gymnasium.Env, seed: int | None = None) -> None:
+    """Begin an episode and check what it shows first."""
+    found = env.reset(seed=seed)
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise UserError("env: reset() is to return two values: observation, info")
+    _check_part(found[0], env.observation_space, "reset()")
+
+
+def _check_step(env: gymnasium.Env) -> None:
+    """Take a random step, check what comes of it, and begin anew where it ends the episode."""
+    found = env.step(env.action_space.sample())
+    if not isinstance(found, tuple) or len(found) != 5:
+        raise UserError(
+            "env: step() is to return five values: observation, reward, terminated, truncated, info"
+        )
+    observation, reward, terminated, truncated, _ = found
+    _check_part(observation, env.observation_space, "step()")
+    if not isinstance(reward, int | float | np.number | np.bool_) or not np.isfinite(reward):
+        raise UserError(f"env: step() pays {shown(reward)}, and a reward is one finite number")
+    for ends in (terminated, truncated):
+        if not isinstance(ends, bool | np.bool_):
+            raise UserError(f"env: step() says {shown(ends)} where True or False says what ends")
+    if terminated or truncated:
+        _begin(env)
+
+
+def _check_plain(state: Any) -> None:
+    """Raise UserError unless checkpoints can hold where an environment stands."""
+    if isinstance(state, dict):
+        state = [*state.keys(), *state.values()]
+    if isinstance(state, list | tuple):
+        for each in state:
+            _check_plain(each)
+    elif not isinstance(state, PLAIN):
+        raise UserError(
+            f"env: state_dict() holds a {type(state).__name__}. A checkpoint holds numbers, text, "
+            "lists, dictionaries and tensors (torch.from_numpy)"
+        )
+
+
+def _check_part(part: Any, space: spaces.Space, where: str) -> None:
+    """Raise UserError unless a part of an observation is of its space, bounds of boxes aside."""
+    inner: list[tuple[Any, spaces.Space]] | None = None
+    if isinstance(space, spaces.Dict) and isinstance(part, dict) and part.keys() == space.keys():
+        inner = [(part[key], space[key]) for key in space]
+    if isinstance(space, spaces.Tuple) and isinstance(part, tuple | list):
+        inner = list(zip(part, space, strict=False)) if len(part) == len(space) else None
+    if inner is not None:
+        for each, of in inner:
+            _check_part(each, of, where)
+    elif isinstance(space, spaces.Dict | spaces.Tuple) or not _is_of(part, space):
+        kind = type(part).__name__
+        if isinstance(part, np.ndarray):
+            kind = f"{part.dtype} {list(part.shape)}"
+        raise UserError(
+            f"env: {where} shows {shown(part)} ({kind}), which is not of its space {shown(space)}"
+        )
+
+
+def _is_of(value: Any, space: spaces.Space) -> bool:
+    """Return whether a value is of a space of numbers or text."""
+    if is_text(space):
+        return isinstance(value, str)
+    if isinstance(space, spaces.Box):
+        array = np.asarray(value)
+        return array.shape == space.shape and np.can_cast(array.dtype, space.dtype, "same_kind")
+    return space.contains(value)
+
+
+def _told(error: BaseException) -> str:
+    """Return an error's kind and message, and the line that raised it."""
+    message = " ".join(str(error).split())[:LONGEST_MESSAGE]
+    told = f"{type(error).__name__}: {message}"
+    if isinstance(error, SyntaxError):  # its message has the line
+        return told
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{told} ({Path(where.filename).name}, line {where.lineno})"

@@ -1,0 +1,335 @@
+"""Environments of Gymnasium: converted where they enter, tried first, in processes or not."""
+
+import functools
+import io
+import json
+import random
+import re
+import sys
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch.utils._pytree import tree_map
+
+import envs
+import eval as eval_program
+import main as main_program
+from envs import any_gymnasium, make_vector_env
+from envs.any_gymnasium import faster_in_processes, vector_of
+from envs.conversion import acted, seen
+from envs.converted import LONGEST_SIDE, Converted
+from envs.trial import seconds_per_step, why_not_drawn
+from models.observations import ObservationReader
+from settings import load_config, read_settings
+from tests.any_envs import SPACES, Sampled
+from utils.errors import UserError
+from utils.folders import folder_name
+
+HERE = "tests.any_envs"
+
+
+def config(env, *more):
+    return load_config(None, [f"env={env}", "model=CNN", "n_envs=3", *more])
+
+
+def sampled(kind="vector", **more):
+    return functools.partial(Sampled, kind, **more)
+
+
+def played(env, n_steps=12, seed=0):
+    """Return all that a vector environment gives for the same actions, beginning with a seed."""
+    found = [env.reset(seed=seed)[0]]
+    generator = np.random.default_rng(seed)
+    for _ in range(n_steps):
+        found += env.step(generator.integers(0, env.single_action_space.n, env.num_envs))[:4]
+    return tree_map(torch.as_tensor, found)
+
+
+SEEN = {
+    "image, channels last": ((3, 6, 7), 0),
+    "image, channels first": ((3, 6, 7), 0),
+    "grey image": ((1, 5, 6), 0),
+    "grey image of one channel": ((1, 5, 6), 0),
+    "vector": (None, 2),
+    "table": (None, 6),
+    "bytes": (None, 4),
+    "number": (None, 1),
+    "one of three, from 5 on": (None, 3),
+    "several": (None, 5),
+    "a table of several": (None, 14),
+    "bits": (None, 4),
+    "nested": ((3, 8, 8), 3 + 2 + 3),
+}
+
+
+@pytest.mark.parametrize("kind", SPACES)
+def test_a_kind_of_observation_reaches_an_agent(kind):
+    env = vector_of(sampled(kind), 3, seed=0)
+    reader = ObservationReader(env.single_observation_space)
+    assert (reader.image_shape, reader.n_numbers) == SEEN[kind]
+    shown, _ = env.reset(seed=1)
+    assert env.observation_space.contains(shown)
+    read = reader(shown)
+    if read.images is not None:
+        assert read.images.shape == (3, *SEEN[kind][0])
+        assert read.images.dtype == torch.uint8
+    if read.vectors is not None:
+        assert read.vectors.shape == (3, SEEN[kind][1])
+
+
+def test_pixels_stay_where_they_are():
+    colour = np.arange(6 * 7 * 3, dtype=np.uint8).reshape(6, 7, 3)
+    first = seen(SPACES["image, channels last"]).convert(colour)
+    assert (first[2, 5, 1], first.flags.c_contiguous) == (colour[5, 1, 2], True)
+    grey = np.arange(30, dtype=np.uint8).reshape(5, 6)
+    np.testing.assert_array_equal(seen(SPACES["grey image"]).convert(grey), grey[None])
+    assert seen(SPACES["image, channels first"]).convert is None
+
+
+def test_of_equal_first_and_last_dimensions_the_first_are_the_channels():
+    space = spaces.Box(0, 255, (5, 9, 5), np.uint8)
+    assert seen(space).space is space
+
+
+def test_one_hot_numbers_stand_side_by_side():
+    reader = ObservationReader(spaces.MultiDiscrete([2, 3], start=[0, 1]))
+    read = reader(np.array([[1, 1], [0, 3]])).vectors
+    assert read.tolist() == [[0, 1, 1, 0, 0], [1, 0, 0, 0, 1]]
+    with pytest.raises(ValueError, match="numbers below"):
+        reader(np.array([[2, 1]]))
+
+
+def test_a_joint_action_is_one_number():
+    single = acted(spaces.MultiDiscrete([[2], [3]], start=[[0], [5]]))
+    assert single.space == spaces.Discrete(6)
+    found = [single.convert(action).ravel().tolist() for action in range(6)]
+    assert found == [[0, 5], [0, 6], [0, 7], [1, 5], [1, 6], [1, 7]]
+
+
+def test_actions_reach_the_environment_from_their_start_on():
+    env = Converted(Sampled(actions=spaces.Discrete(2, start=-1)))
+    env.reset(seed=0)
+    for action in range(2):
+        env.step(action)
+    assert env.action_space == spaces.Discrete(2)
+    assert env.unwrapped.taken == [-1, 0]
+
+
+def test_joint_actions_have_names_and_so_have_numbers_that_the_environment_names():
+    env = vector_of(sampled(actions=spaces.MultiDiscrete([1, 2])), 1, seed=0)
+    name = f"{HERE}:Sampled-v0"
+    assert envs.action_names(name, 2, env.metadata) == ["0, 0", "0, 1"]
+    assert envs.number_names(name, env.metadata) == ["left"]
+    assert envs.action_names("CartPole-v1", 2, {}) == ["0", "1"]
+
+
+def test_nothing_of_what_an_environment_tells_beside_is_kept():
+    env = make_vector_env(config(f"{HERE}:Sampled-v0"), 0)
+    env.reset(seed=0)
+    infos = [env.step(np.zeros(3, int))[4] for _ in range(4)]
+    assert infos[:3] == [{}] * 3
+    assert set(infos[3]) == {"final_obs", "_final_obs", "final_info", "_final_info"} | {
+        "episode",
+        "_episode",
+    }
+    assert infos[3]["episode"]["l"].tolist() == [4, 4, 4]  # the time limit it is registered with
+
+
+def test_processes_change_no_number():
+    one, many = (vector_of(sampled("nested"), 2, 0, processes) for processes in (False, True))
+    torch.testing.assert_close(played(many), played(one), rtol=0, atol=0)
+    many.close()
+
+
+def test_each_environment_has_its_own_seed_and_goes_on_without_one():
+    together, alone = vector_of(sampled(), 3, seed=20), vector_of(sampled(), 1, seed=22)
+    for _ in range(2):
+        np.testing.assert_array_equal(together.reset()[0][2], alone.reset()[0][0])
+
+
+@pytest.mark.parametrize("in_processes", [False, True])
+def test_environments_that_can_be_saved_go_on_where_they_stood(in_processes):
+    env, other = (make_vector_env(saved_config(in_processes), seed) for seed in (0, 5))
+    env.reset(seed=0)
+    other.reset(seed=9)
+    for _ in range(3):  # one step before the time limit
+        env.step(np.zeros(2, int))
+    file = io.BytesIO()
+    torch.save(env.state_dict(), file)
+    file.seek(0)
+    assert other.load_state_dict(torch.load(file, weights_only=True))
+    for _ in range(3):
+        expected, found = (each.step(np.zeros(2, int)) for each in (env, other))
+        for one, another in zip(expected[:4], found[:4], strict=True):
+            np.testing.assert_array_equal(one, another)
+    for each in (env, other):
+        each.close()
+
+
+def saved_config(in_processes):
+    return config(f"{HERE}:Sampled-v0", "n_envs=2", f"env_processes={json.dumps(in_processes)}")
+
+
+def test_environments_that_cannot_be_saved_say_so():
+    assert make_vector_env(config("CartPole-v1"), 0).state_dict() == {"resumable": False}
+    assert make_vector_env(config(f"{HERE}:Unsaved-v0"), 0).state_dict() == {"resumable": False}
+    wrapped = Converted(gymnasium.wrappers.FrameStackObservation(Sampled(), 2))
+    assert wrapped.world_state() is None  # nobody saves what the wrapper holds
+
+
+def test_arguments_reach_the_constructor(capsys):
+    values = config(f"{HERE}:Sampled-v0", 'env_args={"kind": "grey image"}')
+    assert make_vector_env(values, 0).single_observation_space.shape == (1, 5, 6)
+    assert {"env_args", "env_processes"} <= read_settings(values)
+    assert not {"env_args", "env_processes"} & read_settings(config("popgym-RepeatFirstEasy-v0"))
+
+
+def test_settings_with_arguments_have_a_hash():
+    one, other = (config("CartPole-v1", f'env_args={{"a": {n}}}') for n in (1, 2))
+    assert len({one, other, config("CartPole-v1", 'env_args={"a": 1}')}) == 2
+
+
+def test_slow_environments_have_processes_where_there_are_cores():
+    assert faster_in_processes(seconds=0.01, n_envs=16, cores=2)
+    assert not faster_in_processes(seconds=0.0001, n_envs=16, cores=64)
+    assert not faster_in_processes(seconds=0.01, n_envs=1, cores=64)
+    assert not faster_in_processes(seconds=0.01, n_envs=16, cores=1)
+
+
+def test_a_step_is_measured_and_random_streams_stay():
+    class Slow(Sampled):
+        def step(self, action):
+            time.sleep(0.02)
+            random.random(), np.random.random(), torch.rand(1)
+            return super().step(action)
+
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    assert 0.02 <= seconds_per_step(Slow, "Slow-v0") < 0.2
+    after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    assert after == before
+
+
+def test_the_choice_is_printed_unless_it_is_given(caplog, monkeypatch):
+    monkeypatch.setattr(any_gymnasium, "seconds_per_step", lambda *_: 0.00125)
+    with caplog.at_level("INFO"):
+        make_vector_env(config("CartPole-v1", "env_processes=false"), 0)
+        assert caplog.messages == []
+        monkeypatch.setattr(any_gymnasium, "n_cores", lambda: 1)
+        make_vector_env(config("CartPole-v1"), 0)
+    assert caplog.messages == [
+        "CartPole-v1: a step takes 1.2 ms, so 3 environments have one process"
+    ]
+
+
+def test_what_can_be_drawn_is_drawn_no_larger_than_a_page_needs():
+    env = make_vector_env(config(f"{HERE}:Sampled-v0"), 0, drawn=True)
+    env.reset(seed=0)
+    env.step(np.zeros(3, int))
+    (picture, *_), height = env.render(), 401
+    assert env.render_mode == "rgb_array"
+    assert picture.shape == (134, 100, 3)
+    assert max(picture.shape) <= LONGEST_SIDE < height
+    assert (picture == 1).all()
+    assert make_vector_env(config(f"{HERE}:Sampled-v0"), 0).render_mode is None
+
+
+def test_what_cannot_be_drawn_says_why():
+    plain = gymnasium.make
+    assert why_not_drawn(lambda: plain("Taxi-v4"), lambda: plain("no-such-v0")).startswith("NameNo")
+    blind = functools.partial(plain, "popgym-RepeatFirstEasy-v0")
+    envs.check_env_name("popgym-RepeatFirstEasy-v0")
+    assert why_not_drawn(blind, blind) == "it has no render mode rgb_array"
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("CartPole-v1", envs.ANY),
+        ("my_envs:MiniGrid-v0", envs.ANY),
+        ("miner:X-v0", envs.ANY),
+        ("maze", "maze"),
+        ("mazes", "maze"),
+        ("minigrid-x", "MiniGrid-"),
+        ("popgym-RepeatFirstEasy-v0", "popgym-"),
+        ("Nothing", None),
+    ],
+)
+def test_the_fallback_comes_last(name, part):
+    assert envs.known_as(name) == part
+
+
+def test_a_registered_id_that_only_begins_like_a_suite_is_gymnasiums(monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, "mazeworld-v0", gymnasium.spec("CartPole-v1"))
+    assert envs.known_as("mazeworld-v0") == envs.ANY
+
+
+PAGE = (Path(__file__).parent.parent / "docs" / "environments.md").read_text(encoding="utf-8")
+(MINE,) = re.findall(r"This is `my_envs.py`:\n\n```python\n(.*?)```", PAGE, re.S)
+
+
+@pytest.fixture
+def mine(in_empty_folder, monkeypatch):
+    """Write the page's environment into the current folder and return its name."""
+    Path("my_envs.py").write_text(MINE)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield "my_envs:Mine-v0"
+    sys.modules.pop("my_envs")
+    gymnasium.registry.pop("Mine-v0")
+
+
+def test_the_pages_environment_is_trained_in_and_played_from_the_current_folder(mine):
+    tiny = {"device": "cpu", "n_steps": 16, "n_envs": 2, "n_rollout_steps": 8, "n_batches": 2}
+    tiny |= {"env": mine, "env_args": '{"length": 3}', "model": "CNN", "media_minutes": "null"}
+    command = [f"--var={key}={value}" for key, value in tiny.items()]
+    assert main_program.main([*command, "--run-id=a"]) == 0
+    folder = Path("experiments/CNN/Mine-v0/a")
+    recorded = json.loads((folder / "config.json").read_text())
+    assert (recorded["env"], recorded["env_args"]) == (mine, {"length": 3})
+    command = ["--ckpt-path", str(folder), "--n-episodes=1", '--var=env_args={"length": 6}']
+    assert eval_program.main([*command, "--report"]) == 0
+    (recording,) = Path("episodes/Mine-v0").rglob("*.npz")
+    with np.load(recording) as arrays:
+        assert arrays["observations"].shape == (7, 3, 12, 16)
+    (page,) = folder.glob("*.html")
+    assert '"actions":["left","right"]' in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("CartPole-v1", "CartPole-v1"), ("a.b:Mine-v0", "Mine-v0"), ("ale:ALE/X-v5", "ALE-X-v5")],
+)
+def test_a_folder_is_called_by_the_id_alone(name, folder):
+    assert folder_name(name) == folder
+
+
+def test_an_image_beside_numbers_is_trained_with_and_played(in_empty_folder):
+    tiny = {"device": "cpu", "n_steps": 16, "n_envs": 2, "n_rollout_steps": 8, "n_batches": 2}
+    tiny |= {"env": f"{HERE}:Sampled-v0", "env_args": '{"kind": "nested"}', "model": "LSTM"}
+    command = [f"--var={key}={value}" for key, value in tiny.items()]
+    assert main_program.main([*command, "--run-id=a"]) == 0
+    folder = "experiments/LSTM/Sampled-v0/a"
+    assert eval_program.main(["--ckpt-path", folder, "--n-episodes=1", "--report"]) == 0
+    (recording,) = Path("episodes/Sampled-v0/LSTM").glob("*.npz")
+    with np.load(recording) as arrays:
+        assert arrays["observations"].shape == (4, 3, 8, 8)
+        assert arrays["vectors"].shape == (4, 8)
+
+
+def test_sync_environments_are_given_in_same_step_mode():
+    env = vector_of(sampled(), 2, 0)
+    assert isinstance(env.unwrapped, SyncVectorEnv)
+    assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+
+
+def test_importing_fails_in_one_line_each_time(in_empty_folder, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("raising_envs.py").write_text("1 / 0\n")
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"ZeroDivisionError: .* \(raising_envs.py, line 1\)"):
+            envs.check_env_name("raising_envs:Mine-v0")
