@@ -10,7 +10,6 @@ from settings.loading import (
     config_from_dict,
     given_by_file,
     load_config,
-    load_given,
     read_json_object,
     with_env_settings,
 )
@@ -29,7 +28,6 @@ __all__ = [
     "describe_settings",
     "given_by_file",
     "load_config",
-    "load_given",
     "read_json_object",
     "read_settings",
     "setting",

@@ -37,7 +37,7 @@ class Given(NamedTuple):
 
 
 def load_config(
-    file: str | Path | None = None,
+    file: str | Path | Sequence[Given] | None = None,
     overrides: Iterable[str] = (),
     default_file: Path = DEFAULT_FILE,
 ) -> Config:
@@ -46,26 +46,18 @@ def load_config(
     A settings file may name every setting, as `--print-config` does. If not, it may name those that
     the chosen parts read, and so may the overrides.
 
+    Args:
+        file: The file, or what stands in it.
+        overrides: KEY=VALUE texts.
+        default_file: config.json.
+
     Raises:
         UserError: one line for every unknown key, wrong type, value out of range, setting that
             nothing reads, or contradiction.
     """
-    from_file = [] if file is None else given_by_file(Path(file))
-    return load_given(from_file, overrides, default_file)
-
-
-def load_given(
-    from_file: Sequence[Given],
-    overrides: Iterable[str] = (),
-    default_file: Path = DEFAULT_FILE,
-) -> Config:
-    """Return settings as `load_config` does, given what stands in the file.
-
-    Raises:
-        UserError: as `load_config`.
-    """
     problems: list[str] = []
     defaults = given_by_file(default_file)
+    from_file = given_by_file(file)
     from_texts = _given_by_texts(overrides, problems)
     declared = [Given("", name, value) for name, value in _declared_defaults().items()]
     values = _good([*declared, *defaults, *from_file, *from_texts], problems)
@@ -155,8 +147,13 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return values
 
 
-def given_by_file(path: Path) -> list[Given]:
-    """Return what stands in a settings file, not yet checked."""
+def given_by_file(file: str | Path | Sequence[Given] | None) -> list[Given]:
+    """Return what stands in a settings file, not yet checked; nothing without a file."""
+    if file is None:
+        return []
+    if not isinstance(file, (str, Path)):
+        return list(file)
+    path = Path(file)
     return [Given(str(path), name, value) for name, value in read_json_object(path).items()]
 
 
