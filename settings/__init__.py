@@ -12,7 +12,6 @@ from settings.loading import (
     file_settings,
     given_by_file,
     load_config,
-    load_given,
     read_json_object,
     with_env_settings,
 )
@@ -33,7 +32,6 @@ __all__ = [
     "file_settings",
     "given_by_file",
     "load_config",
-    "load_given",
     "read_json_object",
     "read_settings",
     "setting",

@@ -44,7 +44,7 @@ class Given(NamedTuple):
 
 
 def load_config(
-    file: str | Path | None = None,
+    file: str | Path | Sequence[Given] | None = None,
     overrides: Iterable[str] = (),
     default_file: Path = DEFAULT_FILE,
     values: Mapping[str, Any] = NOTHING,
@@ -57,7 +57,7 @@ def load_config(
     agent of the user's own is looked for in the current folder, too.
 
     Args:
-        file: Settings that differ.
+        file: Settings that differ: the file, or what stands in it.
         overrides: More of them, as KEY=VALUE.
         default_file: All settings without a default beside their code.
         values: More of them, that a Python program gives.
@@ -66,35 +66,21 @@ def load_config(
         UserError: one line for every unknown key, wrong type, value out of range, setting that
             nothing reads, or contradiction.
     """
-    from_file = [] if file is None else given_by_file(Path(file))
-    from_python = [Given("settings", name, value) for name, value in values.items()]
-    return load_given(from_file, overrides, default_file, from_python)
-
-
-def load_given(
-    from_file: Sequence[Given],
-    overrides: Iterable[str] = (),
-    default_file: Path = DEFAULT_FILE,
-    from_python: Sequence[Given] = (),
-) -> Config:
-    """Return settings as `load_config` does, given what a file and a Python program say.
-
-    Raises:
-        UserError: as `load_config`.
-    """
     problems: list[str] = []
     overrides = list(overrides)
-    chosen = chosen_agent(overrides, _values(from_python), _values(from_file))
+    from_file = given_by_file(file)
+    from_python = [Given("settings", name, value) for name, value in values.items()]
+    chosen = chosen_agent(overrides, values, _values(from_file))
     declared = [Given("default", name, value) for name, value in _declared_defaults(chosen).items()]
     below = [*declared, *given_by_file(default_file), *from_file]
     above = [*from_python, *_given_by_texts(overrides, chosen, problems)]
-    values = _good([*below, *above], chosen, problems)
+    good = _good([*below, *above], chosen, problems)
     problems += _missing(str(default_file), _values(below), chosen)
-    problems += _unread_of_file(from_file, values, chosen)
-    problems += _unread(above, values)
+    problems += _unread_of_file(from_file, good, chosen)
+    problems += _unread(above, good)
     if problems:
         raise UserError(*problems)
-    config = composed(values)
+    config = composed(good)
     problems = contradictions(config)
     if problems:
         raise UserError(*problems)
@@ -209,9 +195,13 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return values
 
 
-def given_by_file(path: Path) -> list[Given]:
-    """Return what stands in a settings file, not yet checked."""
-    return [Given(str(path), name, value) for name, value in file_settings(path).items()]
+def given_by_file(file: str | Path | Sequence[Given] | None) -> list[Given]:
+    """Return what stands in a settings file, not yet checked; nothing without a file."""
+    if file is None:
+        return []
+    if not isinstance(file, (str, Path)):
+        return list(file)
+    return [Given(str(file), name, value) for name, value in file_settings(Path(file)).items()]
 
 
 def _declared_defaults(chosen: Mapping[str, Any]) -> dict[str, Any]:

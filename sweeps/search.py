@@ -180,15 +180,11 @@ class Search:
     def _take_up(self) -> None:
         """Tell the study what earlier calls have found out, and queue what is unfinished."""
         for number, path in enumerate(sorted((self.plan.folder / TRIALS).glob("*.json"))):
-            known = read_json_object(path)
-            if known.get("number") != number or known.get("values", {}).keys() != {
-                *self.space.dimensions
-            }:
-                raise UserError(f"{path}: not trial {number} of this search. Restore it")
+            known = self._known(path, number)
             trial = self._asked(known["values"])
             if trial.job is None:
                 continue
-            ended = ENDED.get(known.get("state", ""))
+            ended = ENDED.get(known["state"])
             if ended is State.PRUNED:
                 trial.job.cut_before()
                 self._report(trial, until=known["percent"])
@@ -197,6 +193,19 @@ class Search:
                 self._conclude(trial, decided=ended is State.DONE)
             else:
                 self._unfinished.append(trial)
+
+    def _known(self, path: Path, number: int) -> dict[str, Any]:
+        """Return what a trial's file says.
+
+        Raises:
+            UserError: it is not this trial's, or not of this search.
+        """
+        known = read_json_object(path)
+        match known:
+            case {"number": int(n), "values": dict(values), "state": str(), "percent": int()}:
+                if n == number and values.keys() == self.space.dimensions.keys():
+                    return known
+        raise UserError(f"{path}: not trial {number} of this search. Restore it")
 
     def _report(self, trial: Trial, until: int = 100, decided: bool = False) -> None:
         """Report the metric at each twentieth of a run, as far as it is.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from settings import Config, Given, all_settings, given_by_file, load_given
+from settings import Config, Given, all_settings, given_by_file, load_config
 from settings.declaration import Declaration
 from settings.parts import CHOICES
 from settings.values import checked, shortened, shown
@@ -78,7 +78,7 @@ class Space(NamedTuple):
             UserError: they cannot be together.
         """
         drawn = [Given(self.sources[name], name, value) for name, value in values.items()]
-        return load_given([*self.fixed, *drawn], self.overrides)
+        return load_config([*self.fixed, *drawn], self.overrides)
 
     def corners(self) -> list[Config]:
         """Return the settings with every choice of parts, all else at its lowest or first.
@@ -116,7 +116,7 @@ def read_space(file: Path | None, texts: Iterable[str]) -> Space:
     Raises:
         UserError: a line for each range that is none, or nothing is to be searched.
     """
-    given = [] if file is None else given_by_file(file)
+    given = given_by_file(file)
     overrides: list[str] = []
     problems: list[str] = []
     for text in texts:
