@@ -73,7 +73,7 @@ SUITES = {
     "jumper": Suite("envs.procgen"),
     "maze": Suite("envs.procgen"),
     "miner": Suite("envs.procgen"),
-    PREFIX: Suite("envs.given"),
+    PREFIX: Suite("envs.given"),  # no suite: what a Python program has given as an object
 }
 
 
