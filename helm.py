@@ -63,7 +63,7 @@ def train(
     values = dict(settings)
     for name, part in (("env", env), ("model", agent)):
         if part is not None and name in values:
-            raise UserError(f"settings: {name} is given beside an object. Give one of them")
+            raise UserError(f"settings: {name} is given, and an object in its place. Give one")
     if agent is not None:
         values["model"] = _name_of(agent)
     if env is not None:

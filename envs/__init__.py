@@ -81,7 +81,7 @@ SUITES = {
     "jumper": Suite("envs.procgen"),
     "maze": Suite("envs.procgen"),
     "miner": Suite("envs.procgen"),
-    PREFIX: Suite("envs.given"),
+    PREFIX: Suite("envs.given"),  # no suite: what a Python program has given as an object
 }
 ANY = any_gymnasium.TITLE
 FALLBACK = Suite("envs.any_gymnasium")

@@ -1,7 +1,7 @@
 """Environments that a Python program gives as objects, not by name.
 
-Settings call such an environment object: and the name of its class; who finds that name in a run
-needs the object, which no name leads to.
+Settings name such an environment `object:MyEnv`, after its class. Nothing can be made from that
+name: whoever finds it in a run needs the object.
 """
 
 from collections.abc import Callable
