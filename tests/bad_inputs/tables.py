@@ -252,6 +252,33 @@ def embeddings_cases(names):
     }
 
 
+def text_cases():
+    """Return what nobody can read sentences with, and sentences for nobody."""
+    told = TINY_RUN | {"model": "CNN", "env": "BabyAI-GoToObjS4-v0"}
+    read = told | tiny_settings("HELM") | {"model": "HELM"}
+    encoders = ("nowhere/", "folder", "foreign/text", "a/b/c", ZERO, str(TRANSFORMER_XL))
+    cases = {
+        f"sentences by {name[:20]!r}": settings(**told, sentence_encoder=name) for name in encoders
+    }
+    for name, values in {
+        "text_to": ("", "Memory", "nobody", "null"),
+        "text_tokens": ("0", "513", "1.5", "many"),
+    }.items():
+        cases |= {f"{name}={value}": settings(**read, **{name: value}) for value in values}
+    for value in ("maybe", "1", ""):
+        cases[f"missions={value}"] = settings(**told, missions=value)
+    maze = tiny_settings("HELM") | TINY_RUN | {"model": "HELM"}
+    return cases | {
+        "text for no language model": settings(**told, text_to="memory"),
+        "a memory of no text": settings(**maze, text_to="memory"),
+        "more tokens of text than memory": settings(
+            **read, text_to="both", text_tokens=4, mem_len=4
+        ),
+        "missions in a maze": settings(**TINY_RUN, missions="true"),
+        "no such level": settings(**(told | {"env": "BabyAI-GoToRedBal-v0"})),
+    }
+
+
 def memory_task_cases():
     """Return lengths and orders of doors that no memory task has."""
     cases = {}
