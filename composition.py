@@ -156,7 +156,7 @@ def opened_env(
     if given is None:
         env = make_vector_env(config, seed, drawn)
     else:
-        env = given_vector_env(given, config.n_envs)
+        env = given_vector_env(given, config.n_envs, seed)
     try:
         yield env
     finally:

@@ -33,10 +33,11 @@ from gymnasium.error import DependencyNotInstalled
 from envs import any_gymnasium
 from envs.checking import checked_vector_env
 from envs.converted import ACTION_NAMES, NUMBER_NAMES
-from envs.given import PREFIX, GivenEnv, given_name, given_vector_env
+from envs.given import GivenEnv, given_name, given_vector_env
 from envs.wrappers import EpisodeStatistics
 from settings import Config, Part
 from utils.errors import UserError, suggestion
+from utils.user_modules import GIVEN
 
 __all__ = [
     "SUITES",
@@ -81,7 +82,7 @@ SUITES = {
     "jumper": Suite("envs.procgen"),
     "maze": Suite("envs.procgen"),
     "miner": Suite("envs.procgen"),
-    PREFIX: Suite("envs.given"),  # no suite: what a Python program has given as an object
+    GIVEN: Suite("envs.given"),  # no suite: what a Python program has given as an object
 }
 ANY = any_gymnasium.TITLE
 FALLBACK = Suite("envs.any_gymnasium")
@@ -176,7 +177,7 @@ def settings_by_name() -> dict[str, tuple[type[Part], ...]]:
 
 def _find_key(name: str) -> str | None:
     """Return the longest key of the suites that a name is or, where it is open, begins with."""
-    keys = (key for key in SUITES if name == key or (key[-1] in "-_" and name.startswith(key)))
+    keys = (key for key in SUITES if name == key or (key[-1] in "-_:" and name.startswith(key)))
     return max(keys, key=len, default=None)
 
 
@@ -184,7 +185,7 @@ def _find_suite(name: str) -> Suite:
     """Return the suite of an environment."""
     key = known_as(name)
     if key is None:
-        beginnings = [key + "*" * key.endswith(("-", "_")) for key in SUITES if key != PREFIX]
+        beginnings = [key + "*" * key.endswith(("-", "_")) for key in SUITES if key != GIVEN]
         hint = suggestion(name, beginnings) or suggestion(name, any_gymnasium.names())
         allowed = f" Allowed: {', '.join(beginnings)}, ids of Gymnasium, package.module:MyEnv-v0"
         raise UserError(f"env: unknown environment '{name}'.{hint or allowed}")

@@ -8,32 +8,33 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import gymnasium
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import VectorEnv
 
+from envs.any_gymnasium import vector_of
 from envs.checking import checked_vector_env
 from envs.wrappers import EpisodeStatistics
 from settings import Config
 from utils.errors import UserError
+from utils.user_modules import GIVEN
 
-PREFIX = "object:"
 # A vector environment, or what makes one environment each time it is called.
 GivenEnv = VectorEnv | Callable[[], gymnasium.Env]
 
 
-def given_vector_env(env: GivenEnv, n_envs: int) -> EpisodeStatistics:
+def given_vector_env(env: GivenEnv, n_envs: int, seed: int) -> EpisodeStatistics:
     """Return a given environment as those of a suite are: with episode statistics.
 
     Args:
-        env: A vector environment of n_envs environments, or what makes one of them.
+        env: A vector environment of n_envs environments, or what makes one of them, which is then
+            converted to what agents know.
         n_envs: How many are needed.
+        seed: Environment i of those made here is seeded with seed + i.
 
     Raises:
         UserError: it is neither, of another number, or not as `checked_vector_env` wants it.
     """
     if not isinstance(env, VectorEnv):
-        makers = [lambda: _one(env)] * n_envs
-        vector_env = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
-        return EpisodeStatistics(checked_vector_env(vector_env))
+        return EpisodeStatistics(checked_vector_env(vector_of(lambda: _one(env), n_envs, seed)))
     if env.num_envs != n_envs:
         raise UserError(
             f"env: a vector environment of {env.num_envs} where {n_envs} are needed. Give one of "
@@ -46,12 +47,12 @@ def given_name(env: GivenEnv) -> str:
     """Return what settings call a given environment."""
     if isinstance(env, VectorEnv):
         inner = getattr(env.unwrapped, "envs", [env])[0]
-        return f"{PREFIX}{type(inner.unwrapped).__name__}"
+        return f"{GIVEN}{type(inner.unwrapped).__name__}"
     if isinstance(env, type):
-        return f"{PREFIX}{env.__name__}"
+        return f"{GIVEN}{env.__name__}"
     made = _one(env)
     made.close()
-    return f"{PREFIX}{type(made.unwrapped).__name__}"
+    return f"{GIVEN}{type(made.unwrapped).__name__}"
 
 
 def names() -> NoReturn:

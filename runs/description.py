@@ -1,5 +1,6 @@
 """What is needed to repeat a run: command, source, versions and machine."""
 
+import dataclasses
 import datetime
 import hashlib
 import importlib.metadata
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 from settings import Config
-from utils.user_modules import folder_of, is_named, sha256_of
+from utils.user_modules import folder_of, named_modules, sha256_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
@@ -76,11 +77,12 @@ def basis_differences(before: Mapping[str, Any], here: Mapping[str, Any]) -> lis
 
 def describe_user_modules(config: Config) -> dict[str, dict[str, str]]:
     """Return where the code of the user's own that a run names is, and its sha256, by module."""
-    if not is_named(config.model):
-        return {}
-    module = config.model.partition(":")[0]
-    folder = folder_of(module)
-    return {module: {"folder": str(folder), "sha256": sha256_of(module)}} if folder else {}
+    modules = named_modules(dataclasses.asdict(config)).values()
+    folders = {module: folder for module in modules if (folder := folder_of(module))}
+    return {
+        module: {"folder": str(folder), "sha256": sha256_of(module)}
+        for module, folder in folders.items()
+    }
 
 
 def source_sha256() -> str:

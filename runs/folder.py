@@ -139,20 +139,23 @@ def recorded_config(folder: Path) -> Config:
     if not path.is_file():
         raise UserError(f"{folder}: not a run folder, it has no {SETTINGS}. Name one of main.py's")
     values = read_json_object(path)
-    return config_from_dict(values, str(path), recorded_code(folder, values))
+    return config_from_dict(values, str(path), recorded_code(folder))
 
 
-def recorded_code(folder: Path, values: Mapping[str, Any]) -> Path | None:
-    """Return the folder in which the run in a folder had its own agent; None where none is known.
+def recorded_code(folder: Path) -> dict[str, Path]:
+    """Return where a run had code of the user's own, as far as its folder says: folders by module.
 
     Args:
         folder: The run's.
-        values: Its settings.
     """
     modules = _description(folder).get("user_modules")
-    facts = modules.get(str(values.get("model")).partition(":")[0]) if _is_table(modules) else None
-    place = facts.get("folder") if _is_table(facts) else None
-    return Path(place) if isinstance(place, str) and os.path.isabs(place) else None
+    table = modules if _is_table(modules) else {}
+    places = {module: facts.get("folder") for module, facts in table.items() if _is_table(facts)}
+    return {
+        module: Path(place)
+        for module, place in places.items()
+        if isinstance(place, str) and os.path.isabs(place)
+    }
 
 
 def begun_with(folder: Path) -> dict[str, Any] | None:

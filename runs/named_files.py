@@ -1,12 +1,13 @@
 """What the settings of a run or checkpoint make a program read that nobody has named to it."""
 
+import dataclasses
 import os
 from collections.abc import Collection
 from pathlib import Path
 
 from settings import Config, read_settings
 from utils.errors import printable
-from utils.user_modules import folder_of, is_named
+from utils.user_modules import folder_of, named_modules
 
 OF_ENVIRONMENTS = ("stimuli",)
 OF_AGENTS = ("language_model", "clip_pretrained", "embeddings")
@@ -27,9 +28,10 @@ def say_named_files(
     read = read_settings(config).intersection(names).difference(changed)
     leading = [name for name in names if name in read and _leads_out(config, name)]
     named = [f"{name}={getattr(config, name)}" for name in leading]
-    if is_named(config.model):
-        folder = folder_of(config.model.partition(":")[0])
-        named.insert(0, f"model={config.model} in {folder}")
+    modules = named_modules(dataclasses.asdict(config))
+    places = {name: folder_of(module) for name, module in modules.items()}
+    code = [f"{name}={getattr(config, name)} in {place}" for name, place in places.items() if place]
+    named = code + named
     if named:
         print(printable(f"as {source} says, reading {', '.join(named)}"), flush=True)
 

@@ -26,7 +26,7 @@ from settings.parts import (
 from settings.values import checked, from_text, shortened, shown
 from utils.errors import UserError, suggestion
 from utils.files import read_bytes
-from utils.user_modules import admit, is_named, parts_of, search
+from utils.user_modules import admit, is_named, named_modules, parts_of, search
 
 MOST_BYTES = 2**24  # of a settings file
 DEFAULT_FILE = Path(__file__).resolve().parent.parent / "config.json"
@@ -87,7 +87,7 @@ def load_config(
     return config
 
 
-def config_from_dict(values: Any, source: str, code: Path | None = None) -> Config:
+def config_from_dict(values: Any, source: str, code: Mapping[str, Path] = NOTHING) -> Config:
     """Return the settings stored in a checkpoint or a run folder, which must be complete.
 
     Some may be missing: those without effect, and those that came later.
@@ -95,15 +95,17 @@ def config_from_dict(values: Any, source: str, code: Path | None = None) -> Conf
     Args:
         values: As they were stored, perhaps somebody else's.
         source: Where they stand.
-        code: The folder in which an agent of the user's own was, if that is known.
+        code: The folders in which modules of the user's own were, where that is known.
 
     Raises:
-        UserError: a line for everything that is wrong with them, or with that agent.
+        UserError: a line for everything that is wrong with them, or with those modules.
     """
     if not isinstance(values, dict):
         raise UserError(f"{source}: its settings are not there but {shown(values)}")
     if is_named(values.get("model")):
-        admit("model", parts_of("model", values["model"])[0], code)
+        parts_of("model", values["model"])  # raises where it has not that form
+    for setting, module in named_modules(values).items():
+        admit(setting, module, code.get(module))
     chosen = values
     values = completed(values, chosen)
     problems: list[str] = []

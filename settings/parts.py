@@ -21,7 +21,7 @@ from settings.config import Config
 from settings.declaration import Declaration, Part, declared
 from settings.values import KINDS, shortened
 from utils.errors import UserError
-from utils.user_modules import folder_of, is_named, search
+from utils.user_modules import folder_of, is_named, named_modules, search
 
 # Read in every run.
 GENERAL = ("rewards.scaling:ScalingSettings", "trainers.run:RunSettings")
@@ -70,7 +70,7 @@ class Reading(NamedTuple):
         found = set(self.everywhere)
         for key, parts in self.by_choice.items():
             chosen = _known_as(key, values.get(key))
-            found |= set().union(*([parts[chosen]] if chosen else parts.values()))
+            found |= set().union(*([parts[chosen]] if chosen in parts else parts.values()))
         return found
 
     def refusal(self, name: str, values: Mapping[str, Any]) -> str:
@@ -167,13 +167,14 @@ def _composed(parts: tuple[type[Part], ...]) -> type[Config]:
 
 def _reduced(config: Config) -> tuple[Any, ...]:
     """Return how to make these settings in another process, which makes its own class."""
-    place = folder_of(config.model.partition(":")[0]) if is_named(config.model) else None
-    return _recomposed, (dataclasses.asdict(config), place)
+    values = dataclasses.asdict(config)
+    places = [folder_of(module) for module in named_modules(values).values()]
+    return _recomposed, (values, [place for place in places if place is not None])
 
 
-def _recomposed(values: Mapping[str, Any], place: Path | None) -> Config:
-    """Return the settings of another process, which has found an agent in a place."""
-    if place is not None:
+def _recomposed(values: Mapping[str, Any], places: Iterable[Path]) -> Config:
+    """Return the settings of another process, which has found the user's own code in places."""
+    for place in places:
         search(place)
     return composed(values)
 

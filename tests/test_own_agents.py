@@ -16,7 +16,7 @@ from settings import all_settings, load_config, read_settings
 from sweeps.grid import make_grid, parse_lists, swept_settings
 from tests.bad_inputs.harness import refused
 from tests.test_resume import command, signal_at
-from tests.user_code import MY_AGENTS, forget_modules_of
+from tests.user_code import MY_AGENTS, MY_ENVS, forget_modules_of
 from tools.faults import outcome, same
 from utils import user_modules
 
@@ -85,6 +85,23 @@ def test_code_that_a_received_run_names_is_not_run(folder, elsewhere, monkeypatc
     assert f"'my_agents' in {folder} is code that a stored run names" in line
     (line,) = refused(capsys, "main", ["--resume", str(run)])
     assert "name the folder in PYTHONPATH" in line
+
+
+def test_an_environment_of_ones_own_is_found_again_and_not_run_for_others(
+    folder, elsewhere, monkeypatch, capsys
+):
+    (folder / "my_envs.py").write_text(MY_ENVS)
+    settings = {"n_steps": 64, "env": "my_envs:MyCartPole-v0"}
+    assert main_program.main(command("CNN", "run", **settings)) == 0
+    run = folder / "experiments" / "CNN" / "MyCartPole-v0" / "run"
+    elsewhere(folder)
+    assert eval_program.main(["--ckpt-path", str(run), "--n-episodes", "1"]) == 0
+    elsewhere(folder)
+    monkeypatch.setenv("XDG_DATA_HOME", str(Path.cwd() / "of_somebody_else"))
+    (folder / "my_envs.py").write_text("raise AssertionError('code was run')")
+    capsys.readouterr()
+    (line,) = refused(capsys, "eval", ["--ckpt-path", str(run)])
+    assert f"'my_envs' in {folder} is code that a stored run names" in line
 
 
 def test_a_folder_without_init_file_is_no_way_around_that(folder, elsewhere, capsys):

@@ -34,6 +34,14 @@ class MyAgent(MemoryAgent):
 """
 
 
+MY_ENVS = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+gymnasium.register("MyCartPole-v0", CartPoleEnv, max_episode_steps=20)
+"""
+
+
 def forget_modules_of(folder: Path) -> None:
     """Let Python import anew what a test has written."""
     for name, module in list(sys.modules.items()):

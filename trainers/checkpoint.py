@@ -355,14 +355,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def checkpoint_config(checkpoint: Mapping[str, Any], path: Path) -> Config:
-    """Return the settings in a checkpoint; run.json beside it says where its own agent was.
+    """Return the settings in a checkpoint; run.json beside it says where its own code was.
 
     Raises:
-        UserError: they are not those of a run, or that agent cannot be had.
+        UserError: they are not those of a run, or that code cannot be had.
     """
-    values = checkpoint["config"]
-    code = recorded_code(path.parent, values) if isinstance(values, dict) else None
-    return config_from_dict(values, str(path), code)
+    return config_from_dict(checkpoint["config"], str(path), recorded_code(path.parent))
 
 
 def checksum(path: Path) -> str:

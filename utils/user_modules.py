@@ -1,4 +1,4 @@
-"""Modules of the user's own, which settings name as module:Class, and when they may be run.
+"""Modules of the user's own, which settings name as module:Name, and when they may be run.
 
 To import a module is to run it. What a user names is looked for in the current folder, too. What a
 stored run names may be somebody else's: it is imported where Python finds it anyway, else only from
@@ -13,21 +13,28 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from utils.errors import UserError
 
 LONGEST_SHOWN = 100
+GIVEN = "object:"  # begins the name of what a Python program gave as an object
 
 
 def is_named(name: object) -> TypeGuard[str]:
-    """Return whether a name says where something of the user's own is: module:Class."""
-    return isinstance(name, str) and ":" in name
+    """Return whether a name says where something of the user's own is: module:Name."""
+    return isinstance(name, str) and ":" in name and not name.startswith(GIVEN)
+
+
+def named_modules(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the modules that the settings of a run name, by the setting that names each."""
+    named = {setting: values.get(setting) for setting in ("model", "env")}
+    return {setting: name.partition(":")[0] for setting, name in named.items() if is_named(name)}
 
 
 def parts_of(setting: str, name: str) -> tuple[str, str]:
