@@ -14,11 +14,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from utils.threads import let_waiting_threads_sleep
-
-if __name__ == "__main__":
-    let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below
-
 import eval as evaluation
 from runs.folder import recorded_config
 from sharing.evaluations import evaluations

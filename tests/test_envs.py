@@ -198,7 +198,7 @@ def test_the_last_observation_of_an_ended_episode_is_kept_beside_the_first_of_th
 
 
 def settings(env, n_envs=3):
-    own = {"stimuli": None, "length": 10, "door_order": "episode"}
+    own = {"stimuli": None, "length": 10, "door_order": "episode", "missions": None}
     return SimpleNamespace(env=env, n_envs=n_envs, **own)
 
 
@@ -245,7 +245,9 @@ def test_a_misspelt_environment_is_answered_with_the_closest_name():
 
 
 def test_a_name_of_no_suite_is_answered_with_the_suites():
-    with pytest.raises(UserError, match=r"'coinrun'.* MiniGrid-\*, MiniWorld-\*, RandomMaze-v0"):
+    with pytest.raises(
+        UserError, match=r"'coinrun'.* MiniGrid-\*, BabyAI-\*, MiniWorld-\*, RandomMaze-v0"
+    ):
         make_vector_env(settings("coinrun"), 0)
 
 

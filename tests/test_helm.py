@@ -200,7 +200,7 @@ def test_a_mistake_is_a_users_error_of_one_line_and_nothing_is_written(recall, i
 
 def test_a_class_that_is_typed_in_has_no_file_to_be_found_in(monkeypatch, in_empty_folder):
     agent = type("Mine", (), {"__module__": "__main__"})
-    monkeypatch.delattr(sys.modules["__main__"], "__file__")
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
     settings = {name: value for name, value in TINY.items() if name != "model"}
     with pytest.raises(UserError, match="Mine is not in a file"):
         helm.train(settings, agent=agent)

@@ -194,11 +194,11 @@ TRAINING_MISTAKES = {
     ),
     "a stand-in that knows another suite": (
         ["--var", "model=SHELM", "--var", "env=caveflyer"],
-        "grid-clip knows the images of MiniGrid-* only, and env is 'caveflyer'. Take CLIP, such as",
+        "grid-clip knows the images of MiniGrid-* and BabyAI-* only, and env is 'caveflyer'. Take CLIP",
     ),
     "the same in a maze": (
         ["--var", "model=HELMv2", "--var", "env=RandomMaze-v0"],
-        "grid-clip knows the images of MiniGrid-* only, and env is 'RandomMaze-v0'",
+        "grid-clip knows the images of MiniGrid-* and BabyAI-* only, and env is 'RandomMaze-v0'",
     ),
     "no such settings file": (["--config", "nowhere.json"], "no such settings file"),
     "unknown device": (["--var", "device=abacus"], "device: 'abacus'"),
