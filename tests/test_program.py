@@ -194,7 +194,7 @@ TRAINING_MISTAKES = {
     ),
     "a stand-in that knows another suite": (
         ["--var", "model=SHELM", "--var", "env=caveflyer"],
-        "grid-clip knows the images of MiniGrid-* and BabyAI-* only, and env is 'caveflyer'. Take CLIP",
+        "grid-clip knows the images of MiniGrid-* and BabyAI-* only, and env is 'caveflyer'",
     ),
     "the same in a maze": (
         ["--var", "model=HELMv2", "--var", "env=RandomMaze-v0"],
