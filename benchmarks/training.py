@@ -2,10 +2,11 @@
 
 Run: python -m benchmarks.training [--agents NAME ...] [--steps N] [--threads N] [--json FILE]
 
-Each agent trains by the program's own trainer with the default settings on KeyCorridor, in a
-process of its own. RecurrentPPO of sb3-contrib, run beside Impala-PPO in two variants, is not
-profiled. On a GPU every part waits for the device, so that its time is its own: steps per second
-are then lower than with --no-shares.
+Each agent trains by the program's own trainer with the default settings on KeyCorridor, or in
+--var env=NAME, in a process of its own. What stable-baselines3 has, PPO beside CNN-PPO and
+sb3-contrib's RecurrentPPO in two variants beside Impala-PPO, is not profiled. On a GPU every part
+waits for the device, so that its time is its own: steps per second are then lower than with
+--no-shares.
 """
 
 import csv
@@ -45,9 +46,8 @@ from utils.seeding import seed_everything
 from utils.threads import fix_number
 
 MOST_STEPS = 10**9
-RIVALLED = "Impala-PPO"
-# Whether with the batches and LSTMs that are sb3-contrib's defaults, or with those like ours.
-RIVALS = {"RecurrentPPO": False, "RecurrentPPO-default": True}
+# Learners of stable-baselines3, and the agent that each is run beside.
+RIVALS = {"PPO": "CNN-PPO", "RecurrentPPO": "Impala-PPO", "RecurrentPPO-default": "Impala-PPO"}
 
 
 class Recipe(NamedTuple):
@@ -64,7 +64,7 @@ RANDOM = {
 # CNN and LSTM go by their published names here.
 NAMES = (*PUBLISHED, *(name for name in AGENTS if name not in ("CNN", "LSTM")))
 RECIPES = {name: Recipe(name) for name in NAMES} | RANDOM
-RECIPES |= {name: Recipe(RIVALLED) for name in RIVALS}
+RECIPES |= {name: Recipe(ours) for name, ours in RIVALS.items()}
 
 
 class Options(NamedTuple):
@@ -152,16 +152,17 @@ def benchmark(argv: Sequence[str] | None) -> None:
 
 
 def with_rivals(names: Sequence[str]) -> list[str]:
-    """Return the names with both RecurrentPPOs right after Impala-PPO."""
-    others = [name for name in names if name not in RIVALS]
-    if RIVALLED not in others:
-        return list(names)
-    place = others.index(RIVALLED) + 1
-    return [*others[:place], *RIVALS, *others[place:]]
+    """Return the names with all rivals right after the agent each is run beside."""
+    found = []
+    for name in names:
+        if RIVALS.get(name) not in names:
+            beside = [rival for rival, ours in RIVALS.items() if ours == name]
+            found += [name, *beside]
+    return found
 
 
 def report_runs(names: Sequence[str], options: Options) -> list[Measured]:
-    """Train by name, print a row each, and how far Impala-PPO is ahead of its rivals."""
+    """Train by name, print a row each, and how far ours are ahead of their rivals."""
     print(f"\nsteps per second, of {options.steps:,} and of those after {options.warm_up:,}")
     table = Table(agent="<20", all=">9,.0f", steady=">9,.0f", peak_MB=">9,.0f")
     runs = []
@@ -173,10 +174,9 @@ def report_runs(names: Sequence[str], options: Options) -> list[Measured]:
             continue
         table.row(*runs[-1][:4])
     rates = {run.agent: run.rate for run in runs}
-    for rival in RIVALS:
-        if rival in rates and RIVALLED in rates:
-            ratio = rates[RIVALLED] / rates[rival]
-            print(f"{RIVALLED} trains {ratio:.1f} times as fast as {rival}")
+    for rival, ours in RIVALS.items():
+        if rival in rates and ours in rates:
+            print(f"{ours} trains {rates[ours] / rates[rival]:.1f} times as fast as {rival}")
     return runs
 
 
@@ -244,13 +244,13 @@ def rate_after(moments: Sequence[tuple[int, float]], warm_up: int) -> float | No
 
 
 def trained_rival(name: str, config: PpoSettings, options: Options) -> Measured:
-    """Train RecurrentPPO in this process."""
+    """Train a learner of stable-baselines3 in this process."""
     if importlib.util.find_spec("sb3_contrib") is None:
         raise UserError("sb3-contrib is not installed. Run: pip install sb3-contrib")
-    from benchmarks.recurrent_ppo import recurrent_ppo
+    from benchmarks.rivals import rival
 
     fix_number(options.threads)
-    model = recurrent_ppo(config, defaults=RIVALS[name])
+    model = rival(name, config)
     moments: list[tuple[int, float]] = []
     watch = Stopwatch()
 

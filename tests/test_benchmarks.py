@@ -109,9 +109,11 @@ def test_time_counts_for_the_innermost_part(monkeypatch):
     assert sum(clock.shares().values()) == pytest.approx(1)
 
 
+SHORT = ("n_envs=2", "n_rollout_steps=8", "n_batches=2", "n_epochs=1", "save_ckpt=false")
+
+
 def options(**changes):
-    small = ("n_envs=2", "n_rollout_steps=8", "n_batches=2", "n_epochs=1", "save_ckpt=false")
-    return training.Options(48, 16, 1, "cpu", overrides=small)._replace(**changes)
+    return training.Options(48, 16, 1, "cpu", overrides=SHORT)._replace(**changes)
 
 
 @pytest.fixture
@@ -138,25 +140,36 @@ def test_a_run_no_longer_than_its_warm_up_is_never_steady(in_this_process):
 
 @pytest.mark.parametrize("name", training.RIVALS)
 def test_a_rival_trains_on_the_same_environments(name, in_this_process):
-    pytest.importorskip("sb3_contrib")
     run = training.measured(name, options())
     assert run.rate > 0
     assert run.peak_mb > 0
 
 
-def test_the_rivals_run_beside_impala():
-    rivals = list(training.RIVALS)
-    assert training.with_rivals(["HELM", "Impala-PPO"]) == ["HELM", "Impala-PPO", *rivals]
-    assert training.with_rivals([*rivals, "Impala-PPO"]) == ["Impala-PPO", *rivals]
-    assert training.with_rivals(["HELM"]) == ["HELM"]
+@pytest.mark.parametrize("env", ["CartPole-v1", "popgym-RepeatPreviousEasy-v0"])
+def test_a_rival_trains_on_numbers_too(env, in_this_process):
+    assert training.measured("RecurrentPPO", options(overrides=(f"env={env}", *SHORT))).rate > 0
+
+
+def test_a_rival_says_what_it_cannot_see(in_this_process, capsys):
+    overrides = ("env=BabyAI-GoToRedBall-v0", *SHORT)
+    assert training.report_runs(["PPO"], options(overrides=overrides)) == []
+    assert "skipped: PPO sees an image or numbers here" in capsys.readouterr().out
+
+
+def test_rivals_run_beside_those_they_are_like():
+    recurrent = ["RecurrentPPO", "RecurrentPPO-default"]
+    assert training.with_rivals(["HELM", "Impala-PPO"]) == ["HELM", "Impala-PPO", *recurrent]
+    assert training.with_rivals([*recurrent, "Impala-PPO"]) == ["Impala-PPO", *recurrent]
+    assert training.with_rivals(["CNN-PPO", "HELM"]) == ["CNN-PPO", "PPO", "HELM"]
+    assert training.with_rivals(["RecurrentPPO"]) == ["RecurrentPPO"]
 
 
 def test_rivals_differ_in_batches_and_lstms():
-    pytest.importorskip("sb3_contrib")
-    from benchmarks.recurrent_ppo import recurrent_ppo
+    from benchmarks.rivals import rival
 
-    like_ours, default = (recurrent_ppo(load_config(None, []), each) for each in (False, True))
-    assert (like_ours.batch_size, default.batch_size) == (1024, 128)
+    config = load_config(None, ["n_batches=8"])
+    alone, like_ours, default = (rival(name, config) for name in training.RIVALS)
+    assert (alone.batch_size, like_ours.batch_size, default.batch_size) == (256, 1024, 128)
     assert like_ours.policy.lstm_critic is None
     assert default.policy.lstm_critic.hidden_size == 256
 

@@ -1,0 +1,163 @@
+"""stable-baselines3 on our environments, beside which agents without language are measured.
+
+Its PPO beside CNN-PPO; sb3-contrib's RecurrentPPO beside Impala-PPO. The same encoder of images,
+the same widths of LSTM and heads, rollouts of the same size, as many epochs. RecurrentPPO in two
+variants: one LSTM for both heads and minibatches of half a rollout, about what our sequences
+are; or what sb3-contrib does unless told otherwise, an LSTM for each head and minibatches of 128.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from sb3_contrib import RecurrentPPO
+from stable_baselines3 import PPO
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import VecEnv
+from torch import Tensor, nn
+
+from envs import make_vector_env
+from models.encoders import SmallImpalaCNN, VectorEncoder
+from models.observations import ObservationReader
+from trainers.ppo import PpoSettings
+from utils.errors import UserError
+
+WIDTH, WIDTH_ALONE = 256, 1024  # of features before an LSTM, and where there is no memory
+CHANNELS = {WIDTH: (16, 32), WIDTH_ALONE: (64, 128)}
+MINIBATCHES = 2
+
+
+class OurFeatures(BaseFeaturesExtractor):
+    """The encoder of Impala-PPO or CNN-PPO, of images or of numbers."""
+
+    def __init__(self, observation_space: spaces.Space, width: int) -> None:
+        super().__init__(observation_space, width)
+        reader = ObservationReader(observation_space)
+        self.map: Callable[[Tensor], Tensor]
+        if reader.image_shape is None:
+            self.encoder: nn.Module = VectorEncoder(reader.n_numbers, width)
+            self.map = self.encoder.layers
+        else:
+            self.encoder = SmallImpalaCNN(reader.image_shape, width, CHANNELS[width])
+            self.map = self.encoder.of_pixels
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Map images in [0, 1], [N, C, H, W], or numbers [N, F] to features [N, width]."""
+        return self.map(observations)
+
+
+class Sb3Environments(VecEnv):
+    """Our vector environments under the interface of stable-baselines3."""
+
+    def __init__(self, env: gymnasium.vector.VectorEnv) -> None:
+        super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
+        self.env = env
+        self._actions = np.zeros(env.num_envs, np.int64)
+
+    def reset(self) -> np.ndarray:
+        """Open an episode in every environment."""
+        seed = self._seeds[0]
+        self._reset_seeds()
+        return self.env.reset(seed=seed)[0]
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Note the actions."""
+        self._actions = actions
+
+    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+        """Take them."""
+        observations, rewards, terminated, truncated, info = self.env.step(self._actions)
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        ended = terminated | truncated
+        for n in np.flatnonzero(ended):
+            infos[n]["terminal_observation"] = info["final_obs"][n]
+            infos[n]["TimeLimit.truncated"] = bool(truncated[n] and not terminated[n])
+        return observations, rewards, ended, infos
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.env.close()
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        """Return an attribute, the same one for all."""
+        return [getattr(self.env, attr_name, None)] * self.num_envs
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        """Refuse: the environments are not separate objects."""
+        raise NotImplementedError
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> Any:
+        """Refuse: the environments are not separate objects."""
+        raise NotImplementedError
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        """Return that they are not."""
+        return [False] * self.num_envs
+
+
+def rival(name: str, config: PpoSettings) -> PPO | RecurrentPPO:
+    """Return a learner of stable-baselines3 with the settings of a run.
+
+    Args:
+        name: PPO, RecurrentPPO, or RecurrentPPO-default with sb3-contrib's minibatches and LSTMs.
+        config: The settings.
+
+    Raises:
+        UserError: it cannot see what the environment shows.
+    """
+    torch.manual_seed(config.seed)
+    env = make_vector_env(config, config.seed)
+    space = env.single_observation_space
+    if isinstance(space, spaces.Dict):
+        raise UserError(f"{name} sees an image or numbers here, and {config.env} shows {space}")
+    kind = "Cnn" if ObservationReader(space).image_shape else "Mlp"
+    own = OWN[name]
+    return own.learner(
+        f"{kind}{own.policy}",
+        Sb3Environments(env),
+        batch_size=own.batch_size(config),
+        learning_rate=config.learning_rate,
+        n_steps=config.n_rollout_steps,
+        n_epochs=config.n_epochs,
+        gamma=config.gamma,
+        gae_lambda=config.gae_lambda,
+        ent_coef=config.ent_coef,
+        device=config.device,
+        seed=config.seed,
+        policy_kwargs={
+            "features_extractor_class": OurFeatures,
+            "features_extractor_kwargs": {"width": own.width},
+            "net_arch": {"pi": [128], "vf": [512]},
+            "ortho_init": False,  # the encoder has its own start
+            **own.options,
+        },
+    )
+
+
+class Own(NamedTuple):
+    """In what a rival differs from the others."""
+
+    learner: type[PPO] | type[RecurrentPPO]
+    policy: str
+    width: int
+    batch_size: Callable[[PpoSettings], int]
+    options: dict[str, Any]
+
+
+OWN = {
+    "PPO": Own(
+        *(PPO, "Policy", WIDTH_ALONE, lambda it: it.n_envs * it.n_rollout_steps // it.n_batches),
+        options={},
+    ),
+    "RecurrentPPO": Own(
+        *(RecurrentPPO, "LstmPolicy", WIDTH),
+        batch_size=lambda it: it.n_envs * it.n_rollout_steps // MINIBATCHES,
+        options={"lstm_hidden_size": WIDTH, "shared_lstm": True, "enable_critic_lstm": False},
+    ),
+    "RecurrentPPO-default": Own(
+        *(RecurrentPPO, "LstmPolicy", WIDTH, lambda it: 128), options={"lstm_hidden_size": WIDTH}
+    ),
+}
