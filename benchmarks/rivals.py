@@ -7,7 +7,7 @@ are; or what sb3-contrib does unless told otherwise, an LSTM for each head and m
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import gymnasium
 import numpy as np
@@ -17,32 +17,34 @@ from sb3_contrib import RecurrentPPO
 from stable_baselines3 import PPO
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv
-from torch import Tensor, nn
+from torch import Tensor
 
 from envs import make_vector_env
-from models.encoders import SmallImpalaCNN, VectorEncoder
+from models.baselines import ALONE, ALONE_WITHOUT_IMAGES, SMALL
+from models.encoders import SmallImpalaCNN, VectorEncoder, build_encoder
 from models.observations import ObservationReader
 from trainers.ppo import PpoSettings
 from utils.errors import UserError
 
-WIDTH, WIDTH_ALONE = 256, 1024  # of features before an LSTM, and where there is no memory
-CHANNELS = {WIDTH: (16, 32), WIDTH_ALONE: (64, 128)}
+WIDTH = 256  # of features before an LSTM, and of the LSTM
+LARGE = (64, 128)  # channels of the encoder without one
 MINIBATCHES = 2
 
 
 class OurFeatures(BaseFeaturesExtractor):
     """The encoder of Impala-PPO or CNN-PPO, of images or of numbers."""
 
-    def __init__(self, observation_space: spaces.Space, width: int) -> None:
-        super().__init__(observation_space, width)
+    def __init__(self, observation_space: spaces.Space, before_lstm: bool) -> None:
         reader = ObservationReader(observation_space)
+        alone = ALONE if reader.image_shape else ALONE_WITHOUT_IMAGES
+        width = WIDTH if before_lstm else alone
+        super().__init__(observation_space, width)
+        self.encoder = build_encoder(reader, width, SMALL if before_lstm else LARGE)
         self.map: Callable[[Tensor], Tensor]
-        if reader.image_shape is None:
-            self.encoder: nn.Module = VectorEncoder(reader.n_numbers, width)
-            self.map = self.encoder.layers
-        else:
-            self.encoder = SmallImpalaCNN(reader.image_shape, width, CHANNELS[width])
+        if isinstance(self.encoder, SmallImpalaCNN):
             self.map = self.encoder.of_pixels
+        else:
+            self.map = cast(VectorEncoder, self.encoder).layers
 
     def forward(self, observations: Tensor) -> Tensor:
         """Map images in [0, 1], [N, C, H, W], or numbers [N, F] to features [N, width]."""
@@ -129,7 +131,7 @@ def rival(name: str, config: PpoSettings) -> PPO | RecurrentPPO:
         seed=config.seed,
         policy_kwargs={
             "features_extractor_class": OurFeatures,
-            "features_extractor_kwargs": {"width": own.width},
+            "features_extractor_kwargs": {"before_lstm": own.learner is RecurrentPPO},
             "net_arch": {"pi": [128], "vf": [512]},
             "ortho_init": False,  # the encoder has its own start
             **own.options,
@@ -142,22 +144,20 @@ class Own(NamedTuple):
 
     learner: type[PPO] | type[RecurrentPPO]
     policy: str
-    width: int
     batch_size: Callable[[PpoSettings], int]
     options: dict[str, Any]
 
 
 OWN = {
     "PPO": Own(
-        *(PPO, "Policy", WIDTH_ALONE, lambda it: it.n_envs * it.n_rollout_steps // it.n_batches),
-        options={},
+        *(PPO, "Policy", lambda it: it.n_envs * it.n_rollout_steps // it.n_batches, {}),
     ),
     "RecurrentPPO": Own(
-        *(RecurrentPPO, "LstmPolicy", WIDTH),
+        *(RecurrentPPO, "LstmPolicy"),
         batch_size=lambda it: it.n_envs * it.n_rollout_steps // MINIBATCHES,
         options={"lstm_hidden_size": WIDTH, "shared_lstm": True, "enable_critic_lstm": False},
     ),
     "RecurrentPPO-default": Own(
-        *(RecurrentPPO, "LstmPolicy", WIDTH, lambda it: 128), options={"lstm_hidden_size": WIDTH}
+        *(RecurrentPPO, "LstmPolicy", lambda it: 128, {"lstm_hidden_size": WIDTH}),
     ),
 }

@@ -24,6 +24,7 @@ from models.memories import (
 from models.observations import ObservationReader, Observations, Percept
 
 SMALL = (16, 32)  # channels of the encoder before a memory
+ALONE, ALONE_WITHOUT_IMAGES = 1024, 128  # features where nothing is remembered
 
 
 class TrainedMemoryAgent(ActorCriticAgent):
@@ -117,13 +118,10 @@ class CnnAgent(TrainedMemoryAgent):
     memory_class = NoMemory
 
     def __init__(
-        self,
-        config: EncoderSettings,
-        observation_space: Space,
-        action_space: Discrete,
-        n_features: int = 1024,
+        self, config: EncoderSettings, observation_space: Space, action_space: Discrete
     ) -> None:
         reader = ObservationReader(observation_space)
+        n_features = ALONE if reader.image_shape else ALONE_WITHOUT_IMAGES
         encoder = build_encoder(
             reader,
             n_features,
