@@ -118,10 +118,15 @@ class CnnAgent(TrainedMemoryAgent):
     memory_class = NoMemory
 
     def __init__(
-        self, config: EncoderSettings, observation_space: Space, action_space: Discrete
+        self,
+        config: EncoderSettings,
+        observation_space: Space,
+        action_space: Discrete,
+        n_features: int | None = None,
     ) -> None:
         reader = ObservationReader(observation_space)
-        n_features = ALONE if reader.image_shape else ALONE_WITHOUT_IMAGES
+        if n_features is None:
+            n_features = ALONE if reader.image_shape else ALONE_WITHOUT_IMAGES
         encoder = build_encoder(
             reader,
             n_features,
