@@ -9,6 +9,7 @@ import utils.starting  # noqa: F401
 # isort: split
 import argparse
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from utils.command_line import Parser, run_program, whole_number
 from utils.errors import UserError, printable
 from utils.folders import check_writable
 from utils.hub import HubError, check_logged_in, check_repository_name, upload
+from utils.starting import typed
 
 CHECKPOINTS = {"best": BEST, "last": LAST}
 
@@ -55,7 +57,7 @@ def publish(argv: Sequence[str] | None) -> None:
         address = bring(Path(folder), source, arguments)
     at = f"@{arguments.revision}" if arguments.revision else ""
     print(f"published at {address}")
-    print(f"play it: python eval.py --ckpt-path {HUB}{arguments.repository}{at}")
+    print(f"play it: {shlex.join(typed('eval.py'))} --ckpt-path {HUB}{arguments.repository}{at}")
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:

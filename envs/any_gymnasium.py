@@ -30,6 +30,7 @@ from envs.process_vector import one_process_each
 from envs.trial import MakeOne, failure, seconds_per_step, why_not_drawn
 from settings import Config, setting
 from utils.errors import UserError, suggestion
+from utils.user_modules import search
 
 TITLE = "any other environment of Gymnasium"
 # What a step costs more where an environment has a process of its own: 0.2 ms on two cores.
@@ -216,9 +217,8 @@ def _import(module_name: str, name: str) -> None:
             f"env: '{name}': '{module_name}' is no name of a module. Write "
             "package.module:MyEnv-v0, the module as after 'import'"
         )
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.append(here)  # last: it replaces nothing that is installed
+    here = Path.cwd()
+    search(here)
     try:
         importlib.import_module(module_name)
     except ModuleNotFoundError as error:

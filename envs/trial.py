@@ -3,7 +3,6 @@
 They show whether it keeps what Gymnasium asks of it, and how long a step takes.
 """
 
-import random
 import time
 import traceback
 import warnings
@@ -21,6 +20,7 @@ from gymnasium.error import DependencyNotInstalled
 from envs.conversion import is_text, shown
 from envs.converted import Converted
 from utils.errors import UserError
+from utils.seeding import random_state, set_random_state
 
 SECONDS = 0.1  # of checking, and of measuring
 MOST_STEPS = 1_000
@@ -96,13 +96,11 @@ def _failures_told(name: str) -> Iterator[None]:
 @contextmanager
 def _random_streams_kept() -> Iterator[None]:
     """Put the random streams that an environment may share with the run back where they were."""
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    before = random_state()
     try:
         yield
     finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        torch.set_rng_state(before[2])
+        set_random_state(before)
 
 
 def _seconds_of(work: Callable[[], object]) -> float:

@@ -178,6 +178,11 @@ def test_its_memory_learns_from_replay_too(algorithm, folder):
 MORE = (
     MY_AGENTS
     + """
+from models.agent import ActorCriticAgent
+from models.baselines import CnnAgent
+from settings import Part
+
+
 class NoAgent:
     pass
 

@@ -10,10 +10,6 @@ import pytest
 import models
 import trainers
 from models import agent_class, build_agent
-from models.baselines import MemoryAgent
-from models.encoders import EncoderSettings
-from models.memories import NetworkSettings
-from models.memories.lstm import Lstm
 from settings import (
     DEFAULT_FILE,
     Part,
@@ -27,6 +23,7 @@ from settings import (
 )
 from settings.declaration import declared
 from tests.agents import spaces
+from tests.echo import EchoSettings
 from trainers.ppo import PPO, PpoSettings
 from utils.errors import UserError
 
@@ -299,30 +296,8 @@ def test_a_published_name_with_another_algorithm_is_refused(other_learner):
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class EchoSettings(NetworkSettings):
-    """What a memory of one's own reads."""
-
-    title = "Echo"
-
-    echoes: int = setting("how often it sounds", low=1, high=9, default=3)
-
-
-class Echo(Lstm):
-    settings = EchoSettings
-
-    def __init__(self, n_features, settings):
-        super().__init__(n_features, settings)
-        self.echoes = settings.echoes
-
-
-class EchoAgent(MemoryAgent):
-    memory_class = Echo
-    reads = (EncoderSettings, EchoSettings)
-
-
 def test_a_memory_of_ones_own_brings_its_settings_along(monkeypatch):
-    monkeypatch.setitem(models.AGENTS, "Echo", "tests.test_settings:EchoAgent")
+    monkeypatch.setitem(models.AGENTS, "Echo", "tests.echo:MyAgent")
     config = load_config(overrides=["model=Echo", "echoes=4", "memory_width=8", "device=cpu"])
     assert build_agent(config, *spaces()).memory.echoes == 4
     assert load_config().echoes == 3

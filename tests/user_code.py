@@ -3,35 +3,7 @@
 import sys
 from pathlib import Path
 
-MY_AGENTS = """
-from dataclasses import dataclass
-
-from models.agent import ActorCriticAgent
-from models.baselines import CnnAgent, MemoryAgent
-from models.encoders import EncoderSettings
-from models.memories import NetworkSettings
-from models.memories.lstm import Lstm
-from settings import Part, setting
-
-
-@dataclass(frozen=True)
-class EchoSettings(NetworkSettings):
-    title = "Echo"
-    echoes: int = setting("how often it sounds", low=1, high=9, default=3)
-
-
-class Echo(Lstm):
-    settings = EchoSettings
-
-    def __init__(self, n_features, settings):
-        super().__init__(n_features, settings)
-        self.echoes = settings.echoes
-
-
-class MyAgent(MemoryAgent):
-    memory_class = Echo
-    reads = (EncoderSettings, EchoSettings)
-"""
+MY_AGENTS = Path(__file__).with_name("echo.py").read_text()
 
 
 MY_ENVS = """

@@ -1,0 +1,28 @@
+"""An agent with a memory of its own, as a user would write it."""
+
+from dataclasses import dataclass
+
+from models.baselines import MemoryAgent
+from models.encoders import EncoderSettings
+from models.memories import NetworkSettings
+from models.memories.lstm import Lstm
+from settings import setting
+
+
+@dataclass(frozen=True)
+class EchoSettings(NetworkSettings):
+    title = "Echo"
+    echoes: int = setting("how often it sounds", low=1, high=9, default=3)
+
+
+class Echo(Lstm):
+    settings = EchoSettings
+
+    def __init__(self, n_features, settings):
+        super().__init__(n_features, settings)
+        self.echoes = settings.echoes
+
+
+class MyAgent(MemoryAgent):
+    memory_class = Echo
+    reads = (EncoderSettings, EchoSettings)
