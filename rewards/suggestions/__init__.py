@@ -1,0 +1,1 @@
+"""Who suggests what to want next: one file each."""
