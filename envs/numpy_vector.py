@@ -11,12 +11,33 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 
-def final_observations(shown: np.ndarray, rows: Iterable[int]) -> np.ndarray:
+# What N environments show: an array [N, ...], or several by name, those of text holding objects.
+Shown = np.ndarray | dict[str, np.ndarray]
+
+
+def final_observations(shown: Shown, rows: Iterable[int]) -> np.ndarray:
     """Return Gymnasium's `final_obs`: what the given rows show, None elsewhere.  [N] of objects."""
-    final = np.full(len(shown), None, dtype=object)
+    parts = shown if isinstance(shown, dict) else {"": shown}
+    final = np.full(len(next(iter(parts.values()))), None, dtype=object)
     for row in rows:
-        final[row] = shown[row].copy()
+        own = {name: _kept(values[row]) for name, values in parts.items()}
+        final[row] = own if isinstance(shown, dict) else own[""]
     return final
+
+
+def _kept(value: Any) -> Any:
+    """Return what one environment shows, so that the next step leaves it alone."""
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _put(shown: Shown, rows: np.ndarray, fresh: Shown) -> None:
+    """Put what the given environments show now in its place."""
+    if isinstance(shown, dict):
+        assert isinstance(fresh, dict), "an environment shows the same kinds always"
+        for name, values in shown.items():
+            values[rows] = fresh[name]
+    else:
+        shown[rows] = fresh
 
 
 class NumpyVectorEnv(VectorEnv):
@@ -45,7 +66,7 @@ class NumpyVectorEnv(VectorEnv):
         seed: int,
         image_shape: tuple[int, int, int] | None = None,
         n_actions: int = 2,
-        observation_space: gymnasium.spaces.Box | None = None,
+        observation_space: gymnasium.Space | None = None,
     ) -> None:
         if (image_shape is None) == (observation_space is None):
             raise TypeError("give either image_shape or observation_space")
@@ -69,8 +90,11 @@ class NumpyVectorEnv(VectorEnv):
         """Take one step everywhere: actions [N] -> rewards [N], terminated [N], truncated [N]."""
 
     @abstractmethod
-    def observe(self, rows: np.ndarray) -> np.ndarray:
-        """Return fresh observations of the given environments: rows [R] -> [R, ...]."""
+    def observe(self, rows: np.ndarray) -> Any:
+        """Return fresh observations of the given environments: rows [R] -> [R, ...].
+
+        Where an observation is a dictionary, that is one of arrays, of objects where it is text.
+        """
 
     @abstractmethod
     def arrays(self) -> dict[str, np.ndarray]:
@@ -82,7 +106,7 @@ class NumpyVectorEnv(VectorEnv):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    ) -> tuple[Any, dict[str, Any]]:
         """Begin a new episode everywhere; a seed restarts every random stream.
 
         Returns:
@@ -96,7 +120,7 @@ class NumpyVectorEnv(VectorEnv):
 
     def step(
         self, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Take one step everywhere and begin the next episode where one ended.
 
         Args:
@@ -118,7 +142,7 @@ class NumpyVectorEnv(VectorEnv):
             info |= {"success": self.succeeded() & ended, "_success": ended}
         for row in rows.tolist():
             self.begin(row, self._generators[row])
-        shown[rows] = self.observe(rows)
+        _put(shown, rows, self.observe(rows))
         return shown, rewards, terminated, truncated, info
 
     def state_dict(self) -> dict[str, Any]:

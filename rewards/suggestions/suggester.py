@@ -13,6 +13,7 @@ class Situation(NamedTuple):
         status: How the agent feels, a sentence; empty if nothing is to be said.
         items: How many of each thing are held, by name; what is not held may be left out.
         actions: What the last actions that really changed the world were called, newest last.
+        achieved: The goals that have been reached in this episode, in any order.
     """
 
     scene: str
@@ -20,6 +21,7 @@ class Situation(NamedTuple):
     status: str
     items: Mapping[str, int]
     actions: tuple[str, ...] = ()
+    achieved: tuple[str, ...] = ()
 
 
 class Suggester(Protocol):
