@@ -73,6 +73,7 @@ SUITES = {
     "TMazeActive-v0": Suite("envs.t_maze", scale_rewards=False),
     "VisualMatch-v0": Suite("envs.visual_match", scale_rewards=False),
     "KeyToDoor-v0": Suite("envs.key_to_door", scale_rewards=False),
+    "Housekeep-v0": Suite("envs.housekeep", scale_rewards=False),
     "HousekeepText-v0": Suite("envs.housekeep_text", scale_rewards=False),
     "ContinuousRecognition-v0": Suite("envs.continuous_recognition"),
     "popgym-": Suite("envs.popgym"),

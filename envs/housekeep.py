@@ -1,0 +1,404 @@
+"""Housekeep-v0: tidy up a house in Habitat, seen in the first person.
+
+Housekeep (Kant et al. 2022, arXiv:2205.10712) is a task of Habitat-Lab in habitat-sim 0.2.1, which
+no package index offers for today's Python; docs/housekeep.md says how it is installed. Actions and
+images are those of Du et al. (2023, arXiv:2302.06692): 128x128 pixels, six actions, turns by 20
+degrees and looks by 10, things up to 3 m away in the centre of the image are grabbed, 1,000 steps,
+one episode of one scene that is played again and again.
+
+The simulator's own reward is left aside. As in HousekeepText-v0, with n_t the number of things
+where people say they belong, r_t = n_t - n_{t-1}, and `info` tells in words what is seen and done,
+which suggestions are made and paid for.
+"""
+
+import contextlib
+import functools
+import importlib
+import string
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, Text
+from gymnasium.vector import VectorEnv, VectorWrapper
+
+from envs.converted import ACTION_NAMES as NAMED_ACTIONS
+from envs.process_vector import one_process_each
+from settings import Config, setting
+from utils.errors import UserError
+from utils.household import PICK_UP, PLACE, Goal, known_sentence, listed, sights_sentence
+
+NAME = "Housekeep-v0"
+ACTIONS = ("MOVE_FORWARD", "TURN_LEFT", "TURN_RIGHT", "LOOK_UP", "LOOK_DOWN", "GRAB_RELEASE")
+ACTION_NAMES = ("forward", "turn left", "turn right", "look up", "look down", "grab or release")
+GRAB_RELEASE = 5
+SIDE = 128  # pixels
+N_STEPS = 1000
+TURN_DEGREES, LOOK_DEGREES, GRAB_METRES = 20, 10, 3.0
+CONFIG = Path("cos_eor", "configs", "local", "igib_v2_nav_sp.yaml")
+ENV_CLASS = "CosRearrangementRLEnv"
+REGISTERING = ("cos_eor.env.env", "cos_eor.task.sensors", "cos_eor.task.measures")
+CAMERAS = ("RGB_SENSOR", "DEPTH_SENSOR", "SEMANTIC_SENSOR")
+AGENT = "agent"  # where what is held is, among receptacles
+LONGEST_SENTENCE = 16_384
+SENTENCES = ("seen", "inventory", "status")
+HELP = "See 'The simulator' in docs/housekeep.md, or take env=HousekeepText-v0, which needs nothing"
+
+
+@dataclass(frozen=True)
+class SimulatorSettings(Config):
+    """What Housekeep in its simulator reads."""
+
+    title = "Housekeep"
+
+    housekeep_folder: str = setting(
+        "folder of Housekeep's repository, with its data", default="housekeep"
+    )
+    housekeep_scene: str = setting("scene of iGibson", default="rs_int")
+    housekeep_split: str = setting("split of its data that has the scene", default="train")
+    housekeep_episode: int = setting(
+        "number of the scene's episode that is played", low=0, high=10_000, default=0
+    )
+
+
+READS = (SimulatorSettings,)
+
+
+def names() -> list[str]:
+    """Return the tasks of this suite."""
+    return [NAME]
+
+
+def make(config: SimulatorSettings, seed: int) -> VectorEnv:
+    """Return `config.n_envs` environments, each in a process of its own.
+
+    Raises:
+        UserError: the simulator, Housekeep or its data are missing.
+    """
+    _check_installed(config)
+    one = functools.partial(HousekeepEnv, config)
+    return HousekeepVectorEnv(
+        one_process_each([functools.partial(one, seed + i) for i in range(config.n_envs)])
+    )
+
+
+class Told(NamedTuple):
+    """What one environment says in words before an action, and how tidy it is.
+
+    Attributes:
+        scene: Which things are in view, and where each is.
+        inventory: What is held.
+        status: All receptacles seen so far.
+        items: What is held, by name.
+        n_right: Things that are where they belong.
+        n_things: All there are.
+    """
+
+    scene: str
+    inventory: str
+    status: str
+    items: Mapping[str, int]
+    n_right: int
+    n_things: int
+
+
+class Deed(NamedTuple):
+    """What one step did: what that is called, and whether it succeeded."""
+
+    phrase: str
+    succeeded: bool
+
+
+class HousekeepEnv(gymnasium.Env):
+    """One house: "image" [3, 128, 128], and three sentences.
+
+    "seen" names all things seen so far, "status" all receptacles, "inventory" what is held.
+
+    Args:
+        config: The settings.
+        seed: Of the simulator.
+    """
+
+    def __init__(self, config: SimulatorSettings, seed: int) -> None:
+        text = Text(LONGEST_SENTENCE, min_length=0, charset=string.printable)
+        image = {"image": Box(0, 255, (3, SIDE, SIDE), np.uint8)}
+        self.observation_space = Dict(image | dict.fromkeys(SENTENCES, text))
+        self.action_space = Discrete(len(ACTIONS))
+        self._folder = Path(config.housekeep_folder).resolve()
+        with contextlib.chdir(self._folder):  # it opens files from there
+            self._simulator, possible = _opened(config)
+            self._simulator.seed(seed)
+            self._simulator.reset()
+        self._numbers = [possible.index(action) for action in ACTIONS]
+        self._names = _Names(self._simulator.habitat_env.current_episode)
+        self.metadata = {NAMED_ACTIONS: ACTION_NAMES, "suitable": self._names.suitable()}
+        self._begin()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begin the episode anew; a seed restarts the simulator's random numbers."""
+        super().reset(seed=seed)
+        with contextlib.chdir(self._folder):
+            if seed is not None:
+                self._simulator.seed(seed)
+            observations = self._simulator.reset()
+        self._begin()
+        return self._shown(observations), {"told": self._told}
+
+    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Take one step."""
+        before = self._told
+        with contextlib.chdir(self._folder):
+            observations, _, done, _ = self._simulator.step(
+                action={"action": self._numbers[int(action)]}
+            )
+        self._steps += 1
+        shown = self._shown(observations)
+        failed = bool(observations.get("fail_action", False))
+        deed = self._deed(int(action), before, failed)
+        reward = float(self._told.n_right - before.n_right)
+        truncated = bool(done) or self._steps >= N_STEPS
+        return shown, reward, False, truncated, {"told": self._told, "deed": deed}
+
+    def close(self) -> None:
+        """Close the simulator."""
+        self._simulator.close()
+
+    def _begin(self) -> None:
+        """Forget what has been seen."""
+        self._steps = 0
+        self._things: dict[str, None] = {}  # in the order they were seen
+        self._receptacles: dict[str, None] = {}
+
+    def _shown(self, observations: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is seen, and keep what there is to tell of it."""
+        places = self._simulator.habitat_env.current_episode.get_mapping("current")
+        things = self._keys(observations["visible_obj_iids"])
+        in_view = {
+            self._names.of_thing[key]: self._names.of_place[places[key]]
+            for key in things
+            if places[key] in self._names.of_place
+        }
+        receptacles = self._keys(observations["visible_rec_iids"])
+        names = (self._names.of_place.get(key) for key in receptacles)
+        self._receptacles |= dict.fromkeys(filter(None, names))
+        self._things |= dict.fromkeys(in_view)
+        held = [self._names.of_thing[key] for key, place in places.items() if place == AGENT]
+        self._told = Told(
+            sights_sentence(in_view),
+            f"you have in your inventory {listed(held)}." if held else "",
+            known_sentence(self._receptacles) if self._receptacles else "",
+            dict.fromkeys(held, 1),
+            sum(place in self._names.right_places[key] for key, place in places.items()),
+            len(places),
+        )
+        seen = f"you have seen {listed(self._things)}." if self._things else ""
+        image = np.ascontiguousarray(observations["rgb"][..., :3].transpose(2, 0, 1))
+        sentences = (seen, self._told.inventory, self._told.status)
+        return {"image": image, **dict(zip(SENTENCES, sentences, strict=True))}
+
+    def _keys(self, iids: Sequence[int]) -> list[str]:
+        """Return the keys of what is seen, given numbers that end with zeros."""
+        task = self._simulator.habitat_env.task
+        return [
+            task.sim_obj_id_to_obj_key[task.iid_to_sim_obj_id[int(iid)]] for iid in iids if iid != 0
+        ]
+
+    def _deed(self, action: int, before: Told, failed: bool) -> Deed:
+        """Return what a step did, given what was told before it."""
+        if action != GRAB_RELEASE:
+            return Deed(ACTION_NAMES[action], True)
+        if failed or before.items == self._told.items:
+            return Deed(PLACE if before.items else PICK_UP, False)
+        if self._told.items:
+            return Deed(Goal(*self._told.items).phrase, True)
+        (thing,) = before.items
+        places = self._simulator.habitat_env.current_episode.get_mapping("current")
+        place = self._names.of_place[places[self._names.keys[thing]]]
+        return Deed(Goal(thing, place).phrase, True)
+
+
+class HousekeepVectorEnv(VectorWrapper):
+    """N houses, whose `info` says in words what is seen and what was done, as HousekeepText's."""
+
+    def __init__(self, env: VectorEnv) -> None:
+        super().__init__(env)
+        self._shares: list[float] = []
+
+    def reset(
+        self, *, seed: Any = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode everywhere."""
+        shown, info = self.env.reset(seed=seed, options=options)
+        return shown, _before_an_action(info["told"])
+
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Take one step everywhere."""
+        shown, rewards, terminated, truncated, info = self.env.step(actions)
+        told, last = info["told"], info["told"].copy()
+        deeds = info["deed"] if "deed" in info else np.empty(self.num_envs, object)
+        for row in np.flatnonzero(terminated | truncated):
+            final = info["final_info"]
+            last[row], deeds[row] = final["told"][row], final["deed"][row]
+            self._shares = [*self._shares, last[row].n_right / last[row].n_things][-100:]
+        kept = {name: info[name] for name in ("final_obs", "_final_obs") if name in info}
+        said = kept | _before_an_action(told) | _of_the_step(deeds, last)
+        return shown, rewards, terminated, truncated, said
+
+    def metrics(self) -> dict[str, float]:
+        """Return the share of things where they belong, at the end of the last 100 episodes."""
+        shares = self._shares
+        return {"rollout/rearrange_success": float(np.mean(shares)) if shares else float("nan")}
+
+
+class _Names:
+    """What the things and receptacles of an episode are called.
+
+    Attributes:
+        of_thing: By its key; several of a kind are numbered.
+        of_place: Of receptacles, by key.
+        keys: Of things, by name.
+        right_places: Keys of the receptacles where each thing belongs, by its key.
+    """
+
+    def __init__(self, episode: Any) -> None:
+        name_of = importlib.import_module("cos_eor.scripts.build_utils").get_scene_rec_names
+        self.of_thing: dict[str, str] = {}
+        for key, kind in zip(episode.objs_keys, episode.objs_cats, strict=True):
+            name, number = _plain(kind), 2
+            while name in self.of_thing.values():
+                name, number = f"{_plain(kind)} {number}", number + 1
+            self.of_thing[key] = name
+        self.keys = {name: key for key, name in self.of_thing.items()}
+        self.of_place = {key: _plain(name_of([key])[0]) for key in episode.recs_keys if "-" in key}
+        self.right_places: Mapping[str, Sequence[str]] = episode.get_correct_mapping()
+
+    def suitable(self) -> dict[str, list[str]]:
+        """Return the names of the receptacles where each thing belongs."""
+        return {
+            self.of_thing[key]: sorted({self.of_place[p] for p in places if p in self.of_place})
+            for key, places in self.right_places.items()
+        }
+
+
+def _plain(name: str) -> str:
+    """Return a name in words."""
+    return name.replace("_", " ").replace("-", " ").replace(",", "").strip()
+
+
+def _before_an_action(told: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what info says of the present.  [N] each"""
+    return {
+        name: _objects([getattr(each, name) for each in told])
+        for name in ("scene", "inventory", "status", "items")
+    }
+
+
+def _of_the_step(deeds: np.ndarray, last: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what info says of the step that was taken, and of what it led to.  [N] each"""
+    succeeded = np.array([deed.succeeded for deed in deeds])
+    words = ("scene", "inventory", "status")
+    return {
+        "phrase": _objects([deed.phrase for deed in deeds]),
+        "action_success": succeeded,
+        "eval_success": succeeded.copy(),
+        "items_after": _objects([each.items for each in last]),
+        "rearrange_success": np.array([each.n_right / each.n_things for each in last]),
+        **{f"last_{name}": _objects([getattr(each, name) for each in last]) for name in words},
+    }
+
+
+def _objects(values: Sequence[Any]) -> np.ndarray:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+def _check_installed(config: SimulatorSettings) -> None:
+    """Raise UserError unless everything is there that the simulator needs."""
+    for package in ("habitat_sim", "habitat", "habitat_baselines"):
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise UserError(
+                f"env: '{NAME}' needs {package}, which is not installed and on no package index. "
+                f"{HELP}"
+            ) from error
+    folder = Path(config.housekeep_folder)
+    if not (folder / CONFIG).is_file():
+        raise UserError(
+            f"housekeep_folder: '{folder}' is no folder of Housekeep, it has no {CONFIG}. {HELP}"
+        )
+
+
+def _opened(config: SimulatorSettings) -> tuple[Any, list[str]]:
+    """Return the task in its simulator, and the names of its actions by number.
+
+    The working folder is Housekeep's.
+    """
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    for module in REGISTERING:
+        importlib.import_module(module)
+    registry = importlib.import_module("habitat.core.registry").registry
+    registry.mapping |= {"debug": False, "time": False}
+    settings = _simulator_settings(config)
+    task = settings.TASK_CONFIG
+    dataset = importlib.import_module("habitat.datasets").make_dataset(
+        task.DATASET.TYPE, config=task.DATASET
+    )
+    dataset.episodes = [_chosen(dataset.episodes, config)]
+    get_env_class = importlib.import_module("habitat_baselines.common.environments").get_env_class
+    simulator = get_env_class(ENV_CLASS)(config=settings, dataset=dataset)
+    return simulator, list(task.TASK.POSSIBLE_ACTIONS)
+
+
+def _chosen(episodes: Sequence[Any], config: SimulatorSettings) -> Any:
+    """Return the episode of the settings.
+
+    Raises:
+        UserError: there are not so many.
+    """
+    if config.housekeep_episode >= len(episodes):
+        raise UserError(
+            f"housekeep_episode: {config.housekeep_episode}, and {config.housekeep_scene} has "
+            f"{len(episodes)} in the split {config.housekeep_split}. Take one from 0 to "
+            f"{len(episodes) - 1}"
+        )
+    return episodes[config.housekeep_episode]
+
+
+def _simulator_settings(config: SimulatorSettings) -> Any:
+    """Return Housekeep's settings with the actions and images of the paper on suggested goals."""
+    get_config = importlib.import_module("habitat_baselines.config.default").get_config
+    chosen = {"scene": config.housekeep_scene, "split": config.housekeep_split}
+    text = string.Template(CONFIG.read_text()).safe_substitute(
+        chosen, explore_type="phasic", rank_type="Oracle"
+    )
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(text)
+        file.flush()
+        settings = get_config(file.name)
+    settings.defrost()
+    task = settings.TASK_CONFIG
+    task.ENVIRONMENT.MAX_EPISODE_STEPS = N_STEPS
+    task.SIMULATOR.TURN_ANGLE, task.SIMULATOR.TILT_ANGLE = TURN_DEGREES, LOOK_DEGREES
+    for name in CAMERAS:
+        camera = getattr(task.SIMULATOR, name)
+        camera.WIDTH = camera.HEIGHT = SIDE
+    grab = task.TASK.ACTIONS.GRAB_RELEASE
+    grab.GRAB_TYPE, grab.GRAB_DISTANCE = "crosshair", GRAB_METRES
+    grab.CROSSHAIR_POS = [SIDE // 2, SIDE // 2]
+    task.TASK.COS_EOR_SENSOR.CONTENT = ["ORACLE"]
+    task.DATASET.DATA_PATH = task.DATASET.DATA_PATH.format(split=config.housekeep_split)
+    task.DATASET.CHECKPOINT_FILE = None
+    settings.freeze()
+    return settings

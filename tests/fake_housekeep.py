@@ -1,0 +1,178 @@
+"""A small stand-in for habitat-sim, Habitat-Lab and Housekeep: what they promise, and no more.
+
+Whoever looks straight ahead sees the next of three things and the receptacle where it lies; turning
+right goes on to the next of three receptacles.
+"""
+
+import os
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+
+POSSIBLE = ["STOP", "MOVE_FORWARD", "TURN_LEFT", "TURN_RIGHT", "LOOK_UP", "LOOK_DOWN"]
+POSSIBLE += ["GRAB_RELEASE"]
+RECEPTACLES = ["kitchen_0-sink_12_0", "kitchen_0-top_cabinet_3_0", "living_room_1-sofa_7_0"]
+THINGS = {"obj_mug_1": "mug", "obj_mug_2": "mug", "obj_cushion": "throw_cushion"}
+START = {"obj_mug_1": 2, "obj_mug_2": 0, "obj_cushion": 1}
+RIGHT = {"obj_mug_1": [0, 1], "obj_mug_2": [0, 1], "obj_cushion": [2]}
+YAML = "SCENE: ${scene}\nSPLIT: ${split}\nEXPLORE: $explore_type\nRANK: $rank_type\n"
+N_EPISODES = 3
+
+
+class Node(SimpleNamespace):
+    """Settings that must be thawed before they are changed."""
+
+    def defrost(self):
+        self.is_frozen = False
+
+    def freeze(self):
+        self.is_frozen = True
+
+
+class Episode:
+    def __init__(self, number):
+        self.number = number
+        self.objs_keys, self.objs_cats = list(THINGS), list(THINGS.values())
+        self.recs_keys = [*RECEPTACLES, "agent"]
+        self.reset()
+
+    def reset(self):
+        self.places = {key: RECEPTACLES[START[key]] for key in THINGS}
+
+    def get_mapping(self, state_type):
+        assert state_type == "current"
+        return dict(self.places)
+
+    def get_correct_mapping(self):
+        return {key: [RECEPTACLES[number] for number in RIGHT[key]] for key in THINGS}
+
+
+class Simulator:
+    """The task; who holds something releases it onto the receptacle in view."""
+
+    opened = []
+
+    def __init__(self, config, dataset):
+        assert config.is_frozen
+        (self.episode,) = dataset.episodes
+        self.config, self.seeds, self.closed = config, [], False
+        keys = dict(enumerate([*THINGS, *RECEPTACLES]))
+        task = SimpleNamespace(
+            iid_to_sim_obj_id={number + 1: number for number in keys}, sim_obj_id_to_obj_key=keys
+        )
+        self.habitat_env = SimpleNamespace(task=task, current_episode=self.episode)
+        self.folder = os.getcwd()
+        Simulator.opened.append(self)
+
+    def seed(self, seed):
+        self.seeds.append(seed)
+
+    def reset(self):
+        assert os.getcwd() == self.folder
+        self.episode.reset()
+        self.at = self.n_steps = 0
+        return self.observations()
+
+    def step(self, action):
+        assert os.getcwd() == self.folder
+        name = self.config.TASK_CONFIG.TASK.POSSIBLE_ACTIONS[action["action"]]
+        self.n_steps += 1
+        observations = {}
+        if name == "TURN_RIGHT":
+            self.at = (self.at + 1) % len(RECEPTACLES)
+        if name == "GRAB_RELEASE":
+            observations["fail_action"] = not self.grab_or_release()
+        limit = self.config.TASK_CONFIG.ENVIRONMENT.MAX_EPISODE_STEPS
+        return self.observations() | observations, {"slack": -0.01}, self.n_steps >= limit, {}
+
+    def grab_or_release(self):
+        here = RECEPTACLES[self.at]
+        held = [key for key, place in self.episode.places.items() if place == "agent"]
+        near = [key for key, place in self.episode.places.items() if place == here]
+        if held:
+            self.episode.places[held[0]] = here
+        elif near:
+            self.episode.places[near[0]] = "agent"
+        return bool(held or near)
+
+    def observations(self):
+        here = RECEPTACLES[self.at]
+        seen = [n for n, key in enumerate(THINGS) if self.episode.places[key] == here]
+        camera = self.config.TASK_CONFIG.SIMULATOR.RGB_SENSOR
+        image = np.zeros((camera.HEIGHT, camera.WIDTH, 3), np.uint8)
+        image[0, 0] = self.n_steps % 256, self.at, 7
+        return {
+            "rgb": image,
+            "visible_obj_iids": [*(number + 1 for number in seen), 0, 0],
+            "visible_rec_iids": [len(THINGS) + self.at + 1, 0],
+        }
+
+    def close(self):
+        self.closed = True
+
+
+def settings_of(path):
+    """Return the settings of a file whose places are filled in."""
+    with open(path) as file:
+        lines = dict(line.strip().split(": ") for line in file)
+    assert not any("$" in value for value in lines.values())
+    cameras = {name: Node() for name in ("RGB_SENSOR", "DEPTH_SENSOR", "SEMANTIC_SENSOR")}
+    task = Node(
+        POSSIBLE_ACTIONS=POSSIBLE, ACTIONS=Node(GRAB_RELEASE=Node()), COS_EOR_SENSOR=Node()
+    )
+    dataset = Node(
+        TYPE="CosRearrangementDataset-v0",
+        DATA_PATH="data/datasets/cos_eor_v11_pruned/{split}/",
+        SCENE=lines["SCENE"],
+    )
+    parts = {"TASK": task, "DATASET": dataset, "SIMULATOR": Node(**cameras), "ENVIRONMENT": Node()}
+    return Node(is_frozen=True, TASK_CONFIG=Node(**parts))
+
+
+def dataset_of(kind, config):
+    """Return all episodes of a scene."""
+    assert kind == "CosRearrangementDataset-v0"
+    return SimpleNamespace(episodes=[Episode(number) for number in range(N_EPISODES)])
+
+
+def names_of(keys):
+    """Return "kitchen-sink" of "kitchen_0-sink_12_0"."""
+    pairs = (key.split("-") for key in keys)
+    return [
+        f"{room.rpartition('_')[0]}-{name.rsplit('_', 2)[0]}" for room, name in pairs
+    ]
+
+
+def install(monkeypatch, folder):
+    """Put the stand-ins where the packages would be, and Housekeep's settings into a folder."""
+    contents = {
+        "habitat_sim": {},
+        "habitat": {},
+        "habitat.core": {},
+        "habitat.core.registry": {"registry": SimpleNamespace(mapping={})},
+        "habitat.datasets": {"make_dataset": dataset_of},
+        "habitat_baselines": {},
+        "habitat_baselines.common": {},
+        "habitat_baselines.common.environments": {"get_env_class": lambda name: Simulator},
+        "habitat_baselines.config": {},
+        "habitat_baselines.config.default": {"get_config": settings_of},
+        "cos_eor": {},
+        "cos_eor.env": {},
+        "cos_eor.env.env": {},
+        "cos_eor.task": {},
+        "cos_eor.task.sensors": {},
+        "cos_eor.task.measures": {},
+        "cos_eor.scripts": {},
+        "cos_eor.scripts.build_utils": {"get_scene_rec_names": names_of},
+    }
+    for name, members in contents.items():
+        module = ModuleType(name)
+        vars(module).update(members)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(Simulator, "opened", [])
+    config = folder / "cos_eor" / "configs" / "local" / "igib_v2_nav_sp.yaml"
+    config.parent.mkdir(parents=True)
+    config.write_text(YAML)
+    return Simulator

@@ -1,0 +1,158 @@
+import os
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from envs import housekeep, make_vector_env
+from envs.housekeep import GRAB_RELEASE, N_STEPS
+from tests import fake_housekeep
+from utils.errors import UserError
+
+FORWARD, TURN_RIGHT = 0, 2
+
+
+def settings(folder, **changed):
+    own = {"housekeep_folder": str(folder), "housekeep_scene": "rs_int"}
+    own |= {"housekeep_split": "train", "housekeep_episode": 0}
+    return SimpleNamespace(**({"env": housekeep.NAME, "n_envs": 1} | own | changed))
+
+
+@pytest.fixture
+def simulator(monkeypatch, tmp_path):
+    return fake_housekeep.install(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def env(simulator, tmp_path):
+    env = housekeep.make(settings(tmp_path), seed=5)
+    env.reset()
+    return env
+
+
+def act(env, *actions):
+    """Return what the last of several steps of one environment gives."""
+    for action in actions:
+        outcome = env.step(np.array([action]))
+    return outcome
+
+
+def test_the_simulator_is_opened_as_the_paper_says(env, simulator):
+    (opened,) = simulator.opened
+    task = opened.config.TASK_CONFIG
+    assert task.ENVIRONMENT.MAX_EPISODE_STEPS == 1000
+    assert (task.SIMULATOR.TURN_ANGLE, task.SIMULATOR.TILT_ANGLE) == (20, 10)
+    assert {(c.WIDTH, c.HEIGHT) for c in (task.SIMULATOR.RGB_SENSOR, task.SIMULATOR.SEMANTIC_SENSOR)} == {
+        (128, 128)
+    }
+    grab = task.TASK.ACTIONS.GRAB_RELEASE
+    assert (grab.GRAB_TYPE, grab.GRAB_DISTANCE, grab.CROSSHAIR_POS) == ("crosshair", 3.0, [64, 64])
+    assert (task.DATASET.SCENE, task.DATASET.CHECKPOINT_FILE) == ("rs_int", None)
+    assert task.DATASET.DATA_PATH == "data/datasets/cos_eor_v11_pruned/train/"
+    assert opened.seeds == [5]
+
+
+def test_one_episode_of_the_scene_is_played(simulator, tmp_path):
+    housekeep.make(settings(tmp_path, housekeep_episode=2), seed=0)
+    assert simulator.opened[0].episode.number == 2
+
+
+def test_it_works_in_housekeeps_folder_and_leaves_ours_alone(env, simulator, tmp_path):
+    before = os.getcwd()
+    act(env, FORWARD)
+    assert os.getcwd() == before != simulator.opened[0].folder == str(tmp_path)
+
+
+def test_six_actions_reach_the_simulator_by_their_names(env, simulator):
+    assert env.single_action_space.n == 6
+    for number, name in enumerate(housekeep.ACTIONS):
+        assert fake_housekeep.POSSIBLE.index(name) == number + 1
+    act(env, TURN_RIGHT)
+    assert simulator.opened[0].at == 1
+
+
+def test_an_image_and_what_has_been_seen_so_far_are_shown(env):
+    shown, *_ = act(env, TURN_RIGHT)
+    assert env.observation_space.contains(shown)
+    assert shown["image"].shape == (1, 3, 128, 128)
+    assert shown["image"][0, :, 0, 0].tolist() == [1, 1, 7]
+    assert shown["seen"] == ("you have seen mug 2, and throw cushion.",)
+    assert shown["status"] == ("you know kitchen sink, and kitchen top cabinet.",)
+    assert shown["inventory"] == ("",)
+
+
+def test_info_says_what_is_in_view_now(env):
+    _, info = env.reset()
+    assert info["scene"][0] == "you see mug 2 at kitchen sink."
+    *_, info = act(env, TURN_RIGHT)
+    assert info["scene"][0] == "you see throw cushion at kitchen top cabinet."
+    assert (info["phrase"][0], info["action_success"][0]) == ("turn right", True)
+    assert info["items"][0] == {}
+
+
+def test_things_are_picked_up_and_placed_by_name_and_paid_by_where_they_belong(env):
+    _, reward, *_, info = act(env, GRAB_RELEASE)  # a mug that is where it belongs
+    assert (info["phrase"][0], reward[0]) == ("pick up mug 2", -1)
+    assert info["items"][0] == info["items_after"][0] == {"mug 2": 1}
+    assert info["inventory"][0] == "you have in your inventory mug 2."
+    _, reward, *_, info = act(env, TURN_RIGHT, GRAB_RELEASE)
+    assert (info["phrase"][0], reward[0]) == ("place mug 2 at kitchen top cabinet", 1)
+    _, reward, *_, info = act(env, TURN_RIGHT, GRAB_RELEASE)
+    assert (info["phrase"][0], reward[0]) == ("pick up mug", 0)
+    assert info["rearrange_success"][0] == pytest.approx(1 / 3)
+
+
+def test_a_grab_of_nothing_fails(env):
+    *_, info = act(env, GRAB_RELEASE, TURN_RIGHT)
+    assert info["action_success"][0]
+    act(env, TURN_RIGHT, GRAB_RELEASE, TURN_RIGHT)  # placed at the sofa; the sink is empty
+    *_, info = act(env, GRAB_RELEASE)
+    assert (info["phrase"][0], info["action_success"][0]) == ("pick up", False)
+
+
+def test_an_episode_lasts_a_thousand_steps_and_the_next_begins_tidy_in_mind(env, monkeypatch):
+    monkeypatch.setattr(housekeep, "N_STEPS", 3)
+    act(env, GRAB_RELEASE, TURN_RIGHT)
+    shown, _, terminated, truncated, info = act(env, GRAB_RELEASE)
+    assert (terminated[0], truncated[0]) == (False, True)
+    assert info["phrase"][0] == "place mug 2 at kitchen top cabinet"
+    assert info["last_scene"][0].startswith("you see mug 2 at kitchen top cabinet")
+    assert info["scene"][0] == "you see mug 2 at kitchen sink."
+    assert shown["seen"] == ("you have seen mug 2.",)
+    assert info["final_obs"][0]["seen"] == "you have seen mug 2, and throw cushion."
+    assert env.metrics() == {"rollout/rearrange_success": pytest.approx(1 / 3)}
+    assert N_STEPS == 1000
+
+
+def test_where_things_belong_is_told_by_name(env):
+    assert env.metadata["suitable"] == {
+        "mug": ["kitchen sink", "kitchen top cabinet"],
+        "mug 2": ["kitchen sink", "kitchen top cabinet"],
+        "throw cushion": ["living room sofa"],
+    }
+
+
+def test_two_environments_have_their_own_episodes(simulator, tmp_path, monkeypatch):
+    from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+    monkeypatch.setattr(
+        housekeep,
+        "one_process_each",
+        lambda makers: SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP),
+    )
+    env = make_vector_env(settings(tmp_path, n_envs=2), 3)
+    env.reset(seed=3)
+    *_, info = env.step(np.array([TURN_RIGHT, GRAB_RELEASE]))
+    assert info["phrase"].tolist() == ["turn right", "pick up mug 2"]
+    assert [opened.seeds[-1] for opened in simulator.opened[-2:]] == [3, 4]
+
+
+def test_what_is_missing_is_named_with_where_help_is(monkeypatch, tmp_path, simulator):
+    with pytest.raises(UserError, match=r"housekeep_folder: '.*elsewhere' is no folder of Housekeep"):
+        housekeep.make(settings(tmp_path / "elsewhere"), 0)
+    with pytest.raises(UserError, match="rs_int has 3 in the split train. Take one from 0 to 2"):
+        housekeep.make(settings(tmp_path, housekeep_episode=3), 0)
+    monkeypatch.setitem(sys.modules, "habitat_sim", None)
+    with pytest.raises(UserError, match=r"needs habitat_sim, which is not installed.*housekeep\.md"):
+        housekeep.make(settings(tmp_path), 0)
