@@ -75,7 +75,9 @@ class HouseholdWords:
         of, n_things = self._of, near.shape[1]
         # What lies here says it all; after looking around, so does what has been changed so far.
         changes = np.where(of.has_looked, of.n_changes + 1, 0)
-        keys = ((changes * len(self._house.places) + of.at) * (n_things + 1) + of.targets + 1) << n_things
+        keys = (
+            (changes * len(self._house.places) + of.at) * (n_things + 1) + of.targets + 1
+        ) << n_things
         keys += near @ self._bits
         scenes = np.empty(len(keys), object)
         for row, (key, known) in enumerate(zip(keys.tolist(), self._scenes, strict=True)):

@@ -118,9 +118,7 @@ def settings_of(path):
         lines = dict(line.strip().split(": ") for line in file)
     assert not any("$" in value for value in lines.values())
     cameras = {name: Node() for name in ("RGB_SENSOR", "DEPTH_SENSOR", "SEMANTIC_SENSOR")}
-    task = Node(
-        POSSIBLE_ACTIONS=POSSIBLE, ACTIONS=Node(GRAB_RELEASE=Node()), COS_EOR_SENSOR=Node()
-    )
+    task = Node(POSSIBLE_ACTIONS=POSSIBLE, ACTIONS=Node(GRAB_RELEASE=Node()), COS_EOR_SENSOR=Node())
     dataset = Node(
         TYPE="CosRearrangementDataset-v0",
         DATA_PATH="data/datasets/cos_eor_v11_pruned/{split}/",
@@ -139,9 +137,7 @@ def dataset_of(kind, config):
 def names_of(keys):
     """Return "kitchen-sink" of "kitchen_0-sink_12_0"."""
     pairs = (key.split("-") for key in keys)
-    return [
-        f"{room.rpartition('_')[0]}-{name.rsplit('_', 2)[0]}" for room, name in pairs
-    ]
+    return [f"{room.rpartition('_')[0]}-{name.rsplit('_', 2)[0]}" for room, name in pairs]
 
 
 def install(monkeypatch, folder):

@@ -43,9 +43,9 @@ def test_the_simulator_is_opened_as_the_paper_says(env, simulator):
     task = opened.config.TASK_CONFIG
     assert task.ENVIRONMENT.MAX_EPISODE_STEPS == 1000
     assert (task.SIMULATOR.TURN_ANGLE, task.SIMULATOR.TILT_ANGLE) == (20, 10)
-    assert {(c.WIDTH, c.HEIGHT) for c in (task.SIMULATOR.RGB_SENSOR, task.SIMULATOR.SEMANTIC_SENSOR)} == {
-        (128, 128)
-    }
+    assert {
+        (c.WIDTH, c.HEIGHT) for c in (task.SIMULATOR.RGB_SENSOR, task.SIMULATOR.SEMANTIC_SENSOR)
+    } == {(128, 128)}
     grab = task.TASK.ACTIONS.GRAB_RELEASE
     assert (grab.GRAB_TYPE, grab.GRAB_DISTANCE, grab.CROSSHAIR_POS) == ("crosshair", 3.0, [64, 64])
     assert (task.DATASET.SCENE, task.DATASET.CHECKPOINT_FILE) == ("rs_int", None)
@@ -149,10 +149,14 @@ def test_two_environments_have_their_own_episodes(simulator, tmp_path, monkeypat
 
 
 def test_what_is_missing_is_named_with_where_help_is(monkeypatch, tmp_path, simulator):
-    with pytest.raises(UserError, match=r"housekeep_folder: '.*elsewhere' is no folder of Housekeep"):
+    with pytest.raises(
+        UserError, match=r"housekeep_folder: '.*elsewhere' is no folder of Housekeep"
+    ):
         housekeep.make(settings(tmp_path / "elsewhere"), 0)
     with pytest.raises(UserError, match="rs_int has 3 in the split train. Take one from 0 to 2"):
         housekeep.make(settings(tmp_path, housekeep_episode=3), 0)
     monkeypatch.setitem(sys.modules, "habitat_sim", None)
-    with pytest.raises(UserError, match=r"needs habitat_sim, which is not installed.*housekeep\.md"):
+    with pytest.raises(
+        UserError, match=r"needs habitat_sim, which is not installed.*housekeep\.md"
+    ):
         housekeep.make(settings(tmp_path), 0)

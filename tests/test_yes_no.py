@@ -148,7 +148,9 @@ def test_the_question_follows_three_examples_with_their_answers():
 def test_a_phrase_is_read_back_as_the_goal_it_names():
     for goal in (Goal("toy car"), Goal("toy car", "living room toy box")):
         assert Goal.read(goal.phrase) == goal
-    assert [Goal.read(each) for each in ("go to kitchen sink", "place mug", "pick up")] == [None] * 3
+    assert [Goal.read(each) for each in ("go to kitchen sink", "place mug", "pick up")] == [
+        None
+    ] * 3
 
 
 def test_what_is_not_told_is_not_seen():

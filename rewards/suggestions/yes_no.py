@@ -243,4 +243,3 @@ def probability_of_yes(answer: Mapping[str, float]) -> float:
 
 def _question(goal: Goal) -> str:
     return QUESTION.format(thing=goal.thing, receptacle=goal.receptacle)
-
