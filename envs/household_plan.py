@@ -24,7 +24,8 @@ def _plan(households: Households, row: int) -> np.ndarray:
     house = households.house
     n_columns = int(house.numbers_in_room.max()) + 1
     plan = np.full((len(house.rooms) * SQUARE, n_columns * SQUARE, 3), WALL, np.uint8)
-    squares = [_square(plan, *corner) for corner in zip(house.room_of, house.numbers_in_room)]
+    corners = zip(house.room_of.tolist(), house.numbers_in_room.tolist(), strict=True)
+    squares = [_square(plan, *corner) for corner in corners]
     for square, room in zip(squares, house.room_of.tolist(), strict=True):
         is_known = int(households.known_rooms[row]) >> room & 1
         square[1:-1, 1:-1] = FLOOR if is_known else UNKNOWN
@@ -52,7 +53,7 @@ def _dots(households: Households, row: int) -> list[list[tuple[int, int, int]]]:
 
 def _square(plan: np.ndarray, room: int, number: int) -> np.ndarray:
     """Return the part of a plan that is a receptacle."""
-    top, left = int(room) * SQUARE, int(number) * SQUARE
+    top, left = room * SQUARE, number * SQUARE
     return plan[top : top + SQUARE, left : left + SQUARE]
 
 

@@ -110,9 +110,9 @@ class Households:
         return deeds
 
     def in_view(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether each thing lies where the agent is, and whether it is seen.  [N, K] each"""
+        """Return whether each thing lies where the agent is, and whether it is seen.  [N, K]"""
         near = self.places == self.at[:, None]
-        # What is held is at NONE, which is the last place to this table: no place of its own.
+        # NONE, where what is held is, would be the last place of the table.
         rooms = self.house.room_of[self.places]
         in_room = (rooms == self.house.room_of[self.at][:, None]) & (self.places != NONE)
         return near, near | (in_room & self.has_looked[:, None])

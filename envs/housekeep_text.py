@@ -74,7 +74,7 @@ class HouseSettings(Config):
         "how many of them lie where they do not belong", low=1, high=MOST_THINGS, default=4
     )
     house_steps: int = setting("steps of the longest episode", low=1, high=100_000, default=200)
-    use_text: bool = setting("show what the world says in words", default=True)
+    use_text: bool = setting("show what is seen, held and felt as text, too", default=True)
 
 
 def names() -> list[str]:

@@ -10,7 +10,6 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-
 # What N environments show: an array [N, ...], or several by name, those of text holding objects.
 Shown = np.ndarray | dict[str, np.ndarray]
 

@@ -7,6 +7,7 @@ right goes on to the next of three receptacles.
 import os
 import sys
 from types import ModuleType, SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 
@@ -51,7 +52,7 @@ class Episode:
 class Simulator:
     """The task; who holds something releases it onto the receptacle in view."""
 
-    opened = []
+    opened: ClassVar[list["Simulator"]] = []
 
     def __init__(self, config, dataset):
         assert config.is_frozen

@@ -22,6 +22,7 @@ with (GOLDEN / "memory_rl" / "published_budgets.csv").open() as file:
 NAMES = [str(path.relative_to(CONFIGS.parent)) for path in published_configs()]
 MEMORY_TASKS = [name for name in NAMES if "/MemoryRL/" in name]
 POPGYM = [name for name in NAMES if "/POPGym/" in name]
+HOUSEHOLDS = [name for name in NAMES if "/Housekeep/" in name]
 # What an agent of Ni et al. 2023 has beside its budget: T-Mazes, then tasks of images.
 NETWORKS = {
     ("DQN", "LSTM"): {
@@ -85,7 +86,7 @@ def test_the_settings_are_those_published(name):
 
 
 def test_the_mazes_and_the_procgen_games_stand_beside_them():
-    others = sorted(set(NAMES) - set(PUBLISHED) - set(MEMORY_TASKS) - set(POPGYM))
+    others = sorted({*NAMES} - {*PUBLISHED, *MEMORY_TASKS, *POPGYM, *HOUSEHOLDS})
     assert len(others) == 3 * 7
     steps = {load_config(CONFIGS.parent / name).n_steps for name in others}
     assert steps == {2_000_000, 25_000_000}
@@ -96,7 +97,7 @@ def test_an_lstm_learns_from_sixteen_sequences_at_a_time_unless_its_file_says_ot
     sizes = [
         (load_config(CONFIGS.parent / name).sequences_per_batch, named.get(name, "16"))
         for name in NAMES
-        if name.split("/")[-2] == "LSTM" and name not in (*MEMORY_TASKS, *POPGYM)
+        if name.split("/")[-2] == "LSTM" and name not in (*MEMORY_TASKS, *POPGYM, *HOUSEHOLDS)
     ]
     assert len(sizes) == 15 + 7
     assert all(size == int(text) for size, text in sizes)

@@ -219,10 +219,10 @@ def test_a_name_leads_to_its_suite_and_statistics():
     assert n_ends > 0
 
 
-def test_rewards_that_are_not_scaled_are_those_of_the_random_maze_and_the_memory_tasks():
+def test_rewards_that_are_not_scaled_are_those_of_mazes_memory_tasks_and_households():
     raw = [name for name, suite in envs.SUITES.items() if not suite.scale_rewards]
     tasks = ["TMazePassive-v0", "TMazeActive-v0", "VisualMatch-v0", "KeyToDoor-v0"]
-    assert raw == ["RandomMaze-v0", *tasks]
+    assert raw == ["RandomMaze-v0", *tasks, "Housekeep-v0", "HousekeepText-v0"]
     assert envs.scales_rewards(DYNAMIC_OBSTACLES)
     assert not envs.scales_rewards("RandomMaze-v0")
 

@@ -153,7 +153,7 @@ def test_what_is_missing_is_named_with_where_help_is(monkeypatch, tmp_path, simu
         UserError, match=r"housekeep_folder: '.*elsewhere' is no folder of Housekeep"
     ):
         housekeep.make(settings(tmp_path / "elsewhere"), 0)
-    with pytest.raises(UserError, match="rs_int has 3 in the split train. Take one from 0 to 2"):
+    with pytest.raises(UserError, match=r"rs_int has 3 in the split train\. Take one from 0 to 2"):
         housekeep.make(settings(tmp_path, housekeep_episode=3), 0)
     monkeypatch.setitem(sys.modules, "habitat_sim", None)
     with pytest.raises(

@@ -234,7 +234,7 @@ def test_what_is_told_already_does_not_change():
     for _ in range(20):
         shown, *_, info = env.step(generator.integers(0, N_ACTIONS, 4))
         words = {name: info[name] for name in ("scene", "last_scene", "phrase", "items_after")}
-        parts = words | {name: values for name, values in shown.items()}
+        parts = words | shown
         kept.append((parts, {name: values.copy() for name, values in parts.items()}))
     for parts, copies in kept:
         for name, values in parts.items():

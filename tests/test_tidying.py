@@ -4,8 +4,9 @@ import numpy as np
 
 from envs import housekeep_text
 from envs.household_rules import LOOK, N_ACTIONS, NEXT_PLACE, PICK_UP, PLACE
+from rewards.suggestions.household import HouseholdNovelty, HouseholdOracle
 from rewards.suggestions.suggester import Situation
-from rewards.suggestions.yes_no import HouseholdNovelty, HouseholdOracle, YesNoSuggester, prompt
+from rewards.suggestions.yes_no import YesNoSuggester, prompt
 from rewards.tidying import TidyingGoals
 from tests.test_housekeep_text import SINK, laid_out, settings
 from utils.household import Goal

@@ -3,11 +3,9 @@ import math
 
 import pytest
 
+from rewards.suggestions.household import Household, HouseholdNovelty, HouseholdOracle, by_rule
 from rewards.suggestions.suggester import Situation
 from rewards.suggestions.yes_no import (
-    Household,
-    HouseholdNovelty,
-    HouseholdOracle,
     YesNoSettings,
     YesNoSuggester,
     configured_yes_no,
@@ -156,3 +154,12 @@ def test_a_phrase_is_read_back_as_the_goal_it_names():
 def test_what_is_not_told_is_not_seen():
     nothing = Household.of(Situation("you see nothing.", "", "", {"mug": 0}))
     assert nothing == Household(None, (), {}, frozenset())
+
+
+def test_who_asks_nobody_is_found_by_name():
+    suitable = {"mug": ["kitchen sink"]}
+    suggested = {"oracle": [[]], "novelty": [[Goal("mug")]]}
+    for name, expected in suggested.items():
+        suggester = by_rule(name, suitable)
+        assert suggester.goals([Household(None, [], {"mug": "kitchen sink"})]) == expected
+    assert by_rule("yes-no", suitable) is None
