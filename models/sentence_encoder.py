@@ -73,13 +73,14 @@ class SentenceEncoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, texts: list[str]) -> Tensor:
-        """Map n texts to their vectors.  [n, D]"""
+        """Map n texts to their vectors; a text without a token is zeros.  [n, D]"""
         tokenized = [encoding.ids for encoding in self.tokenizer.encode_batch(texts)]
-        vectors = self.tokens.new_empty(len(texts), self.width)
+        vectors = self.tokens.new_zeros(len(texts), self.width)
         # Texts of one length are read together: there is no padding to mask.
         rows_of: dict[int, list[int]] = {}
         for row, tokens in enumerate(tokenized):
-            rows_of.setdefault(len(tokens), []).append(row)
+            if tokens:
+                rows_of.setdefault(len(tokens), []).append(row)
         for rows in rows_of.values():
             for begin in range(0, len(rows), BLOCK):
                 block = rows[begin : begin + BLOCK]

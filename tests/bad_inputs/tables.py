@@ -305,6 +305,33 @@ def memory_task_cases():
     return cases
 
 
+def household_cases():
+    """Return houses that cannot be, and a simulator that is not there."""
+    house = TINY_RUN | {"model": "CNN", "env": "HousekeepText-v0", "use_text": "false"}
+    wrong = {
+        "house_rooms": ("0", "7", "2.5"),
+        "house_things": ("0", "21"),
+        "house_misplaced": ("0", "9"),
+        "house_steps": ("0", "null"),
+        "use_text": ("maybe",),
+    }
+    cases = {
+        f"{name}={value}": settings(**(house | {name: value}))
+        for name, values in wrong.items()
+        for value in values
+    }
+    simulator = TINY_RUN | {"model": "CNN", "env": "Housekeep-v0"}
+    return cases | {
+        "too many things for a kitchen": settings(**house, house_rooms=1, house_things=16),
+        "a house in a maze": settings(**TINY_RUN, house_rooms=2),
+        "a simulator's scene in words": settings(**house, housekeep_scene="rs_int"),
+        "no such household": settings(**(house | {"env": "HousekeepTex-v0"})),
+        "no simulator": settings(**simulator),
+        "no folder of the simulator": settings(**simulator, housekeep_folder="nowhere"),
+        "an episode before the first": settings(**simulator, housekeep_episode=-1),
+    }
+
+
 def environment_cases():
     """Return ids, arguments and environments of Gymnasium that nobody can be trained in."""
     module, run = "tests.bad_inputs.bad_envs", TINY_RUN | {"model": "CNN"}
