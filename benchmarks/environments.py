@@ -20,6 +20,7 @@ TASKS = (
     ("ContinuousRecognition", "ContinuousRecognition-v0"),
     ("POPGym", "popgym-RepeatPreviousEasy-v0"),
     ("POPGym", "popgym-MineSweeperEasy-v0"),
+    ("Housekeep", "HousekeepText-v0"),
     ("Gymnasium", "CartPole-v1"),
     ("Procgen", "caveflyer"),
     ("Procgen", "dodgeball"),

@@ -25,6 +25,7 @@ class House(NamedTuple):
         numbers_in_room: Which one of its room each place is.  [P]
         first_places: Of each room.  [R]
         things: What belongs somewhere in this house, but not everywhere.  K
+        thing_numbers: Of each among those of all houses.  [K]
         suits: Whether a thing belongs in a place.  [K, P]
     """
 
@@ -34,6 +35,7 @@ class House(NamedTuple):
     numbers_in_room: np.ndarray
     first_places: np.ndarray
     things: tuple[str, ...]
+    thing_numbers: np.ndarray
     suits: np.ndarray
 
     def suitable(self) -> dict[str, list[str]]:
@@ -58,12 +60,12 @@ def house_of(n_rooms: int) -> House:
     places = tuple(f"{room} {name}" for room in rooms for name in all_rooms[room])
     sizes = [len(all_rooms[room]) for room in rooms]
     suits = np.array([[place in own for place in places] for own in belongs.values()])
-    is_used = suits.any(1) & ~suits.all(1)
+    kinds = np.flatnonzero(suits.any(1) & ~suits.all(1))
     firsts = np.cumsum([0, *sizes[:-1]])
     room_of = np.repeat(np.arange(n_rooms), sizes)
-    things = tuple(name for name, used in zip(belongs, is_used, strict=True) if used)
     numbers = np.arange(len(places)) - firsts[room_of]
-    return House(rooms, places, room_of, numbers, firsts, things, suits[is_used])
+    things = tuple(list(belongs)[kind] for kind in kinds)
+    return House(rooms, places, room_of, numbers, firsts, things, kinds, suits[kinds])
 
 
 def places_that(suit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

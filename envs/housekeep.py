@@ -31,7 +31,7 @@ from envs.converted import ACTION_NAMES as NAMED_ACTIONS
 from envs.process_vector import one_process_each
 from settings import Config, setting
 from utils.errors import UserError
-from utils.household import PICK_UP, PLACE, Goal, known_sentence, listed, sights_sentence
+from utils.household import PICK_UP, PLACE, SUITABLE, Goal, known_sentence, listed, sights_sentence
 
 NAME = "Housekeep-v0"
 ACTIONS = ("MOVE_FORWARD", "TURN_LEFT", "TURN_RIGHT", "LOOK_UP", "LOOK_DOWN", "GRAB_RELEASE")
@@ -136,7 +136,7 @@ class HousekeepEnv(gymnasium.Env):
             self._simulator.reset()
         self._numbers = [possible.index(action) for action in ACTIONS]
         self._names = _Names(self._simulator.habitat_env.current_episode)
-        self.metadata = {NAMED_ACTIONS: ACTION_NAMES, "suitable": self._names.suitable()}
+        self.metadata = {NAMED_ACTIONS: ACTION_NAMES, SUITABLE: self._names.suitable()}
         self._begin()
 
     def reset(

@@ -51,7 +51,6 @@ FIGURES = (  # of an episode, as they are logged: shares of the things, and numb
     *("rollout/n_picked_up", "rollout/n_placed"),
 )
 SENTENCES = ("scene", "inventory", "status")
-SUITABLE = "suitable"  # in the metadata: the places where each thing belongs
 # What an action does to the number of things that are where they belong, if the place suits.
 WORTH = np.zeros(len(ACTION_NAMES), np.int64)
 WORTH[PICK_UP], WORTH[PLACE] = -1, 1
@@ -113,7 +112,8 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
     say so: "scene" (where the agent is, what it sees, what it would pick up), "inventory" (what it
     holds), "status" (the receptacles of the rooms it has been in). The image has a board of 8x8
     cells for each of three kinds: things, those in view, the targeted one brightest; the thing that
-    is held; and places, a row a room, with the one where the agent is.
+    is held; and places, a row a room, with the one where the agent is. A cell means the same in
+    houses of any size, so that an agent may be played in another.
 
     Args:
         config: The settings.
@@ -127,7 +127,7 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         space = shown_space(config.use_text)
         super().__init__(n_envs, seed, n_actions=len(ACTION_NAMES), observation_space=space)
         house = house_of(config.house_rooms)
-        self.metadata |= {NAMED_ACTIONS: ACTION_NAMES, SUITABLE: house.suitable()}
+        self.metadata |= {NAMED_ACTIONS: ACTION_NAMES, words.SUITABLE: house.suitable()}
         self.render_mode = "rgb_array"
         self.households = Households(house, n_envs, n_things)
         self._words = HouseholdWords(self.households, ACTION_NAMES)
@@ -259,10 +259,11 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         aimed = (of.targets >= 0).nonzero()[0]
         bright[aimed, of.targets[aimed]] = TARGETED
         images = np.zeros((self.num_envs, 3, SIDE * SIDE), np.uint8)
-        images[self._rows[:, None], 0, of.kinds] = bright  # each kind of thing is there once
+        cells = of.house.thing_numbers  # the same in every house
+        images[self._rows[:, None], 0, cells[of.kinds]] = bright  # each kind is there once
         held = of.held_kinds()
         holding = (held >= 0).nonzero()[0]
-        images[holding, 1, held[holding]] = 255
+        images[holding, 1, cells[held[holding]]] = 255
         images[self._rows, 2, self._place_cells[of.at]] = 255
         return images.reshape(self.num_envs, 3, SIDE, SIDE)
 

@@ -11,6 +11,7 @@ import main as main_program
 from envs.housekeep_text import ACTION_NAMES, NAME, SENTENCES
 from tests.published_models import tiny_sentence_encoder
 from tests.test_resume import folder_of, resume, signal_at
+from tests.tiny_clip import tiny_settings
 from tools.faults import outcome, same
 
 TINY = {"env": NAME, "device": "cpu", "n_envs": 2, "n_rollout_steps": 16, "n_batches": 2}
@@ -66,3 +67,12 @@ def test_it_is_learned_in_from_replay_without_words(algorithm, in_empty_folder):
     line = [f"--var={key}={value}" for key, value in given.items()]
     assert main_program.main([*line, "--run-id", "replayed"]) == 0
     assert outcome(folder_of("replayed"))["metrics"]
+
+
+@pytest.mark.parametrize("model", ["HELM", "SHELM"])
+def test_a_language_model_remembers_what_it_is_told_of_the_house(model, encoder, in_empty_folder):
+    told = tiny_settings(model) | {"text_to": "memory", "mem_len": 8, "n_steps": 32}
+    line = command("told", model=model, sentence_encoder=encoder, **told)
+    if model == "SHELM":
+        line = [part for part in line if "sentence_encoder" not in part]
+    assert main_program.main(line) == 0

@@ -166,7 +166,7 @@ def test_what_is_held_and_what_is_known_is_told():
 
 def test_the_image_has_a_board_of_things_of_what_is_held_and_of_places():
     env = laid_out({"mug": "kitchen sink", "salt": "kitchen sink", "milk": "kitchen table"}, SINK)
-    things = env.households.house.things
+    things = list(json.loads(PLACES_FILE.read_text())["belongs"])
     image = act(env, LOOK)[0]["image"][0].reshape(3, -1)
     expected = {"mug": 255, "salt": 160, "milk": 80}
     assert {things[k]: image[0, k] for k in np.flatnonzero(image[0])} == expected
@@ -176,6 +176,13 @@ def test_the_image_has_a_board_of_things_of_what_is_held_and_of_places():
     assert not image[0].any()
     assert np.flatnonzero(image[1]).tolist() == [things.index("mug")]
     assert np.flatnonzero(image[2]).tolist() == [COUNTER]
+
+
+def test_a_cell_of_the_image_means_the_same_in_a_larger_house():
+    small, large = (laid_out({"coat": "kitchen sink"}, SINK, n) for n in (2, 6))
+    numbers = [env.households.house.things.index("coat") for env in (small, large)]
+    assert numbers[0] != numbers[1]
+    np.testing.assert_array_equal(*(act(env, LOOK)[0]["image"] for env in (small, large)))
 
 
 def test_a_house_begins_with_as_many_misplaced_things_as_the_settings_say():

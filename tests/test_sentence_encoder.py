@@ -6,7 +6,7 @@ import torch
 
 from models.language.model_files import find_model
 from models.sentence_encoder import BLOCK, SentenceEncoder
-from tests.published_models import GOLDEN
+from tests.published_models import GOLDEN, tiny_sentence_encoder
 
 NAME = "all-MiniLM-L6-v2"
 TEXTS = ["key", "a red key and a closed blue door", "door", "An Empty room, unforgettably!", ""]
@@ -46,6 +46,15 @@ def test_texts_are_cut_where_the_model_stops_reading():
 def test_it_is_frozen():
     assert not any(weight.requires_grad for weight in encoder().parameters())
     assert not encoder()(["key"]).requires_grad
+
+
+def test_a_text_without_a_token_is_zeros_and_harms_no_other(tmp_path):
+    bare = SentenceEncoder(find_model(str(tiny_sentence_encoder(tmp_path))))
+    assert not bare([""]).any()
+    torch.testing.assert_close(
+        bare(["", "go to the red ball", ""])[1], bare(["go to the red ball"])[0]
+    )
+    assert bare(["go to the red ball"]).any()
 
 
 @pytest.mark.parametrize("n", [0, 1])

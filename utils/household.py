@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+SUITABLE = "suitable"  # in an environment's metadata: where each thing belongs, all by name
 SEE, KNOW = "you see ", "you know "
 AT = " at "
 PICK_UP, PLACE = "pick up", "place"
