@@ -131,7 +131,7 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         self.render_mode = "rgb_array"
         self.households = Households(house, n_envs, n_things)
         self._words = HouseholdWords(self.households, ACTION_NAMES)
-        self._shows_text = config.use_text
+        self._shown = ("image", *SENTENCES) if config.use_text else ("image",)
         self._is_misplaced = np.arange(n_things) < config.house_misplaced
         self._limit = config.house_steps
         self._right_places = places_that(house.suits)
@@ -205,7 +205,7 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
     def observe(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Return the symbolic images [R, 3, 8, 8], and the sentences [R] where they are shown."""
         now = self._look()
-        return {name: now[name][rows] for name in self.single_observation_space}
+        return {name: now[name][rows] for name in self._shown}
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return what episodes in progress consist of, and the figures of those that have ended."""
@@ -223,7 +223,7 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         Raises:
             Exception: of several kinds; it is not the state of such environments.
         """
-        for row in self._rows:
+        for row in range(self.num_envs):
             self._words.forget(row)
         self._now = None
         super().load_state_dict(state)

@@ -91,8 +91,8 @@ class YesNoSuggester(HouseholdSuggester):
         asked = len(self._probabilities)
         n_yes = sum(each > self._threshold for each in self._probabilities.values())
         return {
-            "yes_no/n_asked": asked,
-            "yes_no/n_needed": self._n_looked_up,
+            "yes_no/n_asked": float(asked),
+            "yes_no/n_needed": float(self._n_looked_up),
             "yes_no/yes_mean": n_yes / asked if asked else math.nan,
         }
 
