@@ -24,10 +24,20 @@ from utils.errors import UserError
 from utils.user_modules import folder_of, is_named, named_modules, search
 
 # Read in every run.
-GENERAL = ("rewards.scaling:ScalingSettings", "trainers.run:RunSettings")
+GENERAL = (
+    "rewards.scaling:ScalingSettings",
+    "rewards.goals:GoalSettings",
+    "trainers.run:RunSettings",
+)
 NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 # The setting that chooses a part, and the package with the table it is looked up in.
-CHOICES = {"algorithm": "trainers", "model": "models", "env": "envs"}
+CHOICES = {
+    "algorithm": "trainers",
+    "model": "models",
+    "env": "envs",
+    "suggester": "rewards.suggestions",
+}
+NULL = "null"  # the name of no part, where a choice may be left open
 
 
 class Catalogue(Protocol):
@@ -69,7 +79,7 @@ class Reading(NamedTuple):
         """
         found = set(self.everywhere)
         for key, parts in self.by_choice.items():
-            chosen = _known_as(key, values.get(key))
+            chosen = _known_as(key, values[key]) if key in values else None
             found |= set().union(*([parts[chosen]] if chosen in parts else parts.values()))
         return found
 
@@ -77,7 +87,7 @@ class Reading(NamedTuple):
         """Return one line that says who reads a setting that is not read here."""
         readers = self.readers(name)
         key = next(key for key, parts in self.by_choice.items() if readers[0] in parts)
-        return f"{name} is read by {_listed(readers)}, and this is {shortened(values[key])}"
+        return f"{name} is read by {_listed(readers)}, and this is {shortened(values[key] or NULL)}"
 
 
 def all_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Declaration]:
@@ -132,11 +142,12 @@ def settings_of_env(config: Config) -> set[str]:
 
 def contradictions(config: Config) -> list[str]:
     """Return one line for every pair of settings that cannot both hold in this run."""
+    goals = importlib.import_module("rewards.goals").contradictions(config)
     trainers, models = (importlib.import_module(CHOICES[key]) for key in ("algorithm", "model"))
     if not (trainers.known_as(config.algorithm) and models.known_as(config.model)):
-        return []
+        return goals
     learner, agent = trainers.learner_class(config.algorithm), models.agent_class(config.model)
-    return [*models.contradictions(config), *learner.contradictions(config, agent)]
+    return [*goals, *models.contradictions(config), *learner.contradictions(config, agent)]
 
 
 def composed(values: Mapping[str, Any]) -> Config:
@@ -223,6 +234,7 @@ def _catalogue(key: str) -> Catalogue:
 
 
 def _known_as(key: str, name: Any) -> str | None:
+    name = NULL if name is None else name
     return _catalogue(key).known_as(name) if isinstance(name, str) else None
 
 

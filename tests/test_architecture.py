@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "rewards": {"models", "settings", "utils"},
     "trainers": {"models", "runs", "settings", "utils"},
     "plots": {"runs", "settings", "utils"},
-    "analysis": {"plots", "trainers", "models", "envs", "runs", "settings", "utils"},
+    "analysis": {"plots", "trainers", "rewards", "models", "envs", "runs", "settings", "utils"},
     "report": {"analysis", "plots", "trainers", "models", "runs", "settings", "utils"},
     "composition": {"report", "trainers", "rewards", "models", "envs", "runs", "settings", "utils"},
     "helm": {"composition", "trainers", "models", "envs", "runs", "settings", "utils"},

@@ -146,7 +146,7 @@ class Collector:
             # None of a checkpoint that is older than this figure.
             known = [each.success for each in self.episodes if each.success is not None]
             metrics["rollout/success_mean"] = float(np.mean(known)) if known else math.nan
-        return metrics
+        return metrics | getattr(self.env, "metrics", dict)()
 
     def state_dict(self) -> dict[str, Any]:
         """Return counts and statistics, and where all environments can be saved, their episodes."""
