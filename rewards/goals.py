@@ -4,11 +4,9 @@ The environment says in words what is seen and what was done (`info`, docs/goals
 itself goes into the statistics of episodes and nowhere else.
 """
 
-import dataclasses
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from string import printable
 from typing import Any, Protocol, cast
 
@@ -17,25 +15,15 @@ from gymnasium.spaces import Dict, Space, Text
 from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from models.sentence_encoder import DEFAULT_ENCODER
 from rewards import suggestions
+from rewards.goal_settings import GoalSettings
 from rewards.quality import Quality
-from rewards.similarity import SAME_TEXT, similarity
+from rewards.similarity import similarity
 from rewards.suggested_goals import Payment, SuggestedGoals
 from rewards.suggestions import SUGGESTERS, oracle
 from rewards.suggestions.suggester import Situation
-from rewards.tasks import (
-    KINDS,
-    ONLY_BY_SUBGOALS,
-    TASK,
-    TASKS,
-    TWINS,
-    Deed,
-    Reached,
-    TaskGoals,
-    actions_of,
-)
-from settings import Config, Part, setting
+from rewards.tasks import TWINS, Deed, Reached, TaskGoals, actions_of
+from settings import Config
 from utils.errors import UserError
 
 GOAL = "goal"  # the key of the sentence in an observation
@@ -44,53 +32,6 @@ EPISODES_AVERAGED = 100
 SITUATION = ("scene", "inventory", "status", "items")  # of info, before an action
 AFTERWARDS = ("last_scene", "last_inventory", "last_status", "items_after")
 DESCRIBED = "CrafterText-v0"
-
-
-@dataclass(frozen=True)
-class GoalSettings(Part):
-    """What is wanted, who says so, and what is paid."""
-
-    title = "goals"
-
-    suggester: str | None = setting(
-        "who suggests goals, which are then the reward in the place of the environment's; null: "
-        "nobody",
-        choices=tuple(SUGGESTERS),
-        default=None,
-    )
-    single_task: str | None = setting(
-        "one task of Crafter, the reward in the place of suggestions",
-        choices=tuple(TASKS),
-        default=None,
-    )
-    single_task_goals: str = setting(
-        "what of a single task is shown and paid: it alone, its subgoals, or these shown and the "
-        "last one paid",
-        choices=KINDS,
-        default=TASK,
-    )
-    goal_conditioned: bool = setting("show the agent its goals, as a sentence", default=False)
-    goal_threshold: float = setting(
-        "likeness of an action and a goal above which it is reached",
-        low=0,
-        high=0.9999,
-        default=0.99,
-    )
-    goal_encoder: str = setting(
-        "frozen BERT that compares actions with goals: all-MiniLM-L6-v2, hub name, folder; "
-        f"{SAME_TEXT}: letter by letter",
-        default=DEFAULT_ENCODER,
-    )
-    novelty_filter: bool = setting("a goal is suggested and paid once an episode", default=True)
-    check_success: bool | None = setting(
-        "an action must succeed to reach a goal; null: yes, but not where every new action is one",
-        default=None,
-    )
-
-
-# What an evaluation may change: the agent stays as it is.
-OF_EVALUATION = {field.name for field in dataclasses.fields(GoalSettings)} - {"goal_conditioned"}
-_OF_SUGGESTIONS = ("goal_threshold", "goal_encoder", "novelty_filter", "check_success")
 
 
 class Goals(Protocol):
@@ -126,30 +67,6 @@ class Goals(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
-
-
-def contradictions(config: GoalSettings) -> list[str]:
-    """Return one line for every pair of settings of goals that cannot both hold."""
-    suggested, task = config.suggester is not None, config.single_task
-    lines = []
-    if suggested and task is not None:
-        lines.append(
-            f"single_task: '{task}' is wanted, and suggester={config.suggester} suggests something "
-            "else. Give one of them; suggester=null leaves the task"
-        )
-    if not suggested:
-        without = "nobody suggests any. Add suggester=oracle, or leave it out"
-        lines += [f"{name}: it is of suggested goals, and {without}" for name in _given(config)]
-    if task is None and config.single_task_goals != TASK:
-        lines.append("single_task_goals: no task is given. Add single_task='mine stone' or another")
-    if task in ONLY_BY_SUBGOALS and config.single_task_goals == TASK:
-        lines.append(
-            f"single_task: '{task}' is paid by its subgoals alone. Add single_task_goals=subgoals, "
-            "or reward-last"
-        )
-    if config.goal_conditioned and not suggested and task is None:
-        lines.append("goal_conditioned: there are no goals. Add suggester=oracle or a single_task")
-    return lines
 
 
 def with_goals(env: VectorEnv, config: Config) -> VectorEnv:
@@ -293,12 +210,6 @@ class GoalRewards(VectorWrapper):
 def sentence(goals: Sequence[str]) -> str:
     """Return goals as the agent reads them."""
     return f"Your goal is: {' '.join(goals)}."
-
-
-def _given(config: GoalSettings) -> list[str]:
-    """Return the settings of suggestions that are not as they are if nobody gives them."""
-    defaults = {field.name: field.metadata["default"] for field in dataclasses.fields(GoalSettings)}
-    return [name for name in _OF_SUGGESTIONS if getattr(config, name) != defaults[name]]
 
 
 def _suggested(

@@ -41,7 +41,7 @@ class SentenceSimilarity:
     """
 
     def __init__(self, name_or_folder: str) -> None:
-        self._encoder: SentenceEncoder = load_sentence_encoder(name_or_folder)
+        self._encoder: SentenceEncoder = load_sentence_encoder(name_or_folder, "goal_encoder")
         self._vectors: dict[str, Tensor] = {}
         self._cosines: dict[tuple[str, str], float] = {}
 

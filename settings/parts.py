@@ -26,7 +26,7 @@ from utils.user_modules import folder_of, is_named, named_modules, search
 # Read in every run.
 GENERAL = (
     "rewards.scaling:ScalingSettings",
-    "rewards.goals:GoalSettings",
+    "rewards.goal_settings:GoalSettings",
     "trainers.run:RunSettings",
 )
 NOTHING: Mapping[str, Any] = types.MappingProxyType({})
@@ -142,7 +142,7 @@ def settings_of_env(config: Config) -> set[str]:
 
 def contradictions(config: Config) -> list[str]:
     """Return one line for every pair of settings that cannot both hold in this run."""
-    goals = importlib.import_module("rewards.goals").contradictions(config)
+    goals = importlib.import_module("rewards.goal_settings").contradictions(config)
     trainers, models = (importlib.import_module(CHOICES[key]) for key in ("algorithm", "model"))
     if not (trainers.known_as(config.algorithm) and models.known_as(config.model)):
         return goals

@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "main": {"composition", "trainers", "runs", "settings", "utils"},
     "sharing": {"plots", "trainers", "runs", "settings", "utils"},
     "eval": {
-        *{"composition", "sharing", "report", "trainers", "models"},
+        *{"composition", "sharing", "report", "trainers", "rewards", "models"},
         *{"envs", "runs", "settings", "utils"},
     },
     "prepare_embeddings": {"models", "envs", "settings", "utils"},

@@ -1,7 +1,6 @@
 """Goals, oracle and tasks against the numbers of the original, on texts and flags alone."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
