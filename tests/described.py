@@ -1,9 +1,13 @@
 """A small described environment: trees, a table, stones, and everything said in words."""
 
+from dataclasses import dataclass
+
 import gymnasium
 import numpy as np
 
 from envs.numpy_vector import NumpyVectorEnv
+from rewards.suggestions.novelty import Novelty
+from settings import Part, setting
 
 ACTION_NAMES = (
     *("do nothing", "chop tree", "place crafting table", "make wood pickaxe", "mine stone"),
@@ -143,3 +147,20 @@ class ToldVectorEnv(gymnasium.vector.VectorEnv):
         ended = np.array([self.n_steps in self.ends])
         self.n_steps += 1
         return np.zeros(1, np.int64), np.zeros(1), ended, np.zeros(1, bool), said
+
+
+@dataclass(frozen=True)
+class ShoutingSettings(Part):
+    title = "shouting"
+
+    loudness: int = setting("times that a goal is said", low=1, high=9, default=1)
+
+
+class Shouting(Novelty):
+    """Suggests one goal, with a setting of its own."""
+
+    reads = (ShoutingSettings,)
+
+    @classmethod
+    def configured(cls, config, action_names):
+        return cls([f"{action_names[1]}!" * config.part(ShoutingSettings).loudness])

@@ -7,18 +7,19 @@ import pytest
 import torch
 
 from envs.wrappers import EpisodeStatistics
-from rewards.goal_settings import as_played, task_settings
+from rewards.goal_settings import GoalSettings, as_played, task_settings
 from rewards.goals import GoalRewards, sentence, with_goals
 from rewards.quality import Quality
 from rewards.similarity import SameText, SentenceSimilarity
 from rewards.suggested_goals import Payment, SuggestedGoals
-from rewards.suggestions import SUGGESTERS, suggester_class
+from rewards.suggestions import SUGGESTERS, Source, suggester_class
 from rewards.suggestions.oracle import Oracle
 from rewards.suggestions.suggester import Situation
 from rewards.tasks import TASKS, TWINS, Task, actions_of
 from settings import load_config
 from tests.described import ACTION_NAMES, LENGTH, DescribedVectorEnv, ToldVectorEnv
 from tests.published_models import tiny_sentence_encoder
+from utils.errors import UserError
 
 NOTHING_SEEN = Situation("you see .", "", "", {})
 TO_TREE = {"phrase": "chop tree", "action_success": True, "eval_success": True}
@@ -311,3 +312,17 @@ def test_every_suggester_has_what_the_protocol_asks_for(name):
     assert len(set(goals)) == len(goals) > 0
     suggester.load_state_dict(suggester.state_dict())
     assert all(type(value) is float for value in suggester.metrics().values())
+
+
+def test_what_one_suggester_reads_is_refused_beside_the_others(monkeypatch):
+    monkeypatch.setitem(SUGGESTERS, "shouting", Source("tests.described:Shouting"))
+    choices = ("oracle", "shouting")
+    metadata = {"choices": choices}
+    field = GoalSettings.__dataclass_fields__["suggester"]
+    monkeypatch.setattr(field, "metadata", dict(field.metadata) | metadata)
+    env = with_goals(described(1), settings(suggester="shouting", loudness=2))
+    _, info = env.reset()
+    assert info["suggestions"][0] == ("chop tree!chop tree!",)
+    for other, reason in (("oracle", "this is oracle"), ("null", "this is null")):
+        with pytest.raises(UserError, match=f"loudness is read by shouting, and {reason}"):
+            settings(suggester=other, loudness=2)
