@@ -1,7 +1,6 @@
 """Sentences by number, and what a frozen part of an agent makes of each, once."""
 
 import hashlib
-import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,7 +9,6 @@ import torch
 from torch import Tensor
 
 HASH_BYTES = 8
-FIRST_ROOM = 16  # rows
 
 
 class SentenceTable:
@@ -21,20 +19,19 @@ class SentenceTable:
 
     Attributes:
         version: Changes whenever the table does.
-        n_restored: Times that it was replaced by a saved one; otherwise it only grows.
     """
 
     def __init__(self) -> None:
         self._texts: dict[int, str] = {}
         self._number_of: dict[str, int] = {}
-        self.version = self.n_restored = 0
+        self.version = 0
 
     def __len__(self) -> int:
         return len(self._texts)
 
-    def items(self, begin: int = 0) -> Iterable[tuple[int, str]]:
-        """Return numbers and sentences in the order they were met, the first `begin` left out."""
-        return itertools.islice(self._texts.items(), begin, None)
+    def items(self) -> Iterable[tuple[int, str]]:
+        """Return numbers and sentences, in the order they were met."""
+        return self._texts.items()
 
     def numbers(self, texts: Iterable[Any]) -> list[int]:
         """Return the number of each of n sentences, those that are new included."""
@@ -64,7 +61,6 @@ class SentenceTable:
             raise ValueError("sentences: not a list of texts")
         self._texts, self._number_of = {}, {}
         self.version += 1
-        self.n_restored += 1
         self.numbers(state)
 
     def _number(self, text: str) -> int:
@@ -82,8 +78,7 @@ class SentenceVectors:
     """What a frozen function makes of sentences: a table that grows by a row for each new one.
 
     Sentences are read one at a time, so that no row depends on what else was new. Nothing here is
-    trained or saved, and copies of an agent share it. What a new sentence costs besides reading it
-    does not grow with the rows there are, but for moving their numbers, 16 bytes of each.
+    trained or saved, and copies of an agent share it.
 
     Args:
         sentences: Those there are.
@@ -92,12 +87,9 @@ class SentenceVectors:
 
     def __init__(self, sentences: SentenceTable, read: Callable[[str], Tensor]) -> None:
         self._sentences, self._read = sentences, read
-        self._version = self._n_restored = -1  # of the table when it was last looked through
-        self._n_seen = 0  # of its sentences then
-        self._known: set[int] = set()
+        self._version = -1  # of the table when it was last looked through
         self._numbers = torch.empty(0, dtype=torch.int64)  # ascending [V]
-        self._places = torch.empty(0, dtype=torch.int64)  # where the row of each is  [V]
-        self._rows: Tensor | None = None  # [room, ...], the first V of them filled
+        self._rows: Tensor | None = None  # [V, ...]
 
     def __deepcopy__(self, copied: dict[int, Any]) -> "SentenceVectors":
         """Return this one."""
@@ -111,40 +103,20 @@ class SentenceVectors:
         if self._version != self._sentences.version:
             self._grow(numbers.device)
         assert self._rows is not None, "whoever has a number has met a sentence"
-        found = torch.searchsorted(self._numbers, numbers)
-        return self._rows[self._places[found.clamp(max=len(self._numbers) - 1)]]
+        places = torch.searchsorted(self._numbers, numbers)
+        return self._rows[places.clamp(max=len(self._numbers) - 1)]
 
     @torch.no_grad()
     def _grow(self, device: torch.device) -> None:
         """Read the sentences that are new."""
-        if self._n_restored != self._sentences.n_restored:
-            self._n_restored, self._n_seen = self._sentences.n_restored, 0
-        met = self._sentences.items(self._n_seen)
-        new = {number: text for number, text in met if number not in self._known}
+        known = set(self._numbers.tolist())
+        new = {number: text for number, text in self._sentences.items() if number not in known}
         if new:
-            self._append(torch.stack([self._read(text) for text in new.values()]).to(device))
-            self._index(list(new), device)
-        self._n_seen, self._version = len(self._sentences), self._sentences.version
-
-    def _append(self, rows: Tensor) -> None:
-        """Keep new rows behind those there are; room is made for as many again."""
-        n_before = len(self._known)
-        n_after = n_before + len(rows)
-        if self._rows is None or n_after > len(self._rows):
-            room = rows.new_empty(max(FIRST_ROOM, 2 * n_after), *rows.shape[1:])
+            rows = torch.stack([self._read(text) for text in new.values()]).to(device)
+            numbers = torch.tensor(list(new), device=device)
             if self._rows is not None:
-                room[:n_before] = self._rows[:n_before]
-            self._rows = room
-        self._rows[n_before:n_after] = rows
-
-    def _index(self, new: list[int], device: torch.device) -> None:
-        """Note where the rows of new numbers are, which have just been appended in their order."""
-        numbers, places = self._numbers.numpy(force=True), self._places.numpy(force=True)
-        order = np.argsort(new)
-        added = np.array(new)[order]
-        at = np.searchsorted(numbers, added)
-        numbers = np.insert(numbers, at, added)
-        places = np.insert(places, at, order + len(self._known))
-        self._numbers = torch.from_numpy(numbers).to(device)
-        self._places = torch.from_numpy(places).to(device)
-        self._known.update(new)
+                rows = torch.cat((self._rows, rows))
+                numbers = torch.cat((self._numbers, numbers))
+            self._numbers, order = numbers.sort()
+            self._rows = rows[order]
+        self._version = self._sentences.version

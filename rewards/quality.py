@@ -1,5 +1,6 @@
 """How good suggestions are, judged by the oracle of the game."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ class Quality:
 
     def __init__(self, action_names: Iterable[str]) -> None:
         self._actions = frozenset(action_names)
+        self._at_odds: dict[str, str] = {}  # the grade of each goal where the oracle disagrees
         self._counts = {(occasion, grade): 0 for occasion in OCCASIONS for grade in GRADES}
 
     def grades(
@@ -35,12 +37,12 @@ class Quality:
             done: What was done in the episode, which the oracle does not suggest again.
         """
         agreed = set(possible_goals(situation)).difference(done)
-        return {goal: self._grade(goal, agreed) for goal in goals}
+        return {goal: GOOD if goal in agreed else self._grade_at_odds(goal) for goal in goals}
 
     def count(self, occasion: str, grades: Iterable[str]) -> None:
         """Count goals on an occasion."""
-        for grade in grades:
-            self._counts[occasion, grade] += 1
+        for grade, n in Counter(grades).items():
+            self._counts[occasion, grade] += n
 
     def metrics(self) -> dict[str, float]:
         """Return the counts since the run began."""
@@ -55,9 +57,9 @@ class Quality:
         for key, count in zip(self._counts, state, strict=True):
             self._counts[key] = int(count)
 
-    def _grade(self, goal: str, agreed: Collection[str]) -> str:
-        if goal in agreed:
-            return GOOD
-        if goal in EFFECTIVE:
-            return POORLY_TIMED
-        return BAD if goal in self._actions else NONSENSE
+    def _grade_at_odds(self, goal: str) -> str:
+        """Return how good a goal is that the oracle does not suggest."""
+        if goal not in self._at_odds:
+            never = BAD if goal in self._actions else NONSENSE
+            self._at_odds[goal] = POORLY_TIMED if goal in EFFECTIVE else never
+        return self._at_odds[goal]

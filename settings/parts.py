@@ -37,7 +37,6 @@ CHOICES = {
     "env": "envs",
     "suggester": "rewards.suggestions",
 }
-NULL = "null"  # the name of no part, where a choice may be left open
 
 
 class Catalogue(Protocol):
@@ -75,11 +74,13 @@ class Reading(NamedTuple):
     def read_by(self, values: Mapping[str, Any]) -> set[str]:
         """Return the settings that are read where parts are chosen by these values.
 
-        A value that names no part may mean each of them.
+        A value that names no part may mean each of them; null chooses none.
         """
         found = set(self.everywhere)
         for key, parts in self.by_choice.items():
-            chosen = _known_as(key, values[key]) if key in values else None
+            if key in values and values[key] is None:
+                continue
+            chosen = _known_as(key, values.get(key))
             found |= set().union(*([parts[chosen]] if chosen in parts else parts.values()))
         return found
 
@@ -87,7 +88,8 @@ class Reading(NamedTuple):
         """Return one line that says who reads a setting that is not read here."""
         readers = self.readers(name)
         key = next(key for key, parts in self.by_choice.items() if readers[0] in parts)
-        return f"{name} is read by {_listed(readers)}, and this is {shortened(values[key] or NULL)}"
+        this = f"{key} is null" if values[key] is None else f"this is {shortened(values[key])}"
+        return f"{name} is read by {_listed(readers)}, and {this}"
 
 
 def all_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Declaration]:
@@ -234,7 +236,6 @@ def _catalogue(key: str) -> Catalogue:
 
 
 def _known_as(key: str, name: Any) -> str | None:
-    name = NULL if name is None else name
     return _catalogue(key).known_as(name) if isinstance(name, str) else None
 
 

@@ -323,6 +323,6 @@ def test_what_one_suggester_reads_is_refused_beside_the_others(monkeypatch):
     env = with_goals(described(1), settings(suggester="shouting", loudness=2))
     _, info = env.reset()
     assert info["suggestions"][0] == ("chop tree!chop tree!",)
-    for other, reason in (("oracle", "this is oracle"), ("null", "this is null")):
+    for other, reason in (("oracle", "this is oracle"), ("null", "suggester is null")):
         with pytest.raises(UserError, match=f"loudness is read by shouting, and {reason}"):
             settings(suggester=other, loudness=2)

@@ -23,7 +23,6 @@ SUGGESTERS = {
     "oracle": Source("rewards.suggestions.oracle:Oracle"),
     "novelty": Source("rewards.suggestions.novelty:Novelty", checks_success=False),
 }
-NOBODY = "null"
 
 
 def suggester_class(name: str) -> Any:
@@ -34,9 +33,9 @@ def suggester_class(name: str) -> Any:
 
 def known_as(name: str) -> str | None:
     """Return the name a suggester is listed under, None if it is not."""
-    return name if name == NOBODY or name in SUGGESTERS else None
+    return name if name in SUGGESTERS else None
 
 
 def settings_by_name() -> dict[str, tuple[type[Part], ...]]:
-    """Return the settings that each suggester alone reads, and nobody none."""
-    return {NOBODY: ()} | {name: suggester_class(name).reads for name in SUGGESTERS}
+    """Return the settings that each suggester alone reads."""
+    return {name: suggester_class(name).reads for name in SUGGESTERS}

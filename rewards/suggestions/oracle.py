@@ -1,6 +1,7 @@
 """The oracle of Crafter: suggests whatever would succeed now, by the rules of the game."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from rewards.suggestions.suggester import Situation
@@ -29,16 +30,15 @@ class Rule(NamedTuple):
     felt: str = ""
     unseen: str = ""
 
-    def holds(self, situation: Situation) -> bool:
-        """Return whether the goal can be reached from a situation."""
-        if not all(word in situation.scene for word in self.seen):
+    def fits(self, scene: str, status: str) -> bool:
+        """Return whether the goal can be reached from what is seen and felt, whatever is held."""
+        if self.unseen and self.unseen in scene:
             return False
-        if self.unseen and self.unseen in situation.scene:
-            return False
-        held = situation.items
-        return self.felt in situation.status and all(
-            held.get(thing, 0) >= n for thing, n in self.needs.items()
-        )
+        return self.felt in status and all(word in scene for word in self.seen)
+
+    def affords(self, items: Mapping[str, int]) -> bool:
+        """Return whether the things that the goal needs are held."""
+        return all(items.get(thing, 0) >= n for thing, n in self.needs.items())
 
 
 WOODEN, STONY = {"wood": 1}, {"wood": 1, "stone": 1}
@@ -75,9 +75,17 @@ GOALS = tuple(rule.goal for rule in RULES)
 EFFECTIVE = frozenset((*UNGUIDED, *GOALS))
 
 
-def possible_goals(situation: Situation) -> Iterator[str]:
-    """Yield the goals that can be reached from a situation, in the order of the rules."""
-    return (rule.goal for rule in RULES if rule.holds(situation))
+def possible_goals(situation: Situation) -> list[str]:
+    """Return the goals that can be reached from a situation, in the order of the rules."""
+    fitting = _fitting(situation.scene, situation.status)
+    held = situation.items
+    return [rule.goal for rule in fitting if not rule.needs or rule.affords(held)]
+
+
+@functools.lru_cache(maxsize=2**14)
+def _fitting(scene: str, status: str) -> tuple[Rule, ...]:
+    """Return the rules that fit what is seen and felt, which differs little from step to step."""
+    return tuple(rule for rule in RULES if rule.fits(scene, status))
 
 
 def knows(action_names: Sequence[str]) -> bool:
@@ -109,7 +117,7 @@ class Oracle:
 
     def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
         """Return what can be reached from each of N situations."""
-        return [list(possible_goals(situation)) for situation in situations]
+        return [possible_goals(situation) for situation in situations]
 
     def metrics(self) -> dict[str, float]:
         """Return nothing: rules cost nothing."""
