@@ -59,7 +59,8 @@ def begin(config: RunSettings, new: NewRun, ranks: Ranks) -> Path:
         source = new.init_from
         start = ranks.run_on_first(lambda: WarmStart.named(source))
     with configured_run(config, ranks, new.env, start) as run:
-        weights = run.learner.agent.fingerprints()
+        of_env = getattr(run.collector.env, "fingerprints", dict)()
+        weights = run.learner.agent.fingerprints() | of_env
         facts = None if start is None else start._asdict()
         details = (new.run_id, new.overrides, weights, facts)
         folder = ranks.run_on_first(lambda: create_run_folder(run.config, *details))

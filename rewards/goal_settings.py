@@ -110,7 +110,8 @@ def as_played(config: Config, given: Collection[str]) -> Config:
     rivals = {"single_task": "suggester", "suggester": "single_task"}
     for name, rival in rivals.items():
         if name in given and rival not in given and getattr(config, name) is not None:
-            config = replace(config, **{rival: None})
+            without: dict[str, Any] = {rival: None}
+            config = replace(config, **without)
     idle = [name for name in _idle(config.part(GoalSettings)) if name not in given]
     config = replace(config, **{name: _DEFAULTS[name] for name in idle})
     problems = contradictions(config.part(GoalSettings))

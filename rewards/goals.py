@@ -59,6 +59,9 @@ class Goals(Protocol):
     def foreseen(self, row: int, situation: Situation) -> tuple[str, ...]:
         """Return what would be wanted next if the episode of an environment went on."""
 
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of frozen weights, by the setting that names them."""
+
     def metrics(self) -> dict[str, float]:
         """Return what there is to log, always under the same names."""
 
@@ -100,8 +103,8 @@ class GoalRewards(VectorWrapper):
     `info` says more: "suggestions" [N] tuples, what is wanted for the next action; in `step` also
     "matched" [N] str or None, the goal that was reached, "goal_success" [N] bool, whether reaching
     it really changed the world, "completed" [N] bool, whether that was all of a single task, and
-    "goal_rewards" [N]. Statistics of episodes stay those of the
-    environment's own rewards; an episode succeeds if a single task was completed in it.
+    "goal_rewards" [N]. Statistics of episodes stay those of the environment's own rewards; an
+    episode succeeds if a single task was completed in it.
 
     Args:
         env: With episode statistics, in SAME_STEP autoreset mode, and described in `info`.
@@ -121,7 +124,7 @@ class GoalRewards(VectorWrapper):
             self.observation_space = batch_space(self.single_observation_space, env.num_envs)
 
     def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode everywhere, with goals for what is seen first."""
         observations, info = self.env.reset(seed=seed, options=options)
@@ -155,9 +158,13 @@ class GoalRewards(VectorWrapper):
             self._end(np.flatnonzero(ended), ended, info)
         return self._shown(observations, info), rewards, terminated, truncated, info
 
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of the weights that goals are compared with."""
+        return self.goals.fingerprints()
+
     def metrics(self) -> dict[str, float]:
         """Return what the environments and the goals have to log."""
-        own = getattr(self.env, "metrics", dict)()
+        own: dict[str, float] = getattr(self.env, "metrics", dict)()
         mean = float(np.mean(self._recent)) if self._recent else math.nan
         return own | {"goals/return_mean": mean} | self.goals.metrics()
 

@@ -134,6 +134,10 @@ class SuggestedGoals:
         (goals,) = self.suggester.suggest([told])
         return tuple(self._new(episode, goals))
 
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of the weights that texts are compared with."""
+        return {"goal_encoder": self.similarity.fingerprint}
+
     def metrics(self) -> dict[str, float]:
         """Return what there is to log of suggestions, and what they cost."""
         judged = {} if self.quality is None else self.quality.metrics()

@@ -202,6 +202,10 @@ class TaskGoals:
         """Return what would be wanted next if the episode of an environment went on."""
         return self.shown[row]
 
+    def fingerprints(self) -> dict[str, str]:
+        """Return nothing: no weights are needed."""
+        return {}
+
     def metrics(self) -> dict[str, float]:
         """Return nothing beyond what is logged of all goals."""
         return {}
@@ -258,14 +262,14 @@ def _never(deed: Deed, done: Counter[str]) -> bool:
 
 _Test = Callable[[Deed, Counter[str]], bool]
 # Tasks that are no action of that name; "done" counts the effective deeds, this one included.
-_WHOLE: dict[str, _Test] = {
+_WHOLE: Mapping[str, _Test] = {
     "plant row": _plant_by_plant,
     "make workshop": _table_by_table,
     "chop grass with wood pickaxe": _grass_with_pickaxe,
     "vegetarianism": _grass_after_water,
     "deforestation": _after_many_trees,
 } | dict.fromkeys(ONLY_BY_SUBGOALS, _never)
-_OF_SUBGOALS: dict[str, _Test] = {
+_OF_SUBGOALS: Mapping[str, _Test] = {
     "plant grass": _plant_by_plant,
     "chop grass with wood pickaxe": _grass_with_pickaxe,
 }
