@@ -24,6 +24,7 @@ from models.agent import Agent
 from models.baselines import RandomAgent
 from report.movie import write_movies
 from report.page import EpisodePage
+from rewards.goal_settings import OF_EVALUATION, as_played, task_settings
 from runs.folder import write_json
 from runs.named_files import OF_AGENTS, say_named_files
 from settings import MOST_SEED, Config, read_settings, with_env_settings
@@ -53,6 +54,9 @@ def play(argv: Sequence[str] | None) -> None:
     check_writable(path.parent, "--ckpt-path")
     checkpoint = load_checkpoint(path)
     config = evaluation_config(checkpoint, path, arguments)
+    if arguments.tasks is not None:
+        play_tasks(config, checkpoint, path, arguments)
+        return
     check_writable(episode_folder(config, arguments), "episodes:")
     print(heading(config, path, checkpoint, arguments), flush=True)
     seed_everything(arguments.seed, config.deterministic)
@@ -75,6 +79,34 @@ def play(argv: Sequence[str] | None) -> None:
     print("\n".join(files.finish(result)))
 
 
+def play_tasks(
+    config: Config, checkpoint: dict[str, Any], path: Path, arguments: argparse.Namespace
+) -> None:
+    """Play single tasks one after the other; print and write how many episodes complete each."""
+    tasks = task_settings(config, arguments.tasks)
+    print(heading(config, path, checkpoint, arguments), flush=True)
+    figures: dict[str, dict[str, Any]] = {}
+    player = None
+    for name, own in tasks.items():
+        seed_everything(arguments.seed, own.deterministic)
+        with opened_env(own, arguments.seed) as env:
+            if player is None:  # all tasks look alike to it
+                player = build(own, env, None if arguments.random else checkpoint, path)
+            asked = arguments.n_episodes, arguments.greedy, arguments.seed
+            episodes = [recording.episode for recording in evaluate(player, env, *asked)]
+        figures[name] = summarize(episodes)
+        print(f"{name:30s}{figures[name]['success_mean']:6.3f}", flush=True)
+    success = float(np.mean([each["success_mean"] for each in figures.values()]))
+    print(f"{'mean of the tasks':30s}{success:6.3f}")
+
+    changed = change_name({"tasks": arguments.tasks} | changes(arguments, config))
+    file = path.with_name(f"{path.stem}_{result_name(arguments)}{changed}.json")
+    about = {"checkpoint": path.name, "env_steps": checkpoint["env_steps"]}
+    result = about | settings(arguments, config) | {"success_mean": success, "tasks": figures}
+    write_json(file, result)
+    print(f"written to {file}")
+
+
 def evaluation_config(
     checkpoint: dict[str, Any], path: Path, arguments: argparse.Namespace
 ) -> Config:
@@ -82,8 +114,9 @@ def evaluation_config(
     config = checkpoint_config(checkpoint, path)
     check_env_name(config.env)
     places = read_settings(config).intersection(OF_AGENTS)
-    config = with_env_settings(config, arguments.var, places)
+    config = with_env_settings(config, arguments.var, places, OF_EVALUATION)
     changed = changes(arguments, config)
+    config = as_played(config, changed)
     say_named_files(config, path, with_agent=not arguments.random, changed=changed)
     agent = agent_class(config.model)
     if not arguments.random:
@@ -222,8 +255,19 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--video", action="store_true", help="write every episode as .gif and as .mp4"
     )
+    parser.add_argument(
+        "--tasks",
+        metavar="NAMES",
+        help="play single tasks of Crafter in the place of the run's goals and tell the success of "
+        "each: 'chop tree,mine stone', or all",
+    )
     parser.add_argument("--deterministic", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
+    if arguments.tasks is not None and (arguments.report or arguments.video):
+        parser.error(
+            "--tasks tells figures alone. Leave --report and --video out, or play one task by --var "
+            "single_task=..."
+        )
     if arguments.deterministic:
         parser.error("--deterministic is called --greedy here: always the most probable action")
     return arguments

@@ -16,6 +16,7 @@ from models.agent import Agent
 from models.baselines import RandomAgent
 from models.language_memory import LanguageMemory
 from models.observations import ObservationReader, Observations
+from rewards.goals import with_goals
 from runs.named_files import say_named_files
 from settings import Config, load_config
 from trainers.checkpoint import checkpoint_config, find_checkpoint, load_checkpoint, restore_agent
@@ -89,7 +90,7 @@ class Source:
         """The agent, in evaluation mode."""
         if not self.checkpoint:
             return build_agent(self.config, *_spaces(self.episodes)).eval()
-        env = make_vector_env(self.config, self.choice.seed)
+        env = with_goals(make_vector_env(self.config, self.choice.seed), self.config)
         env.close()
         spaces = env.single_observation_space, env.single_action_space
         self._check_made_for(*spaces)
@@ -180,7 +181,7 @@ class Source:
         return load_checkpoint(self.checkpoint)
 
     def _played(self) -> list[dict[str, np.ndarray]]:
-        env = make_vector_env(self.config, self.choice.seed)
+        env = with_goals(make_vector_env(self.config, self.choice.seed), self.config)
         try:
             random = RandomAgent(env.single_observation_space, env.single_action_space).to(
                 self.config.device

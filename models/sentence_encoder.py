@@ -121,11 +121,14 @@ class SentenceFeatures(SentenceVectors):
             return self._encoder([text])[0]
 
 
-def load_sentence_encoder(name_or_folder: str) -> SentenceEncoder:
+def load_sentence_encoder(
+    name_or_folder: str, setting_name: str = "sentence_encoder"
+) -> SentenceEncoder:
     """Return a published sentence encoder, on the CPU.
 
     Args:
         name_or_folder: A BERT that find_model knows, with its tokenizer.json.
+        setting_name: The setting that names it.
 
     Raises:
         UserError: there is none, or it is no BERT.
@@ -139,11 +142,11 @@ def load_sentence_encoder(name_or_folder: str) -> SentenceEncoder:
     try:
         return once_a_machine(load)
     except UserError as error:
-        raise UserError(*(f"sentence_encoder: {line}" for line in error.lines)) from error
+        raise UserError(*(f"{setting_name}: {line}" for line in error.lines)) from error
     except Exception as error:  # files that do not fit raise about ten kinds of errors
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         raise UserError(
-            f"sentence_encoder: '{name_or_folder}' is no BERT as it is published ({reason}). "
+            f"{setting_name}: '{name_or_folder}' is no BERT as it is published ({reason}). "
             f"Choose {DEFAULT_ENCODER}, or another of the sentence-transformers library"
         ) from error
 

@@ -9,7 +9,7 @@ from settings import Config, read_settings
 from utils.errors import printable
 from utils.user_modules import folder_of, named_modules
 
-OF_ENVIRONMENTS = ("stimuli",)
+OF_ENVIRONMENTS = ("stimuli", "goal_encoder")
 OF_AGENTS = ("language_model", "clip_pretrained", "embeddings")
 
 
@@ -41,5 +41,5 @@ def _leads_out(config: Config, name: str) -> bool:
     value = getattr(config, name)
     if value is None:
         return False
-    is_repository = name == "language_model" and "/" in value
+    is_repository = name in ("language_model", "goal_encoder") and "/" in value
     return is_repository or os.path.exists(value)

@@ -117,7 +117,10 @@ def config_from_dict(values: Any, source: str, code: Mapping[str, Path] = NOTHIN
 
 
 def with_env_settings(
-    config: Config, overrides: Iterable[str], places: Collection[str] = ()
+    config: Config,
+    overrides: Iterable[str],
+    places: Collection[str] = (),
+    goals: Collection[str] = (),
 ) -> Config:
     """Return stored settings changed by KEY=VALUE texts, which only the environment may read.
 
@@ -125,6 +128,7 @@ def with_env_settings(
         config: The settings.
         overrides: The texts.
         places: Names of settings that may be changed as well: where pretrained parts lie.
+        goals: And these, which say what is wanted in the environment.
 
     Raises:
         UserError: one line for everything else.
@@ -132,7 +136,7 @@ def with_env_settings(
     problems: list[str] = []
     chosen, own = dataclasses.asdict(config), settings_of_env(config).union(places)
     given, known = _given_by_texts(overrides, chosen, problems), all_settings(chosen)
-    others = [each for each in given if each.name in known and each.name not in own]
+    others = [each for each in given if each.name in known and each.name not in own.union(goals)]
     allowed = f"change {', '.join(sorted(own))}" if own else f"{config.env} has no such setting"
     problems += [
         f"{each.source}: {each.name} is neither read by the environment alone nor the place of a "

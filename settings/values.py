@@ -36,7 +36,7 @@ def checked(declaration: Declaration, value: Any) -> Any:
     """Return a value as its setting's type, or raise ValueError with the line to show."""
     name, limits = declaration.name, declaration.metadata
     value = _as_type(declaration, value)
-    if limits["choices"] and value not in limits["choices"]:
+    if limits["choices"] and value is not None and value not in limits["choices"]:
         hint = suggestion(str(value), limits["choices"])
         raise ValueError(
             f"{name}: '{shortened(value)}' is none of {', '.join(limits['choices'])}.{hint}"

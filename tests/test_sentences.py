@@ -39,6 +39,19 @@ def test_a_table_is_saved_as_texts_and_knows_no_others_when_restored(tmp_path):
         other.check(torch.tensor([numbers[:1] + unsaved]))
 
 
+def test_rows_stay_right_however_many_sentences_come_at_once_and_are_restored():
+    table = SentenceTable()
+    vectors = SentenceVectors(table, lambda text: torch.tensor([float(text)]))
+    met = 0
+    for n_new in (1, 40, 3, 1, 17, 200):
+        table.numbers(map(str, range(met, met + n_new)))
+        met += n_new
+        if n_new == 17:
+            table.load_state_dict(table.state_dict()[::-1])
+        numbers = torch.tensor(table.numbers(map(str, range(met))))
+        assert vectors(numbers)[:, 0].tolist() == list(range(met))
+
+
 @pytest.mark.parametrize("state", [("a",), ["a", 1], {"a": 1}, "a"])
 def test_what_is_no_list_of_texts_is_no_state_of_a_table(state):
     with pytest.raises(ValueError, match="not a list of texts"):

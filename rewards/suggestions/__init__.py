@@ -1,1 +1,41 @@
-"""Who suggests what to want next: one file each."""
+"""Who suggests what to want next: one file each, found by name.
+
+A suggester is a class that satisfies `Suggester`, with two things more:
+
+    reads                                   the classes of the settings that it alone reads
+    configured(config, action_names)        one for environments whose actions are called so
+"""
+
+import importlib
+from typing import Any, NamedTuple
+
+from settings import Part
+
+
+class Source(NamedTuple):
+    """Where a suggester's class stands, and whether its goals are paid for success alone."""
+
+    place: str
+    checks_success: bool = True
+
+
+SUGGESTERS = {
+    "oracle": Source("rewards.suggestions.oracle:Oracle"),
+    "novelty": Source("rewards.suggestions.novelty:Novelty", checks_success=False),
+}
+
+
+def suggester_class(name: str) -> Any:
+    """Return the class of a suggester by its name in the table, importing only its module."""
+    module, class_name = SUGGESTERS[name].place.split(":")
+    return getattr(importlib.import_module(module), class_name)
+
+
+def known_as(name: str) -> str | None:
+    """Return the name a suggester is listed under, None if it is not."""
+    return name if name in SUGGESTERS else None
+
+
+def settings_by_name() -> dict[str, tuple[type[Part], ...]]:
+    """Return the settings that each suggester alone reads."""
+    return {name: suggester_class(name).reads for name in SUGGESTERS}

@@ -59,7 +59,9 @@ def wrong_values(name):
         return (*NO_NUMBERS, *more)
     if bool in kinds:
         return (*NOT_TRUE_OR_FALSE, *more)
-    return NO_CHOICES if SETTINGS[name].metadata["choices"] else ("",)
+    if not SETTINGS[name].metadata["choices"]:
+        return ("",)
+    return [text for text in NO_CHOICES if not (is_optional and text == "null")]
 
 
 def below(folder, *skipped):

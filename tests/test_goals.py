@@ -1,0 +1,328 @@
+"""Goals as a reward: what is wanted, paid, shown, counted, kept; on a small described world."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from envs.wrappers import EpisodeStatistics
+from rewards.goal_settings import GoalSettings, as_played, task_settings
+from rewards.goals import GoalRewards, sentence, with_goals
+from rewards.quality import Quality
+from rewards.similarity import SameText, SentenceSimilarity
+from rewards.suggested_goals import Payment, SuggestedGoals
+from rewards.suggestions import SUGGESTERS, Source, suggester_class
+from rewards.suggestions.oracle import Oracle
+from rewards.suggestions.suggester import Situation
+from rewards.tasks import TASKS, TWINS, Task, actions_of
+from settings import load_config
+from tests.described import ACTION_NAMES, LENGTH, DescribedVectorEnv, ToldVectorEnv
+from tests.published_models import tiny_sentence_encoder
+from utils.errors import UserError
+
+NOTHING_SEEN = Situation("you see .", "", "", {})
+TO_TREE = {"phrase": "chop tree", "action_success": True, "eval_success": True}
+SAID = {"scene": "you see tree.", "inventory": "", "status": "", "items": {}, "items_after": {}}
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return str(tiny_sentence_encoder(tmp_path_factory.mktemp("encoder")))
+
+
+class Always:
+    """Suggests the same goals wherever it is, and keeps what it was told."""
+
+    def __init__(self, *goals):
+        self.goals, self.told = goals, []
+
+    def suggest(self, situations):
+        self.told += situations
+        return [list(self.goals) for _ in situations]
+
+    def metrics(self):
+        return {"suggester/asked": len(self.told)}
+
+    def state_dict(self):
+        return {"asked": len(self.told)}
+
+    def load_state_dict(self, state):
+        self.told = [NOTHING_SEEN] * state["asked"]
+
+
+def layer(suggester, steps, similarity=None, once=True, checks=True, ends=()):
+    """Return a goal layer around an environment that says what it is given."""
+    env = ToldVectorEnv(SAID, [SAID | step for step in steps], ACTION_NAMES, ends)
+    payment, quality = Payment(0.99, once, checks), Quality(ACTION_NAMES)
+    goals = SuggestedGoals(suggester, similarity or SameText(), payment, quality, 1)
+    return GoalRewards(env, goals, shows_goals=False)
+
+
+def rewards_of(env, n_steps):
+    env.reset()
+    return [env.step(np.zeros(1, int))[1].item() for _ in range(n_steps)]
+
+
+def settings(**changes):
+    return load_config(None, [f"{name}={value}" for name, value in changes.items()])
+
+
+def described(n_envs=2, seed=0):
+    return EpisodeStatistics(DescribedVectorEnv(n_envs, seed))
+
+
+def test_a_goal_is_paid_once_an_episode_and_anew_in_the_next():
+    env = layer(Always("chop tree", "sleep"), [TO_TREE] * 5, ends=[2])
+    assert rewards_of(env, 5) == [1, 0, 0, 1, 0]
+
+
+def test_without_the_filter_a_goal_is_paid_whenever_it_is_reached():
+    assert rewards_of(layer(Always("chop tree"), [TO_TREE] * 3, once=False), 3) == [1, 1, 1]
+
+
+def test_an_action_that_fails_is_paid_only_where_success_is_not_asked():
+    failed = TO_TREE | {"action_success": False, "eval_success": False}
+    assert rewards_of(layer(Always("chop tree"), [failed]), 1) == [0]
+    unchecked = layer(Always("chop tree"), [failed], checks=False)
+    assert rewards_of(unchecked, 1) == [1]
+
+
+@pytest.mark.parametrize("goal", TWINS)
+def test_who_reaches_a_goal_has_reached_its_twin(goal):
+    step = {"phrase": goal, "action_success": True, "eval_success": True}
+    env = layer(Always(goal, TWINS[goal]), [step, step | {"phrase": TWINS[goal]}])
+    assert rewards_of(env, 2) == [1, 0]
+    assert env.goals.shown == [()]
+
+
+def test_a_step_without_effect_is_paid_but_no_success():
+    env = layer(Always("chop tree"), [TO_TREE | {"eval_success": False}])
+    env.reset()
+    _, rewards, _, _, info = env.step(np.zeros(1, int))
+    assert (rewards.item(), info["matched"].item()) == (1, "chop tree")
+    assert not info["goal_success"].item()
+
+
+def test_goals_are_asked_for_with_what_really_changed_the_world_last():
+    suggester = Always("sleep")
+    moved = TO_TREE | {"phrase": "move left"}
+    idle = TO_TREE | {"phrase": "eat tree", "eval_success": False}
+    env = layer(suggester, [TO_TREE, moved, idle] + [TO_TREE] * 4, ends=[5])
+    rewards_of(env, 7)
+    actions = [situation.actions for situation in suggester.told]
+    assert actions[:4] == [(), ("chop tree",), ("chop tree", "move left"), actions[2]]
+    assert len(actions[5]) == 4
+    assert actions[6:] == [(), ("chop tree",)]  # another episode
+
+
+def test_words_that_mean_the_same_are_paid_by_their_likeness(encoder):
+    similarity = SentenceSimilarity(encoder)
+    likeness = similarity.cosine("chop tree", "go to the red ball")
+    assert -1 <= likeness < 1
+    for threshold, paid in ((likeness - 1e-9, likeness), (likeness, 0.0)):
+        env = layer(Always("go to the red ball"), [TO_TREE], similarity)
+        env.goals.payment = Payment(threshold, True, True)
+        assert rewards_of(env, 1) == [paid]
+
+
+def test_the_likeness_of_equal_words_is_one_exactly_read_or_not(encoder):
+    similarity = SentenceSimilarity(encoder)
+    for text in (*TASKS, "make a wood pickaxe", "é"):
+        assert similarity.cosine(text, text) == 1.0
+        assert similarity.best(text, ["sleep now", text]) == (text, 1.0)
+    assert similarity.best("sleep", []) == (None, 0.0)
+
+
+def test_each_text_is_read_once_and_only_if_it_must_be(encoder):
+    similarity, read = SentenceSimilarity(encoder), []
+    encode = similarity._encoder
+    similarity._encoder = lambda texts: read.extend(texts) or encode(texts)
+    for _ in range(3):
+        assert similarity.best("sleep", ["sleep", "chop tree"])[1] == 1.0
+        similarity.best("sleep", ["chop tree", "drink water"])
+    assert sorted(read) == ["chop tree", "drink water", "sleep"]
+
+
+def test_of_goals_alike_the_first_is_reached():
+    one, other = "Chop tree", "chop Tree"
+    similarity = SentenceSimilarity("all-MiniLM-L6-v2")  # does not know capitals
+    assert similarity.best("chop tree", [one, other]) == (one, 1.0)
+    assert similarity.best("chop tree", [other, one]) == (other, 1.0)
+
+
+def test_no_two_actions_are_alike_for_the_default_encoder_and_threshold():
+    similarity = SentenceSimilarity("all-MiniLM-L6-v2")
+    pairs = [
+        ("eat iron pickaxe", "drink iron pickaxe"),  # of all 139 actions the two most alike
+        ("make wood pickaxe", "place wood pickaxe"),
+        ("make crafting table", "place crafting table"),
+    ]
+    assert all(similarity.cosine(*pair) < 0.96 for pair in pairs)
+
+
+GRADES = {
+    "good": "chop tree",  # a tree is in view
+    "poorly_timed": "mine stone",
+    "bad": "attack tree",
+    "nonsense": "be happy",
+}
+
+
+def test_every_suggestion_and_every_rewarded_goal_is_graded():
+    step = TO_TREE | {"phrase": "attack tree", "eval_success": False}
+    env = layer(Always(*GRADES.values()), [TO_TREE, step])
+    rewards_of(env, 2)
+    metrics = env.metrics()
+    counts = {grade: metrics[f"goals/suggested_{grade}"] for grade in GRADES}
+    # Asked three times; what was paid is not suggested again.
+    assert counts == {"good": 1, "poorly_timed": 3, "bad": 2, "nonsense": 3}
+    rewarded = {grade: metrics[f"goals/rewarded_{grade}"] for grade in GRADES}
+    assert rewarded == {"good": 1, "poorly_timed": 0, "bad": 1, "nonsense": 0}
+
+
+def test_what_was_done_unpaid_is_nothing_that_the_oracle_would_suggest():
+    env = layer(Always("sleep"), [TO_TREE])
+    rewards_of(env, 1)
+    assert env.goals.quality.grades(["chop tree"], Situation("a tree", "", "", {}), ()) == {
+        "chop tree": "good"
+    }
+    done = env.goals.episodes[0].done
+    situation = Situation("a tree", "", "", {})
+    assert env.goals.quality.grades(["chop tree"], situation, done) == {"chop tree": "poorly_timed"}
+
+
+def test_the_agent_is_shown_its_goals_the_last_of_an_episode_included():
+    config = settings(suggester="oracle", goal_conditioned="true", goal_encoder="same-text")
+    env = with_goals(described(), config)
+    observations, info = env.reset(seed=0)
+    assert observations["goal"] == tuple(map(sentence, info["suggestions"]))
+    achieved = [set(), set()]
+    for _ in range(LENGTH):
+        observations, _, _, truncated, info = env.step(np.array([1, 5]))
+        assert observations["goal"] == tuple(map(sentence, info["suggestions"]))
+        assert observations["observation"].shape == (2, 3, 9, 9)
+        for each, goal in zip(achieved, info["matched"], strict=True):
+            each.add(goal)
+    assert truncated.all()
+    assert achieved[0] >= {"chop tree"}
+    for row, last in enumerate(info["final_obs"]):
+        words = [info[f"last_{name}"][row] for name in ("scene", "inventory", "status")]
+        (goals,) = Oracle().suggest([Situation(*words, info["items_after"][row])])
+        assert last["goal"] == sentence([goal for goal in goals if goal not in achieved[row]])
+        assert last["observation"].shape == (3, 9, 9)
+
+
+def test_episodes_count_the_environments_own_rewards_and_goals_are_logged_beside():
+    env = with_goals(described(1), settings(suggester="novelty", goal_encoder="same-text"))
+    env.reset(seed=0)
+    paid = 0.0
+    for step in range(LENGTH):
+        _, rewards, _, _, info = env.step(np.array([step % len(ACTION_NAMES)]))
+        paid += rewards.item()
+    assert paid == LENGTH == len(ACTION_NAMES)  # each action for the first time, failures too
+    assert info["episode"]["r"].item() == 0
+    assert env.metrics()["goals/return_mean"] == paid
+
+
+@pytest.mark.parametrize("choice", [
+    {"suggester": "oracle"}, {"suggester": "novelty"}, {"single_task": "make wood pickaxe"},
+    {"single_task": "make wood pickaxe", "single_task_goals": "subgoals"},
+])  # fmt: skip
+def test_goals_go_on_where_they_were_saved(choice, encoder, tmp_path):
+    if "suggester" in choice:
+        choice = choice | {"goal_encoder": encoder}
+    config = settings(goal_conditioned="true", **choice)
+    generator = np.random.default_rng(0)
+    actions = generator.integers(4, size=(40, 3))
+    first = with_goals(described(3), config)
+    first.reset(seed=0)
+    for row in actions[:17]:
+        first.step(row)
+    torch.save(first.state_dict(), tmp_path / "state.pt")
+    second = with_goals(described(3, seed=9), config)
+    second.reset(seed=5)
+    assert second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for row in actions[17:]:
+        one, other = first.step(row), second.step(row)
+        assert one[0]["goal"] == other[0]["goal"]
+        assert (one[1] == other[1]).all()
+    assert first.metrics() == second.metrics()
+    torch.save(first.state_dict(), tmp_path / "one.pt")
+    assert repr(first.state_dict()) == repr(second.state_dict())
+
+
+def test_a_state_of_another_encoder_is_refused(encoder):
+    env = with_goals(described(1), settings(suggester="oracle", goal_encoder=encoder))
+    other = with_goals(described(1), settings(suggester="oracle", goal_encoder="same-text"))
+    env.reset()
+    other.reset()
+    with pytest.raises(ValueError, match="goal_encoder"):
+        other.load_state_dict(env.state_dict())
+
+
+def test_a_task_succeeds_if_it_was_completed_once_in_the_episode():
+    env = with_goals(described(2), settings(single_task="chop tree"))
+    assert env.has_success
+    env.reset(seed=3)
+    for _ in range(LENGTH):
+        _, _, _, truncated, info = env.step(np.array([1, 0]))
+    assert truncated.all()
+    assert info["episode"]["success"].tolist() == [True, False]
+    assert info["success"].tolist() == [True, False]
+    assert not with_goals(described(2), settings(single_task="survival")).has_success
+
+
+def test_subgoals_need_not_be_actions_themselves():
+    assert actions_of("plant row") == {"chop grass", "place plant"}
+    assert actions_of("survival") == set()
+    assert all(actions_of(task) <= set(TASKS) for task in TASKS)
+
+
+def test_a_place_beyond_the_subgoals_is_no_state_of_a_task():
+    with pytest.raises(ValueError, match="no subgoal 5"):
+        Task("eat plant", "subgoals").load_state_dict({"place": 5, "done": {}})
+
+
+def test_played_tasks_are_wanted_whole_where_they_can_be():
+    config = settings(suggester="oracle", goal_conditioned="true")
+    played = task_settings(config, "all")
+    assert set(played) == set(TASKS) - {"survival"}
+    assert all(each.suggester is None and each.goal_conditioned for each in played.values())
+    kinds = {name for name, each in played.items() if each.single_task_goals == "reward-last"}
+    assert kinds == {"work and sleep", "gardening", "wilderness survival"}
+    assert list(task_settings(config, "sleep,eat plant")) == ["sleep", "eat plant"]
+
+
+def test_what_is_given_for_playing_takes_the_place_of_the_runs_goals():
+    config = settings(suggester="oracle", goal_threshold=0.5, goal_conditioned="true")
+    assert as_played(config, {}) == config
+    task = as_played(dataclasses.replace(config, single_task="sleep"), {"single_task"})
+    assert (task.suggester, task.single_task, task.goal_threshold) == (None, "sleep", 0.99)
+    assert task.goal_conditioned
+    back = dataclasses.replace(task, suggester="novelty", single_task_goals="subgoals")
+    back = as_played(back, {"suggester"})
+    assert (back.suggester, back.single_task, back.single_task_goals) == ("novelty", None, "task")
+
+
+@pytest.mark.parametrize("name", SUGGESTERS)
+def test_every_suggester_has_what_the_protocol_asks_for(name):
+    suggester = suggester_class(name).configured(settings(suggester=name), ACTION_NAMES)
+    (goals,) = suggester.suggest([Situation("you see tree.", "", "", {})])
+    assert len(set(goals)) == len(goals) > 0
+    suggester.load_state_dict(suggester.state_dict())
+    assert all(type(value) is float for value in suggester.metrics().values())
+
+
+def test_what_one_suggester_reads_is_refused_beside_the_others(monkeypatch):
+    monkeypatch.setitem(SUGGESTERS, "shouting", Source("tests.described:Shouting"))
+    choices = ("oracle", "shouting")
+    metadata = {"choices": choices}
+    field = GoalSettings.__dataclass_fields__["suggester"]
+    monkeypatch.setattr(field, "metadata", dict(field.metadata) | metadata)
+    env = with_goals(described(1), settings(suggester="shouting", loudness=2))
+    _, info = env.reset()
+    assert info["suggestions"][0] == ("chop tree!chop tree!",)
+    for other, reason in (("oracle", "this is oracle"), ("null", "suggester is null")):
+        with pytest.raises(UserError, match=f"loudness is read by shouting, and {reason}"):
+            settings(suggester=other, loudness=2)
