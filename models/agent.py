@@ -126,6 +126,24 @@ class Sequences(NamedTuple):
     mask: Tensor
 
 
+class Moves(NamedTuple):
+    """B steps of any episodes, as a reward is told of them that is computed on what is learned from.
+
+    Attributes:
+        observations: M of them: all that was seen before or after one of the steps.
+        before: Which of them was seen before each step.  [B] int64
+        after: Which was seen after it, also where that ended the episode.  [B] int64
+        actions: What was done.  [B] int64
+        context: `Step.context` of each observation, where the reward asks for it.  [M, ...]
+    """
+
+    observations: ObservationBatch
+    before: Tensor
+    after: Tensor
+    actions: Tensor
+    context: Tensor | None = None
+
+
 class Evaluation(NamedTuple):
     """What the current networks say of a batch: all [B]."""
 
