@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.agent import Agent
 from models.images import Features
 from rewards.curiosity import (
     TEXT,
@@ -40,8 +41,8 @@ class AptSettings(IntrinsicSettings):
         default=12,
     )
     icm: str = setting(
-        "the networks APT learns its distances by: ellm, as in ELLM's code (actions are one number, "
-        "texts are read by the images' encoder), or paper, as in Pathak et al. 2017",
+        "networks that APT's distances are of: ellm, as in ELLM's code (an action is one number, "
+        "text is read by the images' encoder), or paper, as in Pathak et al. 2017",
         choices=("ellm", "paper"),
         default="ellm",
     )
@@ -147,6 +148,17 @@ class ActivePretraining(Curiosity):
             _check_alike(sight.shapes)
         return cls(config, networks, sight.features_of)
 
+    @staticmethod
+    def contradictions(config: Any, agent: type[Agent]) -> list[str]:
+        """Return one line for every pair of settings that cannot both hold with such an agent."""
+        problems = Curiosity.contradictions(config, agent)
+        if config.apt_group < config.apt_neighbours:
+            problems.append(
+                f"apt_group: among {config.apt_group} steps there are no {config.apt_neighbours} "
+                "neighbours. Choose a larger apt_group, or fewer apt_neighbours"
+            )
+        return problems
+
     @torch.no_grad()
     def raw_rewards(self, experience: Experience) -> Tensor:
         """Return the rewards of all steps.  [B]"""
@@ -184,7 +196,8 @@ class ActivePretraining(Curiosity):
         n_nearest = min(self.config.apt_neighbours, min(map(len, groups)))
         distances = codes.new_empty(len(codes), n_nearest)
         for steps in groups:
-            among = torch.cdist(codes[steps], codes[steps])
+            # Rounding would leave a little between a step and itself.
+            among = torch.cdist(codes[steps], codes[steps]).fill_diagonal_(0)
             distances[steps] = among.topk(n_nearest, largest=False).values
         self.statistics.update(distances.cpu(), correction=int(distances.numel() > 1))
         relative = distances / self.statistics.mean - self.config.apt_clip

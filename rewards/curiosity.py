@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from models.agent import Moves
+from models.agent import Agent, Moves
 from models.images import Features
 from models.sentence_encoder import SentenceSettings
 from settings import Part, setting
@@ -40,9 +40,11 @@ class IntrinsicSettings(SentenceSettings, CuriositySettings):
 
     title = "curiosity"
 
-    curiosity_weight: float = setting("weight of the intrinsic reward", low=0, high=1e6, default=1)
+    curiosity_weight: float = setting(
+        "weight of the intrinsic reward", low=0, high=1e6, default=0.01
+    )
     task_reward_weight: float = setting(
-        "weight of the task's reward beside the intrinsic one", low=0, high=1e6, default=1
+        "weight of the task's reward beside the intrinsic one", low=0, high=1e6, default=1.0
     )
     curiosity_features: str = setting(
         "what is novel: features of the agent's encoder, the observation itself, or the frozen "
@@ -161,6 +163,22 @@ class Curiosity(ABC):
     @abstractmethod
     def configured(cls, config: Any, sight: Sight) -> "Curiosity":
         """Return one with fresh networks for what there is to be seen."""
+
+    @staticmethod
+    def contradictions(config: Any, agent: type[Agent]) -> list[str]:
+        """Return one line for every pair of settings that cannot both hold with such an agent."""
+        problems = []
+        if config.curiosity_weight == config.task_reward_weight == 0:
+            problems.append(
+                "curiosity_weight: with task_reward_weight it is 0, so that nothing is rewarded. "
+                "Choose one above 0"
+            )
+        if config.curiosity_features == "memory" and not hasattr(agent, "language_class"):
+            problems.append(
+                f"curiosity_features: memory is the frozen one of HELM, HELMv2 and SHELM, and "
+                f"model is {config.model}. Choose curiosity_features=agent or observation"
+            )
+        return problems
 
     @abstractmethod
     def raw_rewards(self, experience: Experience) -> Tensor:

@@ -28,7 +28,7 @@ class NovelDSettings(RndSettings):
 class NovelD(RandomNetworkDistillation):
     """What a step leads to is more novel than where it began: the boundary of what is known.
 
-        n_kind = max(e(after) - alpha e(before), 0)
+    n_kind = max(e(after) - alpha e(before), 0)
     """
 
     reads = (NovelDSettings,)

@@ -24,10 +24,19 @@ from utils.errors import UserError
 from utils.user_modules import folder_of, is_named, named_modules, search
 
 # Read in every run.
-GENERAL = ("rewards.scaling:ScalingSettings", "trainers.run:RunSettings")
+GENERAL = (
+    "rewards.scaling:ScalingSettings",
+    "rewards.curiosity:CuriositySettings",
+    "trainers.run:RunSettings",
+)
 NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 # The setting that chooses a part, and the package with the table it is looked up in.
-CHOICES = {"algorithm": "trainers", "model": "models", "env": "envs"}
+CHOICES = {
+    "algorithm": "trainers",
+    "model": "models",
+    "env": "envs",
+    "curiosity": "rewards",
+}
 
 
 class Catalogue(Protocol):
@@ -65,10 +74,12 @@ class Reading(NamedTuple):
     def read_by(self, values: Mapping[str, Any]) -> set[str]:
         """Return the settings that are read where parts are chosen by these values.
 
-        A value that names no part may mean each of them.
+        A value that names no part may mean each of them; null chooses none.
         """
         found = set(self.everywhere)
         for key, parts in self.by_choice.items():
+            if key in values and values[key] is None:
+                continue
             chosen = _known_as(key, values.get(key))
             found |= set().union(*([parts[chosen]] if chosen in parts else parts.values()))
         return found
@@ -77,7 +88,8 @@ class Reading(NamedTuple):
         """Return one line that says who reads a setting that is not read here."""
         readers = self.readers(name)
         key = next(key for key, parts in self.by_choice.items() if readers[0] in parts)
-        return f"{name} is read by {_listed(readers)}, and this is {shortened(values[key])}"
+        this = f"{key} is null" if values[key] is None else f"this is {shortened(values[key])}"
+        return f"{name} is read by {_listed(readers)}, and {this}"
 
 
 def all_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Declaration]:
@@ -132,11 +144,17 @@ def settings_of_env(config: Config) -> set[str]:
 
 def contradictions(config: Config) -> list[str]:
     """Return one line for every pair of settings that cannot both hold in this run."""
-    trainers, models = (importlib.import_module(CHOICES[key]) for key in ("algorithm", "model"))
+    trainers, models, rewards = (
+        importlib.import_module(CHOICES[key]) for key in ("algorithm", "model", "curiosity")
+    )
     if not (trainers.known_as(config.algorithm) and models.known_as(config.model)):
         return []
     learner, agent = trainers.learner_class(config.algorithm), models.agent_class(config.model)
-    return [*models.contradictions(config), *learner.contradictions(config, agent)]
+    return [
+        *models.contradictions(config),
+        *learner.contradictions(config, agent),
+        *rewards.contradictions(config, agent),
+    ]
 
 
 def composed(values: Mapping[str, Any]) -> Config:

@@ -1,6 +1,5 @@
 """Intrinsic rewards: the numbers of ELLM's code, features given."""
 
-import math
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from rewards.noveld import NovelD, NovelDSettings
 from rewards.rnd import Distillation, RandomNetworkDistillation
 from settings.declaration import declared
 from tests import golden_data
-from utils.running_statistics import RunningMeanVariance
 
 KINDS = {"joint": "images", "image": "images", "text": "text"}
 WITHIN = {"atol": 1e-5, "rtol": 0}

@@ -58,7 +58,9 @@ class RunningMeanVariance:
         if batch.size == 0:
             return
         own = Moments(self.count, self.mean, self.count * self.variance)
-        new = Moments(batch.size, float(batch.mean()), batch.size * float(batch.var(ddof=correction)))
+        new = Moments(
+            batch.size, float(batch.mean()), batch.size * float(batch.var(ddof=correction))
+        )
         self.count, self.mean, squares = own.merged(new)
         self.variance = squares / self.count
 
