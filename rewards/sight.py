@@ -96,7 +96,7 @@ def _example(agent: Agent, with_context: bool = False) -> Moves:
     if reader.n_numbers:
         vectors = torch.zeros(1, reader.n_numbers, device=device)
     if reader.n_texts:
-        text = torch.tensor([reader.sentences.numbers([""] * reader.n_texts)], device=device)
+        text = torch.tensor([reader.sentences.numbers(["nothing"] * reader.n_texts)], device=device)
     observations = Observations(images, vectors, text)
     if with_context:
         seen: Any = agent  # of the HELM family, as was checked

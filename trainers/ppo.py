@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from models.agent import ActorCriticAgent, Agent, Batch, Memory, Step
 from models.observations import ObservationReader, Percept
 from settings import Part, setting
-from trainers.ends import check_ends
+from trainers.ends import Ends, check_ends
 from trainers.guards import NotFiniteError
 from trainers.learner import BatchReward, Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
@@ -155,8 +155,8 @@ class PPO:
         """Keep a step in the rollout."""
         if self.rollout is None:
             step, observations = transition.step, transition.percept.observations
-            n_steps, is_curious = self.config.n_rollout_steps, self.curiosity is not None
-            self.rollout = Rollout(n_steps, observations, step.context, self.past, is_curious)
+            n_steps, ends = self.config.n_rollout_steps, self._no_ends(transition.percept, step)
+            self.rollout = Rollout(n_steps, observations, step.context, self.past, ends)
         if self.curiosity is not None:
             paid = self.curiosity.weighted_task(transition.rewards)
             transition = transition._replace(rewards=paid)
@@ -286,7 +286,9 @@ class PPO:
         if own["rollout"] is not None:
             check_rollout(own["rollout"], self.config.n_rollout_steps, percept, step)
             if self.curiosity is not None:
-                check_ends(own["rollout"]["ends"], percept.observations, step.context)
+                context = step.context if self.curiosity.reads_memory else None
+                check_ends(own["rollout"]["ends"], percept.observations, context)
+                self.agent.reader.sentences.check(own["rollout"]["ends"]["observations"]["text"])
             self.agent.reader.sentences.check(own["rollout"]["observations"]["text"])
 
     def _values_at_time_limit(self, transition: Transition) -> Tensor:
@@ -294,13 +296,18 @@ class PPO:
         values = self.agent.peek_values(transition.following, transition.memory)
         return values * transition.truncated
 
-    def _context_after(self, transition: Transition) -> Tensor:
+    def _no_ends(self, percept: Percept, step: Step) -> Ends | None:
+        """Return where a rollout keeps what an intrinsic reward reads besides."""
+        if self.curiosity is None:
+            return None
+        return Ends(percept.observations, step.context if self.curiosity.reads_memory else None)
+
+    def _context_after(self, transition: Transition) -> Tensor | None:
         """Return the context after a step, where the intrinsic reward reads it.  [N, ...]"""
-        assert self.curiosity is not None, "asked for where there is one"
-        rollout, context = self.rollout, transition.step.context
-        assert rollout is not None, "a step is in it"
-        if not (self.curiosity.reads_memory and (rollout.is_full or transition.ended.any())):
-            return context
+        if self.curiosity is None or not self.curiosity.reads_memory:
+            return None
+        if not (self.ready or transition.ended.any()):
+            return None  # the next step has it
         return self.agent.peek_context(transition.following, transition.memory)
 
     def _add_curiosity(self, rollout: Rollout) -> dict[str, float]:

@@ -105,13 +105,12 @@ class Rollout:
         observations: An example of what is stored at each step.
         context: An example of `Step.context`.  [N, ...]
         past: What was before it, if that is needed again.
-        keeps_ends: Whether `moves` will be asked for.
+        ends: Where to keep what `moves` needs besides; None where that is never asked for.
 
     Attributes:
         observations: [T, N, ...] of each kind
         n_stored: Steps stored so far.
         bootstrap: The critic's value of what follows the last step, once it is there.  [N]
-        ends: What was seen where the next step does not show it; None where that is not kept.
     """
 
     def __init__(
@@ -120,10 +119,9 @@ class Rollout:
         observations: Observations,
         context: Tensor,
         past: Past | None = None,
-        keeps_ends: bool = False,
+        ends: Ends | None = None,
     ) -> None:
-        self.past = past
-        self.ends = Ends(observations, context) if keeps_ends else None
+        self.past, self.ends = past, ends
         n_envs, device = len(context), context.device
         self.n_steps, self.n_envs, self.n_stored = n_steps, n_envs, 0
         self.observations = observations.map(lambda kind: kind.new_empty((n_steps, *kind.shape)))
@@ -195,19 +193,20 @@ class Rollout:
         self.continues[t] = ~transition.ended
         self.n_stored = t + 1
 
-    def note_ends(self, ended: Tensor, last: Observations, context: Tensor) -> None:
+    def note_ends(self, ended: Tensor, last: Observations, context: Tensor | None) -> None:
         """Keep what was seen after the step just stored where no later step shows it.
 
         Args:
             ended: Where an episode ended.  [N] bool
             last: What would be seen next if none had begun.  [N, ...] of each kind
-            context: What `Step.context` would be there.  [N, ...]
+            context: What `Step.context` would be there, where that is kept.  [N, ...]
         """
         assert self.ends is not None, "this rollout keeps them"
         envs = (ended | self.is_full).nonzero().squeeze(-1)
         if len(envs):
             rows = (self.n_stored - 1) * self.n_envs + envs
-            self.ends.add(rows, last.map(lambda kind: kind[envs]), context[envs])
+            there = None if context is None else context[envs]
+            self.ends.add(rows, last.map(lambda kind: kind[envs]), there)
 
     def moves(self) -> Moves:
         """Return all T*N steps, by step and then environment."""
@@ -217,11 +216,11 @@ class Rollout:
         after = before + self.n_envs
         n_ends = len(self.ends.rows)
         after[self.ends.rows] = n_before + n_samples + torch.arange(n_ends, device=device)
-        contexts = [self.context.flatten(0, 1), self.ends.context]
-        if self.past is not None:
-            contexts.insert(0, self.past.context.flatten(0, 1))
-        actions = self.actions.flatten()
-        return Moves(self._batch_of_all, before, after, actions, torch.cat(contexts))
+        context = self.ends.context
+        if context is not None:
+            assert self.past is None, "a frozen memory needs no past"
+            context = torch.cat((self.context.flatten(0, 1), context))
+        return Moves(self._batch_of_all, before, after, self.actions.flatten(), context)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the steps stored so far."""

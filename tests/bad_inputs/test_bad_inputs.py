@@ -84,6 +84,7 @@ GROUPS = {
     "environments": ("main", tables.environment_cases),
     "memory tasks": ("main", tables.memory_task_cases),
     "text": ("main", tables.text_cases),
+    "curiosity": ("main", tables.curiosity_cases),
     "eval": ("eval", lambda: tables.eval_cases(below("checkpoints"))),
     "prepare": ("prepare", lambda: tables.prepare_cases(vocabulary_names())),
     "plot": ("plot", lambda: tables.plot_cases(below("runs", "good"))),
