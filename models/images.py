@@ -38,7 +38,10 @@ class Features(NamedTuple):
 
     def each(self) -> Tensor:
         """Return the features of every observation.  [B, F]"""
-        return self.distinct if self.row_of is None else F.embedding(self.row_of, self.distinct)
+        if self.row_of is None:
+            return self.distinct
+        rows = F.embedding(self.row_of, self.distinct.flatten(1))
+        return rows.unflatten(1, self.distinct.shape[1:])
 
     def counts(self) -> Tensor:
         """Return how many of the observations each row stands for.  [U] float32"""

@@ -8,7 +8,7 @@ to tell what was done from what is seen before and after it, and what comes of i
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -182,14 +182,17 @@ class ActivePretraining(Curiosity):
     def errors(self, experience: Experience) -> tuple[list[Tensor], list[Tensor]]:
         """Return the forward errors of all kinds, and the inverse ones.  [B] each"""
         seen, following, actions = experience
-        both = [self.networks[kind].errors(seen[kind], following[kind], actions) for kind in seen]
+        both = [
+            cast(Dynamics, self.networks[kind]).errors(seen[kind], following[kind], actions)
+            for kind in seen
+        ]
         return [each[0] for each in both], [each[1] for each in both]
 
     def _encoder(self, kind: str) -> nn.Module:
         """Return what reads a kind: with ELLM text is read as what is first of the others is."""
         if kind == TEXT and self.config.icm == "ellm":
             kind = next(iter(self.networks))
-        return self.networks[kind].encoder
+        return cast(Dynamics, self.networks[kind]).encoder
 
     def _of_codes(self, codes: Tensor, groups: Sequence[Tensor]) -> Tensor:
         """Return the rewards of steps with codes [B, D], neighbours being those of a group.  [B]"""

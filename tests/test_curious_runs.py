@@ -212,12 +212,9 @@ def test_a_damaged_state_of_the_intrinsic_networks_is_refused(in_empty_folder, c
         learner.load_state_dict(state, None, None)
 
 
-MAZE = {"env": "RandomMaze-v0", "n_envs": 4, "n_rollout_steps": 20, "n_batches": 2}
-
-
-def rewarded(images, curiosity, ranks):
+def rewarded(images, changes, ranks):
     """Return the rewards of a rank's part of the steps, and what all networks became."""
-    _, _, reward = curious_agent(curiosity=curiosity)
+    _, _, reward = curious_agent(**changes)
     if not ranks.first:
         for tensor in reward.networks.state_dict().values():
             tensor.zero_()  # the first one's are given to all
@@ -229,18 +226,19 @@ def rewarded(images, curiosity, ranks):
     return {"rewards": rewards, "logged": logged, "networks": dict(reward.networks.state_dict())}
 
 
-@pytest.mark.parametrize("curiosity", ["RND", "APT"])
-def test_ranks_compute_and_learn_what_one_process_would_of_all_their_steps(curiosity, tmp_path):
+@pytest.mark.parametrize(("curiosity", "features"), [("RND", "observation"), ("APT", "agent")])
+def test_ranks_compute_what_one_process_would_of_all_their_steps(curiosity, features, tmp_path):
+    changes = {"curiosity": curiosity, "curiosity_features": features}
     torch.manual_seed(3)
     half = torch.randint(0, 256, (9, 3, 9, 9), dtype=torch.uint8)
     images = torch.cat((half, half.flip(0)))
 
     def on_rank(rank):
         with joined_ranks() as ranks:
-            return rewarded(images, curiosity, ranks)
+            return rewarded(images, changes, ranks)
 
     first, second = on_ranks(2, on_rank, tmp_path)
-    _, _, reward = curious_agent(curiosity=curiosity)
+    _, _, reward = curious_agent(**changes)
     steps = torch.cat((torch.arange(8), 9 + torch.arange(8)))
     actions = torch.arange(8).repeat(2) % 4
     rewards, logged = reward(Moves(shown(0, images), steps, steps + 1, actions), 1)
