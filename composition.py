@@ -19,8 +19,10 @@ from envs import (
 from models import agent_class, build_agent, resolve_device
 from models.agent import Agent
 from report.while_training import configured_showcase
+from rewards import curiosity_class
 from rewards.goals import with_goals
 from rewards.scaling import ScalingSettings, configured_scaling
+from rewards.sight import configured_curiosity
 from runs.folder import begun_with, check_run_id, create_run_folder, locked, resumed_config
 from runs.loggers import check_loggers
 from settings import Config
@@ -75,6 +77,7 @@ def check(config: RunSettings, new: NewRun) -> None:
         lambda: check_env_name(config.env) if new.env is None else None,
         lambda: learner_class(config.algorithm),
         lambda: agent_class(config.model).check(config),
+        lambda: None if config.curiosity is None else curiosity_class(config.curiosity),
         lambda: check_run_id(config, new.run_id),
     )
 
@@ -119,7 +122,10 @@ def configured_run(
             config.part(ScalingSettings), env.num_envs, scales_rewards(config.env)
         )
         ranks.synchronize(agent, config)
-        learner = learner_of(config, agent, ranks)
+        curiosity = configured_curiosity(config, agent, int(env.single_action_space.n))
+        if curiosity is not None:
+            curiosity.share(ranks)
+        learner = learner_of(config, agent, ranks, curiosity)
         collector = Collector(env, learner, scaling, ranks)
         with evaluation_of(config, given) as evaluation:
             showcase = configured_showcase(config, agent)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from models.images import Features
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
 from settings import Part
 
@@ -126,6 +127,24 @@ class Sequences(NamedTuple):
     mask: Tensor
 
 
+class Moves(NamedTuple):
+    """B steps of any episodes, for a reward that is computed on what is learned from.
+
+    Attributes:
+        observations: M of them: all that was seen before or after one of the steps.
+        before: Which of them was seen before each step.  [B] int64
+        after: Which was seen after it, also where that ended the episode.  [B] int64
+        actions: What was done.  [B] int64
+        context: `Step.context` of each observation, where the reward asks for it.  [M, ...]
+    """
+
+    observations: ObservationBatch
+    before: Tensor
+    after: Tensor
+    actions: Tensor
+    context: Tensor | None = None
+
+
 class Evaluation(NamedTuple):
     """What the current networks say of a batch: all [B]."""
 
@@ -178,6 +197,13 @@ class Agent(nn.Module, ABC):
         """
         return {}
 
+    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Features] | None:
+        """Return what an intrinsic reward sees of B observations, by kind, before any memory.
+
+        None stands for the observations themselves.
+        """
+        return None
+
     def metrics(self) -> dict[str, float]:
         """Return what the agent has to log of itself, always under the same names."""
         return {}
@@ -209,6 +235,13 @@ class ActorCriticAgent(Agent):
     @abstractmethod
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return log-probabilities, values and entropy of a batch, with gradients."""
+
+    def peek_context(self, percept: Percept, memory: Memory) -> Tensor:
+        """Return the context that `act` would give, without advancing the memory; if it is frozen.
+
+        [N, ...]
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no frozen memory")
 
     def refresh(self, past: Observations, starts: Tensor, context: Tensor, memory: Memory) -> None:
         """Renew in place what a memory keeps of past steps, after the weights have changed.

@@ -21,7 +21,7 @@ from models.memories import (
     TrainedMemory,
     build_memory,
 )
-from models.observations import ObservationReader, Observations, Percept
+from models.observations import ObservationBatch, ObservationReader, Observations, Percept
 
 SMALL = (16, 32)  # channels of the encoder before a memory
 ALONE, ALONE_WITHOUT_IMAGES = 1024, 128  # features where nothing is remembered
@@ -59,6 +59,10 @@ class TrainedMemoryAgent(ActorCriticAgent):
         context = self.memory.context(memory, percept.starts)
         remembered = self.memory.step(self.encoder(percept.observations), memory, percept.starts)
         return self.heads.step(remembered, context, deterministic)
+
+    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Features] | None:
+        """Return what the encoder makes of observations."""
+        return self.encoder.by_kind(observations)
 
     @torch.no_grad()
     def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:

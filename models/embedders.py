@@ -116,6 +116,19 @@ class InputEmbedder(nn.Module):
         firsts, row_of = first_rows(inputs)
         return Features(self._embedded(observations.select(firsts), last_actions[firsts]), row_of)
 
+    def by_kind(self, observations: ObservationBatch) -> dict[str, Features]:
+        """Return the embeddings of B observations, each kind's on its own."""
+        kinds = {}
+        if self.images is not None:
+            assert observations.images is not None, "the embedder was chosen for images"
+            kinds["images"] = observations.images.each(self.images.of_distinct)
+        if self.vectors is not None:
+            kinds["vectors"] = Features(F.relu(self.vectors(observations.vectors)))
+        if self.text is not None and self._frozen is not None:
+            sentences = self._frozen(cast(Tensor, observations.text)).flatten(1)
+            kinds["text"] = Features(F.relu(self.text(sentences)))
+        return kinds
+
     def _embedded(self, observations: ObservationBatch, last_actions: Tensor) -> Tensor:
         images = None
         if self.images is not None:

@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -49,9 +49,11 @@ class Encoder(nn.Module, ABC):
     """Observations to features.
 
     Attributes:
+        kind: What of an observation is encoded, one kind of `Observations`.
         n_features: F.
     """
 
+    kind: ClassVar[str]
     n_features: int
 
     @abstractmethod
@@ -61,6 +63,10 @@ class Encoder(nn.Module, ABC):
     @abstractmethod
     def learn(self, observations: ObservationBatch) -> Features:
         """Return the features of a batch, with gradients; the weights are about to change."""
+
+    def by_kind(self, observations: ObservationBatch) -> dict[str, Features]:
+        """Return the features of a batch, each kind's on its own."""
+        return {self.kind: self.learn(observations)}
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of every pretrained part, by the setting that names it."""
@@ -116,6 +122,8 @@ class SmallImpalaCNN(Encoder):
     Raises:
         UserError: the images are too small.
     """
+
+    kind = "images"
 
     def __init__(
         self,
@@ -198,6 +206,8 @@ class VectorEncoder(Encoder):
         n_features: Width of both layers.
     """
 
+    kind = "vectors"
+
     def __init__(self, n_numbers: int, n_features: int) -> None:
         super().__init__()
         self.n_features = n_features
@@ -221,6 +231,8 @@ class TextEncoder(Encoder):
         n_texts: K.
         n_features: Width of both layers.
     """
+
+    kind = "text"
 
     def __init__(self, frozen: SentenceFeatures, n_texts: int, n_features: int) -> None:
         super().__init__()
@@ -254,6 +266,10 @@ class NoEncoder(Encoder):
     """Where there is nothing to encode: a memory reads all that is shown."""
 
     n_features = 0
+
+    def by_kind(self, observations: ObservationBatch) -> dict[str, Features]:
+        """Return nothing: nothing is encoded."""
+        return {}
 
     def forward(self, observations: Observations) -> Tensor:
         """Return no feature of N environments.  [N, 0]"""
@@ -299,6 +315,11 @@ class JointEncoder(Encoder):
             observations = observations.select(firsts)
         parts = [encoder.learn(observations).each() for encoder in self._encoders]
         return Features(self._joined(parts), row_of)
+
+    def by_kind(self, observations: ObservationBatch) -> dict[str, Features]:
+        """Return the features of a batch as they are before they are joined."""
+        parts = (encoder.by_kind(observations) for encoder in self._encoders)
+        return {kind: features for part in parts for kind, features in part.items()}
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of every pretrained part."""

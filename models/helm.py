@@ -25,6 +25,7 @@ from models.encoders import EncoderSettings, build_encoder
 from models.frozen_hopfield import FrozenHopfield, VectorHopfield, random_projection
 from models.heads import ActorCritic
 from models.image_to_language import ImageToLanguage, NothingToLanguage
+from models.images import Features
 from models.language import (
     LanguageModel,
     LanguageModelSettings,
@@ -32,7 +33,7 @@ from models.language import (
     describe_language_model,
 )
 from models.language_memory import LanguageMemory, TextSettings, configured_text, told_beside
-from models.observations import ObservationReader, Percept
+from models.observations import ObservationBatch, ObservationReader, Percept
 from settings import setting
 from utils.errors import UserError
 
@@ -102,6 +103,15 @@ class LanguageMemoryAgent(ActorCriticAgent):
         """Run encoder and heads on a batch; the stored hidden states stand for the memory."""
         queries = self.query_encoder.learn(batch.observations)
         return self.heads.evaluate_beside(batch.context, queries, batch.actions)
+
+    @torch.no_grad()
+    def peek_context(self, percept: Percept, memory: Memory) -> Tensor:
+        """Return the hidden state that `act` would give as context, the memory staying.  [N, D]"""
+        return self.language.peek(percept, memory)
+
+    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Features] | None:
+        """Return what the encoder beside the language model makes of observations."""
+        return self.query_encoder.by_kind(observations)
 
     def explain(self, percept: Percept) -> dict[str, np.ndarray]:
         """Return what the memory has to say of what is seen."""

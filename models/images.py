@@ -38,7 +38,23 @@ class Features(NamedTuple):
 
     def each(self) -> Tensor:
         """Return the features of every observation.  [B, F]"""
-        return self.distinct if self.row_of is None else F.embedding(self.row_of, self.distinct)
+        if self.row_of is None:
+            return self.distinct
+        rows = F.embedding(self.row_of, self.distinct.flatten(1))
+        return rows.unflatten(1, self.distinct.shape[1:])
+
+    def counts(self) -> Tensor:
+        """Return how many of the observations each row stands for.  [U] float32"""
+        if self.row_of is None:
+            return self.distinct.new_ones(len(self.distinct))
+        return torch.bincount(self.row_of, minlength=len(self.distinct)).to(self.distinct.dtype)
+
+    def select(self, observations: Tensor) -> "Features":
+        """Return the features of some observations, given their numbers.  [B'] int64"""
+        if self.row_of is None:
+            return Features(self.distinct[observations])
+        shown, row_of = self.row_of[observations].unique(return_inverse=True)
+        return Features(self.distinct[shown], row_of)
 
 
 class ImageBatch:

@@ -21,7 +21,7 @@ from models.image_hash import first_equal_rows, first_rows
 from models.images import Features
 from models.language_memory import LanguageMemory
 from models.memories import TrainedMemory
-from models.observations import ObservationReader, Observations, Percept
+from models.observations import ObservationBatch, ObservationReader, Observations, Percept
 from models.off_policy_agent import (
     Body,
     OffPolicyAgent,
@@ -73,6 +73,10 @@ class TrainedBody(Body):
         embedded = self.embedder(sequences.observations, _inputs(sequences, self.embedder))
         return self.memory.unroll_from_nothing(embedded, sequences.starts.shape)
 
+    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Features] | None:
+        """Return the embeddings of observations."""
+        return self.embedder.by_kind(observations)
+
     @torch.no_grad()
     def refresh(self, past: Observations, running: Running, memory: Memory) -> None:
         """Let the memory read the last steps of running episodes again."""
@@ -123,6 +127,10 @@ class FrozenBody(Body):
         firsts, row_of = first_rows(kept * len(embedded.distinct) + inputs)
         present = F.embedding(inputs[firsts], embedded.distinct)
         return Features(torch.cat((context[firsts], present), dim=-1), row_of)
+
+    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Features] | None:
+        """Return the embeddings of observations."""
+        return self.embedder.by_kind(observations)
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of the language model, of what leads to it and reads sentences."""
@@ -188,6 +196,10 @@ class NetworkAgent(OffPolicyAgent):
         """Let a trained memory read the last steps again; a frozen one is never stale."""
         if isinstance(self.body, TrainedBody):
             self.body.refresh(past, running, memory)
+
+    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Features] | None:
+        """Return what the body has to say of observations."""
+        return self.body.curiosity_features(observations)
 
     def explain(self, percept: Percept) -> dict[str, np.ndarray]:
         """Return what a frozen memory has to say of what is seen."""

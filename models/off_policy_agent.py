@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from models.agent import Agent, Memory, Sequences
 from models.images import Features
-from models.observations import Observations, Percept
+from models.observations import ObservationBatch, Observations, Percept
 from settings import Part, setting
 
 LEAST_PROBABILITY = 1e-8
@@ -71,6 +71,10 @@ class Body(nn.Module, ABC):
     @abstractmethod
     def unroll(self, sequences: Sequences) -> Features:
         """Read sequences from replay, with gradients; the features of (T+1)*B steps."""
+
+    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Features] | None:
+        """Return what `Agent.curiosity_features` says of this body."""
+        return None
 
     def memory_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of what reads the sequence."""

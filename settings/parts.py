@@ -27,6 +27,7 @@ from utils.user_modules import folder_of, is_named, named_modules, search
 GENERAL = (
     "rewards.scaling:ScalingSettings",
     "rewards.goal_settings:GoalSettings",
+    "rewards.curiosity:CuriositySettings",
     "trainers.run:RunSettings",
 )
 NOTHING: Mapping[str, Any] = types.MappingProxyType({})
@@ -36,6 +37,7 @@ CHOICES = {
     "model": "models",
     "env": "envs",
     "suggester": "rewards.suggestions",
+    "curiosity": "rewards",
 }
 
 
@@ -145,11 +147,18 @@ def settings_of_env(config: Config) -> set[str]:
 def contradictions(config: Config) -> list[str]:
     """Return one line for every pair of settings that cannot both hold in this run."""
     goals = importlib.import_module("rewards.goal_settings").contradictions(config)
-    trainers, models = (importlib.import_module(CHOICES[key]) for key in ("algorithm", "model"))
+    trainers, models, rewards = (
+        importlib.import_module(CHOICES[key]) for key in ("algorithm", "model", "curiosity")
+    )
     if not (trainers.known_as(config.algorithm) and models.known_as(config.model)):
         return goals
     learner, agent = trainers.learner_class(config.algorithm), models.agent_class(config.model)
-    return [*goals, *models.contradictions(config), *learner.contradictions(config, agent)]
+    return [
+        *goals,
+        *models.contradictions(config),
+        *learner.contradictions(config, agent),
+        *rewards.contradictions(config, agent),
+    ]
 
 
 def composed(values: Mapping[str, Any]) -> Config:

@@ -21,6 +21,7 @@ with (GOLDEN / "memory_rl" / "published_budgets.csv").open() as file:
     BUDGETS = list(csv.DictReader(file))
 NAMES = [str(path.relative_to(CONFIGS.parent)) for path in published_configs()]
 MEMORY_TASKS = [name for name in NAMES if "/MemoryRL/" in name]
+CURIOUS = [name for name in NAMES if "/KeyCorridorS3R3/" in name]
 POPGYM = [name for name in NAMES if "/POPGym/" in name]
 HOUSEHOLDS = [name for name in NAMES if "/Housekeep/" in name]
 # What an agent of Ni et al. 2023 has beside its budget: T-Mazes, then tasks of images.
@@ -86,7 +87,8 @@ def test_the_settings_are_those_published(name):
 
 
 def test_the_mazes_and_the_procgen_games_stand_beside_them():
-    others = sorted({*NAMES} - {*PUBLISHED, *MEMORY_TASKS, *POPGYM, *HOUSEHOLDS})
+    ours = {*MEMORY_TASKS, *POPGYM, *HOUSEHOLDS, *CURIOUS}
+    others = sorted({*NAMES} - {*PUBLISHED} - ours)
     assert len(others) == 3 * 7
     steps = {load_config(CONFIGS.parent / name).n_steps for name in others}
     assert steps == {2_000_000, 25_000_000}
@@ -102,6 +104,16 @@ def test_an_lstm_learns_from_sixteen_sequences_at_a_time_unless_its_file_says_ot
     assert len(sizes) == 15 + 7
     assert all(size == int(text) for size, text in sizes)
     assert load_config().sequences_per_batch == 16
+
+
+def test_curious_experiments_differ_in_nothing_but_their_curiosity():
+    default = json.loads(DEFAULT_FILE.read_text())
+    given = [json.loads((CONFIGS.parent / name).read_text()) for name in CURIOUS]
+    plain, *others = [default | values for values in given]
+    assert plain["curiosity"] is None
+    assert {each["curiosity"] for each in others} == {"RND", "NovelD"}
+    for each in others:
+        assert {k for k in each if each[k] != plain[k]} == {"curiosity", "curiosity_features"}
 
 
 def test_popgym_has_a_memoryless_twin_beside_every_memory_and_all_learn_alike():

@@ -14,7 +14,7 @@ LEARNERS = {
 
 
 def learner_class(name: str) -> Any:
-    """Return the class of a `Learner`, to be built from (config, agent, ranks).
+    """Return the class of a `Learner`, to be built from (config, agent, ranks, curiosity).
 
     Raises:
         UserError: there is none of this name.

@@ -14,6 +14,7 @@ from torch import Tensor
 from models.agent import Sequences, Step
 from models.off_policy_agent import ValueAgent
 from settings import Part, setting
+from trainers.learner import BatchReward
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
 from trainers.ranks import Ranks
 from trainers.saved_state import check_like, check_optimizer
@@ -52,8 +53,14 @@ class DQN(OffPolicyLearner):
     config: DqnSettings
     agent: ValueAgent
 
-    def __init__(self, config: DqnSettings, agent: ValueAgent, ranks: Ranks | None = None) -> None:
-        super().__init__(config, agent, ranks)
+    def __init__(
+        self,
+        config: DqnSettings,
+        agent: ValueAgent,
+        ranks: Ranks | None = None,
+        curiosity: BatchReward | None = None,
+    ) -> None:
+        super().__init__(config, agent, ranks, curiosity)
         self.target = copy.deepcopy(self.agent).requires_grad_(False)
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, fused=True)

@@ -14,12 +14,12 @@ import torch
 from gymnasium.spaces import Space
 from torch import Tensor
 
-from models.agent import Agent, Memory, Sequences, Step
+from models.agent import Agent, Memory, Moves, Sequences, Step
 from models.observations import ObservationBatch, Percept
 from models.off_policy_agent import OffPolicyAgent, OffPolicyNetworkSettings
 from settings import Part, setting
 from trainers.guards import NotFiniteError
-from trainers.learner import Transition
+from trainers.learner import BatchReward, Transition
 from trainers.ranks import Ranks
 from trainers.replay import (
     EpisodeSteps,
@@ -30,7 +30,7 @@ from trainers.replay import (
     n_rows_wanted,
 )
 from trainers.running_episodes import RunningEpisodes, SeenStep
-from trainers.saved_state import check_like
+from trainers.saved_state import check_batch_reward, check_like
 from trainers.trial import fill_with_noise, left_alone, seconds_of
 from utils.errors import UserError
 
@@ -71,6 +71,7 @@ class OffPolicyLearner(ABC):
         config: The settings of the run.
         agent: What is trained.
         ranks: The processes that train together: this one alone.
+        curiosity: An intrinsic reward beside the task's, if there is one.
 
     Attributes:
         logged: What a gradient step has to log.
@@ -88,11 +89,15 @@ class OffPolicyLearner(ABC):
     logged: ClassVar[tuple[str, ...]]
 
     def __init__(
-        self, config: OffPolicySettings, agent: OffPolicyAgent, ranks: Ranks | None = None
+        self,
+        config: OffPolicySettings,
+        agent: OffPolicyAgent,
+        ranks: Ranks | None = None,
+        curiosity: BatchReward | None = None,
     ) -> None:
         if ranks is not None:
             ranks.run_on_first(lambda: _check_alone(config.algorithm, ranks.size))
-        self.config, self.agent = config, agent
+        self.config, self.agent, self.curiosity = config, agent, curiosity
         self.replay: Replay | None = None
         self.n_explored = self.n_updates = self.n_owed = 0
         self.n_warmup_steps = self.longest = self._n_episodes = 0
@@ -193,7 +198,8 @@ class OffPolicyLearner(ABC):
         logged = []
         for _ in range(n_steps):
             assert self.replay is not None, "gradient steps are owed for what replay holds"
-            logged.append(self.learn(self.replay.sample(self.config.batch_size)))
+            sequences, curious = self._with_curiosity(self.replay.sample(self.config.batch_size))
+            logged.append(self.learn(sequences) | curious)
             self.n_updates += 1
         self.n_owed -= n_steps
         self._sum_up(logged)
@@ -207,7 +213,8 @@ class OffPolicyLearner(ABC):
 
     def nothing_learned(self) -> dict[str, float]:
         """Return what to log where there was no gradient step: NaN under every name."""
-        return {f"train/{name}": math.nan for name in self.logged}
+        curious = () if self.curiosity is None else self.curiosity.names
+        return dict.fromkeys((*(f"train/{name}" for name in self.logged), *curious), math.nan)
 
     def keep_in(self, folder: Path) -> None:
         """Say where the replay is kept for checkpoints."""
@@ -250,7 +257,8 @@ class OffPolicyLearner(ABC):
 
         Running episodes are left out unless they go on.
         """
-        return {
+        curious = {} if self.curiosity is None else {"curiosity": self.curiosity.state_dict()}
+        return curious | {
             "networks": self.networks_state(),
             "counts": self._counts(pending),
             "sums": dict(self._sums),
@@ -263,6 +271,9 @@ class OffPolicyLearner(ABC):
     ) -> None:
         """Go on from what `state_dict` returned; trainers/learner.py says how."""
         self.load_networks_state(state["networks"])
+        check_batch_reward(state.get("curiosity"), self.curiosity)
+        if self.curiosity is not None:
+            self.curiosity.load_state_dict(state["curiosity"])
         check_like(state["counts"], {name: getattr(self, name) for name in COUNTS}, "counts")
         for name in COUNTS:
             setattr(self, name, state["counts"][name])
@@ -277,6 +288,16 @@ class OffPolicyLearner(ABC):
             self.running.load_state_dict(state["own"]["running"], percept, context)
             steps = state["own"]["running"]["steps"]
             self.agent.reader.sentences.check(steps.get("seen_text"))
+
+    def _with_curiosity(self, sequences: Sequences) -> tuple[Sequences, dict[str, Tensor]]:
+        """Return sequences whose rewards have the intrinsic one added, and what to log of it."""
+        if self.curiosity is None:
+            return sequences, {}
+        counted = sequences.mask.flatten().nonzero().squeeze(-1)
+        rewards, logged = self.curiosity(_moves(sequences, counted))
+        paid = self.curiosity.weighted_task(sequences.rewards).flatten()
+        paid[counted] += rewards
+        return sequences._replace(rewards=paid.view_as(sequences.rewards)), logged
 
     def _counts(self, pending: bool) -> dict[str, Any]:
         """Return all counts; without what is pending, those steps are to be taken anew."""
@@ -367,6 +388,14 @@ class OffPolicyLearner(ABC):
         if "text" in replay.rows:
             self.agent.reader.sentences.check(replay.rows["text"][: len(replay)])
         self.replay = replay
+
+
+def _moves(sequences: Sequences, counted: Tensor) -> Moves:
+    """Return the steps of sequences that count, by their numbers among T*B.  [b] int64"""
+    after = counted + sequences.mask.shape[1]
+    actions = sequences.actions.flatten()[counted]
+    context = sequences.context.flatten(0, 1)
+    return Moves(sequences.observations, counted, after, actions, context)
 
 
 def _check_alone(algorithm: str, n_ranks: int) -> None:

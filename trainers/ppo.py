@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from models.agent import ActorCriticAgent, Agent, Batch, Memory, Step
 from models.observations import ObservationReader, Percept
 from settings import Part, setting
+from trainers.ends import Ends, check_ends
 from trainers.guards import NotFiniteError
-from trainers.learner import Transition
+from trainers.learner import BatchReward, Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.ranks import Ranks
 from trainers.rollout import Past, Rollout, check_rollout, check_rollout_fits
-from trainers.saved_state import check_like, check_optimizer
+from trainers.saved_state import check_batch_reward, check_like, check_optimizer
 from trainers.schedules import (
     Coefficients,
     ScheduleSettings,
@@ -71,6 +72,7 @@ class PPO:
         config: The settings of the run.
         agent: What is trained, known by the interface in models/agent.py alone.
         ranks: The processes that train together; None for this one alone.
+        curiosity: An intrinsic reward beside the task's, if there is one.
 
     Attributes:
         rollout: What has been collected since the last update; None before the first step of it.
@@ -79,9 +81,14 @@ class PPO:
     reads: ClassVar[tuple[type[Part], ...]] = (PpoSettings,)
 
     def __init__(
-        self, config: PpoSettings, agent: ActorCriticAgent, ranks: Ranks | None = None
+        self,
+        config: PpoSettings,
+        agent: ActorCriticAgent,
+        ranks: Ranks | None = None,
+        curiosity: BatchReward | None = None,
     ) -> None:
         self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
+        self.curiosity = curiosity
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=config.learning_rate, eps=1e-8, weight_decay=0.01, fused=True
@@ -148,13 +155,19 @@ class PPO:
         """Keep a step in the rollout."""
         if self.rollout is None:
             step, observations = transition.step, transition.percept.observations
-            n_steps = self.config.n_rollout_steps
-            self.rollout = Rollout(n_steps, observations, step.context, self.past)
+            n_steps, ends = self.config.n_rollout_steps, self._no_ends(transition.percept, step)
+            self.rollout = Rollout(n_steps, observations, step.context, self.past, ends)
+        if self.curiosity is not None:
+            paid = self.curiosity.weighted_task(transition.rewards)
+            transition = transition._replace(rewards=paid)
         if self.config.bootstrap_truncated and transition.truncated.any():
             # Stands for what the episode would still have brought.
             beyond = self.config.gamma * self._values_at_time_limit(transition)
             transition = transition._replace(rewards=transition.rewards.float() + beyond)
         self.rollout.store(transition)
+        if self.curiosity is not None:
+            last = transition.following.observations
+            self.rollout.note_ends(transition.ended, last, self._context_after(transition))
         if self.rollout.is_full:
             values = self.agent.peek_values(transition.after, transition.memory)
             self.rollout.bootstrap = values
@@ -171,6 +184,7 @@ class PPO:
         """
         rollout, config = self.rollout, self.config
         assert rollout is not None, "an update needs a full rollout"
+        curious = self._add_curiosity(rollout)
         rollout.estimate(config.gamma, config.gae_lambda)
         now = self.coefficients(progress)
         for group in self.optimizer.param_groups:
@@ -198,7 +212,7 @@ class PPO:
             self.past, self._memory_is_stale = rollout.past_of_next(self.agent.n_context), True
         self.rollout = None
         metrics |= {name: logged[-1][name].item() for name in ("train/adv_mean", "train/adv_std")}
-        metrics |= {f"train/{name}": value for name, value in now._asdict().items()}
+        metrics |= {f"train/{name}": value for name, value in now._asdict().items()} | curious
         metrics["train/n_updates"] = self.n_epochs_done
         if config.clip_range_vf is not None:
             metrics["train/clip_range_vf"] = config.clip_range_vf
@@ -226,12 +240,15 @@ class PPO:
                 "past": None if self.past is None else self.past.state_dict(),
                 "memory_is_stale": self._memory_is_stale,
             }
-        return {
+        state = {
             "optimizer": self.optimizer.state_dict(),
             "advantages": self.advantage_statistics.state_dict(),
             "n_epochs_done": self.n_epochs_done,
             "own": own,
         }
+        return (
+            state if self.curiosity is None else state | {"curiosity": self.curiosity.state_dict()}
+        )
 
     def load_state_dict(
         self, state: dict[str, Any], percept: Percept, memory: Memory | None
@@ -243,6 +260,9 @@ class PPO:
         self.optimizer.load_state_dict(state["optimizer"])
         self.advantage_statistics.load_state_dict(state["advantages"])
         self.n_epochs_done = state["n_epochs_done"]
+        check_batch_reward(state.get("curiosity"), self.curiosity)
+        if self.curiosity is not None:
+            self.curiosity.load_state_dict(state["curiosity"])
         own, device = state["own"], self.agent.device
         if memory is None or not own:
             return
@@ -265,12 +285,38 @@ class PPO:
                 self.agent.reader.sentences.check(past["observations"]["text"])
         if own["rollout"] is not None:
             check_rollout(own["rollout"], self.config.n_rollout_steps, percept, step)
+            if self.curiosity is not None:
+                context = step.context if self.curiosity.reads_memory else None
+                check_ends(own["rollout"]["ends"], percept.observations, context)
+                self.agent.reader.sentences.check(own["rollout"]["ends"]["observations"]["text"])
             self.agent.reader.sentences.check(own["rollout"]["observations"]["text"])
 
     def _values_at_time_limit(self, transition: Transition) -> Tensor:
         """Return the value of the last observation where a time limit cut in, else 0.  [N]"""
         values = self.agent.peek_values(transition.following, transition.memory)
         return values * transition.truncated
+
+    def _no_ends(self, percept: Percept, step: Step) -> Ends | None:
+        """Return where a rollout keeps what an intrinsic reward reads besides."""
+        if self.curiosity is None:
+            return None
+        return Ends(percept.observations, step.context if self.curiosity.reads_memory else None)
+
+    def _context_after(self, transition: Transition) -> Tensor | None:
+        """Return the context after a step, where the intrinsic reward reads it.  [N, ...]"""
+        if self.curiosity is None or not self.curiosity.reads_memory:
+            return None
+        if not (self.ready or transition.ended.any()):
+            return None  # the next step has it
+        return self.agent.peek_context(transition.following, transition.memory)
+
+    def _add_curiosity(self, rollout: Rollout) -> dict[str, float]:
+        """Add the intrinsic reward of a full rollout to its rewards; return what to log of it."""
+        if self.curiosity is None:
+            return {}
+        rewards, logged = self.curiosity(rollout.moves(), self.config.n_batches)
+        rollout.rewards += rewards.view_as(rollout.rewards)
+        return {name: value.item() for name, value in logged.items()}
 
     def _counts(self, rollout: Rollout) -> list[int]:
         """Return how many samples each rank has, or sequences for a sequential agent."""

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from models.agent import Batch, Step
+from models.agent import Batch, Moves, Step
 from models.observations import ObservationBatch, Observations, Percept
+from trainers.ends import Ends
 from trainers.learner import Transition
 from trainers.losses import generalized_advantages
 from trainers.saved_state import check_like
@@ -104,6 +105,7 @@ class Rollout:
         observations: An example of what is stored at each step.
         context: An example of `Step.context`.  [N, ...]
         past: What was before it, if that is needed again.
+        ends: Where to keep what `moves` needs besides; None where that is never asked for.
 
     Attributes:
         observations: [T, N, ...] of each kind
@@ -112,9 +114,14 @@ class Rollout:
     """
 
     def __init__(
-        self, n_steps: int, observations: Observations, context: Tensor, past: Past | None = None
+        self,
+        n_steps: int,
+        observations: Observations,
+        context: Tensor,
+        past: Past | None = None,
+        ends: Ends | None = None,
     ) -> None:
-        self.past = past
+        self.past, self.ends = past, ends
         n_envs, device = len(context), context.device
         self.n_steps, self.n_envs, self.n_stored = n_steps, n_envs, 0
         self.observations = observations.map(lambda kind: kind.new_empty((n_steps, *kind.shape)))
@@ -131,14 +138,17 @@ class Rollout:
 
     @cached_property
     def _batch_of_all(self) -> ObservationBatch:
-        """All observations, the past's first, by step and then environment.
+        """All observations, by step and then environment: the past's, the own, those of the ends.
 
         To be asked for when they are there.
         """
         seen = self.observations
         if self.past is not None:
             seen = seen.map(lambda kind, past: torch.cat((past, kind)), self.past.observations)
-        return ObservationBatch.of(seen.map(lambda kind: kind.flatten(0, 1)))
+        flat = seen.map(lambda kind: kind.flatten(0, 1))
+        if self.ends is not None:
+            flat = flat.map(lambda kind, last: torch.cat((kind, last)), self.ends.observations)
+        return ObservationBatch.of(flat)
 
     @property
     def n_past(self) -> int:
@@ -183,6 +193,35 @@ class Rollout:
         self.continues[t] = ~transition.ended
         self.n_stored = t + 1
 
+    def note_ends(self, ended: Tensor, last: Observations, context: Tensor | None) -> None:
+        """Keep what was seen after the step just stored where no later step shows it.
+
+        Args:
+            ended: Where an episode ended.  [N] bool
+            last: What would be seen next if none had begun.  [N, ...] of each kind
+            context: What `Step.context` would be there, where that is kept.  [N, ...]
+        """
+        assert self.ends is not None, "this rollout keeps them"
+        envs = (ended | self.is_full).nonzero().squeeze(-1)
+        if len(envs):
+            rows = (self.n_stored - 1) * self.n_envs + envs
+            there = None if context is None else context[envs]
+            self.ends.add(rows, last.map(lambda kind: kind[envs]), there)
+
+    def moves(self) -> Moves:
+        """Return all T*N steps, by step and then environment."""
+        assert self.ends is not None, "this rollout keeps them"
+        n_before, n_samples, device = self.n_past * self.n_envs, self.n_samples, self.starts.device
+        before = n_before + torch.arange(n_samples, device=device)
+        after = before + self.n_envs
+        n_ends = len(self.ends.rows)
+        after[self.ends.rows] = n_before + n_samples + torch.arange(n_ends, device=device)
+        context = self.ends.context
+        if context is not None:
+            assert self.past is None, "a frozen memory needs no past"
+            context = torch.cat((self.context.flatten(0, 1), context))
+        return Moves(self._batch_of_all, before, after, self.actions.flatten(), context)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the steps stored so far."""
         n = self.n_stored
@@ -194,6 +233,7 @@ class Rollout:
             "observations": observations,
             "bootstrap": self.bootstrap,
             **stored,
+            **({} if self.ends is None else {"ends": self.ends.state_dict()}),
         }
 
     @classmethod
@@ -204,6 +244,8 @@ class Rollout:
         past = None if state["past"] is None else Past.from_state_dict(state["past"], device)
         rollout = cls(state["n_steps"], first, state["context"][0].to(device), past)
         rollout.n_stored = n = len(state["starts"])
+        if "ends" in state:
+            rollout.ends = Ends.from_state_dict(state["ends"], device)
         rollout.observations.map(lambda kept, kind: kept[:n].copy_(kind), seen)
         rollout.bootstrap = state["bootstrap"].to(device)
         for name in STORED:
@@ -284,4 +326,5 @@ def check_rollout(saved: dict[str, Any], n_steps: int, percept: Percept, step: S
     empty.n_stored = len(saved["actions"])
     if not 0 < empty.n_stored <= saved["n_steps"] == n_steps:
         raise ValueError(f"the rollout has {empty.n_stored} of {saved['n_steps']} steps")
-    check_like({**saved, "past": None}, empty.state_dict(), "rollout")
+    steps = {name: value for name, value in saved.items() if name != "ends"}
+    check_like(steps | {"past": None}, empty.state_dict(), "rollout")

@@ -47,17 +47,20 @@ class RunningMeanVariance:
         self.variance = 1.0
         self.count = 1e-4
 
-    def update(self, values: ArrayLike) -> None:
+    def update(self, values: ArrayLike, correction: int = 0) -> None:
         """Take in a batch of values.
 
         Args:
             values: Any shape; each element counts once. Tensors must be on the CPU, detached.
+            correction: 1 takes the batch for a sample, so that its own variance is unbiased.
         """
         batch = np.asarray(values, dtype=np.float64)
         if batch.size == 0:
             return
         own = Moments(self.count, self.mean, self.count * self.variance)
-        new = Moments(batch.size, float(batch.mean()), batch.size * float(batch.var()))
+        new = Moments(
+            batch.size, float(batch.mean()), batch.size * float(batch.var(ddof=correction))
+        )
         self.count, self.mean, squares = own.merged(new)
         self.variance = squares / self.count
 

@@ -213,6 +213,38 @@ def replay_cases():
     }
 
 
+def curiosity_cases():
+    """Return intrinsic rewards that there are not, and settings that none reads or can have."""
+    run = TINY_RUN | {"model": "CNN"}
+    rnd, apt = run | {"curiosity": "RND"}, run | {"curiosity": "APT"}
+    cases = {
+        f"curiosity {name[:20]!r}": settings(**run, curiosity=name)
+        for name in ("", "rnd", "RDN", "ICM", "none", "rewards.rnd:RandomNetworkDistillation", ZERO)
+    }
+    out_of_range = {
+        "curiosity_weight": ("-1", "NaN", "1e7", "null"),
+        "curiosity_features": ("pixels", "", "null"),
+        "curiosity_width": ("0", "16385"),
+        "curiosity_batches": ("0", "1.5"),
+    }
+    for name, values in out_of_range.items():
+        cases |= {f"{name}={value}": settings(**rnd, **{name: value}) for value in values}
+    text = tiny_settings("HELM") | TINY_RUN | {"model": "HELM", "env": "BabyAI-GoToObjS4-v0"}
+    return cases | {
+        "a weight of no curiosity": settings(**run, curiosity_weight=1),
+        "the task's weight alone": settings(**run, task_reward_weight=0.5),
+        "NovelD's alpha with RND": settings(**rnd, noveld_alpha=0.5),
+        "neighbours with RND": settings(**rnd, apt_neighbours=3),
+        "nothing is rewarded": settings(**rnd, curiosity_weight=0, task_reward_weight=0),
+        "the memory of CNN": settings(**rnd, curiosity_features="memory"),
+        "more neighbours than steps": settings(**apt, apt_neighbours=20, apt_group=10),
+        "icm of nobody": settings(**apt, icm="ELLM"),
+        "text of another shape": settings(
+            **text, curiosity="APT", curiosity_features="observation"
+        ),
+    }
+
+
 def language_model_cases(names):
     """Return HELM with language models of the workshop's folder `models`, and with odd names."""
     run = TINY_RUN | {"model": "HELM"}

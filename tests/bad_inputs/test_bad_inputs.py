@@ -87,6 +87,7 @@ GROUPS = {
     "memory tasks": ("main", tables.memory_task_cases),
     "households": ("main", tables.household_cases),
     "text": ("main", tables.text_cases),
+    "curiosity": ("main", tables.curiosity_cases),
     "eval": ("eval", lambda: tables.eval_cases(below("checkpoints"))),
     "prepare": ("prepare", lambda: tables.prepare_cases(vocabulary_names())),
     "plot": ("plot", lambda: tables.plot_cases(below("runs", "good"))),

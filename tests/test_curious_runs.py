@@ -1,0 +1,248 @@
+"""Intrinsic rewards in PPO, DQN and SAC: what is rewarded, whole runs, resumption, ranks."""
+
+import math
+import signal
+
+import pytest
+import torch
+
+import main as main_program
+from models import build_agent
+from models.agent import Moves, Sequences
+from models.observations import ObservationBatch, Observations
+from rewards.sight import configured_curiosity
+from tests.agents import collect_rollout, small_config
+from tests.counting import CountingEnv
+from tests.ranks import on_ranks
+from tests.test_resume import folder_of, resume, signal_at
+from tests.test_text_runs import command as on_missions
+from tests.test_text_runs import encoder as encoder  # a fixture
+from tests.tiny_clip import tiny_settings
+from tools.faults import outcome, same
+from trainers.checkpoint import LAST, load_checkpoint
+from trainers.collector import Collector
+from trainers.dqn import DQN
+from trainers.ppo import PPO
+from trainers.ranks import joined_ranks
+
+SMALL = {"curiosity_width": 8, "curiosity_weight": 0.5}
+PPO_RUN = {"n_rollout_steps": 16, "n_batches": 2, "n_epochs": 1, "n_steps": 64}
+REPLAY_RUN = {"warmup_episodes": 2, "updates_per_step": 0.1, "batch_size": 2, "n_steps": 128}
+NARROW = {"LSTM": {"memory_width": 8}, "GPT": {"memory_width": 8, "memory_heads": 2}}
+
+
+class CountingReward:
+    """Is told the moves and pays the difference of the counts that are shown."""
+
+    reads_memory = False
+
+    def __init__(self):
+        self.told = None
+
+    def weighted_task(self, rewards):
+        return 10 * rewards
+
+    def __call__(self, moves, n_batches=1):
+        counts = moves.observations.images.pixels()[:, 0, 0, 0].float()
+        self.told = moves
+        return 0.5 * (counts[moves.after] - counts[moves.before]), {}
+
+
+def counting_collector(model, reward, truncates=False, **changes):
+    config = small_config(model=model, n_envs=3, n_rollout_steps=10, n_batches=2, **changes)
+    env = CountingEnv([3, 4, 20], truncates)
+    agent = build_agent(config, env.single_observation_space, env.single_action_space)
+    collector = Collector(env, PPO(config, agent, None, reward))
+    collector.begin(0)
+    return collector
+
+
+@pytest.mark.parametrize("model", ["CNN", "GPT"])
+def test_ppo_shows_what_was_seen_after_each_step_the_last_of_an_episode_included(model):
+    reward = CountingReward()
+    changes = {"mem_len": 4, "memory_width": 8} if model == "GPT" else {}
+    collector = counting_collector(model, reward, **changes)
+    for _ in range(2):  # of the GPT's second rollout the steps before are kept as well
+        rollout = collect_rollout(collector)
+        paid = rollout.rewards.clone()
+        collector.learner.update(0.0)
+        assert len(reward.told.before) == 30
+        # Each step leads from one count to the next, wherever episodes and rollouts end.
+        torch.testing.assert_close(rollout.rewards, paid + 0.5)
+    assert set((paid / 10).flatten().tolist()) <= set(map(float, range(1, 21)))
+
+
+def test_the_first_minibatch_is_evaluated_as_it_was_collected():
+    config = {"n_epochs": 1, "n_batches": 1}
+    collector = counting_collector("CNN", CountingReward())
+    learner = collector.learner
+    learner.config = small_config(**config, n_rollout_steps=10)
+    rollout = collect_rollout(collector)
+    rewards = rollout.rewards.clone()
+    metrics = learner.update(0.0)
+    assert metrics["train/clip_fraction"] == 0
+    assert metrics["train/approx_kl"] == pytest.approx(0, abs=1e-6)
+    assert not torch.equal(rewards, rollout.rewards)
+
+
+def curious_agent(model="CNN", algorithm="PPO", env=None, **changes):
+    """Return settings, an agent and its intrinsic reward."""
+    settings = tiny_settings(model) | NARROW.get(model, {}) | SMALL | changes
+    config = small_config(model=model, algorithm=algorithm, curiosity="APT", icm="paper")
+    config = config.__class__(**{**vars(config), **settings})
+    env = env or CountingEnv([3, 4, 20])
+    torch.manual_seed(0)
+    agent = build_agent(config, env.single_observation_space, env.single_action_space)
+    return config, agent, configured_curiosity(config, agent, 4)
+
+
+def shown(n, images=None):
+    images = torch.randint(0, 256, (n, 3, 9, 9), dtype=torch.uint8) if images is None else images
+    return ObservationBatch.of(Observations(images))
+
+
+@pytest.mark.parametrize("features", ["agent", "observation"])
+@pytest.mark.parametrize("curiosity", ["RND", "NovelD", "APT"])
+def test_the_agent_learns_nothing_from_the_intrinsic_networks(curiosity, features):
+    _, agent, reward = curious_agent(curiosity=curiosity, curiosity_features=features)
+    before = {name: value.clone() for name, value in agent.state_dict().items()}
+    steps = torch.arange(6)
+    rewards, logged = reward(Moves(shown(12), steps, steps + 6, steps % 4), 2)
+    assert rewards.shape == (6,)
+    assert set(reward.names) == set(logged)
+    assert same(before, dict(agent.state_dict()))
+    assert all(p.grad is None for p in agent.parameters())
+
+
+@pytest.mark.parametrize("model", ["CNN", "LSTM", "GPT", "HELM"])
+@pytest.mark.parametrize("algorithm", ["PPO", "DQN", "SAC"])
+def test_every_agent_shows_the_features_of_its_encoder(model, algorithm):
+    _, agent, _ = curious_agent(model, algorithm)
+    features = agent.curiosity_features(shown(5))
+    assert features.keys() == {"images"}
+    assert len(features["images"].each()) == 5
+
+
+def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():
+    config, agent, reward = curious_agent("CNN", "DQN", batch_size=2)
+    learner = DQN(config, agent, None, reward)
+    images = torch.randint(0, 256, (4 * 2, 3, 9, 9), dtype=torch.uint8)
+    mask = torch.tensor([[1.0, 1], [1, 1], [1, 0]])  # [T, B]
+    starts = torch.zeros(4, 2, dtype=torch.bool)
+    zeros = torch.zeros(3, 2)
+    outcomes = []
+    for last in (0, 255):
+        images[7] = last  # what the ring holds behind the second sequence's end
+        _, _, learner.curiosity = curious_agent("CNN", "DQN", batch_size=2)
+        learner.curiosity._features_of = reward._features_of
+        shown_now = ObservationBatch.of(Observations(images))
+        sequences = Sequences(
+            shown_now, starts, starts.long(), torch.zeros(4, 2, 0), zeros.long(), zeros, zeros, mask
+        )
+        changed, _ = learner._with_curiosity(sequences)
+        outcomes.append((changed.rewards, learner.curiosity.state_dict()))
+    assert same(*outcomes)
+    rewards = outcomes[0][0]
+    assert rewards[2, 1] == 0
+    assert (rewards[mask.bool()] > 0).all()
+
+
+def command(algorithm, model, curiosity, run_id, **changes):
+    from_replay = algorithm != "PPO"
+    settings = {"device": "cpu", "n_envs": 2, "media_minutes": "null", "algorithm": algorithm}
+    settings |= {"env": "VisualMatch-v0", "length": 2} if from_replay else {"env": "RandomMaze-v0"}
+    settings |= (REPLAY_RUN | {"head_width": 8}) if from_replay else PPO_RUN
+    settings |= {"model": model, "curiosity": curiosity} | SMALL | NARROW.get(model, {})
+    settings |= tiny_settings(model) | {"checkpoint_minutes": 60} | changes
+    return [*(f"--var={key}={value}" for key, value in settings.items()), "--run-id", run_id]
+
+
+RUNS = [
+    ("PPO", "CNN", "RND", {"curiosity_features": "observation"}, 21),
+    ("PPO", "LSTM", "APT", {"apt_group": 16, "icm": "paper"}, 21),
+    ("PPO", "HELM", "NovelD", {"curiosity_features": "memory"}, 21),
+    ("DQN", "HELM", "RND", {"curiosity_features": "memory"}, 50),
+    ("SAC", "CNN", "NovelD", {"task_reward_weight": 0}, 50),
+]
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: " ".join(run[:3]))
+def test_an_interrupted_curious_run_ends_as_if_nothing_had_been(run, in_empty_folder, monkeypatch):
+    *arguments, changes, at = run
+    assert main_program.main(command(*arguments, "whole", **changes)) == 0
+    row = outcome(folder_of("whole"))["metrics"][-1]
+    assert float(row["curiosity/reward_mean"]) >= 0
+    assert math.isfinite(float(row["curiosity/loss"]))
+    signal_at(monkeypatch, signal.SIGINT, at=at)
+    assert main_program.main(command(*arguments, "cut", **changes)) == 130
+    assert resume("cut") == 0
+    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+    last = [load_checkpoint(folder_of(name) / LAST)["learner"] for name in ("cut", "whole")]
+    assert same(*(each["curiosity"] for each in last))
+
+
+@pytest.mark.parametrize(("algorithm", "curiosity", "features"), [
+    ("PPO", "APT", "agent"), ("DQN", "NovelD", "agent"), ("SAC", "RND", "observation"),
+])  # fmt: skip
+def test_text_is_novel_beside_images(algorithm, curiosity, features, encoder, in_empty_folder):
+    changes = {"curiosity": curiosity, "curiosity_features": features, "curiosity_width": 8}
+    assert main_program.main(on_missions(algorithm, "CNN", encoder, **changes)) == 0
+    networks = load_checkpoint(folder_of("tiny") / LAST)["learner"]["curiosity"]["networks"]
+    assert {"images", "text"} <= {name.split(".")[0] for name in networks}
+
+
+def test_the_statistics_of_episodes_are_of_the_environments_own_rewards(in_empty_folder):
+    for name, weight in (("alone", 0), ("beside", 1)):
+        changes = {"task_reward_weight": weight, "curiosity_weight": 1e-9, "learning_rate": 0}
+        assert main_program.main(command("PPO", "CNN", "RND", name, **changes)) == 0
+    alone, beside = (outcome(folder_of(name))["metrics"] for name in ("alone", "beside"))
+    for one, other in zip(alone, beside, strict=True):
+        assert one["rollout/return_mean"] == other["rollout/return_mean"]
+
+
+def test_a_damaged_state_of_the_intrinsic_networks_is_refused(in_empty_folder, capsys):
+    config, agent, reward = curious_agent()
+    learner = PPO(config, agent, None, reward)
+    state = learner.state_dict()
+    state["curiosity"]["networks"]["images.encoder.layers.0.weight"][0, 0] = math.nan
+    with pytest.raises(ValueError, match="not finite"):
+        learner.load_state_dict(state, None, None)
+    del state["curiosity"]
+    with pytest.raises((ValueError, TypeError)):
+        learner.load_state_dict(state, None, None)
+
+
+def rewarded(images, changes, ranks):
+    """Return the rewards of a rank's part of the steps, and what all networks became."""
+    _, _, reward = curious_agent(**changes)
+    if not ranks.first:
+        for tensor in reward.networks.state_dict().values():
+            tensor.zero_()  # the first one's are given to all
+    reward.share(ranks)
+    torch.manual_seed(ranks.rank)
+    own = images.chunk(ranks.size)[ranks.rank]
+    steps = torch.arange(len(own) - 1)
+    rewards, logged = reward(Moves(shown(0, own), steps, steps + 1, steps % 4), 1)
+    return {"rewards": rewards, "logged": logged, "networks": dict(reward.networks.state_dict())}
+
+
+@pytest.mark.parametrize(("curiosity", "features"), [("RND", "observation"), ("APT", "agent")])
+def test_ranks_compute_what_one_process_would_of_all_their_steps(curiosity, features, tmp_path):
+    changes = {"curiosity": curiosity, "curiosity_features": features}
+    torch.manual_seed(3)
+    half = torch.randint(0, 256, (9, 3, 9, 9), dtype=torch.uint8)
+    images = torch.cat((half, half.flip(0)))
+
+    def on_rank(rank):
+        with joined_ranks() as ranks:
+            return rewarded(images, changes, ranks)
+
+    first, second = on_ranks(2, on_rank, tmp_path)
+    _, _, reward = curious_agent(**changes)
+    steps = torch.cat((torch.arange(8), 9 + torch.arange(8)))
+    actions = torch.arange(8).repeat(2) % 4
+    rewards, logged = reward(Moves(shown(0, images), steps, steps + 1, actions), 1)
+    both = torch.cat((first["rewards"], second["rewards"]))
+    torch.testing.assert_close(both, rewards, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(first["logged"], logged, atol=1e-5, rtol=1e-4)
+    assert same(first["networks"], second["networks"])
