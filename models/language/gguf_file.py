@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from utils.errors import UserError
-from utils.files import alone_with
+from utils.files import alone_with, written_whole
 from utils.folders import cache_folder, check_writable
 
 log = logging.getLogger(__name__)
@@ -62,8 +62,6 @@ def _unpack(path: Path, folder: Path) -> None:
     """Write tokenizer and settings, then the weights: where these stand, everything does."""
     from safetensors.torch import save_file
 
-    from utils.files import written_whole
-
     try:
         with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):  # its progress bar
             config, tensors = _read(path)
@@ -94,6 +92,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     tensors = load_gguf_checkpoint(
         str(path), return_tensors=True, model_to_load=model, torch_dtype=torch.float32
     )["tensors"]
+    if not tensors:
+        raise ValueError(f"no weights of a {found['model_type']} are in it")
     settings = json.loads(config.to_json_string(use_diff=False)) | {"dtype": "float32"}
     return settings, tensors
 
