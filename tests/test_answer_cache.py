@@ -127,7 +127,7 @@ def test_a_locked_file_is_one_line(path, monkeypatch, when):
         holder.execute("PRAGMA locking_mode = EXCLUSIVE")
     holder.execute("BEGIN EXCLUSIVE")
     holder.execute("INSERT INTO budgets VALUES ('x', 1)")
+    opened = AnswerCache if when == "at the beginning" else lambda _: cache
     with pytest.raises((UserError, RunError), match=r"locked.*Another program holds it"):
-        AnswerCache(path).find([QUESTION])
-        cache.keep(QUESTION, ANSWER)
+        opened(path).keep(QUESTION, ANSWER)
     holder.close()

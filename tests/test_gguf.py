@@ -12,7 +12,6 @@ from tests.conftest import USERS_CACHE
 from tests.tiny_decoders import WORDS, tiny_decoder_folder
 from utils.errors import UserError
 
-
 # A file has merges of tokens, and here the last three tokens are for them.
 TOKENS = [*WORDS[:-3], "a", "b", "ab"]
 

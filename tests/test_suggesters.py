@@ -7,11 +7,12 @@ import pytest
 
 from benchmarks.random_models import write_decoder
 from models.language import text_model
-from rewards.suggestions.cache import AnswerCache, Question
+from rewards.suggestions.cache import Answer, AnswerCache, Question
 from rewards.suggestions.language_model import (
     LanguageModelSuggester,
     LanguageModelSuggesterSettings,
 )
+from rewards.suggestions.next_tokens import NextTokens
 from rewards.suggestions.prompted import PromptedSuggester
 from rewards.suggestions.prompts import (
     INSTRUCTION,
@@ -50,8 +51,6 @@ class Answering(PromptedSuggester):
         return Question("nobody", question(situation), {})
 
     def ask(self, questions):
-        from rewards.suggestions.cache import Answer
-
         self.n_asked += len(questions)
         return [None if self.answer is None else Answer(self.answer, 7, 0.25) for _ in questions]
 
@@ -146,9 +145,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def suggester(folder, cache):
     def make(**changes):
-        config = settings(
-            LanguageModelSuggesterSettings, suggester_model=str(folder), **changes
-        )
+        config = settings(LanguageModelSuggesterSettings, suggester_model=str(folder), **changes)
         return LanguageModelSuggester(config, ACTIONS, cache)
 
     return make
@@ -197,14 +194,8 @@ def test_a_tiny_decoder_writes_nonsense_that_is_rejected(suggester):
 
 def test_kept_scores_of_another_form_suggest_nothing(suggester, cache):
     found = suggester()
-    cache.keep(found.question(FIELD), cache_answer("[1, 2]"))
+    cache.keep(found.question(FIELD), Answer("[1, 2]"))
     assert found.suggest([FIELD]) == [[]]
-
-
-def cache_answer(text):
-    from rewards.suggestions.cache import Answer
-
-    return Answer(text)
 
 
 def configured(folder, action_names=ACTIONS, **changes):
@@ -217,7 +208,8 @@ def configured(folder, action_names=ACTIONS, **changes):
 def test_it_is_made_of_the_settings(folder, tmp_path):
     path = tmp_path / "new" / "answers.sqlite"
     found = configured(folder, suggester_model=str(folder), suggester_cache=str(path))
-    assert found.cache.path == path and path.is_file()
+    assert found.cache.path == path
+    assert path.is_file()
 
 
 BAD = {
@@ -242,3 +234,20 @@ def test_a_bad_setting_is_one_line(folder, in_empty_folder, name):
 def test_an_environment_without_action_names_is_refused(folder):
     with pytest.raises(UserError, match=r"suggester: .*Some-v0 names none"):
         configured(folder, (), suggester_model=str(folder))
+
+
+def test_next_tokens_are_asked_once_and_kept(folder, cache):
+    model = text_model.load_text_model(str(folder))
+    asked = []
+
+    def source(prompts):
+        asked.extend(prompts)
+        return model.top_log_probabilities(prompts, always=("Y",))
+
+    ask = NextTokens(source, model.fingerprint, cache)
+    first, again, other = ask(["Is it?", "Is it?", "Was it?"])
+    assert first == again != other
+    assert NextTokens(source, model.fingerprint, cache)(["Was it?"]) == [other]
+    assert asked == ["Is it?", "Was it?"]
+    assert first["Y"] < 0
+    assert (ask.counts["asked"], ask.counts["from_cache"]) == (2, 1)

@@ -44,8 +44,9 @@ def test_phrases_together_are_as_likely_as_each_alone(folders, name, shared):
 def test_a_tree_holds_what_phrases_share_once_and_no_last_tokens():
     tree = Tree.of([[6, 7], [6, 8, 9], [7], [6, 8, 2]])
     assert (tree.ids, tree.parents) == ([6, 8], [-1, 0])
-    assert tree.phrases == [[(-1, 6), (0, 7)], [(-1, 6), (0, 8), (1, 9)], [(-1, 7)]] + [
-        [(-1, 6), (0, 8), (1, 2)]
+    assert tree.phrases == [
+        *([(-1, 6), (0, 7)], [(-1, 6), (0, 8), (1, 9)]),
+        *([(-1, 7)], [(-1, 6), (0, 8), (1, 2)]),
     ]
     assert tree.ancestry().tolist() == [[True, False], [True, True]]
 
