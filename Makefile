@@ -26,11 +26,11 @@ format: $(READY)
 benchmark: $(READY)
 	$(RUN) -m benchmarks $(ARGS)
 
-# Renews requirements.lock after requirements.txt was edited; ARGS=--upgrade renews all it has.
+# Renews requirements.lock after requirements*.txt was edited; ARGS=--upgrade renews all it has.
 lock: $(UV)
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
-		--output-file requirements.lock $(ARGS) requirements.txt
+		--output-file requirements.lock $(ARGS) requirements.txt requirements.models.txt
 
 # uv fills the environment several times faster than pip does
 $(READY): $(UV) requirements.lock pyproject.toml

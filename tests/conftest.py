@@ -9,6 +9,8 @@ from envs import miniworld
 from tests.fake_lab import FakeLab
 from utils.errors import UserError
 
+USERS_CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+
 
 def pytest_configure(config):
     torch.set_num_threads(1)  # test processes run side by side
@@ -18,8 +20,9 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="session", autouse=True)
 def own_data_folder(tmp_path_factory):
-    """Keep what the programs remember for a user in a folder of the tests."""
+    """Keep what the programs remember for a user in folders of the tests."""
     os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data"))
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(autouse=True)

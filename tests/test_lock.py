@@ -13,7 +13,8 @@ HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}\b")
 
 def wanted():
     """Return the packages a person has written down, with their versions."""
-    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    files = ("requirements.txt", "requirements.models.txt")
+    lines = [line for name in files for line in (ROOT / name).read_text().splitlines()]
     return [line.split("==") for line in lines if line and not line.startswith("#")]
 
 

@@ -56,8 +56,11 @@ def write_tokenizer(folder: Path) -> None:
     """Write the vocabulary as a byte-level tokenizer.json."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(WORDS)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
+    numbers = {word: number for number, word in enumerate(WORDS)}
+    tokenizer = Tokenizer(models.BPE(numbers, [], ignore_merges=True))
+    words = pre_tokenizers.Split(" ", "merged_with_next")
+    in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, in_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(WORDS[:3])
     tokenizer.save(str(folder / "tokenizer.json"))

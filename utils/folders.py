@@ -21,6 +21,12 @@ def folder_name(name: str) -> str:
     return name.rpartition(":")[2].replace("/", "-")
 
 
+def cache_folder() -> Path:
+    """Return the folder of this user for what can be made again; it need not exist yet."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(home, "helm")
+
+
 def check_writable(folder: Path, name: str) -> None:
     """Raise UserError unless the folder, or the nearest there is above it, can be written into.
 

@@ -38,7 +38,8 @@ class LanguageModelSettings(MemoryLengthSettings, Config):
     title = "language model"
 
     language_model: str = setting(
-        "frozen memory: all-MiniLM-L6-v2, transfo-xl-wt103, hub name (a/b, a/b@REVISION), folder"
+        "frozen memory: all-MiniLM-L6-v2, SmolLM2-135M-Instruct, transfo-xl-wt103, hub name (a/b, "
+        "a/b@REVISION), folder, GGUF file"
     )
     n_layer: int | None = setting(
         "keep the language model's first n layers; null keeps all", low=1, high=1000
@@ -97,9 +98,9 @@ def load_language_model(
     """Return a published language model, frozen.
 
     Args:
-        name_or_folder: `all-MiniLM-L6-v2` (installed), `transfo-xl-wt103` (from the hub), any
-            BERT or decoder (GPT-2, Llama, Qwen, ...) on the hub, or a local folder in the
-            published layout.
+        name_or_folder: `all-MiniLM-L6-v2`, `SmolLM2-135M-Instruct` (installed), `transfo-xl-wt103`
+            (from the hub), any BERT or decoder (GPT-2, Llama, Qwen, ...) on the hub, a local
+            folder in the published layout, or a GGUF file.
         mem_len: M, how many tokens are remembered; at least 1.
         n_layer: Keep only the first layers; None for all.
         device: Where the weights and memories live.
@@ -177,7 +178,7 @@ def _describe(files: ModelFiles) -> LanguageModelFacts:
 def _describe_decoder(
     config: Mapping[str, Any], model_type: str, name: str
 ) -> tuple[int, int, int, int | None]:
-    from models.language.decoder import DECODERS, describe
+    from models.language.published_decoder import DECODERS, describe
 
     if model_type not in DECODERS:
         raise UserError(

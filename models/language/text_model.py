@@ -1,0 +1,458 @@
+"""A frozen decoder with its head: how likely texts are, and what it writes itself.
+
+Prompts that begin alike are read once as far as they do; their keys and values are kept. Phrases
+that could follow a prompt are read together as a tree, each beginning that several share once:
+
+    ... What do you do?  --> eat --> plant
+                         `-> chop --> tree
+                                  `-> grass
+
+A token of the tree sees the prompt and its own ancestors, and stands where it would in its phrase
+alone; so every phrase gets the probability it has alone.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedConfig
+
+from models.language.layers import FrozenLinear
+from models.language.model_files import ModelFiles, find_model
+from models.language.published_decoder import (
+    DECODERS,
+    configuration,
+    explained,
+    frozen_decoder,
+    load_published,
+    positions_of,
+    reach_of,
+)
+from models.shared_weights import once_a_machine
+from utils.errors import UserError
+
+Past = list[tuple[Tensor, Tensor]]  # keys and values of every layer  [N, H, n, d] each
+MOST_KEPT = 4  # beginnings
+
+
+class Writing(NamedTuple):
+    """How a model writes.
+
+    Attributes:
+        most: Tokens at most.
+        temperature: What log-probabilities are divided by; 0 takes the likeliest token.
+        stop: A text before which it stops; empty for none.
+    """
+
+    most: int = 200
+    temperature: float = 0.0
+    stop: str = "\n\n"
+
+
+class Written(NamedTuple):
+    """What a model has written, and how many tokens that are."""
+
+    text: str
+    n_tokens: int
+
+
+class Tree(NamedTuple):
+    """Phrases as a tree of tokens, without those that nothing follows.
+
+    Attributes:
+        ids: Of the tokens, each after its parent.
+        parents: Of each token; -1 where it follows the prompt.
+        phrases: Of each phrase, its tokens: the token before it in the tree, and its id.
+    """
+
+    ids: list[int]
+    parents: list[int]
+    phrases: list[list[tuple[int, int]]]
+
+    @classmethod
+    def of(cls, phrases: Sequence[Sequence[int]]) -> "Tree":
+        """Return the tree of some phrases, each a list of token ids."""
+        places: dict[tuple[int, ...], int] = {(): -1}
+        tree = cls([], [], [])
+        for phrase in phrases:
+            for n_tokens in range(1, len(phrase)):
+                beginning = tuple(phrase[:n_tokens])
+                if beginning not in places:
+                    places[beginning] = len(tree.ids)
+                    tree.ids.append(beginning[-1])
+                    tree.parents.append(places[beginning[:-1]])
+            tree.phrases.append(
+                [(places[tuple(phrase[:i])], token) for i, token in enumerate(phrase)]
+            )
+        return tree
+
+    def ancestry(self) -> Tensor:
+        """Return which tokens each token follows, itself included.  [K, K] bool"""
+        follows = torch.eye(len(self.ids), dtype=torch.bool)
+        for row, parent in enumerate(self.parents):
+            if parent >= 0:
+                follows[row] |= follows[parent]
+        return follows
+
+
+class TextModel:
+    """A frozen decoder that says how likely texts are, and writes.
+
+    Results do not depend on what was asked before. Of another number of threads, and of other
+    prompts written at the same time, come other last bits.
+
+    Args:
+        published: Where its files are.
+        device: Where it computes.
+        dtype: What the layers' weights are kept and multiplied in.
+
+    Attributes:
+        name: As it was asked for.
+        n_read: Tokens it has read, those not counted that were kept from another prompt.
+    """
+
+    def __init__(
+        self,
+        published: ModelFiles,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.published, self.name, self.device = published, published.name, device
+        self.n_read = 0
+        config = supported(published)
+        self.n_positions = positions_of(config, self.name)
+        self.reach = reach_of(config, self.name)
+        ends = config.eos_token_id
+        self._ends = set(ends if isinstance(ends, list) else [ends])
+        model = frozen_decoder(load_published(published, config, AutoModelForCausalLM)).eval()
+        self._model = model.to(device)
+        for layer in [each for each in model.modules() if isinstance(each, FrozenLinear)]:
+            layer.pack(dtype)
+        self._kept: dict[tuple[int, ...], Past] = {}
+        with explained(self.name):
+            self._try_out(0.001 if dtype == torch.float32 else 0.1)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the sha256 of what the weights came from."""
+        return self.published.fingerprint()
+
+    @torch.no_grad()
+    def phrase_log_probabilities(
+        self, prompt: str, phrases: Sequence[str], shared: str = ""
+    ) -> list[float]:
+        """Return of each phrase the mean log-probability of its tokens after the prompt.
+
+            1/n * sum_i log p(t_i | prompt, t_1 ... t_{i-1})
+
+        Args:
+            prompt: What comes before.
+            phrases: What may come, each from its first blank on.
+            shared: What this prompt and later ones begin with; it is read once.
+        """
+        ids = self.published.tokenize(prompt)
+        whole = [self.published.tokenize(prompt + phrase) for phrase in phrases]
+        n_prompt = min([_n_common(ids, each) for each in whole], default=len(ids))
+        past, last = self._prompt(ids[:n_prompt], shared)
+        tree = Tree.of([each[n_prompt:] for each in whole])
+        rows = [last.log_softmax(-1)]
+        if tree.ids:
+            rows.extend(self._tree_logits(tree, past).log_softmax(-1))
+        return [
+            float(sum(rows[place + 1][token] for place, token in phrase)) / max(len(phrase), 1)
+            for phrase in tree.phrases
+        ]
+
+    @torch.no_grad()
+    def top_log_probabilities(
+        self,
+        prompts: Sequence[str],
+        shared: str = "",
+        n_top: int = 5,
+        always: Sequence[str] = (" Yes", " No"),
+    ) -> list[dict[str, float]]:
+        """Return the log-probabilities of the tokens that may come next after each prompt.
+
+        Args:
+            prompts: N texts.
+            shared: What these prompts and later ones begin with; it is read once.
+            n_top: The likeliest n are told,
+            always: and these texts, if each of them is a single token.
+        """
+        asked = {text: self.published.tokenize(text) for text in always}
+        found = []
+        for prompt in prompts:
+            _, last = self._prompt(self.published.tokenize(prompt), shared)
+            log_probs = last.log_softmax(-1)
+            top = log_probs.topk(n_top)
+            told = dict(zip(self._strings(top.indices.tolist()), top.values.tolist(), strict=True))
+            alone = {text: ids[0] for text, ids in asked.items() if len(ids) == 1}
+            found.append(told | {text: float(log_probs[token]) for text, token in alone.items()})
+        return found
+
+    @torch.no_grad()
+    def write(
+        self, prompts: Sequence[str], writing: Writing, shared: str = "", seed: int = 0
+    ) -> list[Written]:
+        """Return what the model writes after each of N prompts, all of them at once.
+
+        What is drawn for a prompt depends on the prompt and the seed alone.
+
+        Args:
+            prompts: N texts.
+            writing: How far, and how boldly.
+            shared: What these prompts and later ones begin with; it is read once.
+            seed: Of what is drawn.
+        """
+        if not prompts:
+            return []
+        dice = [_dice(prompt, seed) for prompt in prompts]
+        batch = _Batch.of(self, [self.published.tokenize(prompt) for prompt in prompts], shared)
+        texts: list[list[int]] = [[] for _ in prompts]
+        ended = [False] * len(prompts)
+        for _ in range(writing.most):
+            chosen = [
+                _drawn(*each, writing.temperature) for each in zip(batch.logits, dice, strict=True)
+            ]
+            for row, token in enumerate(chosen):
+                ended[row] = ended[row] or token in self._ends
+                if not ended[row]:
+                    texts[row].append(token)
+                    ended[row] = bool(writing.stop) and writing.stop in self._text(texts[row])
+            if all(ended):
+                break
+            batch.read(chosen)
+        return [self._written(tokens, writing.stop) for tokens in texts]
+
+    def _written(self, tokens: Sequence[int], stop: str) -> Written:
+        text = self._text(tokens)
+        return Written(text.partition(stop)[0] if stop else text, len(tokens))
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return "".join(self._strings(tokens))
+
+    def _strings(self, tokens: Sequence[int]) -> list[str]:
+        return [self._vocabulary[token] for token in tokens]
+
+    @cached_property
+    def _vocabulary(self) -> list[str]:
+        return self.published.vocabulary()
+
+    def _prompt(self, ids: Sequence[int], shared: str) -> tuple[Past, Tensor]:
+        """Read a prompt; return its keys and values, and the logits [V] of what comes next."""
+        past, n_kept = self.beginning(ids, shared)
+        rest = torch.tensor([ids[n_kept:]], device=self.device)
+        n_new = rest.shape[1]
+        past, logits = self.read(rest, past, _causal(n_new, n_kept), torch.tensor([n_new - 1]))
+        return past, logits[0, 0]
+
+    def beginning(self, ids: Sequence[int], shared: str) -> tuple[Past, int]:
+        """Return the kept keys and values of what a prompt begins with, all but its last token."""
+        if not ids:
+            raise UserError(f"language model '{self.name}': a prompt needs at least one token.")
+        known = tuple(self.published.tokenize(shared)) if shared else ()
+        n_kept = min(_n_common(known, ids), len(ids) - 1)
+        if n_kept == 0:
+            return [], 0
+        if known not in self._kept:
+            rows = torch.tensor([known], device=self.device)
+            mask = _causal(len(known), 0)
+            kept, _ = self.read(rows, [], mask, torch.tensor([len(known) - 1]))
+            while len(self._kept) >= MOST_KEPT:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[known] = kept
+        return [(k[:, :, :n_kept], v[:, :, :n_kept]) for k, v in self._kept[known]], n_kept
+
+    def _tree_logits(self, tree: Tree, past: Past) -> Tensor:
+        """Return the logits after each token of a tree.  [K, V]"""
+        n_past = past[0][0].shape[2]
+        follows = tree.ancestry()
+        depths = follows.sum(1) - 1
+        visible = torch.cat((torch.ones(len(tree.ids), n_past, dtype=torch.bool), follows), dim=1)
+        places = torch.cat((torch.arange(n_past), n_past + depths))
+        ids = torch.tensor([tree.ids], device=self.device)
+        sight = Sight(visible[None], places[None])
+        return self.read(ids, past, sight, torch.arange(len(tree.ids)))[1][0]
+
+    def read(self, ids: Tensor, past: Past, sight: "Sight", told: Tensor) -> tuple[Past, Tensor]:
+        """Read K tokens in each of N rows after n tokens.
+
+        Args:
+            ids: The new tokens.  [N, K]
+            past: Keys and values of the n tokens; empty for none.
+            sight: What each new token sees, and where all stand.
+            told: Of which of the K tokens the logits are returned.  [k]
+
+        Returns:
+            Keys and values of all n+K tokens, and logits [N, k, V].
+        """
+        n_rows, n_new = ids.shape
+        self._check_positions(int(sight.places.max()) + 1)
+        cache = DynamicCache()
+        for layer, (keys, values) in enumerate(past):
+            cache.update(keys.expand(n_rows, -1, -1, -1), values.expand(n_rows, -1, -1, -1), layer)
+        masks = {kind: sight.mask(reach).to(self.device) for kind, reach in self.reach.items()}
+        found = self._model(
+            input_ids=ids,
+            position_ids=sight.places[:, -n_new:].to(self.device),
+            attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=told.to(self.device),
+        )
+        self.n_read += ids.numel()
+        return [(layer.keys, layer.values) for layer in cache.layers], found.logits.float().cpu()
+
+    def _check_positions(self, n_tokens: int) -> None:
+        if self.n_positions is not None and n_tokens > self.n_positions:
+            raise UserError(
+                f"language model '{self.name}': a prompt needs {n_tokens} tokens, and it reads "
+                f"{self.n_positions} at most. Choose one that reads more"
+            )
+
+    @torch.no_grad()
+    def _try_out(self, tolerance: float) -> None:
+        """Compare phrases read as a tree with each read alone; models may do as they like."""
+        n_tokens = len(self._vocabulary)
+        tokens = [token % n_tokens for token in (5, 7, 11, 13)]
+        past, _ = self._prompt(tokens[:2], "")
+        tree = Tree.of([tokens[2:] + tokens[:1], [tokens[2], tokens[0], tokens[1]]])
+        found = self._tree_logits(tree, past)[-1]
+        alone = self._prompt([*tokens[:2], tokens[2], tokens[0]], "")[1]
+        apart = float((found - alone).abs().max() / alone.abs().max())
+        if not apart <= tolerance:
+            raise UserError(f"phrases read together differ by {apart:.1%} from those read alone")
+        self.n_read = 0
+
+
+class Sight(NamedTuple):
+    """What new tokens see.
+
+    Attributes:
+        visible: Which of n+K tokens each of K new ones sees, itself included.  [N, K, n+K] bool
+        places: Where they all stand, counted from the beginning of each row.  [N, n+K]
+    """
+
+    visible: Tensor
+    places: Tensor
+
+    def mask(self, reach: int | None) -> Tensor:
+        """Return what is added to the scores of layers that see so many tokens.  [N, 1, K, n+K]"""
+        visible = self.visible
+        if reach is not None:
+            new = self.places[:, -visible.shape[1] :, None]
+            visible = visible & (self.places[:, None] > new - reach)
+        mask = torch.zeros(visible.shape)
+        return mask.masked_fill_(~visible, torch.finfo(mask.dtype).min)[:, None]
+
+
+class _Batch:
+    """Prompts of different lengths that are written on at once: the shorter ones begin later.
+
+    Attributes:
+        logits: Of what comes next in each row.  [N, V]
+    """
+
+    def __init__(self, model: TextModel, past: Past, n_kept: int, prompts: list[list[int]]) -> None:
+        self.model, self._past = model, past
+        longest = max(map(len, prompts))
+        lengths = torch.tensor([len(prompt) for prompt in prompts])
+        padding = longest - lengths[:, None]
+        columns = torch.arange(longest)[None]
+        kept = torch.ones(len(prompts), n_kept, dtype=torch.bool)
+        self._there = torch.cat((kept, columns >= padding), dim=1)  # [N, n] what is no padding
+        before = torch.arange(n_kept).expand(len(prompts), -1)
+        self._places = torch.cat((before, n_kept + (columns - padding).clamp(min=0)), dim=1)
+        ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
+        self.logits = self._read(ids, torch.ones(longest, longest).tril().bool())
+
+    @classmethod
+    def of(cls, model: TextModel, prompts: Sequence[Sequence[int]], shared: str) -> "_Batch":
+        """Return prompts that have been read."""
+        beginnings = [model.beginning(prompt, shared) for prompt in prompts]
+        n_kept = min(n for _, n in beginnings)
+        past = [(k[:, :, :n_kept], v[:, :, :n_kept]) for k, v in beginnings[0][0]]
+        return cls(model, past if n_kept else [], n_kept, [list(p[n_kept:]) for p in prompts])
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """Read one token more in each row."""
+        self._there = torch.nn.functional.pad(self._there, (0, 1), value=True)
+        self._places = torch.cat((self._places, self._places[:, -1:] + 1), dim=1)
+        self.logits = self._read(torch.tensor(tokens)[:, None], torch.ones(1, 1).bool())
+
+    def _read(self, ids: Tensor, among: Tensor) -> Tensor:
+        """Read K tokens, of which each sees those before it and of the new ones `among` [K, K]."""
+        n_new = ids.shape[1]
+        visible = self._there[:, None].expand(-1, n_new, -1).clone()
+        visible[:, :, -n_new:] &= among
+        rows = torch.arange(n_new)
+        visible[:, rows, rows - n_new] = True  # padding sees itself: a row of nothing is no number
+        self._past, logits = self.model.read(
+            ids.to(self.model.device),
+            self._past,
+            Sight(visible, self._places),
+            torch.tensor([n_new - 1]),
+        )
+        return logits[:, 0]
+
+
+def load_text_model(
+    name_or_folder: str, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> TextModel:
+    """Return a published decoder that says how likely texts are.
+
+    Args:
+        name_or_folder: `SmolLM2-135M-Instruct` (installed), any decoder on the hub, a folder in the
+            published layout, or a GGUF file.
+        device: Where it computes.
+        dtype: What the layers' weights are kept and multiplied in.
+    """
+    return once_a_machine(lambda: TextModel(find_model(name_or_folder), device, dtype))
+
+
+def supported(published: ModelFiles) -> PreTrainedConfig:
+    """Return the settings of a decoder; UserError where it is another kind of model."""
+    settings = published.config()
+    model_type = str(settings.get("model_type"))
+    if model_type not in DECODERS:
+        raise UserError(
+            f"language model '{published.name}': model_type '{model_type}' writes nothing; needed "
+            "is a decoder (llama, qwen3, gpt2, ...), such as SmolLM2-135M-Instruct"
+        )
+    config = configuration(settings, published.name)
+    positions_of(config, published.name)
+    reach_of(config, published.name)
+    return config
+
+
+def _n_common(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return how many tokens two lists begin with in common."""
+    n_common = 0
+    for one, other in zip(first, second, strict=False):
+        if one != other:
+            break
+        n_common += 1
+    return n_common
+
+
+def _causal(n_new: int, n_past: int) -> Sight:
+    """Return the sight of tokens in a row."""
+    n_tokens = n_past + n_new
+    visible = torch.ones(n_tokens, n_tokens, dtype=torch.bool).tril()[n_past:]
+    return Sight(visible[None], torch.arange(n_tokens)[None])
+
+
+def _dice(prompt: str, seed: int) -> torch.Generator:
+    digest = hashlib.sha256(f"{seed}\n{prompt}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
+
+
+def _drawn(logits: Tensor, dice: torch.Generator, temperature: float) -> int:
+    """Return a token drawn from softmax(logits / temperature)."""
+    if temperature == 0:
+        return int(logits.argmax())
+    probabilities = (logits.double() / temperature).softmax(-1)
+    return int(torch.multinomial(probabilities, 1, generator=dice))

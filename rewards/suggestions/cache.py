@@ -1,0 +1,213 @@
+"""Answers of language models, kept in one SQLite file that processes share and people pass on.
+
+A row is a question: the sha256 of who was asked, what, and how. Whoever answers first is kept, so
+all processes that share a file suggest the same.
+"""
+
+import hashlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from settings import Part, setting
+from utils.errors import RunError, UserError
+from utils.files import alone_with
+from utils.folders import cache_folder, check_writable
+
+# "HELM" in the file's header: another program's file is not taken for one of answers.
+APPLICATION = int.from_bytes(b"HELM")
+VERSION = 1
+WAIT_SECONDS = 30.0  # for another process that is writing
+TABLES = f"""
+BEGIN IMMEDIATE;
+PRAGMA application_id = {APPLICATION};
+PRAGMA user_version = {VERSION};
+CREATE TABLE answers (
+    key TEXT PRIMARY KEY, model TEXT, question TEXT, parameters TEXT, answer TEXT,
+    tokens INTEGER, seconds REAL, answered REAL
+) WITHOUT ROWID;
+CREATE TABLE budgets (run TEXT PRIMARY KEY, asked INTEGER) WITHOUT ROWID;
+COMMIT;
+"""
+
+
+@dataclass(frozen=True)
+class CacheSettings(Part):
+    """Where answers are kept."""
+
+    title = "language models that suggest"
+
+    suggester_cache: str | None = setting(
+        "SQLite file of answers that runs share; null: one in the user's cache folder",
+        has_effect=False,
+        default=None,
+    )
+
+
+class Question(NamedTuple):
+    """What is asked.
+
+    Attributes:
+        model: Who is asked: the sha256 of the weights, or the name a server knows the model by.
+        text: The prompt.
+        parameters: All else that the answer depends on.
+        shown: The part of the prompt that differs between questions, for whoever reads the file.
+    """
+
+    model: str
+    text: str
+    parameters: Mapping[str, Any]
+    shown: str = ""
+
+    @property
+    def key(self) -> str:
+        """Return the sha256 of all of it."""
+        whole = json.dumps([self.model, self.text, self.parameters], sort_keys=True)
+        return hashlib.sha256(whole.encode()).hexdigest()
+
+
+class Answer(NamedTuple):
+    """What was answered, and what it cost.
+
+    Attributes:
+        text: As it was given.
+        tokens: Read and written for it.
+        seconds: It took.
+    """
+
+    text: str
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+class AnswerCache:
+    """The answers in one file.
+
+    Args:
+        path: The file; it is made if missing. What may only be read is read.
+
+    Raises:
+        UserError: it is damaged, locked, or of something else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._connection: sqlite3.Connection | None = None
+        self._process = 0
+        try:
+            self._connected()
+        except sqlite3.Error as error:
+            raise UserError(self._explained(error)) from error
+
+    def find(self, questions: Sequence[Question]) -> list[Answer | None]:
+        """Return the answers that are kept, None for the others."""
+        with self._told() as connection:
+            ask = "SELECT answer, tokens, seconds FROM answers WHERE key = ?"
+            rows = [connection.execute(ask, (each.key,)).fetchone() for each in questions]
+        return [None if row is None else Answer(*row) for row in rows]
+
+    def keep(self, question: Question, answer: Answer) -> Answer:
+        """Keep an answer and return it, or the one that another process was quicker with."""
+        row = (
+            *(question.key, question.model, question.shown or question.text),
+            *(json.dumps(question.parameters, sort_keys=True), *answer, time.time()),
+        )
+        if not self._read_only:
+            with self._told() as connection, connection:
+                connection.execute("INSERT OR IGNORE INTO answers VALUES (?,?,?,?,?,?,?,?)", row)
+        (kept,) = self.find([question])
+        return kept or answer
+
+    def spend(self, run: str, asked: int) -> int:
+        """Note that a run has asked so many times in all; return the most that was ever noted."""
+        if self._read_only:
+            return asked
+        with self._told() as connection, connection:
+            connection.execute(
+                "INSERT INTO budgets VALUES (?, ?) "
+                "ON CONFLICT (run) DO UPDATE SET asked = max(asked, excluded.asked)",
+                (run, asked),
+            )
+            row = connection.execute("SELECT asked FROM budgets WHERE run = ?", (run,)).fetchone()
+        return int(row[0])
+
+    def __len__(self) -> int:
+        with self._told() as connection:
+            return int(connection.execute("SELECT count(*) FROM answers").fetchone()[0])
+
+    def close(self) -> None:
+        """Leave one file, without those that stand beside it while it is open."""
+        if self._connection is not None and self._process == os.getpid():
+            self._connection.close()
+        self._connection = None
+
+    @contextmanager
+    def _told(self) -> Iterator[sqlite3.Connection]:
+        """Return the connection; what goes wrong in the midst of a run ends it with one line."""
+        try:
+            yield self._connected()
+        except sqlite3.Error as error:
+            raise RunError(self._explained(error)) from error
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None or self._process != os.getpid():  # none survives a fork
+            self._read_only = self.path.exists() and not os.access(self.path, os.W_OK)
+            self._connection, self._process = self._opened(), os.getpid()
+        return self._connection
+
+    def _opened(self) -> sqlite3.Connection:
+        connection = self._plainly_opened()
+        if self._is_ours(connection) or self._read_only:
+            return connection
+        connection.close()
+        with alone_with(self.path):  # SQLite does not wait for others while a file is made
+            connection = self._plainly_opened()
+            if not self._is_ours(connection):
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.executescript(TABLES)
+        return connection
+
+    def _plainly_opened(self) -> sqlite3.Connection:
+        mode = "ro&immutable=1" if self._read_only else "rwc"
+        place = f"file:{quote(str(self.path.absolute()))}?mode={mode}"
+        connection = sqlite3.connect(place, uri=True, timeout=WAIT_SECONDS)
+        if not self._read_only:
+            connection.execute("PRAGMA synchronous = NORMAL")
+        return connection
+
+    def _is_ours(self, connection: sqlite3.Connection) -> bool:
+        """Return whether a file holds answers; False if it is new."""
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if (application, version) == (APPLICATION, VERSION):
+            return True
+        (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if n_tables or self._read_only:
+            raise sqlite3.DatabaseError("it is an SQLite file of something else")
+        return False
+
+    def _explained(self, error: sqlite3.Error) -> str:
+        reason = str(error).rstrip(".")
+        if "locked" in reason or "busy" in reason:
+            advice = "Another program holds it: end that, or name another file"
+        else:
+            advice = "Move it away, or name another file"
+        return f"suggester_cache {self.path}: cannot be used ({reason}). {advice}"
+
+
+def open_cache(config: CacheSettings) -> AnswerCache:
+    """Return the answers of the file that a run's settings name; UserError where it is unusable."""
+    path = Path(config.suggester_cache or cache_folder() / "suggestions.sqlite")
+    if path.is_dir():
+        raise UserError(f"suggester_cache {path}: a folder. Name a file in it")
+    if not path.exists():
+        check_writable(path.parent, "suggester_cache")
+        path.parent.mkdir(parents=True, exist_ok=True)
+    return AnswerCache(path)

@@ -1,0 +1,273 @@
+"""A server that suggests, against a real one on this machine: what it says, and when it fails."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from rewards.suggestions.cache import AnswerCache
+from rewards.suggestions.open_ai import LONGEST_WAIT, pause
+from rewards.suggestions.server import FIRST_REST, ServerSettings, ServerSuggester
+from rewards.suggestions.suggester import Situation
+from tests.model_server import CHOP, Turns, said, serving
+from tests.test_suggesters import settings
+from utils.errors import RunError, UserError
+
+SCENES = [Situation(f"you see {thing}.", "", "", {}) for thing in ("tree", "cow", "water", "iron")]
+KEY = "sk-of-nobody-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return AnswerCache(tmp_path / "answers.sqlite")
+
+
+@pytest.fixture
+def suggester(cache):
+    """Make suggesters that do not really wait."""
+
+    def make(turns, **changes):
+        given = {"suggester_url": turns.url, "suggester_model": "tiny", "suggester_timeout": 0.2}
+        made = ServerSuggester(settings(ServerSettings, **given | changes), cache)
+        made.waits, made.now = [], 0.0
+        made.server.patience = made.server.patience._replace(sleep=made.waits.append)
+        made.clock = lambda: made.now
+        return made
+
+    return make
+
+
+def everything_written(folder):
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_chat_suggests_and_is_asked_once(suggester, tmp_path):
+    with serving(Turns(said("- Chop tree\n- Sleep"))) as turns:
+        found = suggester(turns)
+        assert found.suggest(SCENES[:1]) == found.suggest(SCENES[:1]) == [["chop tree", "sleep"]]
+    ((path, headers, body),) = turns.asked
+    assert path == "/v1/chat/completions"
+    assert headers["Authorization"] == f"Bearer {KEY}"
+    assert (body["model"], body["stop"], body["max_tokens"]) == ("tiny", "\n\n", 200)
+    assert "You see tree." in body["messages"][0]["content"]
+    assert found.metrics()["suggester/tokens"] == 9
+    assert found.metrics()["suggester/requests"] == 1
+    assert KEY.encode() not in everything_written(tmp_path)
+
+
+def test_completions_are_asked_with_the_prompt_as_it_stands(suggester):
+    with serving(Turns({"choices": [{"text": CHOP}]})) as turns:
+        assert suggester(turns, suggester_api="completions").suggest(SCENES[:1]) == [["chop tree"]]
+    ((path, _, body),) = turns.asked
+    assert path == "/v1/completions"
+    assert body["prompt"].endswith("You see tree. What do you do?\n")
+
+
+def test_without_a_key_none_is_sent(suggester, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with serving(Turns(said(CHOP))) as turns:
+        suggester(turns).suggest(SCENES[:1])
+    assert "Authorization" not in turns.asked[0][1]
+
+
+def test_several_new_scenes_are_asked_each(suggester):
+    with serving(Turns(said(CHOP))) as turns:
+        assert suggester(turns).suggest(SCENES) == [["chop tree"]] * 4
+    assert len({body["messages"][0]["content"] for _, _, body in turns.asked}) == 4
+
+
+@pytest.mark.parametrize("text", ["Chop the tree.", "", None])
+def test_a_malformed_answer_is_kept_and_not_asked_again(suggester, cache, text):
+    with serving(Turns(said(text))) as turns:
+        found = suggester(turns)
+        assert [found.suggest(SCENES[:1]) for _ in range(3)] == [[[]]] * 3
+    assert len(turns.asked) == len(cache) == found.counts["rejected"] == 1
+
+
+FAILURES = [500, 503, 429, "die", "cut", "stall", b"<html>rubbish", b"[" * 9999]
+
+
+@pytest.mark.parametrize("turn", FAILURES, ids=str)
+def test_what_may_pass_is_tried_again(suggester, turn):
+    with serving(Turns(turn, said(CHOP))) as turns:
+        found = suggester(turns)
+        assert found.suggest(SCENES[:1]) == [["chop tree"]]
+    assert len(turns.asked) == found.budget.sent == 2
+    assert len(found.waits) == 1
+
+
+@pytest.mark.parametrize(
+    "turn", [*FAILURES, 401, 403, 404, 400, "away", "dribble", {"no": 1}], ids=str
+)
+def test_what_does_not_pass_ends_the_run_with_one_line(suggester, turn):
+    with serving(Turns(turn)) as turns:
+        found = suggester(turns, suggester_retries=1)
+        with pytest.raises(RunError, match=f"suggester_url: {turns.url}") as caught:
+            found.suggest(SCENES[:1])
+    line = str(caught.value)
+    assert "\n" not in line
+    assert len(line) < 500
+    assert "suggester_failure=no-suggestions" in line
+    tried_twice = turn in FAILURES or turn == "dribble"
+    assert len(turns.asked) == (2 if tried_twice else 1)
+    if isinstance(turn, int):
+        assert f"answers {turn} (" in line
+        assert "said no" in line
+
+
+@pytest.mark.parametrize("turn", ["die", 401])
+def test_or_the_run_goes_on_without_and_leaves_the_server_alone(suggester, turn, caplog):
+    with serving(Turns(turn, said(CHOP))) as turns:
+        found = suggester(turns, suggester_retries=0, suggester_failure="no-suggestions")
+        assert [found.suggest(SCENES[:1]) for _ in range(3)] == [[[]]] * 3
+        assert len(turns.asked) == 1
+        found.now = FIRST_REST + 1
+        assert found.suggest(SCENES[:1]) == [["chop tree"]]
+    assert found.counts["unanswered"] == 3
+    assert len([each for each in caplog.records if each.levelno == logging.WARNING]) == 1
+
+
+def test_each_rest_is_longer_until_an_answer(suggester):
+    with serving(Turns(500, 500, said(CHOP), 500)) as turns:
+        found = suggester(turns, suggester_retries=0, suggester_failure="no-suggestions")
+        rests = []
+        for scene in SCENES:
+            found.suggest([scene])
+            rests.append(found._rests_until - found.now)
+            found.now = max(found.now, found._rests_until)
+    assert rests == [FIRST_REST, 2 * FIRST_REST, 0, FIRST_REST]
+
+
+def test_waits_grow_and_do_what_the_server_asks():
+    waits = [pause(number, None) for number in range(20)]
+    assert 0.25 <= waits[0] <= 0.5
+    assert 2 <= waits[3] <= 4
+    assert max(waits) <= LONGEST_WAIT
+    assert pause(0, 7.0) == 7.0
+    assert pause(0, 1e9) == LONGEST_WAIT
+
+
+def test_the_server_says_how_long_to_wait(suggester):
+    with serving(Turns(429, said(CHOP))) as turns:
+        found = suggester(turns)
+        found.suggest(SCENES[:1])
+    assert found.waits == [7.0]
+
+
+def test_the_budget_is_kept_retries_among_it(suggester, caplog):
+    with serving(Turns(500, said(CHOP))) as turns:
+        found = suggester(turns, suggester_budget=3)
+        goals = [found.suggest([scene])[0] for scene in SCENES]
+    assert goals == [["chop tree"], ["chop tree"], [], []]
+    assert len(turns.asked) == 3
+    assert found.counts["unanswered"] == 2
+    assert len([each for each in caplog.records if "all 3 requests" in each.message]) == 1
+
+
+def test_a_resumed_run_has_what_is_left_of_its_budget(suggester):
+    with serving(Turns(said(CHOP))) as turns:
+        killed = suggester(turns, suggester_budget=3)
+        killed.suggest(SCENES[:1])
+        state = killed.state_dict()
+        killed.suggest(SCENES[1:2])  # after the checkpoint
+        resumed = suggester(turns, suggester_budget=3)
+        resumed.load_state_dict(state)
+        assert resumed.budget.sent == 2
+        assert resumed.suggest(SCENES) == [["chop tree"]] * 3 + [[]]
+    assert len(turns.asked) == 3
+
+
+def test_no_budget_is_the_cache_alone(suggester):
+    with serving(Turns(said(CHOP))) as turns:
+        suggester(turns).suggest(SCENES[:1])
+        found = suggester(turns, suggester_budget=0)
+        assert found.suggest(SCENES[:2]) == [["chop tree"], []]
+    assert len(turns.asked) == 1
+
+
+def test_the_key_is_in_no_error_though_the_server_repeats_it(suggester):
+    with (
+        serving(Turns("repeat the key")) as turns,
+        pytest.raises(RunError, match="OPENAI_API_KEY is missing or wrong") as caught,
+    ):
+        suggester(turns).suggest(SCENES[:1])
+    assert KEY not in str(caught.value)
+    assert "Bearer (key)" in str(caught.value)
+
+
+def test_log_probabilities_of_yes_and_no_are_told(suggester):
+    top = {" Yes": -0.25, " No": -1.5}
+    with serving(Turns({"choices": [{"logprobs": {"top_logprobs": [top]}}]})) as turns:
+        assert suggester(turns).top_log_probabilities(["Is it?", "Is it not?"]) == [top, top]
+    assert turns.asked[0][2]["logprobs"] == 5
+
+
+@pytest.mark.parametrize("turn", [said("Yes"), {"choices": [{"logprobs": None}]}, 401])
+def test_a_server_that_does_not_tell_them_is_one_line(suggester, turn):
+    with serving(Turns(turn)) as turns, pytest.raises(RunError, match="suggester_url") as caught:
+        suggester(turns).top_log_probabilities(["Is it?"])
+    assert "\n" not in str(caught.value)
+
+
+def configured(tmp_path, **changes):
+    given = {"suggester_cache": str(tmp_path / "a.sqlite"), "suggester_model": "tiny"}
+    config = settings(ServerSettings, **given | {"suggester_timeout": 0.2} | changes)
+    return ServerSuggester.configured(SimpleNamespace(part=lambda _: config), ())
+
+
+@pytest.mark.parametrize("models", [("tiny",), None, ()])
+def test_a_server_that_has_the_model_or_does_not_say_is_taken(tmp_path, models):
+    with serving(Turns(said(CHOP), models=models)) as turns:
+        assert configured(tmp_path, suggester_url=f"{turns.url}/").suggest(SCENES[:1])
+
+
+@pytest.mark.parametrize(
+    ("models", "line"),
+    [
+        (("tinny", "large"), r"no 'tiny'. Did you mean 'tinny'\? It has tinny, large"),
+        (401, r"answers 401 \(the key in the environment variable OPENAI_API_KEY is missing"),
+        (500, r"answers 500 .*said no"),
+    ],
+)
+def test_a_server_that_says_no_is_told_before_the_run(tmp_path, models, line):
+    with serving(Turns(0, models=models)) as turns, pytest.raises(UserError, match=line) as caught:
+        configured(tmp_path, suggester_url=turns.url)
+    assert len(caught.value.lines) == 1
+
+
+BAD = {
+    "no address": ({}, "suggester_url: missing"),
+    "no server": ({"suggester_url": "http://127.0.0.1:9/v1"}, "Connection refused.*budget=0"),
+    "no scheme": ({"suggester_url": "localhost:8000"}, "is no address"),
+    "another scheme": ({"suggester_url": "file:///etc/passwd"}, "is no address"),
+    "no port": ({"suggester_url": "http://localhost:port"}, "suggester_url: Port could not"),
+    "a blank": ({"suggester_url": "http://local host/v1"}, "is no address"),
+    "a password": ({"suggester_url": "https://me:secret@host/v1"}, "holds more than an address"),
+    "a key in the address": ({"suggester_url": "https://h/v1?key=secret"}, "holds more than"),
+    "not encrypted": ({"suggester_url": "http://example.org/v1"}, "is not encrypted, and the key"),
+    "the key itself": (
+        {"suggester_url": "https://h", "suggester_key_variable": "sk-secret"},
+        "not the key",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_setting_is_one_line_without_secrets(tmp_path, name):
+    changes, line = BAD[name]
+    with pytest.raises(UserError, match=line) as caught:
+        configured(tmp_path, **changes)
+    assert len(caught.value.lines) == 1
+    assert "secret" not in str(caught.value)
+
+
+def test_a_key_with_a_line_break_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "one\ntwo")
+    with pytest.raises(UserError, match="OPENAI_API_KEY: holds signs that no key has") as caught:
+        configured(tmp_path, suggester_url="https://h/v1")
+    assert "two" not in str(caught.value)

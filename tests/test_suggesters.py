@@ -1,0 +1,253 @@
+"""Language models that suggest: questions, answers, what is remembered and what it costs."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks.random_models import write_decoder
+from models.language import text_model
+from rewards.suggestions.cache import Answer, AnswerCache, Question
+from rewards.suggestions.language_model import (
+    LanguageModelSuggester,
+    LanguageModelSuggesterSettings,
+)
+from rewards.suggestions.next_tokens import NextTokens
+from rewards.suggestions.prompted import PromptedSuggester
+from rewards.suggestions.prompts import (
+    INSTRUCTION,
+    bullet,
+    candidates,
+    goals_of,
+    lm_sentence,
+    question,
+)
+from rewards.suggestions.suggester import Situation
+from settings.declaration import declared
+from tests.golden_data import GOLDEN
+from utils.errors import UserError
+
+ANSWERS = json.loads((GOLDEN / "ellm" / "lm_answers.json").read_text())
+STEPS = json.loads((GOLDEN / "ellm" / "crafter_steps.json").read_text())
+SCENE = "you see cow, and tree. you are targeting tree."
+FIELD = Situation(SCENE, "", "", {})
+ACTIONS = ("do nothing", "sleep", "chop tree", "eat cow", "attack cow", "mine coal", "make table")
+
+
+def settings(kind, **changes):
+    """Return the settings of a part as they are declared, but for changes."""
+    given = {name: each.metadata["default"] for name, each in declared([kind]).items()}
+    return kind(**given | changes)
+
+
+class Answering(PromptedSuggester):
+    """Says what it is given to say."""
+
+    def __init__(self, cache, answer, asks_again=False):
+        super().__init__(cache, asks_again)
+        self.answer, self.n_asked = answer, 0
+
+    def question(self, situation):
+        return Question("nobody", question(situation), {})
+
+    def ask(self, questions):
+        self.n_asked += len(questions)
+        return [None if self.answer is None else Answer(self.answer, 7, 0.25) for _ in questions]
+
+    def goals(self, answer):
+        return goals_of(answer)
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return AnswerCache(tmp_path / "answers.sqlite")
+
+
+@pytest.mark.parametrize("row", ANSWERS, ids=lambda row: repr(row["answer"]))
+def test_answers_are_read_and_remembered_as_the_original_does(row, cache):
+    suggester = Answering(cache, row["answer"], asks_again=True)
+    (first,), (again,) = suggester.suggest([FIELD]), suggester.suggest([FIELD])
+    assert goals_of(row["answer"]) == row["goals_in_order"]
+    assert sorted(first) == sorted(again) == row["goals"]
+    assert first == list(dict.fromkeys(row["goals_in_order"] or []))
+    kept = [goal for goal in again if goal not in row["achieved"]]
+    assert sorted(kept) == row["goals_after_filter"]
+    assert len(cache) == row["remembered"]
+    assert suggester.counts["from_cache"] == row["queries_answered_from_memory"]
+    assert suggester.counts["rejected"] == row["rejections_counted"]
+    assert row["accepted"] == (suggester.n_asked == 1)
+
+
+def test_a_rejected_answer_is_kept_and_not_asked_again(cache):
+    suggester = Answering(cache, "Chop the tree!")
+    assert [suggester.suggest([FIELD]) for _ in range(3)] == [[[]]] * 3
+    assert suggester.n_asked == suggester.counts["rejected"] == 1
+    assert Answering(cache, "- Sleep").suggest([FIELD]) == [[]]
+
+
+def test_no_answer_is_counted_and_asked_for_again(cache):
+    suggester = Answering(cache, None)
+    assert suggester.suggest([FIELD]) == [[]]
+    suggester.answer = "- Chop tree"
+    assert suggester.suggest([FIELD]) == [["chop tree"]]
+    assert (suggester.counts["unanswered"], suggester.counts["asked"]) == (1, 1)
+
+
+def test_what_several_environments_see_alike_is_asked_once(cache):
+    suggester = Answering(cache, "- Chop tree")
+    other = FIELD._replace(inventory="you have in your inventory wood.")
+    assert suggester.suggest([FIELD, other, FIELD]) == [["chop tree"]] * 3
+    assert suggester.metrics() == {
+        "suggester/asked": 2,
+        "suggester/from_cache": 1,
+        "suggester/rejected": 0,
+        "suggester/unanswered": 0,
+        "suggester/tokens": 14,
+        "suggester/seconds": 0.5,
+    }
+
+
+def test_counts_go_on_where_they_stood(cache):
+    before, after = Answering(cache, "- Chop tree"), Answering(cache, "- Chop tree")
+    before.suggest([FIELD])
+    after.load_state_dict(before.state_dict())
+    after.suggest([FIELD])
+    assert (after.counts["asked"], after.counts["from_cache"]) == (1, 1)
+
+
+def test_a_model_is_told_what_the_original_tells_it():
+    assert len(STEPS) > 100
+    for row in STEPS:
+        situation = Situation(row["scene"], row["inventory_text"], row["status_text"], {})
+        assert lm_sentence(situation) == row["lm_sentence"]
+        assert question(situation).startswith(INSTRUCTION)
+        assert question(situation).endswith(f"{row['lm_sentence']} What do you do?\n")
+
+
+def test_candidates_are_actions_with_what_is_seen_held_or_felt():
+    assert candidates(ACTIONS, FIELD) == ["chop tree", "eat cow", "attack cow"]
+    sleepy = FIELD._replace(status="you feel sleepy.")
+    assert candidates(ACTIONS, sleepy) == ["sleep", "chop tree", "eat cow", "attack cow"]
+    held = "you have in your inventory coal, wood_pickaxe."
+    holding = Situation("you see .", held, "", {"coal": 1})
+    names = (*ACTIONS, "make wood pickaxe", "chop wood pickaxe", "attack zombie")
+    assert candidates(names, holding) == [
+        *("mine coal", "make table", "make wood pickaxe", "chop wood pickaxe")
+    ]
+    assert bullet("chop tree") == " Chop tree"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_decoder(tmp_path_factory.mktemp("decoder"))
+
+
+@pytest.fixture
+def suggester(folder, cache):
+    def make(**changes):
+        config = settings(LanguageModelSuggesterSettings, suggester_model=str(folder), **changes)
+        return LanguageModelSuggester(config, ACTIONS, cache)
+
+    return make
+
+
+def test_scoring_suggests_the_likeliest_phrases_of_what_is_seen(suggester):
+    found = suggester(n_suggestions=2)
+    (goals,) = found.suggest([FIELD])
+    model = text_model.load_text_model(found.config.suggester_model)
+    names = ["chop tree", "eat cow", "attack cow"]
+    scores = model.phrase_log_probabilities(question(FIELD) + "-", [bullet(n) for n in names])
+    assert goals == sorted(names, key=lambda n: -scores[names.index(n)])[:2]
+    assert found.counts["tokens"] > 0
+
+
+def test_number_and_threshold_choose_among_kept_scores(suggester, monkeypatch):
+    (all_three,) = suggester(n_suggestions=9).suggest([FIELD])
+    monkeypatch.setattr(text_model, "load_text_model", lambda *_: pytest.fail("asked anew"))
+    assert suggester(n_suggestions=1).suggest([FIELD]) == [all_three[:1]]
+    assert suggester(suggestion_threshold=0.0).suggest([FIELD]) == [[]]
+
+
+def test_nothing_to_suggest_is_no_suggestion(suggester):
+    assert suggester().suggest([Situation("you see .", "", "", {})]) == [[]]
+
+
+def test_writing_gives_all_new_situations_at_once_to_the_model(suggester, monkeypatch):
+    found = suggester(suggest_by="writing", suggester_max_tokens=3)
+    asked = []
+
+    def write(prompts, writing, shared):
+        asked.append((len(prompts), writing))
+        return [text_model.Written("- Chop tree\n- Sleep", 3) for _ in prompts]
+
+    monkeypatch.setattr(found.model, "write", write)
+    other = FIELD._replace(status="you feel sleepy.")
+    assert found.suggest([FIELD, other]) == [["chop tree", "sleep"]] * 2
+    assert asked == [(2, text_model.Writing(3, 0.1, "\n\n"))]
+
+
+def test_a_tiny_decoder_writes_nonsense_that_is_rejected(suggester):
+    found = suggester(suggest_by="writing", suggester_max_tokens=3)
+    assert found.suggest([FIELD]) == [[]]
+    assert (found.counts["asked"], found.counts["rejected"]) == (1, 1)
+
+
+def test_kept_scores_of_another_form_suggest_nothing(suggester, cache):
+    found = suggester()
+    cache.keep(found.question(FIELD), Answer("[1, 2]"))
+    assert found.suggest([FIELD]) == [[]]
+
+
+def configured(folder, action_names=ACTIONS, **changes):
+    config = settings(LanguageModelSuggesterSettings, **changes)
+    return LanguageModelSuggester.configured(
+        SimpleNamespace(part=lambda _: config, env="Some-v0"), action_names
+    )
+
+
+def test_it_is_made_of_the_settings(folder, tmp_path):
+    path = tmp_path / "new" / "answers.sqlite"
+    found = configured(folder, suggester_model=str(folder), suggester_cache=str(path))
+    assert found.cache.path == path
+    assert path.is_file()
+
+
+BAD = {
+    "no decoder": ({"suggester_model": "all-MiniLM-L6-v2"}, r"'bert' writes nothing"),
+    "no folder": ({"suggester_model": "no/such\0"}, r"no/such"),
+    "cache is a folder": ({"suggester_cache": "."}, r"suggester_cache \.: a folder"),
+    "cache in a file": ({"suggester_cache": "file/x"}, r"suggester_cache.*is not a folder"),
+    "cache is damaged": ({"suggester_cache": "file"}, r"suggester_cache .*file: cannot be used"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_setting_is_one_line(folder, in_empty_folder, name):
+    (in_empty_folder / "file").write_text("no database, only some text " * 99)
+    changes, line = BAD[name]
+    with pytest.raises(UserError, match=line) as caught:
+        configured(folder, **{"suggester_model": str(folder)} | changes)
+    assert len(caught.value.lines) == 1
+    assert [path.name for path in in_empty_folder.iterdir()] == ["file"]
+
+
+def test_an_environment_without_action_names_is_refused(folder):
+    with pytest.raises(UserError, match=r"suggester: .*Some-v0 names none"):
+        configured(folder, (), suggester_model=str(folder))
+
+
+def test_next_tokens_are_asked_once_and_kept(folder, cache):
+    model = text_model.load_text_model(str(folder))
+    asked = []
+
+    def source(prompts):
+        asked.extend(prompts)
+        return model.top_log_probabilities(prompts, always=("Y",))
+
+    ask = NextTokens(source, model.fingerprint, cache)
+    first, again, other = ask(["Is it?", "Is it?", "Was it?"])
+    assert first == again != other
+    assert NextTokens(source, model.fingerprint, cache)(["Was it?"]) == [other]
+    assert asked == ["Is it?", "Was it?"]
+    assert first["Y"] < 0
+    assert (ask.counts["asked"], ask.counts["from_cache"]) == (2, 1)

@@ -1,0 +1,143 @@
+"""How likely a decoder finds texts, and what it writes, beside the library read plainly."""
+
+import pytest
+import torch
+
+from benchmarks.plain_text_model import PlainTextModel
+from models.language.model_files import find_model
+from models.language.text_model import TextModel, Tree, Writing
+from tests.published_models import tiny_bert_folder
+from tests.tiny_decoders import DECODERS, N_POSITIONS, tiny_decoder_folder
+from utils.errors import UserError
+
+SHARED = " word1 word2 word3"
+PROMPT = f"{SHARED} word4 word5"
+PHRASES = [" word6 word7", " word6 word8 word9", " word7", " word6 word8 word2", " word1 word1"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    made = tmp_path_factory.mktemp("decoders")
+    return {name: tiny_decoder_folder(made / name, name) for name in DECODERS}
+
+
+@pytest.fixture(scope="module")
+def llama(folders):
+    return TextModel(find_model(folders["llama"]))
+
+
+def library(folder):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder).eval()
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("shared", ["", SHARED])
+def test_phrases_together_are_as_likely_as_each_alone(folders, name, shared):
+    found = TextModel(find_model(folders[name])).phrase_log_probabilities(PROMPT, PHRASES, shared)
+    plain = PlainTextModel(find_model(folders[name])).phrase_log_probabilities(PROMPT, PHRASES)
+    assert found == pytest.approx(plain, abs=1e-5)
+    assert len(set(found)) == len(PHRASES)
+
+
+def test_a_tree_holds_what_phrases_share_once_and_no_last_tokens():
+    tree = Tree.of([[6, 7], [6, 8, 9], [7], [6, 8, 2]])
+    assert (tree.ids, tree.parents) == ([6, 8], [-1, 0])
+    assert tree.phrases == [
+        *([(-1, 6), (0, 7)], [(-1, 6), (0, 8), (1, 9)]),
+        *([(-1, 7)], [(-1, 6), (0, 8), (1, 2)]),
+    ]
+    assert tree.ancestry().tolist() == [[True, False], [True, True]]
+
+
+def test_what_was_asked_before_changes_no_bit(folders):
+    fresh, used = (TextModel(find_model(folders["qwen3"])) for _ in range(2))
+    for prompt in (f"{SHARED} word9", f"{SHARED} word9 word9 word9", " word2"):
+        used.phrase_log_probabilities(prompt, PHRASES[:2], SHARED)
+    asked = (PROMPT, PHRASES, SHARED)
+    assert used.phrase_log_probabilities(*asked) == fresh.phrase_log_probabilities(*asked)
+
+
+def test_a_second_prompt_reads_what_is_new_alone(folders):
+    model = TextModel(find_model(folders["llama"]))
+    counts = []
+    for prompt in (f"{SHARED} word4", f"{SHARED} word9", SHARED):
+        before = model.n_read
+        model.phrase_log_probabilities(prompt, [" word6 word7"], SHARED)
+        counts.append(model.n_read - before)
+    assert counts == [3 + 1 + 1, 1 + 1, 1 + 1]  # what is shared, the rest, the tree
+
+
+def test_few_tokens_are_read_where_the_plain_way_reads_many(llama):
+    before = llama.n_read
+    phrases = [f" word{verb} word{thing}" for verb in range(4) for thing in range(5)]
+    llama.phrase_log_probabilities(PROMPT, phrases, SHARED)
+    assert llama.n_read - before <= 5 + 4  # plain: 20 times 7
+
+
+def test_no_phrase_is_no_score_and_one_of_nothing_is_certain(llama):
+    assert llama.phrase_log_probabilities(PROMPT, []) == []
+    assert llama.phrase_log_probabilities(PROMPT, [""]) == [0.0]
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3_text"])
+def test_it_writes_what_the_library_writes(folders, name):
+    model, plain = TextModel(find_model(folders[name])), library(folders[name])
+    prompts = [PROMPT, " word9", f"{SHARED} word2 word2 word2"]
+    found = model.write(prompts, Writing(6, 0, ""), SHARED)
+    for prompt, written in zip(prompts, found, strict=True):
+        ids = torch.tensor([model.published.tokenize(prompt)])
+        for _ in range(6):
+            token = plain(input_ids=ids).logits[0, -1].argmax()
+            ids = torch.cat((ids, token[None, None]), dim=1)
+        expected = "".join(model.published.vocabulary()[i] for i in ids[0, -6:].tolist())
+        assert expected.startswith(written.text)
+        assert written.text == expected or "</s>" in expected
+
+
+def test_what_is_drawn_depends_on_prompt_and_seed_alone(llama):
+    writing = Writing(8, 1.0, "")
+    alone = [llama.write([prompt], writing)[0] for prompt in (PROMPT, " word9")]
+    assert llama.write([" word9", PROMPT], writing) == alone[::-1]
+    assert llama.write([PROMPT], writing, seed=1)[0] != alone[0]
+
+
+def test_it_stops_before_a_text_and_after_the_most_tokens(llama):
+    text = llama.write([PROMPT], Writing(6, 0, ""))[0].text
+    word = text.split()[2]
+    stopped = llama.write([PROMPT], Writing(6, 0, word))[0]
+    assert stopped.text == text.partition(word)[0]
+    assert llama.write([PROMPT], Writing(2, 0, ""))[0].n_tokens == 2
+    assert llama.write([], Writing()) == []
+
+
+def test_the_likeliest_tokens_and_those_asked_for_are_told(llama):
+    (told,) = llama.top_log_probabilities([PROMPT], SHARED, 3, (" word7", " word1 word2"))
+    ids = torch.tensor([llama.published.tokenize(PROMPT)])
+    logits = library(find_model(llama.name).folder)(input_ids=ids).logits[0, -1]
+    expected = logits.detach().log_softmax(-1)
+    names = llama.published.vocabulary()
+    assert told[" word7"] == pytest.approx(float(expected[names.index(" word7")]), abs=1e-5)
+    assert list(told)[:3] == [names[i] for i in expected.topk(3).indices]
+    assert " word1 word2" not in told
+
+
+def test_learned_positions_have_an_end(folders):
+    model = TextModel(find_model(folders["gpt2"]))
+    with pytest.raises(UserError, match=f"needs 14 tokens, and it reads {N_POSITIONS}"):
+        model.phrase_log_probabilities(" word1" * 14, PHRASES)
+
+
+def test_what_writes_nothing_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"'bert' writes nothing.*SmolLM2"):
+        TextModel(find_model(tiny_bert_folder(tmp_path)))
+
+
+def test_a_model_that_reads_trees_wrongly_is_refused(folders, monkeypatch):
+    from models.language import text_model
+
+    plain = text_model.Sight.mask
+    monkeypatch.setattr(text_model.Sight, "mask", lambda *given: 0 * plain(*given))
+    with pytest.raises(UserError, match=r"read together differ by \d"):
+        TextModel(find_model(folders["llama"]))
