@@ -21,10 +21,13 @@ from rewards.quality import Quality
 from rewards.similarity import similarity
 from rewards.suggested_goals import Payment, SuggestedGoals
 from rewards.suggestions import SUGGESTERS, oracle
-from rewards.suggestions.suggester import Situation
+from rewards.suggestions.household import HouseholdSuggester, by_rule
+from rewards.suggestions.suggester import Situation, Suggester
 from rewards.tasks import TWINS, Deed, Reached, TaskGoals, actions_of
+from rewards.tidying import TidyingGoals
 from settings import Config
 from utils.errors import UserError
+from utils.household import SUITABLE
 
 GOAL = "goal"  # the key of the sentence in an observation
 LONGEST_GOAL = 100_000  # signs
@@ -91,7 +94,13 @@ def with_goals(env: VectorEnv, config: Config) -> VectorEnv:
         goals: Goals = TaskGoals(goal_settings.single_task, kind, env.num_envs)
     elif goal_settings.suggester is not None:
         _check_described(env, "suggester", names)
-        goals = _suggested(goal_settings, config, names, env.num_envs)
+        suitable = env.metadata.get(SUITABLE)
+        if suitable is None:
+            goals = _suggested(goal_settings, config, names, env.num_envs)
+        else:
+            suggester = by_rule(goal_settings.suggester, suitable)
+            suggester = suggester or _suggester(goal_settings, config, names)
+            goals = TidyingGoals(suggester, env.num_envs)
     else:
         return env
     return GoalRewards(env, goals, goal_settings.goal_conditioned)
@@ -224,8 +233,12 @@ def _suggested(
 ) -> SuggestedGoals:
     """Return goals that the chosen suggester suggests."""
     source = SUGGESTERS[cast(str, goal_settings.suggester)]
-    kind = suggestions.suggester_class(cast(str, goal_settings.suggester))
-    suggester = kind.configured(config, names)
+    suggester = _suggester(goal_settings, config, names)
+    if isinstance(suggester, HouseholdSuggester):
+        raise UserError(
+            f"suggester: {goal_settings.suggester} asks where things belong, and {config.env} is "
+            "no household. Choose env=HousekeepText-v0, or another suggester"
+        )
     checks = goal_settings.check_success
     payment = Payment(
         goal_settings.goal_threshold,
@@ -236,6 +249,12 @@ def _suggested(
     return SuggestedGoals(
         suggester, similarity(goal_settings.goal_encoder), payment, quality, n_envs
     )
+
+
+def _suggester(goal_settings: GoalSettings, config: Config, names: Sequence[str]) -> Suggester:
+    """Return the chosen suggester for an environment of such actions."""
+    kind = suggestions.suggester_class(cast(str, goal_settings.suggester))
+    return kind.configured(config, names)
 
 
 def _check_described(env: VectorEnv, name: str, action_names: Sequence[str]) -> None:

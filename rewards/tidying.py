@@ -11,38 +11,13 @@ of where things really belong:
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from rewards.suggestions.suggester import Situation, Suggester
+from rewards.tasks import NOTHING, Deed, Reached
 from utils.household import PICK_UP, PLACE, Goal
 
 AS_SUGGESTED, UNSUGGESTED, FAILED = 2.5, -0.25, -0.2
-
-
-class Deed(Protocol):
-    """What one step did."""
-
-    @property
-    def phrase(self) -> str:
-        """What it is called: a goal's phrase, or the name of an action that failed."""
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether it was done."""
-
-
-class Reached(NamedTuple):
-    """What a step is paid for.
-
-    Attributes:
-        goal: The one that was reached and paid, if one was.
-        reward: For the step.
-        completed: Whether that was all there is to do; nobody can say so here.
-    """
-
-    goal: str | None = None
-    reward: float = 0.0
-    completed: bool = False
 
 
 class Episode:
@@ -69,13 +44,13 @@ class Episode:
             return Reached(reward=FAILED if deed.phrase in (PICK_UP, PLACE) else 0.0)
         goal = Goal.read(deed.phrase)
         if goal is None:
-            return Reached()
+            return NOTHING
         if deed.phrase not in self.goals:
             return Reached(reward=UNSUGGESTED)
         if goal.receptacle:
             self.achieved.append(deed.phrase)
         elif goal.thing in self.picked_up:
-            return Reached()
+            return NOTHING
         else:
             self.picked_up.add(goal.thing)
         return Reached(deed.phrase, AS_SUGGESTED)

@@ -305,13 +305,18 @@ def test_what_is_given_for_playing_takes_the_place_of_the_runs_goals():
     assert (back.suggester, back.single_task, back.single_task_goals) == ("novelty", None, "task")
 
 
-@pytest.mark.parametrize("name", SUGGESTERS)
+@pytest.mark.parametrize("name", SUGGESTERS.keys() - {"yes-no"})  # which is of households alone
 def test_every_suggester_has_what_the_protocol_asks_for(name):
     suggester = suggester_class(name).configured(settings(suggester=name), ACTION_NAMES)
     (goals,) = suggester.suggest([Situation("you see tree.", "", "", {})])
     assert len(set(goals)) == len(goals) > 0
     suggester.load_state_dict(suggester.state_dict())
     assert all(type(value) is float for value in suggester.metrics().values())
+
+
+def test_who_asks_where_things_belong_needs_a_household():
+    with pytest.raises(UserError, match="yes-no asks where things belong"):
+        with_goals(described(1), settings(suggester="yes-no"))
 
 
 def test_what_one_suggester_reads_is_refused_beside_the_others(monkeypatch):

@@ -6,9 +6,7 @@ import pytest
 from rewards.suggestions.household import Household, HouseholdNovelty, HouseholdOracle, by_rule
 from rewards.suggestions.suggester import Situation
 from rewards.suggestions.yes_no import (
-    YesNoSettings,
     YesNoSuggester,
-    configured_yes_no,
     probability_of_yes,
     prompt,
 )
@@ -126,10 +124,10 @@ def test_answers_are_kept_with_a_run():
     assert table.asked == []
 
 
-def test_the_threshold_is_a_setting_and_decides():
+def test_the_threshold_decides():
     row = {" Yes": math.log(0.6), " No": math.log(0.4)}
     for threshold, expected in ((0.5, [[Goal("mug", "sink")]]), (0.7, [[]])):
-        suggester = configured_yes_no(YesNoSettings(yes_threshold=threshold), lambda _: [row])
+        suggester = YesNoSuggester(lambda _: [row], threshold)
         assert suggester.goals([Household("mug", ["sink"], {})]) == expected
 
 

@@ -22,6 +22,9 @@ class Source(NamedTuple):
 SUGGESTERS = {
     "oracle": Source("rewards.suggestions.oracle:Oracle"),
     "novelty": Source("rewards.suggestions.novelty:Novelty", checks_success=False),
+    "language-model": Source("rewards.suggestions.language_model:LanguageModelSuggester"),
+    "server": Source("rewards.suggestions.server:ServerSuggester"),
+    "yes-no": Source("rewards.suggestions.yes_no:YesNoSuggester"),
 }
 
 

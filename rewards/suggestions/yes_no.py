@@ -7,10 +7,13 @@ the wording is ours.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cache, partial
+from typing import Any, ClassVar, Protocol
 
 from rewards.suggestions.household import Candidate, Household, HouseholdSuggester
-from settings import Part, setting
+from rewards.suggestions.language_model import check_writes
+from rewards.suggestions.server import ServerSettings, ServerSuggester
+from settings import Config, Part, setting
 from utils.household import Goal
 
 YES, NO = " Yes", " No"  # tokens of an answer
@@ -29,7 +32,7 @@ INTRODUCTION = (
 
 
 @dataclass(frozen=True)
-class YesNoSettings(Part):
+class YesNoSettings(ServerSettings):
     """What the suggester that asks for yes or no reads."""
 
     title = "goals"
@@ -60,10 +63,26 @@ class YesNoSuggester(HouseholdSuggester):
         threshold: Of that probability.
     """
 
+    reads: ClassVar[tuple[type[Part], ...]] = (YesNoSettings,)
+
     def __init__(self, first_tokens: FirstTokens, threshold: float = 0.5) -> None:
         self._first_tokens, self._threshold = first_tokens, threshold
         self._probabilities: dict[Goal, float] = {}
         self._n_looked_up = 0
+
+    @classmethod
+    def configured(cls, config: Config, action_names: Sequence[str]) -> "YesNoSuggester":
+        """Return the suggester of a run's settings: it asks the server, or else a decoder here.
+
+        Raises:
+            UserError: the settings are unusable.
+        """
+        own = config.part(YesNoSettings)
+        if own.suggester_url:
+            server = ServerSuggester.configured(config, action_names)
+            return cls(server.top_log_probabilities, own.yes_threshold)
+        check_writes(own.suggester_model)
+        return cls(partial(first_tokens_of, own.suggester_model), own.yes_threshold)
 
     def candidates(self, household: Household) -> list[Candidate]:
         """Return what there is to choose from; nothing while something achieved is held."""
@@ -107,15 +126,27 @@ class YesNoSuggester(HouseholdSuggester):
         self._n_looked_up = state["n_needed"]
 
 
-def configured_yes_no(config: YesNoSettings, first_tokens: FirstTokens) -> YesNoSuggester:
-    """Return the suggester of the settings that asks a given language model."""
-    return YesNoSuggester(first_tokens, config.yes_threshold)
+def first_tokens_of(name: str, prompts: Sequence[str]) -> list[dict[str, float]]:
+    """Return how a decoder on this machine goes on after each prompt about a household."""
+    return _decoder(name).top_log_probabilities(prompts, shared=beginning())
+
+
+@cache
+def _decoder(name: str) -> Any:
+    from models.language.text_model import load_text_model  # brings in transformers
+
+    return load_text_model(name)
 
 
 def prompt(goal: Goal) -> str:
     """Return what a language model is asked of a thing and a receptacle, after three examples."""
+    return beginning() + _question(goal)
+
+
+def beginning() -> str:
+    """Return what stands before every question."""
     examples = [f"{_question(example)}{answer}" for example, answer in EXAMPLES]
-    return "\n".join([INTRODUCTION, "", *examples, _question(goal)])
+    return "\n".join([INTRODUCTION, "", *examples, ""])
 
 
 def probability_of_yes(answer: Mapping[str, float]) -> float:
