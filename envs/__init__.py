@@ -74,6 +74,8 @@ SUITES = {
     "VisualMatch-v0": Suite("envs.visual_match", scale_rewards=False),
     "KeyToDoor-v0": Suite("envs.key_to_door", scale_rewards=False),
     "ContinuousRecognition-v0": Suite("envs.continuous_recognition"),
+    "Crafter-v1": Suite("envs.crafter", scale_rewards=False),
+    "CrafterText-v0": Suite("envs.crafter_text", scale_rewards=False),
     "popgym-": Suite("envs.popgym"),
     "psychlab_": Suite("envs.psychlab"),
     "caveflyer": Suite("envs.procgen"),

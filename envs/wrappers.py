@@ -28,6 +28,11 @@ class EpisodeStatistics(RecordEpisodeStatistics):
             info["episode"]["success"] = info["success"]
         return observations, rewards, terminated, truncated, info
 
+    def metrics(self) -> dict[str, float]:
+        """Return what the environments themselves have to log; always the same names."""
+        own = getattr(self.env, "metrics", None)
+        return {} if own is None else own()
+
     def state_dict(self) -> dict[str, Any]:
         """Return the running episodes, or nothing of them where the suite cannot save them."""
         save = getattr(self.env, "state_dict", None)

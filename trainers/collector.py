@@ -23,7 +23,8 @@ EPISODES_AVERAGED = 100
 class TrainingEnv(Protocol):
     """A Gymnasium vector environment in SAME_STEP mode whose episodes may be saved.
 
-    Where episodes succeed or fail it has `has_success`, true, and info["episode"]["success"].
+    Where episodes succeed or fail it has `has_success`, true, and info["episode"]["success"]. Where
+    there is more to log than returns it has `metrics() -> dict[str, float]`, always the same names.
     """
 
     @property
@@ -69,6 +70,7 @@ class Collector:
     ) -> None:
         self.env, self.learner, self.scaling = env, learner, scaling
         self._has_success = getattr(env, "has_success", False)
+        self._env_metrics = getattr(env, "metrics", dict)
         self._device = learner.agent.device  # asked once: it looks for a parameter
         self.ranks = ranks or Ranks()
         if scaling is not None and self.ranks.size > 1:
@@ -131,7 +133,7 @@ class Collector:
         return float(np.mean([episode.episode_return for episode in self.episodes]))
 
     def metrics(self) -> dict[str, float]:
-        """Return what to log of the episodes, those of all ranks."""
+        """Return what to log of the episodes of all ranks, and what the environments say."""
         returns = [episode.episode_return for episode in self.episodes]
         lengths = [episode.length for episode in self.episodes]
         # The published figure: zeros stand in for episodes until as many as N have ended.
@@ -146,7 +148,7 @@ class Collector:
             # None of a checkpoint that is older than this figure.
             known = [each.success for each in self.episodes if each.success is not None]
             metrics["rollout/success_mean"] = float(np.mean(known)) if known else math.nan
-        return metrics
+        return metrics | self._env_metrics()
 
     def state_dict(self) -> dict[str, Any]:
         """Return counts and statistics, and where all environments can be saved, their episodes."""
