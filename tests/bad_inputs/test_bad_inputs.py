@@ -83,6 +83,7 @@ GROUPS = {
     "stimuli": ("main", tables.stimuli_cases),
     "environments": ("main", tables.environment_cases),
     "memory tasks": ("main", tables.memory_task_cases),
+    "Crafter": ("main", tables.crafter_cases),
     "text": ("main", tables.text_cases),
     "eval": ("eval", lambda: tables.eval_cases(below("checkpoints"))),
     "prepare": ("prepare", lambda: tables.prepare_cases(vocabulary_names())),
