@@ -1,12 +1,17 @@
 """Crafter's worlds: those of the package, step by step, and the game in words as the original."""
 
 import json
+import signal
+from pathlib import Path
 from types import SimpleNamespace
 
+import numba
 import numpy as np
 import pytest
 
+import main as main_program
 from envs import crafter, crafter_text, make_vector_env
+from envs import crafter_compiled as compilation
 from envs import crafter_words as words
 from envs.crafter_actions import text_commands, text_nouns
 from envs.crafter_drawing import draw, greyed
@@ -16,6 +21,8 @@ from envs.crafter_step import daylight_of, look, names_match, step_worlds, unloc
 from envs.crafter_world import ACHIEVEMENTS, ITEMS, NAMES, kind_at, material_at, target
 from tests.crafter_worlds import add_things, their_game, world_of
 from tests.golden_data import GOLDEN
+from tests.test_resume import command, folder_of, resume, signal_at
+from tools.faults import outcome, same
 
 FOLDER = GOLDEN / "ellm"
 OBJECT = ("kind", "position", "health", "timer", "facing")
@@ -377,3 +384,37 @@ def test_a_larger_picture_shows_every_world_and_draws_nothing_from_its_dice():
     assert [picture.shape for picture in pictures] == [(144, 144, 3)] * 2
     assert (pictures[0] != pictures[1]).any()
     assert env.state_dict()["generators"] == before["generators"]
+
+
+def test_an_interrupted_run_goes_on_with_its_achievements(in_empty_folder, monkeypatch):
+    own = {"env": TEXT, "use_text": "false", "crafter_length": 20, "normalize_reward": "false"}
+    assert main_program.main(command("CNN", "whole", **own)) == 0
+    signal_at(monkeypatch, signal.SIGINT, at=47)
+    assert main_program.main(command("CNN", "cut", **own)) == 130
+    assert resume("cut") == 0
+    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+
+
+def test_compiled_code_lies_in_a_folder_of_its_sources(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = compilation._folder()
+    assert Path(folder).is_relative_to(tmp_path / "helm" / "crafter")
+    monkeypatch.setattr(compilation, "FOLDER", folder)
+    before = numba.config.CACHE_DIR
+    assert compilation.compiled(_twice)(21) == 42
+    assert before == numba.config.CACHE_DIR
+    assert list(Path(folder).rglob("*_twice*.nbi"))
+
+
+def test_where_nothing_can_be_written_compiled_code_is_not_kept(monkeypatch):
+    def njit(function=None, cache=False):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return function
+
+    monkeypatch.setattr(numba, "njit", njit)
+    assert compilation.compiled(_twice) is _twice
+
+
+def _twice(number):
+    return 2 * number
