@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba import config
 
 SOURCES, MARK = "crafter*.py", b"@compiled"
 N_LETTERS = 16
@@ -18,14 +19,14 @@ N_LETTERS = 16
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function when it is first called, or take what an earlier process compiled."""
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = before or FOLDER
+    before = config.CACHE_DIR
+    config.CACHE_DIR = before or FOLDER
     try:
         return numba.njit(cache=True)(function)
     except RuntimeError:  # there is no place to write to
         return numba.njit(function)
     finally:
-        numba.config.CACHE_DIR = before
+        config.CACHE_DIR = before
 
 
 def _folder() -> str:

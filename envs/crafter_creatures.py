@@ -1,4 +1,4 @@
-"""What creatures, arrows and plants do in a step, and how creatures come and go: Crafter 1.8.3.
+"""What creatures, arrows and plants do in a step by the rules of Crafter 1.8.3.
 
 What is gone still finishes its step, as there: a zombie that has just been killed may strike.
 """
@@ -6,24 +6,20 @@ What is gone still finishes its step, as there: a zombie that has just been kill
 from envs.crafter_compiled import compiled
 from envs.crafter_world import (
     ARROW,
-    CHUNK,
-    CHUNKS,
     COW,
     DIRECTIONS,
     FURNACE,
-    GRASS,
     HEALTH,
     LAVA,
     PATH,
     PLANT,
-    SIDE,
     SKELETON,
     TABLE,
     WATER,
     ZOMBIE,
+    World,
     add,
     below,
-    chunk_of,
     distance,
     is_walkable,
     kind_at,
@@ -40,7 +36,7 @@ RIPE = 300  # a plant older than this can be eaten
 
 
 @compiled
-def add_creature(world, kind, x, y):
+def add_creature(world: World, kind: int, x: int, y: int) -> None:
     """Put a cow, zombie, skeleton or plant on a free cell."""
     thing = add(world, kind, x, y)
     if thing < 0:
@@ -52,7 +48,7 @@ def add_creature(world, kind, x, y):
 
 
 @compiled
-def update_thing(world, thing):
+def update_thing(world: World, thing: int) -> None:
     """Let something have its turn."""
     kind = world.kind[thing]
     if kind == PLANT:
@@ -73,12 +69,12 @@ def update_thing(world, thing):
 
 
 @compiled
-def _is_free(world, x, y):
+def _is_free(world: World, x: int, y: int) -> bool:
     return is_walkable(material_at(world, x, y)) and thing_at(world, x, y) < 0
 
 
 @compiled
-def _try(world, thing, dx, dy):
+def _try(world: World, thing: int, dx: int, dy: int) -> bool:
     """Let a creature take a step; return whether nothing was in its way."""
     x, y = world.x[thing] + dx, world.y[thing] + dy
     if not _is_free(world, x, y):
@@ -88,19 +84,19 @@ def _try(world, thing, dx, dy):
 
 
 @compiled
-def _stroll(world, thing):
+def _stroll(world: World, thing: int) -> None:
     """Take a step in any direction."""
     dx, dy = DIRECTIONS[below(world, 4)]
     _try(world, thing, dx, dy)
 
 
 @compiled
-def _sign(number):
+def _sign(number: int) -> int:
     return int(number > 0) - int(number < 0)
 
 
 @compiled
-def _toward_player(world, thing, along_longer):
+def _toward_player(world: World, thing: int, along_longer: bool) -> tuple[int, int]:
     """Return the direction of the player, along the longer or the shorter way."""
     dx, dy = world.x[0] - world.x[thing], world.y[0] - world.y[thing]
     if (abs(dx) > abs(dy)) == along_longer:
@@ -109,7 +105,7 @@ def _toward_player(world, thing, along_longer):
 
 
 @compiled
-def _hunt(world, thing):
+def _hunt(world: World, thing: int) -> None:
     """Let a zombie come near and strike."""
     if distance(world, world.x[thing], world.y[thing]) <= 8 and uniform(world) < 0.9:
         dx, dy = _toward_player(world, thing, uniform(world) < 0.8)
@@ -126,7 +122,7 @@ def _hunt(world, thing):
 
 
 @compiled
-def _guard(world, thing):
+def _guard(world: World, thing: int) -> None:
     """Let a skeleton keep its distance and shoot."""
     world.timer[thing] = max(0, world.timer[thing] - 1)
     away = distance(world, world.x[thing], world.y[thing])
@@ -144,12 +140,12 @@ def _guard(world, thing):
 
 
 @compiled
-def _arrow_can_be(material):
+def _arrow_can_be(material: int) -> bool:
     return is_walkable(material) or material in (WATER, LAVA)
 
 
 @compiled
-def _shoot(world, thing):
+def _shoot(world: World, thing: int) -> None:
     """Let a skeleton send an arrow to where the player is."""
     if world.timer[thing] > 0:
         return
@@ -164,7 +160,7 @@ def _shoot(world, thing):
 
 
 @compiled
-def _hurt(world, thing, damage):
+def _hurt(world: World, thing: int, damage: int) -> None:
     """Take health from something, the player being number 0."""
     if thing == 0:
         world.inventory[HEALTH] = max(0, world.inventory[HEALTH] - damage)
@@ -173,7 +169,7 @@ def _hurt(world, thing, damage):
 
 
 @compiled
-def _fly(world, arrow):
+def _fly(world: World, arrow: int) -> None:
     """Let an arrow fly on, or end in what it hits."""
     x, y = world.x[arrow] + world.facing_x[arrow], world.y[arrow] + world.facing_y[arrow]
     hit, material = thing_at(world, x, y), material_at(world, x, y)
@@ -189,7 +185,7 @@ def _fly(world, arrow):
 
 
 @compiled
-def _grow(world, plant):
+def _grow(world: World, plant: int) -> None:
     """Let a plant grow, or be eaten by creatures beside it."""
     world.timer[plant] += 1
     is_eaten = False
@@ -201,113 +197,3 @@ def _grow(world, plant):
         world.health[plant] = max(0, world.health[plant] - 1)
     if world.health[plant] <= 0:
         remove(world, plant)
-
-
-@compiled
-def balance_chunks(world):
-    """Let creatures come and go in every chunk where something has ever been."""
-    light = world.daylight
-    for i in range(world.n_chunks):
-        chunk = int(world.chunks[i])
-        n, space = _count(world, chunk, ZOMBIE), _space(world, chunk, GRASS)
-        most = 3.5 - 3 * light
-        least = 0.0 if space < 50 else most
-        if _comes(world, n, least, 0.3):
-            _spawn(world, chunk, ZOMBIE, GRASS, space, 6)
-        elif _goes(world, n, most, 0.4):
-            _despawn(world, chunk, ZOMBIE, n, 0)
-
-        n, space = _count(world, chunk, SKELETON), _space(world, chunk, PATH)
-        if _comes(world, n, 0.0 if space < 6 else 1.0, 0.1):
-            _spawn(world, chunk, SKELETON, PATH, space, 7)
-        elif _goes(world, n, 2.0, 0.1):
-            _despawn(world, chunk, SKELETON, n, 7)
-
-        n, space = _count(world, chunk, COW), _space(world, chunk, GRASS)
-        if _comes(world, n, 0.0 if space < 30 else 1.0, 0.01):
-            _spawn(world, chunk, COW, GRASS, space, 5)
-        elif _goes(world, n, 1.5 + light, 0.1):
-            _despawn(world, chunk, COW, n, 5)
-
-
-@compiled
-def _comes(world, n, least, probability):
-    return n < int(least) and uniform(world) < probability
-
-
-@compiled
-def _goes(world, n, most, probability):
-    return n > int(most) and uniform(world) < probability
-
-
-@compiled
-def _is_in(world, thing, chunk, kind):
-    """Return whether something is of a kind, in a chunk and not gone."""
-    is_one = world.kind[thing] == kind and not world.gone[thing]
-    return is_one and chunk_of(world.x[thing], world.y[thing]) == chunk
-
-
-@compiled
-def _count(world, chunk, kind):
-    """Return how many of a kind are in a chunk."""
-    n = 0
-    for thing in range(world.n_things):
-        n += _is_in(world, thing, chunk, kind)
-    return n
-
-
-@compiled
-def _bounds(chunk):
-    """Return where a chunk begins and ends."""
-    x, y = (chunk // CHUNKS) * CHUNK, (chunk % CHUNKS) * CHUNK
-    return x, min(x + CHUNK, SIDE), y, min(y + CHUNK, SIDE)
-
-
-@compiled
-def _space(world, chunk, material):
-    """Return how many cells of a chunk are of a material."""
-    x0, x1, y0, y1 = _bounds(chunk)
-    n = 0
-    for x in range(x0, x1):
-        for y in range(y0, y1):
-            n += world.materials[x, y] == material
-    return n
-
-
-@compiled
-def _spawn(world, chunk, kind, material, space, least_distance):
-    """Put a creature on one of a chunk's cells, if that is free and not too near the player."""
-    left = below(world, space)
-    x0, x1, y0, y1 = _bounds(chunk)
-    for x in range(x0, x1):
-        for y in range(y0, y1):
-            if world.materials[x, y] != material:
-                continue
-            if left == 0:
-                if thing_at(world, x, y) < 0 and distance(world, x, y) >= least_distance:
-                    add_creature(world, kind, x, y)
-                return
-            left -= 1
-
-
-@compiled
-def _despawn(world, chunk, kind, n, least_distance):
-    """Take one of the n of a kind from a chunk, if it is not too near the player."""
-    thing = _nth_arrived(world, chunk, kind, below(world, n))
-    if distance(world, world.x[thing], world.y[thing]) >= least_distance:
-        remove(world, thing)
-
-
-@compiled
-def _nth_arrived(world, chunk, kind, n):
-    """Return the creature of a kind that came into a chunk as number n of those there."""
-    for thing in range(world.n_things):
-        if not _is_in(world, thing, chunk, kind):
-            continue
-        before = 0
-        for other in range(world.n_things):
-            is_before = world.arrival[other] < world.arrival[thing]
-            before += is_before and _is_in(world, other, chunk, kind)
-        if before == n:
-            return thing
-    return -1

@@ -2,8 +2,7 @@
 
 A cell's pixels depend on what it is, on what stands there and on how light it is. So every pair of
 ground and thing is drawn once by the package, and once as it looks without colour; a frame mixes
-the two. In the dark there is noise over it, which its caller draws. The grey picture is made as
-OpenCV makes it, whose weights are multiples of 1/2048.
+the two. In the dark there is noise over it, from generators of its own.
 """
 
 import functools
@@ -26,6 +25,7 @@ from envs.crafter_world import (
     PLANT,
     PLAYER,
     VIEW,
+    World,
     material_at,
     thing_at,
 )
@@ -44,9 +44,6 @@ LOOKS = (
     *("cow", "zombie", "skeleton", "plant", "plant-ripe"),
 )
 SLEEPER, FIRST_ARROW, FIRST_CREATURE, YOUNG, OLD = 4, 5, 9, 12, 13
-
-GREY_SIDE = 84
-WEIGHT_BITS = 11  # of OpenCV's fixed-point numbers
 
 
 class Tiles(NamedTuple):
@@ -131,7 +128,14 @@ def draw(
 
 
 @compiled
-def _draw_all(worlds, rows, table, noises, has_noise, frames):
+def _draw_all(
+    worlds: np.ndarray,
+    rows: np.ndarray,
+    table: Tiles,
+    noises: np.ndarray,
+    has_noise: bool,
+    frames: np.ndarray,
+) -> None:
     """Draw worlds [N], those of the given rows [R], onto black frames [R, 3, S, S]."""
     for place in range(len(rows)):
         world, frame = worlds[rows[place]], frames[place]
@@ -148,7 +152,7 @@ def _draw_all(worlds, rows, table, noises, has_noise, frames):
 
 
 @compiled
-def _cell(world, i, j):
+def _cell(world: World, i: int, j: int) -> tuple[int, int]:
     """Return the ground of cell (i, j) of the view, and 1 + how what stands there looks, or 0."""
     x, y = world.x[0] - VIEW[0] // 2 + i, world.y[0] - VIEW[1] // 2 + j
     thing = thing_at(world, x, y)
@@ -156,7 +160,7 @@ def _cell(world, i, j):
 
 
 @compiled
-def _look(world, thing):
+def _look(world: World, thing: int) -> int:
     """Return the number of how something looks."""
     kind, dx, dy = world.kind[thing], world.facing_x[thing], world.facing_y[thing]
     direction = (dx + 1) // 2 if dx else 2 + (dy + 1) // 2
@@ -170,7 +174,7 @@ def _look(world, thing):
 
 
 @compiled
-def _draw_cell(world, i, j, table, frame):
+def _draw_cell(world: World, i: int, j: int, table: Tiles, frame: np.ndarray) -> None:
     """Mix a cell as it looks by day and by night."""
     ground, look = _cell(world, i, j)
     bright, pale = table.bright[ground, look], table.pale[ground, look]
@@ -185,7 +189,9 @@ def _draw_cell(world, i, j, table, frame):
 
 
 @compiled
-def _draw_in_the_dark(world, i, j, table, noise, frame):
+def _draw_in_the_dark(
+    world: World, i: int, j: int, table: Tiles, noise: np.ndarray, frame: np.ndarray
+) -> None:
     """Draw a cell with noise over what it looks like by night."""
     ground, look = _cell(world, i, j)
     bright, light = table.bright[ground, look], world.daylight
@@ -206,13 +212,13 @@ def _draw_in_the_dark(world, i, j, table, noise, frame):
 
 
 @compiled
-def _greyness(red, green, blue):
+def _greyness(red: int, green: int, blue: int) -> int:
     """Return how bright a pixel is, as Pillow rounds it (ITU-R 601-2)."""
     return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
 
 
 @compiled
-def _close_eyes(table, frame):
+def _close_eyes(table: Tiles, frame: np.ndarray) -> None:
     """Take the colour from the map and darken it."""
     unit = table.bright.shape[-1]
     for y in range(VIEW[1] * unit):
@@ -223,88 +229,14 @@ def _close_eyes(table, frame):
 
 
 @compiled
-def _draw_item(world, item, table, frame):
+def _draw_item(world: World, item: int, table: Tiles, frame: np.ndarray) -> None:
     """Draw how many of an item are held, below the map."""
     amount, unit = world.inventory[item], table.items.shape[-1]
     if amount < 1:
         return
     x, y = item % GRID * unit, (VIEW[1] + item // GRID) * unit
-    frame[:, y : y + unit, x : x + unit] = table.items[item, amount]
-
-
-class Resizing(NamedTuple):
-    """How OpenCV makes T pixels of S, bilinearly.
-
-    Attributes:
-        pixels: The two that each becomes a mixture of.  [T, 2] int32
-        weights: Of those two, out of 2048.  [T, 2] int32
-    """
-
-    pixels: np.ndarray
-    weights: np.ndarray
-
-
-@functools.cache
-def resizing(source: int, target: int) -> tuple[Resizing, Resizing]:
-    """Return how OpenCV resizes lines of uint8 pixels, then columns.
-
-    Both do the same to pixels at the edges, but for the rounding: a line takes one with all the
-    weight, a column mixes it with itself.
-    """
-    places = ((np.arange(target) + 0.5) * (source / target) - 0.5).astype(np.float32)
-    firsts = np.floor(places)
-    shares = places - firsts
-    pixels = np.stack([firsts, firsts + 1], 1).clip(0, source - 1).astype(np.int32)
-    columns = Resizing(pixels, _weights(shares))
-    shares[pixels[:, 0] == pixels[:, 1]] = 0
-    return Resizing(pixels, _weights(shares)), columns
-
-
-def _weights(shares: np.ndarray) -> np.ndarray:
-    """Return the weights of first and second pixels, given those of the second.  [T, 2] int32"""
-    both = np.stack([1 - shares, shares], 1) * np.float32(1 << WEIGHT_BITS)
-    return np.rint(both).astype(np.int32)
-
-
-def greyed(frames: np.ndarray) -> np.ndarray:
-    """Return pictures [R, 3, S, S] uint8 in 84 x 84 and grey, the mean of red, green and blue.
-
-    Returns:
-        [R, 1, 84, 84] uint8
-    """
-    grey = np.empty((len(frames), 1, GREY_SIDE, GREY_SIDE), np.uint8)
-    lines = np.empty((frames.shape[-1], GREY_SIDE), np.int32)
-    _shrink(frames, *resizing(frames.shape[-1], GREY_SIDE), lines, grey)
-    return grey
-
-
-@compiled
-def _shrink(frames, across, down, lines, grey):
-    """Resize every channel, first along its lines, then down its columns, and take the mean."""
-    sums = np.empty(grey.shape[-2:], np.int32)
-    for row in range(len(frames)):
-        sums[:] = 0
-        for channel in range(3):
-            _shrink_lines(frames[row, channel], across, lines)
-            _add_columns(lines, down, sums)
-        grey[row, 0] = sums // 3
-
-
-@compiled
-def _shrink_lines(image, across, lines):
-    """Resize the lines of one channel [S, S] to [S, T], out of 2048 still."""
-    for y in range(lines.shape[0]):
-        for x in range(lines.shape[1]):
-            near, far = image[y, across.pixels[x, 0]], image[y, across.pixels[x, 1]]
-            lines[y, x] = near * across.weights[x, 0] + far * across.weights[x, 1]
-
-
-@compiled
-def _add_columns(lines, down, sums):
-    """Resize the columns [S, T] to [T, T], rounded as OpenCV does, and add them up."""
-    for y in range(sums.shape[0]):
-        upper, lower = lines[down.pixels[y, 0]], lines[down.pixels[y, 1]]
-        first, second = down.weights[y]
-        for x in range(sums.shape[1]):
-            mixed = ((first * (upper[x] >> 4)) >> 16) + ((second * (lower[x] >> 4)) >> 16)
-            sums[y, x] += np.int32((mixed + 2) >> 2)
+    tile = table.items[item, amount]
+    for channel in range(3):
+        for down in range(unit):
+            for right in range(unit):
+                frame[channel, y + down, x + right] = tile[channel, down, right]

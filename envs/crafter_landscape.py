@@ -22,11 +22,13 @@ from envs.crafter_world import (
     TREE,
     WATER,
     ZOMBIE,
+    World,
     begin_world,
     is_walkable,
     uniform,
 )
 
+Tables = tuple[np.ndarray, np.ndarray]  # of opensimplex, for one seed
 noise3 = internals._noise3
 
 
@@ -37,7 +39,7 @@ def new_world(worlds: np.ndarray, row: int, seed: int) -> None:
 
 
 @compiled
-def _fill(world, tables):
+def _fill(world: World, tables: Tables) -> None:
     """Lay out the map, then put creatures on it."""
     tunnels = np.zeros((SIDE, SIDE), np.bool_)
     for x in range(SIDE):
@@ -49,13 +51,13 @@ def _fill(world, tables):
 
 
 @compiled
-def _noise(tables, x, y, z, size):
+def _noise(tables: Tables, x: float, y: float, z: int, size: int) -> float:
     """Return the noise of one size at a cell, in layer z."""
     return noise3(x / size, y / size, z, tables[0], tables[1])
 
 
 @compiled
-def _material(world, x, y, tunnels, tables):
+def _material(world: World, x: int, y: int, tunnels: np.ndarray, tables: Tables) -> int:
     """Return what a cell is."""
     away = math.sqrt((x - world.x[0]) ** 2 + (y - world.y[0]) ** 2)
     start = 4 - away + 2 * _noise(tables, x, y, 8, 3)
@@ -77,7 +79,9 @@ def _material(world, x, y, tunnels, tables):
 
 
 @compiled
-def _rock(world, x, y, mountain, tunnels, tables):
+def _rock(
+    world: World, x: int, y: int, mountain: float, tunnels: np.ndarray, tables: Tables
+) -> int:
     """Return what a cell in the mountains is: a cave, a tunnel, an ore, lava or stone."""
     if _noise(tables, x, y, 6, 7) > 0.15 and mountain > 0.3:
         return PATH
@@ -97,7 +101,7 @@ def _rock(world, x, y, mountain, tunnels, tables):
 
 
 @compiled
-def _inhabit(world, x, y, tunnels):
+def _inhabit(world: World, x: int, y: int, tunnels: np.ndarray) -> None:
     """Put a creature on a cell, or none."""
     material = world.materials[x, y]
     if not is_walkable(material):

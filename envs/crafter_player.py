@@ -6,12 +6,12 @@ import numpy as np
 
 from envs.crafter_compiled import compiled
 from envs.crafter_creatures import RIPE, add_creature
+from envs.crafter_vitals import live
 from envs.crafter_world import (
     COW,
     DEFEAT_SKELETON,
     DEFEAT_ZOMBIE,
     DIRECTIONS,
-    DRINK,
     EAT_COW,
     EAT_PLANT,
     ENERGY,
@@ -29,6 +29,7 @@ from envs.crafter_world import (
     WATER,
     WOOD_SWORD,
     ZOMBIE,
+    World,
     is_walkable,
     material_at,
     move,
@@ -81,13 +82,13 @@ class Rules(NamedTuple):
 
 
 @compiled
-def sleeps_on(world):
+def sleeps_on(world: World) -> bool:
     """Return whether the player will go on sleeping, whatever it is told to do."""
     return world.sleeping and world.inventory[ENERGY] < MOST
 
 
 @compiled
-def update_player(world, command, what, rules):
+def update_player(world: World, command: int, what: int, rules: Rules) -> bool:
     """Let the player act; return whether that really changed the world.
 
     Args:
@@ -103,12 +104,12 @@ def update_player(world, command, what, rules):
         world.sleeping = False
         world.achievements[WAKE_UP] += 1
     has_changed = _act(world, command, what, rules)
-    _live(world)
+    live(world)
     return has_changed and command == told
 
 
 @compiled
-def _act(world, command, what, rules):
+def _act(world: World, command: int, what: int, rules: Rules) -> bool:
     """Carry out a command; return whether it had an effect."""
     if command == WAIT:
         return True
@@ -127,7 +128,7 @@ def _act(world, command, what, rules):
 
 
 @compiled
-def _interact(world, command, what, rules):
+def _interact(world: World, command: int, what: int, rules: Rules) -> bool:
     """Do something to what is faced."""
     x, y = target(world)
     thing, material = thing_at(world, x, y), material_at(world, x, y)
@@ -146,7 +147,7 @@ def _interact(world, command, what, rules):
 
 
 @compiled
-def _move(world, direction):
+def _move(world: World, direction: int) -> bool:
     """Turn, and go there unless something is in the way; lava kills."""
     dx, dy = DIRECTIONS[direction]
     world.facing_x[0], world.facing_y[0] = dx, dy
@@ -162,7 +163,7 @@ def _move(world, direction):
 
 
 @compiled
-def _collect(world, x, y, rules):
+def _collect(world: World, x: int, y: int, rules: Rules) -> bool:
     """Take what a cell gives, if the player has the tool for it."""
     material = material_at(world, x, y)
     if material == OUTSIDE or rules.leaves[material] == 0:
@@ -184,7 +185,7 @@ def _collect(world, x, y, rules):
 
 
 @compiled
-def _eat(world, plant):
+def _eat(world: World, plant: int) -> bool:
     """Eat a plant if it is ripe; it grows again."""
     if world.timer[plant] <= RIPE:
         return False
@@ -195,7 +196,7 @@ def _eat(world, plant):
 
 
 @compiled
-def _hit(world, thing, rules):
+def _hit(world: World, thing: int, rules: Rules) -> bool:
     """Strike a creature with the best sword held; return whether it is one."""
     kind = world.kind[thing]
     if kind != ZOMBIE and kind != SKELETON and kind != COW:
@@ -215,7 +216,7 @@ def _hit(world, thing, rules):
 
 
 @compiled
-def _damage(world, rules):
+def _damage(world: World, rules: Rules) -> int:
     """Return what a blow does."""
     damage = rules.damage
     for sword, does in ((WOOD_SWORD, 2), (STONE_SWORD, 3), (IRON_SWORD, 5)):
@@ -225,7 +226,7 @@ def _damage(world, rules):
 
 
 @compiled
-def _place(world, number, rules):
+def _place(world: World, number: int, rules: Rules) -> bool:
     """Put down a material or a plant where the player faces."""
     x, y = target(world)
     item, amount = rules.place_uses[number]
@@ -243,7 +244,7 @@ def _place(world, number, rules):
 
 
 @compiled
-def _make(world, number, rules):
+def _make(world: World, number: int, rules: Rules) -> bool:
     """Make a tool, if all it needs is held and beside the player."""
     for material in range(N_MATERIALS):
         if rules.make_near[number, material] and not _is_near(world, material):
@@ -260,7 +261,7 @@ def _make(world, number, rules):
 
 
 @compiled
-def _is_near(world, material):
+def _is_near(world: World, material: int) -> bool:
     """Return whether a material is on one of the nine cells around the player.
 
     At the left and the upper edge of the map nothing is: Crafter's slice begins at -1 there.
@@ -273,53 +274,3 @@ def _is_near(world, material):
             if material_at(world, x + i, y + j) == material:
                 return True
     return False
-
-
-@compiled
-def _live(world):
-    """Let the player get hungry, thirsty and tired, recover or suffer, and wake when hurt."""
-    _need(world)
-    _recover(world)
-    for item in range(len(world.inventory)):
-        world.inventory[item] = max(0, min(world.inventory[item], MOST))
-    if world.inventory[HEALTH] < world.last_health:
-        world.sleeping = False
-    world.last_health = world.inventory[HEALTH]
-
-
-@compiled
-def _need(world):
-    """Let time pass for food, drink and energy."""
-    pace = 0.5 if world.sleeping else 1.0
-    world.hunger += pace
-    if world.hunger > 25:
-        world.hunger = 0.0
-        world.inventory[FOOD] -= 1
-    world.thirst += pace
-    if world.thirst > 20:
-        world.thirst = 0.0
-        world.inventory[DRINK] -= 1
-    world.fatigue = min(world.fatigue - 1, 0.0) if world.sleeping else world.fatigue + 1
-    if world.fatigue < -10:
-        world.fatigue = 0.0
-        world.inventory[ENERGY] += 1
-    if world.fatigue > 30:
-        world.fatigue = 0.0
-        world.inventory[ENERGY] -= 1
-
-
-@compiled
-def _recover(world):
-    """Let the player get health while it lacks nothing, and lose it while it does."""
-    items, sleeping = world.inventory, world.sleeping
-    lacks_nothing = items[FOOD] > 0 and items[DRINK] > 0 and (items[ENERGY] > 0 or sleeping)
-    if lacks_nothing:
-        world.recovery += 2 if sleeping else 1
-    else:
-        world.recovery -= 0.5 if sleeping else 1.0
-    if world.recovery > 25:
-        world.recovery = 0.0
-        items[HEALTH] = max(0, items[HEALTH] + 1)
-    if world.recovery < -15:
-        world.recovery = 0.0
-        items[HEALTH] = max(0, items[HEALTH] - 1)

@@ -2,14 +2,16 @@
 
 import numpy as np
 
+from envs.crafter_balance import balance_chunks
 from envs.crafter_compiled import compiled
-from envs.crafter_creatures import balance_chunks, update_thing
-from envs.crafter_player import sleeps_on, update_player
+from envs.crafter_creatures import update_thing
+from envs.crafter_player import Rules, sleeps_on, update_player
 from envs.crafter_world import (
     ITEMS,
     MOST,
     N_VITALS,
     VIEW,
+    World,
     distance,
     kind_at,
     material_at,
@@ -29,7 +31,13 @@ def daylight_of(steps: np.ndarray) -> np.ndarray:
 
 
 @compiled
-def step_worlds(worlds, commands, daylights, rules, changed):
+def step_worlds(
+    worlds: np.ndarray,
+    commands: np.ndarray,
+    daylights: np.ndarray,
+    rules: Rules,
+    changed: np.ndarray,
+) -> None:
     """Take one step in every world.
 
     Args:
@@ -45,7 +53,7 @@ def step_worlds(worlds, commands, daylights, rules, changed):
 
 
 @compiled
-def step_world(world, command, daylight, rules):
+def step_world(world: World, command: np.ndarray, daylight: float, rules: Rules) -> bool:
     """Take one step; return whether the player's action had an effect."""
     world.steps += 1
     world.daylight = daylight
@@ -61,7 +69,7 @@ def step_world(world, command, daylight, rules):
 
 
 @compiled
-def unlock(worlds, news):
+def unlock(worlds: np.ndarray, news: np.ndarray) -> None:
     """Note achievements that are new in this episode.
 
     Args:
@@ -78,7 +86,7 @@ def unlock(worlds, news):
 
 
 @compiled
-def names_match(worlds, nouns, matched):
+def names_match(worlds: np.ndarray, nouns: np.ndarray, matched: np.ndarray) -> None:
     """Say whether an action's noun names what the player faces or holds.
 
     Args:
@@ -96,7 +104,7 @@ def names_match(worlds, nouns, matched):
 
 
 @compiled
-def seen_at(world, i, j):
+def seen_at(world: World, i: int, j: int) -> int:
     """Return what is on cell (i, j) of the view: what stands there, else what it is."""
     x, y = world.x[0] - VIEW[0] // 2 + i, world.y[0] - VIEW[1] // 2 + j
     kind = kind_at(world, x, y)
@@ -104,7 +112,7 @@ def seen_at(world, i, j):
 
 
 @compiled
-def look(worlds, facts):
+def look(worlds: np.ndarray, facts: np.ndarray) -> None:
     """Say in bits what the players see, face, hold and need.
 
     Args:
@@ -128,7 +136,7 @@ def look(worlds, facts):
 
 
 @compiled
-def look_around_target(worlds, around):
+def look_around_target(worlds: np.ndarray, around: np.ndarray) -> None:
     """Say what is on the nine cells around the one each player faces.
 
     Args:

@@ -49,7 +49,7 @@ def names() -> list[str]:
 
 def make(config: CrafterTextSettings, seed: int) -> Any:
     """Return `config.n_envs` worlds, environment i seeded with seed + i."""
-    from envs.crafter_vector import CrafterTextVectorEnv, TextGame
+    from envs.crafter_text_vector import CrafterTextVectorEnv, TextGame
 
     game = TextGame(
         phrases=ACTIONS[config.crafter_actions],

@@ -5,6 +5,8 @@ thing: the player, which is always number 0, a creature, an arrow or a plant. Th
 updated, in the order in which they came into the world.
 """
 
+from typing import Any
+
 import numpy as np
 
 from envs.crafter_compiled import compiled
@@ -84,6 +86,8 @@ WORLD = np.dtype(
     ]
 )
 
+World = Any  # a record of WORLD; compiled code has its fields as attributes
+
 
 def begin_world(worlds: np.ndarray, row: int, seed: int) -> int:
     """Empty a world but for the player in its middle; return the seed of its landscape.
@@ -107,7 +111,7 @@ def begin_world(worlds: np.ndarray, row: int, seed: int) -> int:
 
 
 @compiled
-def next_word(world):
+def next_word(world: World) -> int:
     """Return the next 32 random bits (Matsumoto & Nishimura 1998, MT19937)."""
     if world.next_word == N_WORDS:
         _renew(world.words)
@@ -121,7 +125,7 @@ def next_word(world):
 
 
 @compiled
-def _renew(words):
+def _renew(words: np.ndarray) -> None:
     """Make the next block of a Mersenne Twister's words."""
     for i in range(N_WORDS):
         both = (words[i] & np.uint32(0x80000000)) | (
@@ -134,14 +138,14 @@ def _renew(words):
 
 
 @compiled
-def uniform(world):
+def uniform(world: World) -> float:
     """Return a random number in [0, 1), as RandomState.uniform() does."""
     high, low = next_word(world) >> np.uint32(5), next_word(world) >> np.uint32(6)
     return (high * 67108864.0 + low) / 9007199254740992.0
 
 
 @compiled
-def below(world, n):
+def below(world: World, n: int) -> int:
     """Return a random number from 0 to n - 1, as RandomState.randint(0, n) does."""
     if n == 1:
         return 0
@@ -155,56 +159,56 @@ def below(world, n):
 
 
 @compiled
-def inside(x, y):
+def inside(x: int, y: int) -> bool:
     """Return whether a cell is on the map."""
     return 0 <= x < SIDE and 0 <= y < SIDE
 
 
 @compiled
-def material_at(world, x, y):
+def material_at(world: World, x: int, y: int) -> int:
     """Return what a cell is, OUTSIDE where there is none."""
     return int(world.materials[x, y]) if inside(x, y) else OUTSIDE
 
 
 @compiled
-def thing_at(world, x, y):
+def thing_at(world: World, x: int, y: int) -> int:
     """Return the number of what stands on a cell, -1 for nothing."""
     return int(world.standing[x, y]) - 1 if inside(x, y) else -1
 
 
 @compiled
-def kind_at(world, x, y):
+def kind_at(world: World, x: int, y: int) -> int:
     """Return the kind of what stands on a cell, 0 for nothing."""
     thing = thing_at(world, x, y)
     return int(world.kind[thing]) if thing >= 0 else 0
 
 
 @compiled
-def target(world):
+def target(world: World) -> tuple[int, int]:
     """Return the cell that the player faces."""
     return world.x[0] + world.facing_x[0], world.y[0] + world.facing_y[0]
 
 
 @compiled
-def distance(world, x, y):
+def distance(world: World, x: int, y: int) -> int:
     """Return the steps from the player to a cell."""
     return abs(world.x[0] - x) + abs(world.y[0] - y)
 
 
 @compiled
-def is_walkable(material):
+def is_walkable(material: int) -> bool:
     """Return whether creatures can go there."""
     return material in (GRASS, PATH, SAND)
 
 
 @compiled
-def chunk_of(x, y):
+def chunk_of(x: int, y: int) -> int:
     """Return the number of a cell's chunk."""
     return (x // CHUNK) * CHUNKS + y // CHUNK
 
 
 @compiled
-def add(world, kind, x, y):
+def add(world: World, kind: int, x: int, y: int) -> int:
     """Put something on a free cell and return its number; -1 where the world has no more room."""
     thing = world.n_things
     if thing == THINGS:
@@ -220,7 +224,7 @@ def add(world, kind, x, y):
 
 
 @compiled
-def remove(world, thing):
+def remove(world: World, thing: int) -> None:
     """Take something off the map; it keeps its number to the end of the step."""
     if not world.gone[thing]:
         world.standing[world.x[thing], world.y[thing]] = 0
@@ -228,7 +232,7 @@ def remove(world, thing):
 
 
 @compiled
-def move(world, thing, x, y):
+def move(world: World, thing: int, x: int, y: int) -> None:
     """Bring something to a free cell; what is gone stays so."""
     if world.gone[thing]:
         return
@@ -241,7 +245,7 @@ def move(world, thing, x, y):
 
 
 @compiled
-def _arrive(world, thing):
+def _arrive(world: World, thing: int) -> None:
     """Note that something has come into its chunk, behind what is there."""
     world.arrival[thing] = world.n_arrivals
     world.n_arrivals += 1
@@ -254,7 +258,7 @@ def _arrive(world, thing):
 
 
 @compiled
-def tidy(world):
+def tidy(world: World) -> None:
     """Give those that are still there the first numbers, in their order."""
     kept = 0
     for thing in range(world.n_things):
@@ -267,7 +271,7 @@ def tidy(world):
 
 
 @compiled
-def _renumber(world, old, new):
+def _renumber(world: World, old: int, new: int) -> None:
     """Give a thing another number."""
     world.kind[new], world.x[new], world.y[new] = world.kind[old], world.x[old], world.y[old]
     world.facing_x[new], world.facing_y[new] = world.facing_x[old], world.facing_y[old]

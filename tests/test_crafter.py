@@ -8,13 +8,15 @@ from types import SimpleNamespace
 import numba
 import numpy as np
 import pytest
+from numba import config
 
 import main as main_program
 from envs import crafter, crafter_text, make_vector_env
 from envs import crafter_compiled as compilation
 from envs import crafter_words as words
 from envs.crafter_actions import text_commands, text_nouns
-from envs.crafter_drawing import draw, greyed
+from envs.crafter_drawing import draw
+from envs.crafter_grey import greyed
 from envs.crafter_package import rules_of_text
 from envs.crafter_phrases import ALL_ACTIONS, GOOD_ACTIONS
 from envs.crafter_step import daylight_of, look, names_match, step_worlds, unlock
@@ -400,9 +402,9 @@ def test_compiled_code_lies_in_a_folder_of_its_sources(monkeypatch, tmp_path):
     folder = compilation._folder()
     assert Path(folder).is_relative_to(tmp_path / "helm" / "crafter")
     monkeypatch.setattr(compilation, "FOLDER", folder)
-    before = numba.config.CACHE_DIR
+    before = config.CACHE_DIR
     assert compilation.compiled(_twice)(21) == 42
-    assert before == numba.config.CACHE_DIR
+    assert before == config.CACHE_DIR
     assert list(Path(folder).rglob("*_twice*.nbi"))
 
 
