@@ -27,6 +27,7 @@ PARTS = {
     "hopfield": "benchmarks.hopfield",
     "cache": "benchmarks.cached_observations",
     "minigrid": "benchmarks.minigrid",
+    "crafter": "benchmarks.crafter",
     "update": "benchmarks.update",
     "off-policy": "benchmarks.off_policy",
     "suggesting": "benchmarks.suggesting",

@@ -18,6 +18,8 @@ TASKS = (
     ("memory tasks", "VisualMatch-v0"),
     ("memory tasks", "KeyToDoor-v0"),
     ("ContinuousRecognition", "ContinuousRecognition-v0"),
+    ("Crafter", "Crafter-v1"),
+    ("Crafter", "CrafterText-v0"),
     ("POPGym", "popgym-RepeatPreviousEasy-v0"),
     ("POPGym", "popgym-MineSweeperEasy-v0"),
     ("Housekeep", "HousekeepText-v0"),

@@ -76,6 +76,8 @@ SUITES = {
     "Housekeep-v0": Suite("envs.housekeep", scale_rewards=False),
     "HousekeepText-v0": Suite("envs.housekeep_text", scale_rewards=False),
     "ContinuousRecognition-v0": Suite("envs.continuous_recognition"),
+    "Crafter-v1": Suite("envs.crafter", scale_rewards=False),
+    "CrafterText-v0": Suite("envs.crafter_text", scale_rewards=False),
     "popgym-": Suite("envs.popgym"),
     "psychlab_": Suite("envs.psychlab"),
     "caveflyer": Suite("envs.procgen"),

@@ -24,6 +24,8 @@ MEMORY_TASKS = [name for name in NAMES if "/MemoryRL/" in name]
 CURIOUS = [name for name in NAMES if "/KeyCorridorS3R3/" in name]
 POPGYM = [name for name in NAMES if "/POPGym/" in name]
 HOUSEHOLDS = [name for name in NAMES if "/Housekeep/" in name]
+CRAFTER = [name for name in NAMES if "/Crafter/" in name]
+OURS = (*MEMORY_TASKS, *CURIOUS, *POPGYM, *HOUSEHOLDS, *CRAFTER)
 # What an agent of Ni et al. 2023 has beside its budget: T-Mazes, then tasks of images.
 NETWORKS = {
     ("DQN", "LSTM"): {
@@ -87,8 +89,7 @@ def test_the_settings_are_those_published(name):
 
 
 def test_the_mazes_and_the_procgen_games_stand_beside_them():
-    ours = {*MEMORY_TASKS, *POPGYM, *HOUSEHOLDS, *CURIOUS}
-    others = sorted({*NAMES} - {*PUBLISHED} - ours)
+    others = sorted({*NAMES} - {*PUBLISHED, *OURS})
     assert len(others) == 3 * 7
     steps = {load_config(CONFIGS.parent / name).n_steps for name in others}
     assert steps == {2_000_000, 25_000_000}
@@ -99,7 +100,7 @@ def test_an_lstm_learns_from_sixteen_sequences_at_a_time_unless_its_file_says_ot
     sizes = [
         (load_config(CONFIGS.parent / name).sequences_per_batch, named.get(name, "16"))
         for name in NAMES
-        if name.split("/")[-2] == "LSTM" and name not in (*MEMORY_TASKS, *POPGYM, *HOUSEHOLDS)
+        if name.split("/")[-2] == "LSTM" and name not in OURS
     ]
     assert len(sizes) == 15 + 7
     assert all(size == int(text) for size, text in sizes)
@@ -121,6 +122,14 @@ def test_popgym_has_a_memoryless_twin_beside_every_memory_and_all_learn_alike():
     assert [config["model"] for config in configs] == ["CNN", "GPT", "HELM", "LSTM"]
     shared = {"env", "n_steps", "n_envs", "learning_rate", "ent_coef"}
     assert len({tuple(config[key] for key in sorted(shared)) for config in configs}) == 1
+
+
+def test_crafter_has_the_same_agents_in_both_games():
+    games = {"Crafter-v1": 1_000_000, "CrafterText-v0": 200_000}
+    configs = [load_config(CONFIGS.parent / name) for name in CRAFTER]
+    found = {(config.env, config.model): config.n_steps for config in configs}
+    agents = ("CNN", "HELM", "LSTM")
+    assert found == {(game, agent): n for game, n in games.items() for agent in agents}
 
 
 def test_every_published_cell_of_the_memory_tasks_has_both_agents():

@@ -17,6 +17,7 @@ from envs import (
     action_names,
     check_env_name,
     continuous_recognition,
+    crafter,
     key_to_door,
     make_vector_env,
     minigrid,
@@ -65,6 +66,9 @@ CASES["continuous_recognition"] = Case(
     idle_action=0,
     time_limit=50,
     terminates=True,
+)
+CASES["crafter"] = Case(
+    lambda n_envs, seed: crafter.make(settings("Crafter-v1", n_envs=n_envs), seed), 0, 30
 )
 
 
@@ -199,7 +203,7 @@ def test_the_last_observation_of_an_ended_episode_is_kept_beside_the_first_of_th
 
 def settings(env, n_envs=3):
     own = {"stimuli": None, "length": 10, "door_order": "episode", "missions": None}
-    return SimpleNamespace(env=env, n_envs=n_envs, **own)
+    return SimpleNamespace(env=env, n_envs=n_envs, crafter_length=30, **own)
 
 
 def test_a_name_leads_to_its_suite_and_statistics():
@@ -219,10 +223,11 @@ def test_a_name_leads_to_its_suite_and_statistics():
     assert n_ends > 0
 
 
-def test_rewards_that_are_not_scaled_are_those_of_mazes_memory_tasks_and_households():
+def test_rewards_that_are_not_scaled_are_those_of_mazes_memory_tasks_households_and_crafter():
     raw = [name for name, suite in envs.SUITES.items() if not suite.scale_rewards]
     tasks = ["TMazePassive-v0", "TMazeActive-v0", "VisualMatch-v0", "KeyToDoor-v0"]
-    assert raw == ["RandomMaze-v0", *tasks, "Housekeep-v0", "HousekeepText-v0"]
+    ours = ["Housekeep-v0", "HousekeepText-v0", "Crafter-v1", "CrafterText-v0"]
+    assert sorted(raw) == sorted(["RandomMaze-v0", *tasks, *ours])
     assert envs.scales_rewards(DYNAMIC_OBSTACLES)
     assert not envs.scales_rewards("RandomMaze-v0")
 
@@ -275,6 +280,8 @@ def test_a_simulator_that_lacks_an_optional_part_is_a_users_error(monkeypatch):
         ("TMazeActive-v0", 4, ["right", "up", "left", "down"]),
         ("VisualMatch-v0", 4, ["north", "south", "west", "east"]),
         ("KeyToDoor-v0", 4, ["north", "south", "west", "east"]),
+        ("Crafter-v1", 3, ["noop", "move_left", "move_right"]),
+        ("CrafterText-v0", 2, ["do nothing", "move left"]),
     ],
 )
 def test_actions_have_names_and_numbers_where_none_is_known(name, n_actions, expected):

@@ -1,5 +1,6 @@
 """Training and evaluation through the command lines: every agent, every suite."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -39,6 +40,27 @@ def test_an_agent_that_reads_vectors_is_trained_and_played(model, task, in_empty
     with np.load(recording, allow_pickle=False) as arrays:
         assert arrays["observations"].shape == (4 if "Passive" in task else 6, 2)
         assert arrays["observations"].dtype == np.float32
+
+
+@pytest.mark.parametrize(("task", "own"), [
+    ("Crafter-v1", {}),
+    ("CrafterText-v0", {"crafter_actions": "good", "use_text": "false"}),
+])  # fmt: skip
+def test_crafter_is_trained_in_played_and_its_achievements_logged(task, own, in_empty_folder):
+    settings = TINY | {"model": "CNN", "env": task, "crafter_length": 4} | own
+    command = [f"--var={key}={value}" for key, value in settings.items()]
+    assert main_program.main([*command, "--run-id", "tiny"]) == 0
+    folder = Path("experiments", "CNN", task, "tiny")
+    with (folder / "metrics.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["rollout/length_mean"]) == 4
+    mean = sum(float(row[name]) for name in row if name.startswith("achievements/"))
+    assert float(row["rollout/achievements_mean"]) == pytest.approx(mean)
+    assert float(row["rollout/achievements_total"]) >= mean
+    assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes", "1"]) == 0
+    (recording,) = Path("episodes", task, "CNN").glob("*.npz")
+    with np.load(recording, allow_pickle=False) as arrays:
+        assert arrays["observations"].shape[0] == 4
 
 
 @pytest.mark.parametrize(("name", "task"), PAIRS)

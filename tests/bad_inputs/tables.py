@@ -364,6 +364,30 @@ def household_cases():
     }
 
 
+def crafter_cases():
+    """Return games of Crafter that there are not."""
+    text = TINY_RUN | {"env": "CrafterText-v0", "model": "CNN"}
+    wrong = {
+        "crafter_length": ("0", "-1", "1.5", "long", "1000001"),
+        "crafter_actions": ("", "Good", "17", "null"),
+        "crafter_image": ("grey", "rgb", "null"),
+        "use_text": ("maybe", "1", "null"),
+        "dying": ("never", "null"),
+    }
+    cases = {
+        f"CrafterText by {name} {value!r}": settings(**text, **{name: value})
+        for name, values in wrong.items()
+        for value in values
+    }
+    game = text | {"env": "Crafter-v1"}
+    for name, value in (("crafter_actions", "good"), ("dying", "false"), ("use_text", "false")):
+        cases[f"the unmodified game by {name}"] = settings(**game, **{name: value})
+    cases["a maze by crafter_length"] = settings(**TINY_RUN, crafter_length=5)
+    for env in ("Crafter-v0", "Crafter", "crafter-v1", "CrafterReward-v1", "CrafterText-v1"):
+        cases[f"no game {env}"] = settings(**(game | {"env": env}))
+    return cases
+
+
 def environment_cases():
     """Return ids, arguments and environments of Gymnasium that nobody can be trained in."""
     module, run = "tests.bad_inputs.bad_envs", TINY_RUN | {"model": "CNN"}

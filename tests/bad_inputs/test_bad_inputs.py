@@ -86,6 +86,7 @@ GROUPS = {
     "environments": ("main", tables.environment_cases),
     "memory tasks": ("main", tables.memory_task_cases),
     "households": ("main", tables.household_cases),
+    "Crafter": ("main", tables.crafter_cases),
     "text": ("main", tables.text_cases),
     "curiosity": ("main", tables.curiosity_cases),
     "eval": ("eval", lambda: tables.eval_cases(below("checkpoints"))),

@@ -1,0 +1,45 @@
+"""Crafter as it comes: the yardstick of `benchmarks.crafter`."""
+
+import contextlib
+import functools
+import io
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+
+class PlainCrafter(gymnasium.Env):
+    """The package's game by Gymnasium's interface, its images channel first.
+
+    Args:
+        seed: Of its worlds.
+    """
+
+    observation_space = Box(0, 255, (3, 64, 64), np.uint8)
+
+    def __init__(self, seed: int) -> None:
+        with contextlib.redirect_stderr(io.StringIO()):  # of the old gym, where that is installed
+            import crafter
+        self._game = crafter.Env(seed=seed)
+        self.action_space = Discrete(len(self._game.action_names))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin the next of its worlds."""
+        super().reset(seed=seed)
+        return self._game.reset().transpose(2, 0, 1), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Take one step."""
+        image, reward, done, _ = self._game.step(action)
+        return image.transpose(2, 0, 1), reward, done, False, {}
+
+
+def vector_env(n_envs: int, seed: int) -> SyncVectorEnv:
+    """Return games one after the other, game i with the worlds of seed + i."""
+    make = [functools.partial(PlainCrafter, seed + row) for row in range(n_envs)]
+    return SyncVectorEnv(make, autoreset_mode=AutoresetMode.SAME_STEP)

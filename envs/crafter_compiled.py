@@ -1,0 +1,43 @@
+"""Plain loops over Crafter's worlds, compiled by numba and kept on the disk.
+
+numba keeps compiled code per file and does not notice when a function changes that another file's
+code has taken in. So all of it lies in a folder named after the sources of all that is compiled.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba import config
+
+SOURCES, MARK = "crafter*.py", b"@compiled"
+N_LETTERS = 16
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function when it is first called, or take what an earlier process compiled."""
+    before = config.CACHE_DIR
+    config.CACHE_DIR = before or FOLDER
+    try:
+        return numba.njit(cache=True)(function)
+    except RuntimeError:  # there is no place to write to
+        return numba.njit(function)
+    finally:
+        config.CACHE_DIR = before
+
+
+def _folder() -> str:
+    """Return where compiled code of the present sources is kept."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob(SOURCES)):
+        source = path.read_bytes()
+        if MARK in source:
+            digest.update(source)
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return str(caches / "helm" / "crafter" / digest.hexdigest()[:N_LETTERS])
+
+
+FOLDER = _folder()

@@ -1,0 +1,61 @@
+"""CrafterText-v0: Crafter with phrases as actions and with sentences, the world of ELLM.
+
+Du et al. (2023, arXiv:2302.06692) ask a language model what to do next, so that their Crafter says
+what the player sees, holds and feels, and calls its actions by a verb and a noun: 139 of them, of
+which 29 can ever have an effect. Every step that unlocks an achievement pays 1. What else differs
+from Crafter is in docs/crafter.md.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from envs.crafter import CrafterSettings
+from envs.crafter_phrases import ALL_ACTIONS, GOOD_ACTIONS
+from settings import setting
+
+NAME = "CrafterText-v0"
+LENGTH = 400
+ACTION_NAMES = ALL_ACTIONS
+ACTIONS = {"all": ALL_ACTIONS, "good": GOOD_ACTIONS}
+
+
+@dataclass(frozen=True)
+class CrafterTextSettings(CrafterSettings):
+    """What the game in words reads."""
+
+    title = "CrafterText"
+
+    crafter_actions: str = setting(
+        "its actions: all 139 phrases, or the 27 good ones",
+        choices=tuple(ACTIONS),
+        default="all",
+    )
+    crafter_image: str = setting(
+        "its pictures: gray, 84 x 84 as the original makes them, or in colour, 64 x 64",
+        choices=("gray", "colour"),
+        default="gray",
+    )
+    use_text: bool = setting("show what is seen, held and felt as text, too", default=True)
+    dying: bool = setting("end the episode where no health is left", default=True)
+
+
+READS = (CrafterTextSettings,)
+
+
+def names() -> list[str]:
+    """Return the one environment of this suite."""
+    return [NAME]
+
+
+def make(config: CrafterTextSettings, seed: int) -> Any:
+    """Return `config.n_envs` worlds, environment i seeded with seed + i."""
+    from envs.crafter_text_vector import CrafterTextVectorEnv, TextGame
+
+    game = TextGame(
+        phrases=ACTIONS[config.crafter_actions],
+        length=config.crafter_length or LENGTH,
+        is_grey=config.crafter_image == "gray",
+        use_text=config.use_text,
+        dying=config.dying,
+    )
+    return CrafterTextVectorEnv(config.n_envs, seed, game)

@@ -1,0 +1,422 @@
+"""Crafter's worlds: those of the package, step by step, and the game in words as the original."""
+
+import json
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import numba
+import numpy as np
+import pytest
+from numba import config
+
+import main as main_program
+from envs import crafter, crafter_text, make_vector_env
+from envs import crafter_compiled as compilation
+from envs import crafter_words as words
+from envs.crafter_actions import text_commands, text_nouns
+from envs.crafter_drawing import draw
+from envs.crafter_grey import greyed
+from envs.crafter_package import rules_of_text
+from envs.crafter_phrases import ALL_ACTIONS, GOOD_ACTIONS
+from envs.crafter_step import daylight_of, look, names_match, step_worlds, unlock
+from envs.crafter_world import ACHIEVEMENTS, ITEMS, NAMES, kind_at, material_at, target
+from tests.crafter_worlds import add_things, their_game, world_of
+from tests.golden_data import GOLDEN
+from tests.test_resume import command, folder_of, resume, signal_at
+from tools.faults import outcome, same
+
+FOLDER = GOLDEN / "ellm"
+OBJECT = ("kind", "position", "health", "timer", "facing")
+CRAFTER, TEXT = "Crafter-v1", "CrafterText-v0"
+
+
+def settings(env=TEXT, n_envs=2, **changes):
+    own = {"crafter_length": None, "crafter_actions": "all", "crafter_image": "gray"}
+    own |= {"use_text": True, "dying": True}
+    return SimpleNamespace(env=env, n_envs=n_envs, **(own | changes))
+
+
+def make(seed=0, **changes):
+    config = settings(**changes)
+    module = crafter if config.env == CRAFTER else crafter_text
+    return module.make(config, seed)
+
+
+def arrays_of(name):
+    with np.load(FOLDER / f"{name}.npz") as arrays:
+        return dict(arrays)
+
+
+def selected(arrays, at, chosen):
+    """Return the state at an index, and what is in it of objects chosen by a mask."""
+    state = {
+        name: array[at]
+        for name, array in arrays.items()
+        if not name.startswith(("object_", "frame_")) and name != "things"
+    }
+    rows = np.flatnonzero(chosen)
+    objects = [{name: arrays[f"object_{name}"][row] for name in OBJECT} for row in rows]
+    return state, objects
+
+
+@pytest.fixture(scope="module")
+def steps():
+    return arrays_of("crafter_steps")
+
+
+@pytest.fixture(scope="module")
+def said():
+    return json.loads((FOLDER / "crafter_steps.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def worlds(steps):
+    """Return the worlds of all rows before their steps; tests copy them."""
+    made = []
+    bounds = np.searchsorted(steps["object_row"], np.arange(len(steps["seed"]) + 1))
+    for row, seed in enumerate(steps["seed"]):
+        chosen = np.zeros(len(steps["object_row"]), bool)
+        chosen[bounds[row] : bounds[row + 1]] = True
+        state, objects = selected(steps, row, chosen)
+        made.append(world_of(state, seed))
+        add_things(made[-1][0], objects)
+    return np.concatenate(made)
+
+
+def play(worlds, actions, phrases=ALL_ACTIONS):
+    """Take one step of CrafterText; return both success flags.  [N] and [N]"""
+    matched, changed = (np.zeros(len(worlds), bool) for _ in range(2))
+    names_match(worlds, text_nouns(phrases)[actions], matched)
+    light = daylight_of(worlds["steps"] + 1)
+    step_worlds(worlds, text_commands(phrases)[actions], light, rules_of_text(), changed)
+    return changed | matched, changed
+
+
+@pytest.fixture(scope="module")
+def played(worlds, steps):
+    """Return the worlds after the golden steps, and both flags."""
+    after = worlds.copy()
+    return after, *play(after, steps["action"].astype(int))
+
+
+def sentences(worlds):
+    facts = np.zeros((len(worlds), 5), np.int64)
+    look(worlds, facts)
+    return [
+        (words.scene_sentence(*f[:3]), words.inventory_sentence(f[3]), words.status_sentence(f[4]))
+        for f in facts.tolist()
+    ]
+
+
+def local_views(worlds):
+    """Return what is around each player: things, else materials.  [N, 9, 7]"""
+    rows = np.arange(len(worlds))
+    kinds = np.concatenate([np.zeros((len(worlds), 1), np.uint8), worlds["kind"]], 1)
+    cells = np.where(
+        worlds["standing"] > 0,
+        kinds[rows[:, None, None], worlds["standing"]],
+        worlds["materials"],
+    )
+    padded = np.pad(cells, ((0, 0), (4, 4), (3, 3)))
+    corners = zip(padded, worlds["x"][:, 0], worlds["y"][:, 0], strict=True)
+    return np.stack([each[x : x + 9, y : y + 7] for each, x, y in corners])
+
+
+def pairs(worlds, x, y):
+    return np.stack([worlds[x][:, 0], worlds[y][:, 0]], 1)
+
+
+def test_names_and_recipes_are_those_of_the_package_and_of_the_original():
+    tables = json.loads((FOLDER / "crafter_tables.json").read_text())
+    numbers = tables["material_ids"] | tables["object_ids"]
+    assert list(NAMES) == sorted(numbers, key=numbers.get)
+    assert (list(ITEMS), list(ACHIEVEMENTS)) == (tables["items"], tables["achievements"])
+    assert list(ALL_ACTIONS) == [each["string"] for each in tables["actions_139"]]
+    assert list(GOOD_ACTIONS) == [each["string"] for each in tables["actions_27"]]
+    has_effect = text_commands(ALL_ACTIONS)[:, 0] > 0
+    assert has_effect.tolist() == [each["good"] for each in tables["actions_139"]]
+
+
+def test_a_state_is_seen_and_said_as_in_the_original(worlds, steps, said):
+    np.testing.assert_array_equal(local_views(worlds), steps["local_view"])
+    expected = [(row["scene"], row["inventory_text"], row["status_text"]) for row in said]
+    assert sentences(worlds) == expected
+
+
+def test_what_is_faced_is_what_the_original_says(worlds, steps):
+    cells = [target(world) for world in worlds]
+    found = [material_at(world, *cell) for world, cell in zip(worlds, cells, strict=True)]
+    assert found == steps["faced_material"].tolist()
+    found = [kind_at(world, *cell) for world, cell in zip(worlds, cells, strict=True)]
+    assert found == steps["faced_object"].tolist()
+
+
+def test_every_step_of_the_original_is_repeated_exactly(played, steps):
+    after, action_success, eval_success = played
+    np.testing.assert_array_equal(action_success, steps["action_success"])
+    np.testing.assert_array_equal(eval_success, steps["eval_success"])
+    np.testing.assert_array_equal(after["inventory"], steps["inventory_after"])
+    np.testing.assert_array_equal(after["achievements"], steps["achievements_after"])
+    np.testing.assert_array_equal(after["sleeping"], steps["sleeping_after"])
+    np.testing.assert_array_equal(pairs(after, "x", "y"), steps["position_after"])
+    np.testing.assert_array_equal(pairs(after, "facing_x", "facing_y"), steps["facing_after"])
+    np.testing.assert_array_equal(local_views(after), steps["local_view_after"])
+
+
+def test_what_a_step_led_to_is_said_and_paid_as_in_the_original(played, steps, said):
+    after = played[0].copy()
+    names = ("scene_after", "inventory_text_after", "status_text_after")
+    assert sentences(after) == [tuple(row[name] for name in names) for row in said]
+    news = np.zeros((len(after), len(ACHIEVEMENTS)), bool)
+    unlock(after, news)
+    np.testing.assert_array_equal(news.any(1), steps["env_reward"])
+    unlocked = [list(words.unlocked_names(row.tobytes())) for row in news]
+    assert unlocked == [row["unlocked"] for row in said]
+    is_over = (steps["length"] > 0) & (after["steps"] >= steps["length"])
+    np.testing.assert_array_equal((after["inventory"][:, 0] <= 0) | is_over, steps["done"])
+
+
+def test_all_actions_before_everything_do_what_they_do_in_the_original():
+    arena = arrays_of("crafter_arena")
+    actions = np.arange(len(ALL_ACTIONS))
+    for thing, setting in np.ndindex(arena["seed"].shape):
+        chosen = (arena["object_thing"] == thing) & (arena["object_setting"] == setting)
+        state, objects = selected(arena, (thing, setting), chosen)
+        (before,) = made = world_of(state, state["seed"])
+        add_things(before, objects)
+        x, y = target(before)
+        faced = before["standing"][x, y] if 0 <= x < 64 and 0 <= y < 64 else 0
+        after = np.repeat(made, len(actions))
+        action_success, eval_success = play(after, actions)
+        where = f"{arena['things'][thing]}, setting {setting}"
+        found = {
+            "action_success": action_success,
+            "eval_success": eval_success,
+            "inventory_change": after["inventory"] - before["inventory"],
+            "achievement_change": after["achievements"],
+            "position_change": pairs(after, "x", "y") - pairs(made, "x", "y"),
+            "sleeping_after": after["sleeping"],
+            "faced_material_after": [material_at(world, x, y) for world in after],
+        }
+        for name, values in found.items():
+            np.testing.assert_array_equal(values, state[name], f"{where}: {name}")
+        assert faced > 0 or (state["faced_object_health_after"] == -1).all()
+
+
+def test_pictures_by_day_are_those_of_the_game_and_of_the_original_pixel_by_pixel(worlds, steps):
+    rows = steps["frame_row"]
+    shown = worlds[rows]
+    shown["daylight"] = steps["daylight"][rows]
+    frames = draw(shown, np.arange(len(rows)), 64)
+    np.testing.assert_array_equal(frames.transpose(0, 2, 3, 1), steps["frame_rgb"])
+    np.testing.assert_array_equal(greyed(frames), steps["frame_gray"])
+
+
+def random_actions(env, n_steps, seed=0):
+    shape = (n_steps, env.num_envs)
+    return np.random.default_rng(seed).integers(0, env.single_action_space.n, shape)
+
+
+def test_the_unmodified_game_is_the_packages_day_and_night(monkeypatch):
+    seed = 3
+    env = make(seed, env=CRAFTER, n_envs=1)
+    theirs = their_game(monkeypatch, seed, np.random.default_rng(seed))
+    images, _ = env.reset(seed=seed)
+    np.testing.assert_array_equal(images[0], theirs.reset().transpose(2, 0, 1))
+    lights, slept, n_ends = [], False, 0
+    for step, action in enumerate(random_actions(env, 300)[:, 0]):
+        action = 6 if 170 < step < 240 else int(action)  # sleep
+        image, reward, over, _ = theirs.step(action)
+        images, rewards, terminated, truncated, info = env.step(np.array([action]))
+        shown = info["final_obs"][0] if over else images[0]
+        np.testing.assert_array_equal(shown, image.transpose(2, 0, 1), f"step {step}")
+        assert rewards[0] == np.float32(reward)
+        assert (terminated | truncated)[0] == over
+        lights.append(theirs._world.daylight)
+        slept |= theirs._player.sleeping
+        if over:
+            n_ends += 1
+            theirs.reset()
+    assert min(lights) < 0.2
+    assert slept
+    assert n_ends
+
+
+def test_worlds_and_creatures_of_many_seeds_are_the_packages(monkeypatch):
+    env = make(100, env=CRAFTER, n_envs=3)
+    env.reset(seed=100)
+    games = [their_game(monkeypatch, 100 + row) for row in range(3)]
+    for game in games:
+        game.reset()
+    for actions in random_actions(env, 150):
+        env.step(actions)
+        for row, game in enumerate(games):
+            if game.step(actions[row])[2]:
+                game.reset()
+            world, theirs = env._worlds[row], game._world
+            np.testing.assert_array_equal(world["materials"], theirs._mat_map)
+            found = zip(world["x"], world["y"], strict=True)
+            expected = [tuple(thing.pos) for thing in theirs.objects]
+            assert list(found)[: world["n_things"]] == expected
+            assert world["inventory"].tolist() == list(game._player.inventory.values())
+            assert world["words"].tolist() == theirs.random.get_state()[1].tolist()
+
+
+def observed(env, n_steps, seed=0):
+    """Return all that random play shows and tells: observations, rewards, ends, words."""
+    found = []
+    for actions in random_actions(env, n_steps, seed):
+        found.append(env.step(actions))
+    return found
+
+
+def assert_same_play(first, second):
+    for one, other in zip(first, second, strict=True):
+        for part in ("image", "caption"):
+            np.testing.assert_array_equal(one[0][part], other[0][part])
+        for left, right in zip(one[1:4], other[1:4], strict=True):
+            np.testing.assert_array_equal(left, right)
+        assert one[4].keys() == other[4].keys()
+        for name in one[4].keys() - {"final_obs"}:
+            assert one[4][name].tolist() == other[4][name].tolist(), name
+
+
+def test_a_saved_game_goes_on_to_the_bit_through_the_night():
+    env = make(5, crafter_length=190, dying=False)
+    env.reset(seed=5)
+    observed(env, 175)
+    state = env.state_dict()
+    expected = observed(env, 30, seed=1)
+    assert sum(step[3].all() for step in expected) == 1
+    other = make(0, crafter_length=190, dying=False)
+    other.reset(seed=77)
+    other.load_state_dict(state)
+    assert_same_play(observed(other, 30, seed=1), expected)
+    assert other.metrics() == env.metrics()
+
+
+def test_a_state_of_other_environments_is_refused():
+    state = make(0).state_dict()
+    with pytest.raises(ValueError, match="2 environments, this is 3"):
+        make(0, n_envs=3).load_state_dict(state)
+    state["achievements"]["ever"] = state["achievements"]["ever"][:5]
+    with pytest.raises(ValueError, match="not those of Crafter"):
+        make(0).load_state_dict(state)
+
+
+@pytest.mark.parametrize("image", ["gray", "colour"])
+@pytest.mark.parametrize("use_text", [True, False])
+def test_an_observation_is_what_the_settings_ask_for(image, use_text):
+    env = make(crafter_image=image, use_text=use_text)
+    observation, info = env.reset(seed=0)
+    shape = (2, 1, 84, 84) if image == "gray" else (2, 3, 64, 64)
+    assert observation["image"].shape == shape
+    assert env.observation_space.contains(observation)
+    assert ("caption" in observation) == use_text
+    if use_text:
+        said = zip(info["scene"], info["inventory"], info["status"], strict=True)
+        assert observation["caption"] == tuple(" ".join(filter(None, each)) for each in said)
+    assert env.observation_space.contains(env.step(np.array([0, 1]))[0])
+
+
+def test_info_tells_of_the_step_and_of_the_states_before_and_after_a_reset():
+    env = make(crafter_length=3)
+    env.reset(seed=0)
+    chop = ALL_ACTIONS.index("chop grass")
+    for _ in range(2):
+        env.step(np.array([0, chop]))
+    observation, *_, truncated, info = env.step(np.array([0, chop]))
+    assert truncated.all()
+    assert info["phrase"].tolist() == ["do nothing", "chop grass"]
+    assert info["eval_success"][0]
+    for row in range(2):
+        last = [info[f"last_{name}"][row] for name in ("scene", "inventory", "status")]
+        assert info["final_obs"][row]["caption"] == " ".join(filter(None, last))
+        assert env.single_observation_space.contains(info["final_obs"][row])
+        assert info["scene"][row] in observation["caption"][row]
+        assert info["around_target"][row][0][1] is not None
+    assert info["items"].tolist() == [{}, {}]
+
+
+def test_the_cells_around_the_target_are_named_as_they_are_after_the_step():
+    env = make(n_envs=1)
+    env.reset(seed=0)
+    info = env.step(np.array([ALL_ACTIONS.index("move left")]))[-1]
+    around = info["around_target"][0]
+    assert around[2][1] == "player"  # east of the cell that is faced
+    assert {name for column in around for name in column} <= {*NAMES, None}
+
+
+def test_where_dying_is_off_an_episode_goes_on():
+    for dying in (True, False):
+        env = make(n_envs=1, dying=dying)
+        env.reset(seed=0)
+        env._worlds["inventory"][:, 0] = 1
+        env._worlds["recovery"] = -15
+        env._worlds["inventory"][:, 1] = 0
+        assert env.step(np.array([0]))[2].tolist() == [dying]
+
+
+def test_achievements_are_counted_by_episode_and_over_the_run():
+    env = make_vector_env(settings(crafter_length=4), 0)
+    env.reset(seed=0)
+    assert env.metrics()["rollout/achievements_total"] == 0
+    assert np.isnan(env.metrics()["rollout/achievements_mean"])
+    world = env.unwrapped._worlds
+    world["achievements"][0, [6, 20]] = 1  # wood collected, a table placed
+    info = env.step(np.zeros(2, int))[-1]
+    assert info["unlocked"].tolist() == [("collect_wood", "place_table"), ()]
+    for _ in range(3):
+        env.step(np.zeros(2, int))
+    metrics = env.metrics()
+    assert metrics["rollout/achievements_mean"] == 1
+    assert metrics["rollout/achievements_total"] == 2
+    assert metrics["achievements/collect_wood"] == metrics["achievements/place_table"] == 0.5
+    assert metrics["achievements/collect_coal"] == 0
+    assert len(metrics) == 2 + len(ACHIEVEMENTS)
+
+
+def test_a_larger_picture_shows_every_world_and_draws_nothing_from_its_dice():
+    env = make(n_envs=2, env=CRAFTER)
+    env.reset(seed=0)
+    env._worlds["daylight"] = 0.2
+    before = env.state_dict()
+    pictures = env.render()
+    assert [picture.shape for picture in pictures] == [(144, 144, 3)] * 2
+    assert (pictures[0] != pictures[1]).any()
+    assert env.state_dict()["generators"] == before["generators"]
+
+
+def test_an_interrupted_run_goes_on_with_its_achievements(in_empty_folder, monkeypatch):
+    own = {"env": TEXT, "use_text": "false", "crafter_length": 20, "normalize_reward": "false"}
+    assert main_program.main(command("CNN", "whole", **own)) == 0
+    signal_at(monkeypatch, signal.SIGINT, at=47)
+    assert main_program.main(command("CNN", "cut", **own)) == 130
+    assert resume("cut") == 0
+    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+
+
+def test_compiled_code_lies_in_a_folder_of_its_sources(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = compilation._folder()
+    assert Path(folder).is_relative_to(tmp_path / "helm" / "crafter")
+    monkeypatch.setattr(compilation, "FOLDER", folder)
+    before = config.CACHE_DIR
+    assert compilation.compiled(_twice)(21) == 42
+    assert before == config.CACHE_DIR
+    assert list(Path(folder).rglob("*_twice*.nbi"))
+
+
+def test_where_nothing_can_be_written_compiled_code_is_not_kept(monkeypatch):
+    def njit(function=None, cache=False):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return function
+
+    monkeypatch.setattr(numba, "njit", njit)
+    assert compilation.compiled(_twice) is _twice
+
+
+def _twice(number):
+    return 2 * number
