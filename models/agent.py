@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from models.images import Features
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
 from settings import Part
 
@@ -126,6 +127,24 @@ class Sequences(NamedTuple):
     mask: Tensor
 
 
+class Moves(NamedTuple):
+    """B steps of any episodes, for a reward that is computed on what is learned from.
+
+    Attributes:
+        observations: M of them: all that was seen before or after one of the steps.
+        before: Which of them was seen before each step.  [B] int64
+        after: Which was seen after it, also where that ended the episode.  [B] int64
+        actions: What was done.  [B] int64
+        context: `Step.context` of each observation, where the reward asks for it.  [M, ...]
+    """
+
+    observations: ObservationBatch
+    before: Tensor
+    after: Tensor
+    actions: Tensor
+    context: Tensor | None = None
+
+
 class Evaluation(NamedTuple):
     """What the current networks say of a batch: all [B]."""
 
@@ -142,12 +161,14 @@ class Agent(nn.Module, ABC):
 
     Attributes:
         reads: The settings it is built from.
+        algorithms: Who can train it.
         reader: Turns what environments return into what the agent is told.
         sequential: Whether learning needs whole sequences.
         n_context: Steps before a sequence that learning must see again.
     """
 
     reads: ClassVar[tuple[type[Part], ...]] = ()
+    algorithms: ClassVar[tuple[str, ...]] = ("PPO", "DQN", "SAC")
     sequential: bool = False
     n_context: int = 0
     reader: ObservationReader
@@ -177,6 +198,13 @@ class Agent(nn.Module, ABC):
         `action_values` [N, A], for an agent that chooses by them.
         """
         return {}
+
+    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Features] | None:
+        """Return what an intrinsic reward sees of B observations, by kind, before any memory.
+
+        None stands for the observations themselves.
+        """
+        return None
 
     def metrics(self) -> dict[str, float]:
         """Return what the agent has to log of itself, always under the same names."""

@@ -11,6 +11,7 @@ from utils.user_modules import folder_of, named_modules
 
 OF_ENVIRONMENTS = ("stimuli",)
 OF_AGENTS = ("language_model", "clip_pretrained", "embeddings")
+OF_LEARNERS = ("guide",)
 
 
 def say_named_files(

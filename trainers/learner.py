@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from models.agent import Agent, Memory, Step
+from models.agent import Agent, Memory, Moves, Step
 from models.observations import Percept
 from settings import Part
 
@@ -68,7 +69,7 @@ class Learner(Protocol):
         """Choose actions, exploration included, and advance the memory in place."""
 
     def observe(self, transition: Transition) -> None:
-        """Take in one step."""
+        """Take in one step, and learn from it where a learner learns along the way."""
 
     def seconds_of_update(self, percept: Percept) -> float:
         """Return what collecting and an update would take now, by trying; nothing changes."""
@@ -114,6 +115,38 @@ class Learner(Protocol):
         Raises:
             Exception: of several kinds; it is not a state of this learner.
         """
+
+
+class BatchReward(Protocol):
+    """A reward that is computed on the batch that is learned from, by networks that learn there."""
+
+    parameters: list[nn.Parameter]
+    optimizer: Optimizer
+
+    @property
+    def reads_memory(self) -> bool:
+        """Whether it has to be told `Moves.context`, which is a frozen memory's."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it has to log."""
+
+    def weighted_task(self, rewards: Tensor) -> Tensor:
+        """Return the task's rewards with the weight they have beside these."""
+
+    def __call__(self, moves: Moves, n_batches: int = 1) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the weighted rewards of B steps [B] and what to log, having learned from them.
+
+        Args:
+            moves: The steps.
+            n_batches: Into how many gradient steps they are cut, unless the settings say.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return networks, optimiser and statistics, which all ranks have alike."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
 
 
 class RewardTransform(Protocol):

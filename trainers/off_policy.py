@@ -91,7 +91,7 @@ class OffPolicyLearner(ABC):
         self, config: OffPolicySettings, agent: OffPolicyAgent, ranks: Ranks | None = None
     ) -> None:
         if ranks is not None:
-            ranks.run_on_first(lambda: _check_alone(config.algorithm, ranks.size))
+            ranks.run_on_first(lambda: check_alone(config.algorithm, ranks.size))
         self.config, self.agent = config, agent
         self.replay: Replay | None = None
         self.n_explored = self.n_updates = self.n_owed = 0
@@ -369,7 +369,8 @@ class OffPolicyLearner(ABC):
         self.replay = replay
 
 
-def _check_alone(algorithm: str, n_ranks: int) -> None:
+def check_alone(algorithm: str, n_ranks: int) -> None:
+    """Raise UserError where a learner from replay is to learn in several processes."""
     if n_ranks > 1:
         raise UserError(
             f"algorithm: {algorithm} learns in one process, and torchrun began {n_ranks}. "

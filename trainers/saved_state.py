@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from trainers.learner import BatchReward
+
 PLAIN = (bool, int, float, str, type(None))
 FREE = ("lr",)  # what a schedule changes in the course of a run
 
@@ -57,6 +59,17 @@ def check_optimizer(saved: Any, optimizer: Optimizer, parameters: Sequence[Tenso
         moment = parameters[number].detach().cpu()
         like = {"step": torch.tensor(0.0), "exp_avg": moment, "exp_avg_sq": moment}
         check_like(state, like, f"optimizer.{number}")
+
+
+def check_batch_reward(saved: Any, reward: BatchReward | None) -> None:
+    """Raise ValueError unless a saved state is one of this reward, or of none."""
+    if reward is None:
+        check_like(saved, None, "curiosity")
+        return
+    here = reward.state_dict()
+    for part in ("networks", "statistics"):
+        check_like(saved[part], here[part], f"curiosity.{part}")
+    check_optimizer(saved["optimizer"], reward.optimizer, reward.parameters)
 
 
 def _check_tensor(saved: Any, here: Tensor, name: str) -> None:
