@@ -189,7 +189,9 @@ def configured_guide(config: NStepDqnSettings, env: VectorEnv) -> Guide | None:
     try:
         agent = restored_agent(theirs, env, checkpoint, path)
     except UserError as error:
-        raise UserError(f"guide {config.guide}: it was trained for another task ({error})") from error
+        raise UserError(
+            f"guide {config.guide}: it was trained for another task ({error})"
+        ) from error
     return Guide(agent.requires_grad_(False), checksum(path))
 
 

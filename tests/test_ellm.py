@@ -75,7 +75,9 @@ def agent_of(arrays, image=True, n_texts=1, prefix="before."):
     agent.reader.sentences = frozen.table
     state = {k: v for k, v in renamed(arrays, prefix).items() if k in agent.state_dict()}
     if not n_texts:
-        state |= {k.removeprefix("image_only."): arrays[k] for k in arrays if "image_only.trunk" in k}
+        state |= {
+            k.removeprefix("image_only."): arrays[k] for k in arrays if "image_only.trunk" in k
+        }
     agent.load_state_dict(state)
     return agent
 
