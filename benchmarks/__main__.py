@@ -29,6 +29,7 @@ PARTS = {
     "minigrid": "benchmarks.minigrid",
     "update": "benchmarks.update",
     "off-policy": "benchmarks.off_policy",
+    "n-step": "benchmarks.n_step",
 }
 GROWTH = "growth"
 NAMES = (*PARTS, GROWTH)

@@ -120,12 +120,11 @@ def contradictions(config: Config) -> list[str]:
 def _not_trained_by(config: Config, key: str) -> list[str]:
     """Return one line where an agent cannot be trained by the configured algorithm."""
     able = agent_class(key).algorithms
-    if config.algorithm in able:
+    if not able or config.algorithm in able:
         return []
-    others = [name for name in AGENTS if config.algorithm in agent_class(name).algorithms]
     return [
         f"model: {config.model} is trained by {', '.join(able)}, and algorithm is "
-        f"{config.algorithm}. Choose algorithm={able[0]}, or model={', '.join(others)}"
+        f"{config.algorithm}. Choose algorithm={able[0]}, or another model"
     ]
 
 

@@ -201,7 +201,11 @@ class Ellm(FrameValueAgent):
 
     def _branches(self, shown: Observations) -> Iterator[tuple[str, nn.Module, Tensor | None]]:
         """Yield the branches there are, each with what it sees, in the order they are joined."""
-        branches = {"images": self.image, "text": self.text, "vectors": self.numbers}
+        branches: dict[str, nn.Module | None] = {
+            "images": self.image,
+            "text": self.text,
+            "vectors": self.numbers,
+        }
         for name, branch in branches.items():
             if branch is not None:
                 yield name, branch, getattr(shown, name)

@@ -30,8 +30,8 @@ def say_named_files(
         changed: Names of settings that are the user's own.
         learns: Whether the agent goes on learning.
     """
-    names = (*OF_AGENTS, *OF_ENVIRONMENTS) if with_agent else OF_ENVIRONMENTS
-    names += OF_LEARNERS if learns else ()
+    of_agent = OF_AGENTS if with_agent else ()
+    names = (*of_agent, *OF_ENVIRONMENTS, *(OF_LEARNERS if learns else ()))
     read = read_settings(config).intersection(names).difference(changed)
     leading = [name for name in names if name in read and _leads_out(config, name)]
     named = [f"{name}={getattr(config, name)}" for name in leading]

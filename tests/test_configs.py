@@ -22,6 +22,7 @@ with (GOLDEN / "memory_rl" / "published_budgets.csv").open() as file:
 NAMES = [str(path.relative_to(CONFIGS.parent)) for path in published_configs()]
 MEMORY_TASKS = [name for name in NAMES if "/MemoryRL/" in name]
 POPGYM = [name for name in NAMES if "/POPGym/" in name]
+ELLM = [name for name in NAMES if "/CrafterText/" in name and "/Crafter/" not in name]
 # What an agent of Ni et al. 2023 has beside its budget: T-Mazes, then tasks of images.
 NETWORKS = {
     ("DQN", "LSTM"): {
@@ -85,7 +86,7 @@ def test_the_settings_are_those_published(name):
 
 
 def test_the_mazes_and_the_procgen_games_stand_beside_them():
-    others = sorted(set(NAMES) - set(PUBLISHED) - set(MEMORY_TASKS) - set(POPGYM))
+    others = sorted(set(NAMES) - set(PUBLISHED) - set(MEMORY_TASKS) - set(POPGYM) - set(ELLM))
     assert len(others) == 3 * 7
     steps = {load_config(CONFIGS.parent / name).n_steps for name in others}
     assert steps == {2_000_000, 25_000_000}
@@ -108,6 +109,24 @@ def test_popgym_has_a_memoryless_twin_beside_every_memory_and_all_learn_alike():
     assert [config["model"] for config in configs] == ["CNN", "GPT", "HELM", "LSTM"]
     shared = {"env", "n_steps", "n_envs", "learning_rate", "ent_coef"}
     assert len({tuple(config[key] for key in sorted(shared)) for config in configs}) == 1
+
+
+def test_ellm_has_its_published_settings():
+    given = {name.split("/")[2]: load_config(CONFIGS.parent / name) for name in ELLM}
+    assert {name: config.n_steps for name, config in given.items()} == {
+        "pretrain": 5_000_000,
+        "guided": 2_000_000,
+        "finetune": 1_000_000,
+    }
+    for name, config in given.items():
+        assert config.replay_capacity == config.n_steps
+        assert (config.batch_size, config.gamma, config.n_step, config.n_envs) == (64, 0.99, 3, 1)
+        assert (config.epsilon_steps, config.warmup_steps) == (1_000_000, 5000)
+        assert (config.update_every_steps, config.target_update_steps) == (4, 8000)
+        is_finetuned = name == "finetune"
+        assert config.learning_rate == (2e-5 if is_finetuned else 6.25e-5)
+        assert config.epsilon_start == (0.5 if is_finetuned else 1)
+        assert config.train_after_reward == config.decay_after_reward == (name == "guided")
 
 
 def test_every_published_cell_of_the_memory_tasks_has_both_agents():

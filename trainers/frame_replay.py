@@ -325,7 +325,7 @@ class FrameReplay:
         """Return what is seen at the last of S rows, images with those before.  [B, S] rows"""
         kinds = {}
         for name in Observations._fields:
-            if name in self.dtype.names:
+            if name in self.dtype.fields:
                 shown = rows[name] if name == "images" else rows[name][:, -1]
                 kinds[name] = torch.from_numpy(np.ascontiguousarray(shown)).to(self.device)
         if "images" in kinds:

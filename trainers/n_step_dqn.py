@@ -32,7 +32,7 @@ from trainers.trial import fill_with_noise, left_alone, seconds_of
 from trainers.warm_start import FinetuneSettings
 
 FLOATS = {"float16": torch.float16, "float32": torch.float32}
-EPSILON_FINAL = 0.01
+EPSILON_FINAL, GUIDE_SHARE = 0.01, 0.5  # as published
 NOT_YET = -1
 COUNTS = ("n_seen", "n_updates", "paid", "paid_since", "_n_since_row", "_n_summed")
 
@@ -81,7 +81,7 @@ class NStepDqnSettings(FrameReplaySettings, EpsilonSettings, FinetuneSettings):
         default=None,
     )
     guide_share: float = setting(
-        "share of exploring actions that are the guide's", low=0, high=1, default=0.5
+        "share of exploring actions that are the guide's", low=0, high=1, default=GUIDE_SHARE
     )
     log_steps: int = setting(
         "environment steps from one row of metrics to the next",
@@ -272,7 +272,12 @@ class NStepDQN:
     def contradictions(config: Any, agent: type[Agent]) -> list[str]:
         """Return one line for every pair of settings that cannot both hold."""
         problems = []
-        if config.guide is None and config.guide_share != 0.5:
+        if not issubclass(agent, FrameValueAgent):
+            problems.append(
+                f"algorithm: NStepDQN trains values of the last frames, which {config.model} has "
+                "not. Choose model=ELLM, or another algorithm"
+            )
+        if config.guide is None and config.guide_share != GUIDE_SHARE:
             problems.append(
                 "guide_share: nobody's actions are meant. Name a guide, or leave it out"
             )
