@@ -27,12 +27,20 @@ from runs.folder import begun_with, check_run_id, create_run_folder, locked, res
 from runs.loggers import check_loggers
 from settings import Config
 from trainers import learner_class
-from trainers.checkpoint import own_checkpoint, restore_agent
+from trainers.checkpoint import (
+    checkpoint_config,
+    checksum,
+    find_checkpoint,
+    load_checkpoint,
+    own_checkpoint,
+    restore_agent,
+)
 from trainers.collector import Collector
 from trainers.greedy_evaluation import GreedyEvaluation, envs_needed
+from trainers.n_step_dqn import Guide, NStepDQN, NStepDqnSettings
 from trainers.ranks import Ranks
 from trainers.run import Run, RunSettings
-from trainers.warm_start import WarmStart
+from trainers.warm_start import FinetuneSettings, WarmStart
 from utils.errors import UserError, raise_all
 from utils.seeding import seed_everything
 
@@ -78,6 +86,7 @@ def check(config: RunSettings, new: NewRun) -> None:
         lambda: learner_class(config.algorithm),
         lambda: agent_class(config.model).check(config),
         lambda: None if config.curiosity is None else curiosity_class(config.curiosity),
+        lambda: config.part(FinetuneSettings).check_finetune(new.init_from),
         lambda: check_run_id(config, new.run_id),
     )
 
@@ -126,6 +135,8 @@ def configured_run(
         if curiosity is not None:
             curiosity.share(ranks)
         learner = learner_of(config, agent, ranks, curiosity)
+        if isinstance(learner, NStepDQN):
+            learner.guide = configured_guide(config.part(NStepDqnSettings), env)
         collector = Collector(env, learner, scaling, ranks)
         with evaluation_of(config, given) as evaluation:
             showcase = configured_showcase(config, agent)
@@ -172,6 +183,26 @@ def opened_env(
     finally:
         if not isinstance(given, VectorEnv):
             env.close()
+
+
+def configured_guide(config: NStepDqnSettings, env: VectorEnv) -> Guide | None:
+    """Return the agent that explores for another, if the settings name one.
+
+    Raises:
+        UserError: there is none, or it cannot see or act in these environments.
+    """
+    if config.guide is None:
+        return None
+    path = find_checkpoint(Path(config.guide), "guide")
+    checkpoint = load_checkpoint(path)
+    theirs = replace(checkpoint_config(checkpoint, path), device=config.device)
+    try:
+        agent = restored_agent(theirs, env, checkpoint, path)
+    except UserError as error:
+        raise UserError(
+            f"guide {config.guide}: it was trained for another task ({error})"
+        ) from error
+    return Guide(agent.requires_grad_(False), checksum(path))
 
 
 def restored_agent(

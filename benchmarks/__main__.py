@@ -31,6 +31,7 @@ PARTS = {
     "update": "benchmarks.update",
     "off-policy": "benchmarks.off_policy",
     "suggesting": "benchmarks.suggesting",
+    "n-step": "benchmarks.n_step",
 }
 GROWTH = "growth"
 NAMES = (*PARTS, GROWTH)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from gymnasium.spaces import Discrete, Space
 
-from models.agent import ActorCriticAgent, Agent
+from models.agent import Agent
 from models.observations import ObservationReader
 from models.own_agents import own_agent_class
 from settings import Config, Part
@@ -21,6 +21,7 @@ AGENTS = {
     "HELM": "models.helm:Helm",
     "HELMv2": "models.helmv2:HelmV2",
     "SHELM": "models.shelm:Shelm",
+    "ELLM": "models.ellm:Ellm",
 }
 # What learns from replay has networks of its own, with the memory of the model in them.
 FROM_REPLAY = {
@@ -67,7 +68,7 @@ def _build_from_replay(config: Any, spaces: tuple[Space, Discrete]) -> Agent:
     return getattr(networks, build)(config, reader, n_actions, lambda: body_of(embedder_of()))
 
 
-def agent_class(name: str) -> type[ActorCriticAgent]:
+def agent_class(name: str) -> type[Agent]:
     """Return an agent's class, importing only its module; `module:Class` is one of the user's own.
 
     Raises:
@@ -106,13 +107,24 @@ def settings_by_name() -> dict[str, tuple[type[Part], ...]]:
 def contradictions(config: Config) -> list[str]:
     """Return one line where the name of an agent says another algorithm than the settings."""
     if is_named(config.model):
-        return _impossible_from_replay(config)
+        return _not_trained_by(config, config.model) or _impossible_from_replay(config)
     key, algorithm = PUBLISHED.get(config.model, (config.model, config.algorithm))
     if algorithm == config.algorithm:
-        return []
+        return _not_trained_by(config, key)
     return [
         f"model: {config.model} is {key} trained by {algorithm}, and algorithm is "
         f"{config.algorithm}. Choose model={key}"
+    ]
+
+
+def _not_trained_by(config: Config, key: str) -> list[str]:
+    """Return one line where an agent cannot be trained by the configured algorithm."""
+    able = agent_class(key).algorithms
+    if not able or config.algorithm in able:
+        return []
+    return [
+        f"model: {config.model} is trained by {', '.join(able)}, and algorithm is "
+        f"{config.algorithm}. Choose algorithm={able[0]}, or another model"
     ]
 
 

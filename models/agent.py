@@ -161,12 +161,14 @@ class Agent(nn.Module, ABC):
 
     Attributes:
         reads: The settings it is built from.
+        algorithms: Who alone can train it; none where whoever trains agents with a memory can.
         reader: Turns what environments return into what the agent is told.
         sequential: Whether learning needs whole sequences.
         n_context: Steps before a sequence that learning must see again.
     """
 
     reads: ClassVar[tuple[type[Part], ...]] = ()
+    algorithms: ClassVar[tuple[str, ...]] = ()
     sequential: bool = False
     n_context: int = 0
     reader: ObservationReader

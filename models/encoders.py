@@ -27,7 +27,9 @@ from settings import setting
 from utils.errors import UserError
 
 CACHE_BLOCK = 4  # few images are new to an encoder at one step
-KERNELS = (  # and strides of two convolutions, for images whose shorter side has so many pixels
+Kernel = tuple[tuple[int, int], ...]  # and stride, of each convolution
+Kernels = tuple[tuple[int, Kernel], ...]  # for images whose shorter side has so many pixels
+KERNELS: Kernels = (
     (20, ((8, 4), (4, 2))),
     (6, ((4, 2), (2, 1))),
     (5, ((3, 1), (2, 1))),
@@ -134,7 +136,7 @@ class SmallImpalaCNN(Encoder):
     ) -> None:
         super().__init__()
         self.n_features = n_features
-        (kernel1, stride1), (kernel2, stride2) = _kernels(image_shape)
+        (kernel1, stride1), (kernel2, stride2) = fitting_kernels(image_shape)
         self.field = kernel1 + (kernel2 - 1) * stride1  # pixels that one place of the output sees
         self.stride = stride1 * stride2
         self.convolutions = nn.Sequential(
@@ -338,14 +340,22 @@ def _two_layers(n_inputs: int, n_features: int) -> nn.Sequential:
     return layers
 
 
-def _kernels(image_shape: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return kernel and stride of both convolutions for images (C, H, W)."""
-    for least, kernels in KERNELS:
+def fitting_kernels(image_shape: tuple[int, ...], sizes: Kernels = KERNELS) -> Kernel:
+    """Return kernel and stride of each convolution for images (C, H, W).
+
+    Args:
+        image_shape: Of what is seen.
+        sizes: Kernels by the pixels that the shorter side must have, the most first.
+
+    Raises:
+        UserError: the images are too small for all of them.
+    """
+    for least, kernels in sizes:
         if min(image_shape[1:]) >= least:
             return kernels
     raise UserError(
         f"observations: images of {image_shape[1]} x {image_shape[2]} pixels are too small, "
-        f"the encoder needs {KERNELS[-1][0]} x {KERNELS[-1][0]} or more"
+        f"the encoder needs {sizes[-1][0]} x {sizes[-1][0]} or more"
     )
 
 

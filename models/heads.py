@@ -1,4 +1,4 @@
-"""What stands on an agent's features: actor and critic."""
+"""What stands on an agent's features: actor and critic, or values of all actions."""
 
 import math
 from typing import cast
@@ -63,6 +63,58 @@ class ActorCritic(nn.Module):
             _applied_beside(head, context, features) for head in (self.actor, self.critic)
         )
         return _evaluation(logits, values.squeeze(-1), actions)
+
+
+class DuelingQ(nn.Module):
+    """Two streams of three layers (Wang et al. 2016, arXiv:1511.06581, eq. 9).
+
+        Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a')
+
+    Weights are orthogonal, biases 0.
+
+    Args:
+        n_features: Width of the input and of both hidden layers.
+        n_actions: A.
+    """
+
+    def __init__(self, n_features: int, n_actions: int) -> None:
+        super().__init__()
+        self.n_actions = n_actions
+        self.value = _three_layers(n_features, 1)
+        self.advantage = _three_layers(n_features, n_actions)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map features [B, n_features] to the values of all actions [B, A]."""
+        advantage = self.advantage(features)
+        return self.value(features) + (advantage - advantage.mean(-1, keepdim=True))
+
+    def last_layers(self) -> list[nn.Parameter]:
+        """Return the parameters of the last layer of both streams."""
+        return [p for stream in (self.value, self.advantage) for p in stream[-1].parameters()]
+
+
+def _three_layers(n_features: int, n_out: int) -> nn.Sequential:
+    layers = nn.Sequential(
+        nn.Linear(n_features, n_features),
+        nn.ReLU(),
+        nn.Linear(n_features, n_features),
+        nn.ReLU(),
+        nn.Linear(n_features, n_out),
+    )
+    initialise_orthogonal(layers)
+    return layers
+
+
+def initialise_orthogonal(module: nn.Module) -> None:
+    """Make weights orthogonal, those of convolutions with gain sqrt(2), and biases 0."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            gain = math.sqrt(2) if isinstance(layer, nn.Conv2d) else 1.0
+            with one_thread():  # the same seed gives the same weights with any number of threads
+                weight = nn.init.orthogonal_(torch.empty(layer.weight.shape), gain=gain)
+            layer.weight.data.copy_(weight)  # whatever its layout
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 def _applied_beside(head: nn.Sequential, context: Tensor, features: Features) -> Tensor:

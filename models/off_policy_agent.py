@@ -1,4 +1,4 @@
-"""The seam between learners from replay and agents: what DQN and SAC ask beyond acting."""
+"""The seam between learners from replay and agents: what DQN, SAC and NStepDQN ask."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -131,6 +131,31 @@ class SoftAgent(OffPolicyAgent):
     policy: nn.Module
     critics: "TwinQ"
     critic_body: Body | None
+
+
+class FrameValueAgent(Agent):
+    """Has a value for every action, by the last frames it has seen: what NStepDQN trains.
+
+    Attributes:
+        n_actions: A.
+        frame_stack: S, the frames seen at once; where an episode begins the first fills all.
+        head: Features [B, H] to the values of all actions [B, A].
+    """
+
+    n_actions: int
+    frame_stack: int
+    head: nn.Module
+
+    @abstractmethod
+    def features(self, observations: Observations) -> Tensor:
+        """Map B observations, their images of S frames [B, S*C, H, W], to features.  [B, H]
+
+        The oldest frame comes first.
+        """
+
+    @abstractmethod
+    def finetuned(self, finetune: str) -> list[nn.Parameter]:
+        """Return the parameters that go on learning: "all", "critic" or "linear"."""
 
 
 class TwinQ(nn.Module):

@@ -1,8 +1,10 @@
 """Sentences as vectors: a frozen BERT that sees both ways, averaged over its tokens."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -88,12 +90,22 @@ class SentenceEncoder(nn.Module):
                 vectors[block] = self._read(ids)
         return vectors
 
+    @torch.no_grad()
+    def token_sum(self, text: str) -> Tensor:
+        """Map a text to the sum of its token outputs.  [D]"""
+        ids = torch.tensor([self.tokenizer.encode(text).ids], device=self.tokens.device)
+        return self._outputs(ids)[0].sum(0)
+
     def _read(self, ids: Tensor) -> Tensor:
         """Map token ids [B, K] to the mean of the last layer's outputs.  [B, D]"""
+        return self._outputs(ids).mean(1)
+
+    def _outputs(self, ids: Tensor) -> Tensor:
+        """Map token ids [B, K] to the last layer's outputs.  [B, K, D]"""
         hidden = self.norm(self.tokens[ids] + self.positions[: ids.shape[1]])
         for layer in self.layers:
             hidden = layer(hidden)
-        return hidden.mean(1)
+        return hidden
 
 
 class SentenceFeatures(SentenceVectors):
@@ -119,6 +131,39 @@ class SentenceFeatures(SentenceVectors):
     def _features_of(self, text: str) -> Tensor:
         with one_thread():
             return self._encoder([text])[0]
+
+
+class SentenceSums(SentenceFeatures):
+    """The sum of a sentence's token outputs, [D] of each.
+
+    Unlike means, the sums of two sentences add up to that of both one after the other.
+    """
+
+    def _features_of(self, text: str) -> Tensor:
+        with one_thread():
+            return self._encoder.token_sum(text)
+
+
+def with_orthogonal_layers(encoder: SentenceEncoder) -> SentenceEncoder:
+    """Return a copy whose linear layers are random: orthogonal weights, biases 0, always the same.
+
+    Embeddings and LayerNorms stay. It is what initialising a whole agent at once makes of a
+    pretrained encoder within it, as the code of Du et al. (2023) does.
+    """
+    spoiled = copy.deepcopy(encoder)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad(), one_thread():
+        for name, parameter in spoiled.layers.named_parameters():
+            if "norm" in name:
+                continue
+            if parameter.ndim == 1:
+                parameter.zero_()
+                continue
+            # Queries, keys and values are three layers, which stand in one tensor here.
+            for weight in parameter.chunk(3 if "in_proj" in name else 1):
+                nn.init.orthogonal_(weight, generator=generator)
+    spoiled.fingerprint = sha256(f"{encoder.fingerprint} orthogonal".encode()).hexdigest()
+    return spoiled
 
 
 def load_sentence_encoder(

@@ -172,7 +172,7 @@ def resumed_config(folder: Path) -> Config:
     """
     check_without_links(folder)
     config = recorded_config(folder)
-    say_named_files(config, folder / SETTINGS)
+    say_named_files(config, folder / SETTINGS, learns=True)
     return config
 
 

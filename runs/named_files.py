@@ -11,10 +11,15 @@ from utils.user_modules import folder_of, named_modules
 
 OF_ENVIRONMENTS = ("stimuli", "goal_encoder")
 OF_AGENTS = ("language_model", "clip_pretrained", "embeddings")
+OF_LEARNERS = ("guide",)
 
 
 def say_named_files(
-    config: Config, source: Path, with_agent: bool = True, changed: Collection[str] = ()
+    config: Config,
+    source: Path,
+    with_agent: bool = True,
+    changed: Collection[str] = (),
+    learns: bool = False,
 ) -> None:
     """Print a line with the files, folders and hub repositories that settings lead to, if any.
 
@@ -23,8 +28,10 @@ def say_named_files(
         source: Where they stand.
         with_agent: Whether the agent is built from them, not only the environment.
         changed: Names of settings that are the user's own.
+        learns: Whether the agent goes on learning.
     """
-    names = (*OF_AGENTS, *OF_ENVIRONMENTS) if with_agent else OF_ENVIRONMENTS
+    of_agent = OF_AGENTS if with_agent else ()
+    names = (*of_agent, *OF_ENVIRONMENTS, *(OF_LEARNERS if learns else ()))
     read = read_settings(config).intersection(names).difference(changed)
     leading = [name for name in names if name in read and _leads_out(config, name)]
     named = [f"{name}={getattr(config, name)}" for name in leading]

@@ -18,9 +18,9 @@ class Config(Part):
 
     title = "the run"
 
-    algorithm: str = setting("how it learns: PPO, DQN, SAC", default="PPO")
+    algorithm: str = setting("how it learns: PPO, DQN, SAC, NStepDQN", default="PPO")
     model: str = setting(
-        "what it remembers: CNN, LSTM, GPT, HELM, HELMv2, SHELM; or as published: "
+        "what it remembers: CNN, LSTM, GPT, HELM, HELMv2, SHELM, ELLM; or as published: "
         "CNN-PPO, Impala-PPO; or module:Class, an agent of your own"
     )
     env: str = setting("environment by its full name, such as MiniGrid-KeyCorridorS3R1-v0")

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from models import AGENTS, agent_class, build_agent
+from models import agent_class, build_agent
 from models.agent import ActorCriticAgent, Step, TensorMemory
 from models.images import unit_images
 from models.language_memory import attention_by_step
 from models.observations import ObservationReader
 from tests.agents import (
+    BY_PPO,
     collect_rollout,
     collecting,
     percept,
@@ -92,7 +93,7 @@ def test_the_step_after_an_episodes_last_opens_the_next_one():
     assert rollout.continues[:6, 0].tolist() == [1, 1, 0, 1, 1, 0]
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", BY_PPO)
 def test_a_new_episode_knows_nothing_of_the_last(name):
     _, rollout = collect(name, LENGTHS, learning=False)
     counts = rollout.observations.images[:, :, 0, 0, 0].long()
@@ -102,7 +103,7 @@ def test_a_new_episode_knows_nothing_of_the_last(name):
             torch.testing.assert_close(found, found[:1].expand_as(found), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", [name for name in AGENTS if name != "CNN"])
+@pytest.mark.parametrize("name", [name for name in BY_PPO if name != "CNN"])
 def test_a_memory_makes_equal_images_differ(name):
     _, agent = build(name)
     memory = agent.initial_memory(1)
@@ -111,7 +112,7 @@ def test_a_memory_makes_equal_images_differ(name):
     assert len({value.item() for value in values}) == 3
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", BY_PPO)
 def test_an_environments_results_do_not_depend_on_its_neighbours_or_their_number(name):
     _, agent = build(name)
     agent.eval()
@@ -133,7 +134,7 @@ def test_an_environments_results_do_not_depend_on_its_neighbours_or_their_number
     torch.testing.assert_close(run([4, 1]), together[:, [4, 1]], atol=5e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", BY_PPO)
 def test_peeking_leaves_the_memory_and_agrees_with_acting(name):
     _, agent = build(name)
     agent.eval()
@@ -149,7 +150,7 @@ def test_peeking_leaves_the_memory_and_agrees_with_acting(name):
         torch.testing.assert_close(peeked, acted, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", BY_PPO)
 def test_a_memory_can_be_copied_and_there_can_be_two(name):
     _, agent = build(name)
     agent.eval()
@@ -161,7 +162,7 @@ def test_a_memory_can_be_copied_and_there_can_be_two(name):
     assert torch.equal(agent.act(percept(images, no_starts), twin).values, expected)
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", BY_PPO)
 def test_the_first_minibatch_meets_the_policy_that_acted(name):
     learner, rollout = collect(name, LENGTHS)
     rollout.estimate(gamma=0.9, gae_lambda=0.9)
@@ -175,7 +176,7 @@ def test_the_first_minibatch_meets_the_policy_that_acted(name):
     torch.testing.assert_close(result.values, batch.values, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", BY_PPO)
 def test_an_update_changes_what_is_trained_and_nothing_else(name):
     learner, _ = collect(name, LENGTHS)
     agent = learner.agent
@@ -197,7 +198,7 @@ def frozen_tensors(agent):
     return tensors
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", BY_PPO)
 def test_a_saved_agent_acts_the_same(name, tmp_path):
     _, agent = build(name)
     torch.save(agent.state_dict(), tmp_path / "agent.pt")
@@ -242,7 +243,7 @@ def test_an_unknown_agent_is_refused_with_a_suggestion():
         agent_class("HELLM")
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", BY_PPO)
 def test_looking_into_an_agent_changes_nothing(name):
     _, agent = build(name)
     agent.eval()
@@ -262,7 +263,7 @@ def test_looking_into_an_agent_changes_nothing(name):
     assert torch.equal(play(look=False), play(look=True))
 
 
-@pytest.mark.parametrize("name", [name for name in AGENTS if "HELM" in name])
+@pytest.mark.parametrize("name", [name for name in BY_PPO if "HELM" in name])
 def test_attention_goes_to_steps_of_the_running_episode(name):
     _, agent = build(name, mem_len=8)
     memory = agent.initial_memory(2)
@@ -301,7 +302,7 @@ def test_helm_tells_the_single_token_that_a_large_beta_would_retrieve():
     assert sharp == pytest.approx(0, abs=1e-3)
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", BY_PPO)
 def test_a_step_tells_the_probability_of_every_action(name):
     _, agent = build(name)
     starts = torch.ones(3, dtype=torch.bool)

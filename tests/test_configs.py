@@ -25,7 +25,8 @@ CURIOUS = [name for name in NAMES if "/KeyCorridorS3R3/" in name]
 POPGYM = [name for name in NAMES if "/POPGym/" in name]
 HOUSEHOLDS = [name for name in NAMES if "/Housekeep/" in name]
 CRAFTER = [name for name in NAMES if "/Crafter/" in name]
-OURS = (*MEMORY_TASKS, *CURIOUS, *POPGYM, *HOUSEHOLDS, *CRAFTER)
+ELLM = [name for name in NAMES if "/CrafterText/" in name and "/Crafter/" not in name]
+OURS = (*MEMORY_TASKS, *CURIOUS, *POPGYM, *HOUSEHOLDS, *CRAFTER, *ELLM)
 # What an agent of Ni et al. 2023 has beside its budget: T-Mazes, then tasks of images.
 NETWORKS = {
     ("DQN", "LSTM"): {
@@ -130,6 +131,24 @@ def test_crafter_has_the_same_agents_in_both_games():
     found = {(config.env, config.model): config.n_steps for config in configs}
     agents = ("CNN", "HELM", "LSTM")
     assert found == {(game, agent): n for game, n in games.items() for agent in agents}
+
+
+def test_ellm_has_its_published_settings():
+    given = {name.split("/")[2]: load_config(CONFIGS.parent / name) for name in ELLM}
+    assert {name: config.n_steps for name, config in given.items()} == {
+        "pretrain": 5_000_000,
+        "guided": 2_000_000,
+        "finetune": 1_000_000,
+    }
+    for name, config in given.items():
+        assert config.replay_capacity == config.n_steps
+        assert (config.batch_size, config.gamma, config.n_step, config.n_envs) == (64, 0.99, 3, 1)
+        assert (config.epsilon_steps, config.warmup_steps) == (1_000_000, 5000)
+        assert (config.update_every_steps, config.target_update_steps) == (4, 8000)
+        is_finetuned = name == "finetune"
+        assert config.learning_rate == (2e-5 if is_finetuned else 6.25e-5)
+        assert config.epsilon_start == (0.5 if is_finetuned else 1)
+        assert config.train_after_reward == config.decay_after_reward == (name == "guided")
 
 
 def test_every_published_cell_of_the_memory_tasks_has_both_agents():

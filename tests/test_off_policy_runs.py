@@ -11,9 +11,9 @@ import pytest
 
 import eval as eval_program
 import main as main_program
-from models import AGENTS, build_agent
+from models import build_agent
 from tests import golden_data
-from tests.agents import small_config, spaces
+from tests.agents import BY_PPO, small_config, spaces
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.dqn import DQN
@@ -63,7 +63,7 @@ SHORT = {
 
 @pytest.mark.parametrize(
     ("model", "learner"),
-    [(model, learner) for model in AGENTS for learner in ("DQN", "SAC")]
+    [(model, learner) for model in BY_PPO for learner in ("DQN", "SAC")]
     + [(model, learner) for model in ("GPT", "HELM") for learner in list(LEARNERS)[2:]],
 )
 def test_an_agent_is_trained_then_evaluated(model, learner, in_empty_folder, capsys):

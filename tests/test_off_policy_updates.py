@@ -197,7 +197,8 @@ def test_values_and_targets_of_dqn_are_the_originals(name):
     assert_near(online, forward["q"])
     assert_near(target, forward["q_target"])
     gamma = learner.config.gamma
-    targets = double_q_targets(sequences.rewards, sequences.terminated, online, target, gamma)
+    discounts = gamma * (1 - sequences.terminated)
+    targets = double_q_targets(sequences.rewards, discounts, online[1:], target[1:])
     assert_near(targets, forward["targets"])
 
 

@@ -15,7 +15,7 @@ import torch
 
 import eval as eval_program
 import main as main_program
-from models import AGENTS
+from tests.agents import BY_PPO
 from tests.full_disk import largest_file
 from tests.golden_data import GOLDEN
 from tests.tiny_clip import tiny_settings
@@ -56,7 +56,7 @@ def metrics(folder):
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", BY_PPO)
 def test_an_agent_is_trained_then_evaluated(name, in_empty_folder, capsys):
     folder = train(name, "first")
     assert str(folder) == f"experiments/{name}/{TASK}/first"
@@ -90,7 +90,7 @@ def test_any_decoder_serves_as_memory(kind, in_empty_folder):
     assert eval_program.main(["--ckpt-path", str(first), "--n-episodes", "1"]) == 0
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", BY_PPO)
 def test_the_same_seed_gives_the_same_metrics(name, in_empty_folder):
     first, second = train(name, "first"), train(name, "second")
     assert metrics(first) == metrics(second)
@@ -287,7 +287,7 @@ def test_a_mistake_in_an_evaluation_gets_one_line(mistake, in_empty_folder, caps
     assert sorted(in_empty_folder.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", BY_PPO)
 def test_an_evaluation_leaves_a_page_to_look_at(name, in_empty_folder, capsys):
     folder = train(name, "first")
     command = ["--ckpt-path", str(folder), "--n-episodes", "2", "--report"]

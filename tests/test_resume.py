@@ -17,10 +17,10 @@ import eval as eval_program
 import main as main_program
 from envs import minigrid
 from envs.numpy_vector import NumpyVectorEnv
-from models import AGENTS
 from runs import description as run_description
 from runs.folder import locked
 from settings import load_config
+from tests.agents import BY_PPO
 from tests.tiny_clip import tiny_settings
 from tools.faults import outcome, same
 from trainers import off_policy
@@ -74,7 +74,7 @@ def signal_at(monkeypatch, number, at):
     monkeypatch.setattr(Collector, "_note_episodes", note_episodes)
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", BY_PPO)
 def test_an_interrupted_run_ends_as_if_nothing_had_been(name, in_empty_folder, monkeypatch, capsys):
     assert main_program.main(command(name, "whole", adv_norm="true")) == 0
     signal_at(monkeypatch, signal.SIGINT, at=39)

@@ -9,7 +9,7 @@ import pytest
 
 import eval as eval_program
 import main as main_program
-from models import AGENTS
+from tests.agents import BY_PPO
 from tests.tiny_clip import tiny_settings
 
 TASKS = {
@@ -24,7 +24,7 @@ TASKS = {
 }
 # With images, with words of them; other memories see what these see.
 PAIRS = [(name, task) for task in TASKS for name in ("CNN", "SHELM")]
-PAIRS += [(name, "RandomMaze-v0") for name in AGENTS if name not in ("CNN", "SHELM")]
+PAIRS += [(name, "RandomMaze-v0") for name in BY_PPO if name not in ("CNN", "SHELM")]
 TINY = {"device": "cpu", "n_steps": 8, "n_envs": 1, "n_rollout_steps": 8, "n_batches": 2}
 
 

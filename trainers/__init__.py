@@ -10,6 +10,7 @@ LEARNERS = {
     "PPO": "trainers.ppo:PPO",
     "DQN": "trainers.dqn:DQN",
     "SAC": "trainers.sac:SAC",
+    "NStepDQN": "trainers.n_step_dqn:NStepDQN",
 }
 
 

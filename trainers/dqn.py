@@ -14,6 +14,7 @@ from torch import Tensor
 from models.agent import Sequences, Step
 from models.off_policy_agent import ValueAgent
 from settings import Part, setting
+from trainers.exploration import EpsilonSettings, epsilon_after, explored
 from trainers.learner import BatchReward
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
 from trainers.ranks import Ranks
@@ -22,17 +23,11 @@ from trainers.targets import double_q_targets, follow, masked_mean, mean_norm, v
 
 
 @dataclass(frozen=True)
-class DqnSettings(OffPolicySettings):
+class DqnSettings(OffPolicySettings, EpsilonSettings):
     """What DQN reads."""
 
     title = "DQN"
 
-    epsilon_final: float | None = setting(
-        "share of random actions in the end; null: one in the longest episode of the warm-up",
-        low=0,
-        high=1,
-        default=None,
-    )
     epsilon_share: float = setting(
         "share of the run, its warm-up apart, over which epsilon falls from 1",
         low=0,
@@ -77,16 +72,14 @@ class DQN(OffPolicyLearner):
         if final is None:
             final = 1 / max(self.longest, 1)
         n_falling = config.epsilon_share * (config.n_steps - self.n_warmup_steps)
-        fraction = min(n_explored / n_falling, 1.0) if n_falling > 0 else 1.0
-        return 1.0 + fraction * (final - 1.0)
+        return epsilon_after(n_explored, n_falling, 1.0, final)
 
     def explore(self, step: Step) -> Step:
         """Replace actions by uniform ones, each with probability epsilon."""
         n_envs = len(step.actions)
         epsilons = [self.epsilon_after(self.n_explored + n) for n in range(n_envs)]
-        is_random = torch.rand(n_envs, dtype=torch.float64) < torch.tensor(epsilons).double()
         drawn = self.random_actions(n_envs)
-        return step._replace(actions=torch.where(is_random.to(drawn.device), drawn, step.actions))
+        return step._replace(actions=explored(step.actions, drawn, epsilons))
 
     def learn(self, sequences: Sequences) -> dict[str, Tensor]:
         """Take one gradient step on the mean squared error of the actions taken."""
@@ -129,10 +122,9 @@ class DQN(OffPolicyLearner):
         with torch.no_grad():
             targets = double_q_targets(
                 sequences.rewards,
-                sequences.terminated,
-                values,
-                self.target.values(sequences),
-                self.config.gamma,
+                self.config.gamma * (1 - sequences.terminated),
+                values[1:],
+                self.target.values(sequences)[1:],
             )
         chosen = values_of(sequences.actions, values)
         return masked_mean((chosen - targets) ** 2, sequences.mask), chosen

@@ -69,7 +69,7 @@ class Learner(Protocol):
         """Choose actions, exploration included, and advance the memory in place."""
 
     def observe(self, transition: Transition) -> None:
-        """Take in one step."""
+        """Take in one step, and learn from it where a learner learns along the way."""
 
     def seconds_of_update(self, percept: Percept) -> float:
         """Return what collecting and an update would take now, by trying; nothing changes."""

@@ -96,7 +96,7 @@ class OffPolicyLearner(ABC):
         curiosity: BatchReward | None = None,
     ) -> None:
         if ranks is not None:
-            ranks.run_on_first(lambda: _check_alone(config.algorithm, ranks.size))
+            ranks.run_on_first(lambda: check_alone(config.algorithm, ranks.size))
         self.config, self.agent, self.curiosity = config, agent, curiosity
         self.replay: Replay | None = None
         self.n_explored = self.n_updates = self.n_owed = 0
@@ -398,7 +398,8 @@ def _moves(sequences: Sequences, counted: Tensor) -> Moves:
     return Moves(sequences.observations, counted, after, actions, context)
 
 
-def _check_alone(algorithm: str, n_ranks: int) -> None:
+def check_alone(algorithm: str, n_ranks: int) -> None:
+    """Raise UserError where a learner from replay is to learn in several processes."""
     if n_ranks > 1:
         raise UserError(
             f"algorithm: {algorithm} learns in one process, and torchrun began {n_ranks}. "

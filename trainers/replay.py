@@ -32,24 +32,34 @@ FILE_NAME = r"rows_\d{12,}\.pt"
 
 
 @dataclass(frozen=True)
-class ReplaySettings(Config):
-    """What replay reads."""
+class CapacitySettings(Config):
+    """What every replay reads."""
 
-    title = "DQN and SAC: replay"
+    title = "replay"
 
     replay_capacity: int | None = setting(
-        "steps kept; null: a million, or a thousand episodes if that is more",
+        "steps kept; null: a million, of DQN and SAC a thousand episodes if that is more",
         low=2,
         high=10**10,
         default=None,
     )
+    batch_size: int = setting(
+        "sequences, of NStepDQN steps, per gradient step", low=1, high=1_000_000, default=64
+    )
+
+
+@dataclass(frozen=True)
+class ReplaySettings(CapacitySettings):
+    """What a replay of sequences reads."""
+
+    title = "DQN and SAC: replay"
+
     context_length: int = setting(
         "steps of a sequence that is learned from; -1: the whole episode",
         low=-1,
         high=1_000_000,
         default=WHOLE,
     )
-    batch_size: int = setting("sequences per gradient step", low=1, high=1_000_000, default=64)
 
 
 class EpisodeSteps(NamedTuple):
@@ -284,7 +294,7 @@ def remove_unnamed(folder: Path, named: set[str]) -> None:
             path.unlink()
 
 
-def n_rows_wanted(config: ReplaySettings, length: int) -> int:
+def n_rows_wanted(config: CapacitySettings, length: int) -> int:
     """Return the capacity of a run's ring whose episodes have about so many steps."""
     return config.replay_capacity or max(LEAST_CAPACITY, EPISODES_KEPT * length)
 

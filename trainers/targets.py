@@ -1,6 +1,6 @@
 """What values are to become, and networks that follow slowly: the equations of DQN and SAC.
 
-Everything is time-major: T steps of B sequences, A actions. A value with a prime belongs to the
+Sequences are time-major: T steps of B sequences, A actions. A value with a prime belongs to the
 step after.
 """
 
@@ -12,26 +12,47 @@ from torch import Tensor, nn
 from models.off_policy_agent import Policy
 
 
-def double_q_targets(
-    rewards: Tensor, terminated: Tensor, online: Tensor, target: Tensor, gamma: float
-) -> Tensor:
+def double_q_targets(rewards: Tensor, discounts: Tensor, online: Tensor, target: Tensor) -> Tensor:
     """Return the targets of double Q-learning (van Hasselt et al. 2016, arXiv:1509.06461, eq. 4).
 
-        y = r + gamma (1 - terminated) Q_target(s', argmax_a Q(s', a))
+        y = r + discount Q_target(s', argmax_a Q(s', a))
 
     Args:
-        rewards: [T, B]
-        terminated: 1 where nothing follows.  [T, B]
-        online: Q of all steps.  [T+1, B, A]
-        target: The target network's.  [T+1, B, A]
-        gamma: Discount per step.
+        rewards: [...]
+        discounts: gamma where something follows, else 0; of n steps, their product.  [...]
+        online: Q of what follows.  [..., A]
+        target: The target network's.  [..., A]
 
     Returns:
-        [T, B]
+        [...]
     """
-    best = online[1:].argmax(-1, keepdim=True)
-    following = target[1:].gather(-1, best).squeeze(-1)
-    return rewards + gamma * (1 - terminated) * following
+    best = online.argmax(-1, keepdim=True)
+    return rewards + discounts * target.gather(-1, best).squeeze(-1)
+
+
+def n_step_returns(
+    rewards: Tensor, goes_on: Tensor, gamma: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return what n steps pay, and the discount of what follows them (Sutton 1988).
+
+        R = sum_{k<n} D_k r_k,    D_k = prod_{j<k} gamma goes_on_j
+
+    Args:
+        rewards: Of each step.  [B, n]
+        goes_on: 0 behind which nothing of the episode follows, else 1.  [B, n]
+        gamma: Discount per step.
+        dtype: What R is rounded to with every step: the published code stores rewards in float16
+            and adds them up in it.
+
+    Returns:
+        R in that type, and D_n in float32.  [B] each
+    """
+    returns = rewards.new_zeros(len(rewards), dtype=dtype)
+    discounts = torch.ones_like(returns, dtype=torch.float32)
+    for reward, on in zip(rewards.to(dtype).T, goes_on.double().T, strict=True):
+        returns = (returns.float() + discounts * reward.float()).to(dtype)
+        discounts = (discounts * (on * gamma)).float()
+    return returns, discounts
 
 
 def soft_targets(

@@ -5,16 +5,40 @@ and so begin with the same parameters.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from models.agent import Agent
+from settings import Config, setting
 from trainers.checkpoint import checksum, find_checkpoint, load_checkpoint, restore_agent
 from utils.errors import UserError
 
 OPTION = "--init-from"
+
+
+@dataclass(frozen=True)
+class FinetuneSettings(Config):
+    """What of an earlier agent goes on learning."""
+
+    title = "beginning with an earlier agent"
+
+    finetune: str = setting(
+        "what learns, of an agent that another run's is given to: all, its critic (both streams of "
+        "the values), or linear (their last layers)",
+        choices=("all", "critic", "linear"),
+        default="all",
+    )
+
+    def check_finetune(self, init_from: Path | None) -> None:
+        """Raise UserError where parameters would stay that nothing has trained."""
+        if self.finetune != "all" and init_from is None:
+            raise UserError(
+                f"finetune: {self.finetune} leaves all else as it is, and it is random. "
+                f"Name a run with {OPTION}, or choose finetune=all"
+            )
 
 
 class WarmStart(NamedTuple):

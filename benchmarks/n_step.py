@@ -1,0 +1,168 @@
+"""Updates of ELLM by NStepDQN beside the straightforward one, sizes as published.
+
+The floor is what must be multiplied and added, 2 operations each: at batch 64 and 84 x 84 frames,
+`gigaflops()` of it. An update cannot take less than that at the speed of a matrix product.
+The difference is that of the last layer's biases, after as many updates of each.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, Text
+from torch import Tensor
+
+from benchmarks.comparing import Pair, Work
+from benchmarks.plain_n_step import PlainBatch, PlainNetwork, plain_update
+from models.ellm import Ellm
+from models.observations import Observations
+from models.sentences import SentenceTable
+from settings import load_config
+from trainers.frame_replay import FrameSteps
+from trainers.n_step_dqn import NStepDQN, NStepDqnSettings
+from utils.seeding import seed_everything
+
+N_TEXT = 384
+
+
+class Size(NamedTuple):
+    """What is learned from, and by how wide a network."""
+
+    n_samples: int
+    side: int
+    width: int
+    n_actions: int
+
+
+PUBLISHED = Size(64, 84, 512, 139)
+TINY = Size(4, 36, 16, 5)
+
+
+class KnownSentences:
+    """Vectors drawn once, in the place of a sentence encoder: both versions are given them."""
+
+    width = N_TEXT
+
+    def __init__(self) -> None:
+        self.sentences = SentenceTable()
+        self._vectors = torch.randn(64, N_TEXT)
+
+    def __call__(self, numbers: Tensor) -> Tensor:
+        """Return the vectors of sentences.  [B, K, D]"""
+        return self._vectors[numbers % len(self._vectors)]
+
+
+class Prepared(NamedTuple):
+    """A learner, and steps to learn from."""
+
+    learner: NStepDQN
+    steps: FrameSteps
+    size: Size
+
+
+def pairs(quick: bool) -> Iterator[Pair]:
+    """Compare one update."""
+    size = TINY if quick else PUBLISHED
+    yield Pair(
+        f"NStepDQN-ELLM, batch {size.n_samples}",
+        partial(plain, size),
+        partial(ours, size),
+        rounds=1 if quick else 15,
+        repeats=1 if quick else 2,
+        note=f"{size.side} x {size.side} x 4, floor {gigaflops(size):.1f} GFLOP",
+    )
+
+
+def prepare(size: Size) -> Prepared:
+    """Return a fresh learner and steps of noise, always the same."""
+    seed_everything(0)
+    frozen: Any = KnownSentences()
+    space = Dict(
+        image=Box(0, 255, (1, size.side, size.side), np.uint8), caption=Text(9), goal=Text(9)
+    )
+    loaded = load_config(None, ["model=ELLM", "algorithm=NStepDQN", f"hidden_dim={size.width}"])
+    config: Any = dataclasses.replace(loaded, device="cpu", learning_rate=6.25e-5)
+    agent = Ellm(config, space, Discrete(size.n_actions), frozen)
+    seen, following = (_noise(size) for _ in range(2))
+    actions = torch.randint(size.n_actions, (size.n_samples,))
+    goes_on = torch.rand(size.n_samples, 3) < 0.99
+    rewards = torch.rand(size.n_samples, 3)
+    steps = FrameSteps(seen, following, actions, rewards, goes_on)
+    return Prepared(NStepDQN(config.part(NStepDqnSettings), agent), steps, size)
+
+
+def ours(size: Size) -> Iterator[Work]:
+    """Update by the learner, the first time from the same start as the plain version."""
+    prepared = prepare(size)
+    learner, steps = prepared.learner, prepared.steps
+
+    def update() -> Tensor:
+        learner.learn(steps)
+        return learner.parameters[-1].detach().clone()
+
+    while True:
+        yield update
+
+
+def plain(size: Size) -> Iterator[Work]:
+    """Update the plain network, from the same start and by the same steps."""
+    prepared = prepare(size)
+    agent = prepared.learner.agent
+    sizes = {
+        "n_frames": agent.frame_stack,
+        "n_flat": agent.image.linear.in_features,
+        "n_text": N_TEXT,
+        "width": size.width,
+        "n_actions": size.n_actions,
+    }
+    online, target = PlainNetwork(sizes), PlainNetwork(sizes)
+    for network in (online, target):
+        network.load_state_dict({k: v.contiguous() for k, v in agent.state_dict().items()})
+    optimizer = torch.optim.Adam(online.parameters(), lr=6.25e-5)
+    batch = _plain_batch(prepared)
+    while True:
+
+        def update() -> Tensor:
+            plain_update(online, target, optimizer, batch)
+            return list(online.parameters())[-1].detach().clone()
+
+        yield update
+
+
+def gigaflops(size: Size) -> float:
+    """Return what an update must compute at least, in 10^9 multiplications and additions.
+
+    Forward what is seen and what follows, both ways of the gradient but none into the pixels.
+    """
+    side, n_in, convolutions = size.side, 4, []
+    for n_out, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+        side = (side - kernel) // stride + 1
+        convolutions.append(side**2 * n_out * n_in * kernel**2)
+        n_in = n_out
+    width, n_actions = size.width, size.n_actions
+    joined = (64 * side**2 + N_TEXT + 2 * width) * width
+    head = (4 * width + n_actions + 1) * width
+    forward = sum(convolutions) + joined + head
+    backward = 2 * forward - convolutions[0] - N_TEXT * width
+    return 2 * size.n_samples * (2 * forward + head + backward) / 1e9
+
+
+def _noise(size: Size) -> Observations:
+    shape = size.n_samples, 4, size.side, size.side
+    images = torch.randint(0, 256, shape, dtype=torch.uint8)
+    return Observations(images, text=torch.randint(0, 64, (size.n_samples, 2)))
+
+
+def _plain_batch(prepared: Prepared) -> PlainBatch:
+    steps, learner = prepared.steps, prepared.learner
+    read = learner.agent.text._frozen
+    batch = PlainBatch()
+    batch.images, batch.following = steps.observations.images, steps.following.images
+    batch.text = read(steps.observations.text).sum(1)
+    batch.following_text = read(steps.following.text).sum(1)
+    batch.returns, batch.discounts = learner._returns(steps)
+    batch.actions = steps.actions
+    return batch

@@ -1,0 +1,238 @@
+"""ELLM: the agent of "Guiding pretraining in RL with large language models" (arXiv:2302.06692).
+
+The last frames go through convolutions, what is said in words through a frozen sentence encoder;
+both are joined by one layer, under two dueling streams. The frames are its memory.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from gymnasium.spaces import Discrete, Space
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models.agent import Memory, Step, TensorMemory
+from models.encoders import Kernels, fitting_kernels
+from models.heads import DuelingQ, initialise_orthogonal
+from models.images import Features, unit_images
+from models.observations import ObservationBatch, ObservationReader, Observations, Percept
+from models.off_policy_agent import FrameValueAgent
+from models.sentence_encoder import (
+    SentenceFeatures,
+    SentenceSettings,
+    SentenceSums,
+    load_sentence_encoder,
+    with_orthogonal_layers,
+)
+from models.sentences import SentenceTable
+from settings import setting
+
+CHANNELS = (32, 64, 64)
+KERNELS: Kernels = (  # the first as published (Mnih et al. 2015), the others for smaller images
+    (36, ((8, 4), (4, 2), (3, 1))),
+    (12, ((4, 2), (3, 1), (3, 1))),
+    (5, ((3, 1), (2, 1), (2, 1))),
+)
+
+
+@dataclass(frozen=True)
+class EllmSettings(SentenceSettings):
+    """What ELLM reads."""
+
+    title = "ELLM"
+
+    frame_stack: int = setting(
+        "frames it sees at once, the last ones of its episode", low=1, high=64, default=4
+    )
+    hidden_dim: int = setting("width of all its layers", low=1, high=16_384, default=512)
+    text_encoder_init: str = setting(
+        "weights that its sentence encoder reads with: pretrained; or orthogonal, random linear "
+        "layers, as an accident made them in the published code",
+        choices=("pretrained", "orthogonal"),
+        default="pretrained",
+    )
+
+
+class FrameBranch(nn.Module):
+    """Three convolutions with ReLUs, L2-normalised, then a linear layer.
+
+    Args:
+        image_shape: Of a stack of frames (S*C, H, W).
+        width: Of the output.
+
+    Raises:
+        UserError: the images are too small.
+    """
+
+    def __init__(self, image_shape: tuple[int, ...], width: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        n_in = image_shape[0]
+        for channels, (side, stride) in zip(
+            CHANNELS, fitting_kernels(image_shape, KERNELS), strict=True
+        ):
+            layers += [nn.Conv2d(n_in, channels, side, stride), nn.ReLU(inplace=True)]
+            n_in = channels
+        self.convolutions = nn.Sequential(*layers, nn.Flatten())
+        with torch.no_grad():
+            n_flat = self.convolutions(torch.zeros(1, *image_shape)).shape[1]
+        self.linear = nn.Linear(n_flat, width)
+        self.convolutions.to(memory_format=torch.channels_last)  # the faster layout everywhere
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map stacks of frames [B, S*C, H, W] uint8 to features [B, width]."""
+        pixels = unit_images(images.contiguous(memory_format=torch.channels_last))
+        return self.linear(F.normalize(self.convolutions(pixels), dim=-1))
+
+
+class TextBranch(nn.Module):
+    """All sentences of an observation as one: mean-pooled, L2-normalised, then a linear layer.
+
+    The published agent encodes caption and goal one behind the other. Here each sentence is read
+    on its own, and so once in a run; what is pooled are the tokens of all of them. To pool is to
+    add: the number of tokens falls out when the length becomes 1.
+
+    Args:
+        frozen: Sentences to the sums of their token vectors [D], not trained.
+        width: Of the output.
+    """
+
+    def __init__(self, frozen: SentenceFeatures, width: int) -> None:
+        super().__init__()
+        self._frozen = frozen
+        self.linear = nn.Linear(frozen.width, width)
+
+    def forward(self, text: Tensor) -> Tensor:
+        """Map sentences by their numbers [B, K] to features [B, width]."""
+        return self.linear(F.normalize(self._frozen(text).sum(1), dim=-1))
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of the frozen encoder."""
+        return self._frozen.fingerprints()
+
+
+class Ellm(FrameValueAgent):
+    """A branch for each kind of observation, joined by a layer with a ReLU; dueling values.
+
+    Args:
+        config: Its settings.
+        observation_space: Frames, sentences and numbers, as far as there are.
+        action_space: A actions.
+        frozen: Reads sentences in the place of the configured encoder.
+    """
+
+    reads = (EllmSettings,)
+    algorithms = ("NStepDQN",)
+
+    def __init__(
+        self,
+        config: EllmSettings,
+        observation_space: Space,
+        action_space: Discrete,
+        frozen: SentenceFeatures | None = None,
+    ) -> None:
+        super().__init__()
+        self.reader, self.n_actions = ObservationReader(observation_space), int(action_space.n)
+        self.frame_stack, width = config.frame_stack, config.hidden_dim
+        shape = self.reader.image_shape
+        self.image: FrameBranch | None = None
+        self.text: TextBranch | None = None
+        self.numbers: nn.Linear | None = None
+        if shape is not None:
+            self.image = FrameBranch((config.frame_stack * shape[0], *shape[1:]), width)
+        if self.reader.n_texts:
+            self.text = TextBranch(frozen or sentence_sums(config, self.reader.sentences), width)
+        if self.reader.n_numbers:
+            self.numbers = nn.Linear(self.reader.n_numbers, width)
+        n_branches = sum(1 for _ in self.children())
+        self.trunk = nn.Linear(n_branches * width, width)
+        initialise_orthogonal(self)
+        self.head = DuelingQ(width, self.n_actions)
+
+    def initial_memory(self, n_envs: int) -> TensorMemory:
+        """Return stacks of black frames, which the first of an episode takes over."""
+        n_channels, *sides = self.reader.image_shape or (0,)
+        shape = n_envs, self.frame_stack * n_channels, *sides
+        return TensorMemory(torch.zeros(shape, dtype=torch.uint8, device=self.device))
+
+    @torch.no_grad()
+    def act(self, percept: Percept, memory: Memory, deterministic: bool = False) -> Step:
+        """Take the frame into the memory and choose greedily; exploring is the learner's."""
+        frames = cast(TensorMemory, memory)
+        frames.state = self._stacked(percept, frames)
+        best = self._values(percept, frames.state).max(-1)
+        return Step(best.indices, best.values[:, None][:, :0], values=best.values)
+
+    @torch.no_grad()
+    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
+        """Return the value of every action.  [N, A]"""
+        values = self._values(percept, self._stacked(percept, cast(TensorMemory, memory)))
+        return {"action_values": values.cpu().numpy()}
+
+    def features(self, observations: Observations) -> Tensor:
+        """Map B observations, their images of S frames, to features.  [B, H]"""
+        parts = [branch(kind) for _, branch, kind in self._branches(observations)]
+        return F.relu(self.trunk(torch.cat(parts, dim=-1)))
+
+    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Features]:
+        """Return what each branch makes of B observations."""
+        images, kinds = None, {}
+        if observations.images is not None:
+            images = observations.images.pixels()
+            if images.shape[1] < self.frame_stack * cast(tuple, self.reader.image_shape)[0]:
+                images = images.repeat(1, self.frame_stack, 1, 1)  # of single frames
+        shown = Observations(images, observations.vectors, observations.text)
+        for name, branch, kind in self._branches(shown):
+            kinds[name] = Features(branch(kind))
+        return kinds
+
+    def finetuned(self, finetune: str) -> list[nn.Parameter]:
+        """Return all parameters; or those of the streams, or of their last layers."""
+        if finetune == "all":
+            return list(self.parameters())
+        return list(self.head.parameters()) if finetune == "critic" else self.head.last_layers()
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of what reads sentences."""
+        return {} if self.text is None else self.text.fingerprints()
+
+    def _branches(self, shown: Observations) -> Iterator[tuple[str, nn.Module, Tensor | None]]:
+        """Yield the branches there are, each with what it sees, in the order they are joined."""
+        branches: dict[str, nn.Module | None] = {
+            "images": self.image,
+            "text": self.text,
+            "vectors": self.numbers,
+        }
+        for name, branch in branches.items():
+            if branch is not None:
+                yield name, branch, getattr(shown, name)
+
+    def _values(self, percept: Percept, stacks: Tensor) -> Tensor:
+        observations = percept.observations
+        if self.image is not None:
+            observations = observations._replace(images=stacks)
+        return self.head(self.features(observations))
+
+    def _stacked(self, percept: Percept, memory: TensorMemory) -> Tensor:
+        """Return the frames of the memory, the oldest gone and the present one behind the others.
+
+        Where an episode begins the present one stands for all.
+        """
+        frame = percept.observations.images
+        if frame is None:
+            return memory.state
+        n_channels = frame.shape[1]
+        stacks = torch.cat((memory.state[:, n_channels:], frame), dim=1)
+        first = frame.repeat(1, self.frame_stack, 1, 1)
+        return torch.where(percept.starts[:, None, None, None], first, stacks)
+
+
+def sentence_sums(config: EllmSettings, sentences: SentenceTable) -> SentenceSums:
+    """Return what reads the sentences of an agent."""
+    encoder = load_sentence_encoder(config.sentence_encoder)
+    if config.text_encoder_init == "orthogonal":
+        encoder = with_orthogonal_layers(encoder)
+    return SentenceSums(sentences, encoder)

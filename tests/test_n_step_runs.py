@@ -1,0 +1,308 @@
+"""Whole runs of ELLM by NStepDQN: trained, played, interrupted, guided, finetuned."""
+
+import json
+import math
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+import eval as eval_program
+import main as main_program
+from composition import configured_run
+from settings import load_config
+from tests.bad_inputs.harness import refused
+from tests.published_models import tiny_sentence_encoder
+from tests.test_resume import folder_of, resume, signal_at
+from tests.told_in_words import N_STEPS
+from tools.faults import outcome, same
+from trainers.checkpoint import BEST, LAST, load_checkpoint
+from trainers.n_step_dqn import NStepDQN
+from trainers.ranks import Ranks
+from trainers.run import RunSettings
+
+TOLD = "tests.told_in_words:Told-v0"
+TINY = {
+    **{"model": "ELLM", "algorithm": "NStepDQN", "env": TOLD, "device": "cpu", "n_envs": 2},
+    **{"n_steps": 240, "hidden_dim": 8, "learning_rate": 1e-3, "batch_size": 4, "n_step": 2},
+    **{"warmup_steps": 30, "target_update_steps": 40, "epsilon_steps": 200, "log_steps": 60},
+    **{"replay_capacity": 90, "checkpoint_minutes": 0, "media_minutes": "null"},
+}
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return str(tiny_sentence_encoder(tmp_path_factory.mktemp("encoder")))
+
+
+@pytest.fixture
+def command(encoder, in_empty_folder):
+    """Return a function that makes the command line of a tiny run."""
+
+    def made(run_id, *more, **changes):
+        settings = TINY | {"sentence_encoder": encoder} | changes
+        words = [f"--var={key}={value}" for key, value in settings.items() if value is not None]
+        return [*words, *more, "--run-id", run_id]
+
+    return made
+
+
+def train(command, run_id, *more, **changes):
+    assert main_program.main(command(run_id, *more, **changes)) == 0
+    return folder_of(run_id)
+
+
+def test_an_agent_is_trained_then_evaluated_with_a_page_of_its_values(command):
+    folder = train(command, "run")
+    rows = outcome(folder)["metrics"]
+    assert [int(row["env_steps"]) for row in rows] == [60, 120, 180, 240]
+    # After the warm-up, and when the first episodes of 6 steps have ended: every fourth step.
+    assert [float(row["train/n_updates"]) for row in rows] == [8, 23, 38, 53]
+    assert all(math.isfinite(float(row["train/critic_loss"])) for row in rows)
+    assert float(rows[-1]["train/epsilon"]) == pytest.approx(0.01)
+    assert float(rows[-1]["train/replay_steps"]) == 84  # whole episodes of 7 rows, of 90 at most
+    evaluated = ["--ckpt-path", str(folder), "--n-episodes", "2", "--report", "--greedy"]
+    assert eval_program.main(evaluated) == 0
+    (result,) = folder.glob("ckpt_best_eval_*.json")
+    assert json.loads(result.read_text())["lengths"] == [N_STEPS, N_STEPS]
+    (page,) = folder.glob("*.html")
+    assert '"actionValues":' in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("env", "given"),
+    [
+        (TOLD, {"n_colours": 3, "side": 40}),
+        ("MiniGrid-Empty-5x5-v0", None),
+        ("BabyAI-GoToObjS4-v0", None),
+        ("RandomMaze-v0", None),
+        ("CartPole-v1", None),
+    ],
+)
+def test_it_learns_from_whatever_is_shown(env, given, command):
+    if "-Empty" in env or "BabyAI" in env:
+        pytest.importorskip("minigrid")
+    arguments = {} if given is None else {"env_args": json.dumps(given)}
+    small = {"n_steps": 200, "replay_capacity": 1000}
+    folder = train(command, "run", env=env, **arguments, **small)
+    assert load_checkpoint(folder / LAST)["env_steps"] == 200
+
+
+@pytest.mark.parametrize("uniform", ["episode", "step"])
+def test_a_run_interrupted_twice_ends_as_if_nothing_had_been(uniform, command, monkeypatch):
+    given = {"replay_sampling": uniform, "decay_after_reward": "true"}
+    train(command, "whole", **given)
+    signal_at(monkeypatch, signal.SIGINT, at=47)
+    assert main_program.main(command("cut", **given)) == 130
+    signal_at(monkeypatch, signal.SIGTERM, at=31)
+    assert resume("cut") == 143
+    assert resume("cut") == 0
+    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+    resumed = json.loads((folder_of("cut") / "run.json").read_text())["resumed"]
+    assert [(each["env_steps"], each["exact"]) for each in resumed] == [(94, True), (156, True)]
+
+
+def test_frames_written_after_the_last_checkpoint_do_not_count(command, monkeypatch):
+    """What a killed process leaves behind its last checkpoint is cut off."""
+    train(command, "whole")
+    signal_at(monkeypatch, signal.SIGINT, at=47)
+    assert main_program.main(command("cut")) == 130
+    replay = folder_of("cut") / "replay"
+    for path in replay.iterdir():
+        path.write_bytes(path.read_bytes() + b"half a row and more" * 9)
+    (replay / "env0001_000000000256.rows").write_bytes(b"begun later")
+    assert resume("cut") == 0
+    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+
+
+@pytest.mark.parametrize("fault", ["missing", "damaged"])
+def test_a_lost_part_of_the_replay_is_one_line(fault, command, monkeypatch, capsys):
+    signal_at(monkeypatch, signal.SIGINT, at=47)
+    assert main_program.main(command("cut")) == 130
+    path = sorted((folder_of("cut") / "replay").iterdir())[0]
+    content = path.read_bytes()
+    path.unlink() if fault == "missing" else path.write_bytes(b"x" + content[1:])
+    capsys.readouterr()
+    assert resume("cut") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{path}: {fault}" in line
+    path.write_bytes(content)
+    assert resume("cut") == 0
+
+
+def test_where_episodes_cannot_be_saved_new_ones_begin(command, monkeypatch, capsys):
+    from tests.told_in_words import Told
+
+    monkeypatch.delattr(Told, "state_dict")
+    signal_at(monkeypatch, signal.SIGINT, at=47)
+    assert main_program.main(command("cut")) == 130
+    assert resume("cut") == 0
+    assert "in new episodes" in capsys.readouterr().out
+    assert load_checkpoint(folder_of("cut") / LAST)["learner"]["counts"]["n_seen"] == 240
+
+
+def test_an_agent_explores_by_the_hand_of_another(command, monkeypatch):
+    guide = train(command, "guide")
+    given = {"guide": guide, "guide_share": 1, "epsilon_final": 1, "seed": 1}
+    followed, act = [], NStepDQN.act
+
+    def acting(self, percept, memory):
+        step = act(self, percept, memory)
+        agent = self.guide.agent
+        stack = self._guide_memory.state
+        seen = percept.observations._replace(images=stack)
+        followed.append(torch.equal(step.actions, agent.head(agent.features(seen)).argmax(-1)))
+        return step
+
+    monkeypatch.setattr(NStepDQN, "act", acting)
+    before = load_checkpoint(guide / BEST)
+    train(command, "whole", **given)
+    assert len(followed) == 120
+    assert all(followed)
+    signal_at(monkeypatch, signal.SIGINT, at=50)
+    assert main_program.main(command("cut", **given)) == 130
+    assert resume("cut") == 0
+    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+    assert same(load_checkpoint(guide / BEST)["agent"], before["agent"])
+
+
+def test_a_guide_that_is_no_longer_the_same_is_refused(command, monkeypatch, capsys):
+    guide = train(command, "guide")
+    signal_at(monkeypatch, signal.SIGINT, at=47)
+    assert main_program.main(command("cut", guide=guide)) == 130
+    (guide / BEST).write_bytes((guide / LAST).read_bytes())
+    capsys.readouterr()
+    assert resume("cut") == 2
+    assert "guide: not the one that the run has begun with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("finetune", ["all", "critic", "linear"])
+def test_only_what_is_finetuned_changes(finetune, command):
+    short = {"hidden_dim": 32, "n_steps": 60}
+    first = train(command, "first", **short)
+    start = load_checkpoint(first / BEST)["agent"]
+    second = train(command, "second", "--init-from", str(first), finetune=finetune, **short)
+    after = load_checkpoint(second / LAST)["agent"]
+    changed = {name for name in start if not torch.equal(start[name], after[name])}
+    last = {name for name in start if ".4." in name and name.startswith("head.")}
+    heads = {name for name in start if name.startswith("head.")}
+    assert changed == {"all": set(start), "critic": heads, "linear": last}[finetune]
+
+
+@pytest.mark.parametrize("setting", ["train_after_reward", "decay_after_reward"])
+def test_learning_and_decay_wait_for_reward(setting, command):
+    waiting = {"n_steps": 60, "log_steps": 20, "epsilon_steps": 40, "epsilon_final": 0.5}
+    never = train(command, "never", env="RandomMaze-v0", **waiting, **{setting: "true"})
+    row = outcome(never)["metrics"][-1]
+    if setting == "train_after_reward":
+        assert (row["train/n_updates"], row["train/epsilon"]) == ("0.0", "0.5")
+    else:
+        assert float(row["train/n_updates"]) >= 0
+        assert row["train/epsilon"] == "1.0"
+    paid = train(command, "paid", **waiting, **{setting: "true"})
+    row = outcome(paid)["metrics"][-1]
+    assert float(row["train/n_updates"]) > 0
+    assert float(row["train/epsilon"]) < 1
+
+
+def settings_of(command, **changes):
+    words = command("none", **changes)[:-2]
+    return load_config(None, [word.removeprefix("--var=") for word in words]).part(RunSettings)
+
+
+@pytest.mark.parametrize(("env", "n_steps"), [(TOLD, N_STEPS), (f"{TOLD[:-3]}Limited-v0", 4)])
+def test_frames_are_what_is_told_and_time_limits_are_ends(env, n_steps, command):
+    with configured_run(settings_of(command, env=env), Ranks()) as run:
+        run.learner.keep_in(Path())
+        run.collector.begin(0)
+        for _ in range(40):
+            run.collector.step()
+        replay = run.learner.replay
+        for number in range(len(replay.episodes)):
+            place = replay.episodes[number]
+            assert place.length == n_steps
+            steps = replay.steps([(place, start) for start in range(n_steps - 1)])
+            shown = steps.observations.images[:, -1, -1, -1].tolist()  # tells the step
+            assert shown == [40 + 20 * step for step in range(n_steps - 1)]
+            assert steps.following.images[:, -1, -1, -1].tolist()[-1] == 40 + 20 * n_steps
+            texts = run.learner.agent.reader.sentences.texts(steps.observations.text)
+            assert all(text.startswith("go to the ") for text in texts[:, 0])
+            assert steps.goes_on[:, 0].all()
+            assert steps.goes_on[:, 1].tolist() == [True] * (n_steps - 2) + [False]
+
+
+def test_an_orthogonal_text_encoder_is_another_and_always_the_same(command):
+    features = []
+    for init in ("pretrained", "orthogonal", "orthogonal"):
+        with configured_run(settings_of(command, text_encoder_init=init), Ranks()) as run:
+            agent = run.learner.agent
+            numbers = torch.tensor([agent.reader.sentences.numbers(["go to", "the red ball"])])
+            features.append((agent.fingerprints(), agent.text._frozen(numbers)))
+    assert features[0][0] != features[1][0] == features[2][0]
+    assert torch.equal(features[1][1], features[2][1])
+    assert not torch.allclose(features[0][1], features[1][1])
+    layer = agent.text._frozen._encoder.layers[0]
+    for weight in (*layer.self_attn.in_proj_weight.chunk(3), layer.self_attn.out_proj.weight):
+        torch.testing.assert_close(weight @ weight.T, torch.eye(24), atol=1e-5, rtol=0)
+    assert not layer.linear1.bias.any()
+
+
+def test_an_intrinsic_reward_joins_what_is_learned_from(command):
+    class Surprise:
+        names = ("train/surprise",)
+
+        def weighted_task(self, rewards):
+            return 0.5 * rewards
+
+        def __call__(self, moves, n_batches=1):
+            seen = moves.observations.images.pixels()
+            new = (seen[moves.after] != seen[moves.before]).flatten(1).any(1).float()
+            return new, {"train/surprise": new.mean()}
+
+    with configured_run(settings_of(command), Ranks()) as run:
+        learner = run.learner
+        learner.keep_in(Path())
+        run.collector.begin(0)
+        while not learner.is_learning:
+            run.collector.step()
+        steps = learner.replay.sample(8)
+        alone = learner._returns(steps)[0]
+        learner.curiosity = Surprise()
+        returns, logged = learner._with_curiosity(steps, alone)
+        torch.testing.assert_close(returns, 0.5 * alone.float() + 1)  # every frame is another
+        assert logged["train/surprise"] == 1
+        assert {"train/surprise", "train/critic_loss"} <= learner.learn(steps).keys()
+
+
+BAD = {
+    "no such part": {"finetune": "heads"},
+    "nothing to finetune": {"finetune": "critic"},
+    "no guide": {"guide": "nowhere"},
+    "a guide of another kind": {"guide": "__file__"},
+    "a share of no guide": {"guide_share": 0.3},
+    "no frames": {"frame_stack": 0},
+    "no such sampling": {"replay_sampling": "frames"},
+    "no such encoder": {"text_encoder_init": "random"},
+    "no such number": {"return_dtype": "float64"},
+    "too small": {"env_args": '{"side": 4}'},
+    "the learner's, of DQN": {"tau": 0.1},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_every_bad_input_is_refused(name, command, capsys):
+    changes = {k: __file__ if v == "__file__" else v for k, v in BAD[name].items()}
+    refused(capsys, "main", command("bad", **changes)[:-2])
+
+
+@pytest.mark.parametrize(("model", "algorithm"), [("ELLM", "DQN"), ("HELM", "NStepDQN")])
+def test_agent_and_algorithm_must_fit(model, algorithm, in_empty_folder, capsys):
+    refused(capsys, "main", [f"--var=model={model}", f"--var=algorithm={algorithm}"])
+    refused(capsys, "main", [f"--var=model={model}-PPO", f"--var=algorithm={algorithm}"])
+
+
+def test_an_episode_that_the_replay_cannot_hold_ends_the_run_in_one_line(command, capsys):
+    assert main_program.main(command("run", replay_capacity=5)) == 1
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("replay_capacity: an episode of 6 steps takes 7 rows")

@@ -1,0 +1,176 @@
+"""Rows of one environment on the disk: appended to files, read from anywhere, never rewritten.
+
+A checkpoint names the files with their checksums, as far as they were written then. What comes
+behind that is cut off when a run goes on from it, so that what a killed process has added does not
+count, and an earlier checkpoint of the run still finds its own rows.
+
+Rows are read by system calls and not through mapped memory: what a process maps counts as its own,
+and what a replay of a million frames holds would soon be all of it.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainers.saved_state import check_like
+from utils.errors import UserError
+
+ROWS_AT_ONCE = 64  # that wait in memory before they are written
+SUFFIX = ".rows"
+BLOCK = 2**24  # bytes read at a time for a checksum
+
+
+class FrameLog:
+    """A table of rows, of which the last are here; it grows at its end.
+
+    Args:
+        folder: Of the files.
+        name: What they are called, before the number of their first row.
+        dtype: Of a row.
+        rows_per_file: Of which one whole file is removed at a time.
+
+    Attributes:
+        n_written: Rows appended since the beginning.
+        first: The first that can be read.
+    """
+
+    def __init__(self, folder: Path, name: str, dtype: np.dtype, rows_per_file: int) -> None:
+        self.folder, self.name, self.dtype = folder, name, dtype
+        self.rows_per_file = rows_per_file
+        self.n_written = self.first = 0
+        self._waiting: list[bytes] = []
+        self._digests: dict[int, str] = {}  # of whole files, by their first row
+        self._sha256 = hashlib.sha256()  # of the file that is being written
+        self._is_synced = True
+
+    def append(self, row: np.void) -> None:
+        """Put a row behind the others."""
+        self._waiting.append(row.tobytes())
+        self.n_written += 1
+        if len(self._waiting) == ROWS_AT_ONCE or self.n_written % self.rows_per_file == 0:
+            self.flush()
+
+    def read(self, begin: int, end: int) -> np.ndarray:
+        """Return the rows from one to another, which is not among them; they have been flushed."""
+        parts = []
+        while begin < end:
+            path = self._path(self._begin_of(begin))
+            here = min(end, self._begin_of(begin) + self.rows_per_file)
+            parts.append(self._read(path, begin - self._begin_of(begin), here - begin))
+            begin = here
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def flush(self) -> None:
+        """Write what waits in memory."""
+        if not self._waiting:
+            return
+        rows, self._waiting = b"".join(self._waiting), []
+        n_rows = len(rows) // self.dtype.itemsize
+        begin = self._begin_of(self.n_written - n_rows)
+        self.folder.mkdir(exist_ok=True)
+        with self._path(begin).open("ab") as file:
+            file.write(rows)
+            self._sha256.update(rows)
+            self._is_synced = False
+            if self.n_written % self.rows_per_file == 0:
+                file.flush()
+                os.fsync(file.fileno())
+                self._digests[begin] = self._sha256.hexdigest()
+                self._sha256 = hashlib.sha256()
+
+    def forget(self, before: int) -> list[Path]:
+        """Give up all rows before one, and return the files in which no others stand."""
+        names = self.paths()
+        self.first = max(self.first, before)
+        for begin in [begin for begin in self._digests if begin < self._begin_of(self.first)]:
+            del self._digests[begin]
+        return names[: len(names) - len(self.paths())]
+
+    def paths(self) -> list[Path]:
+        """Return the files that rows stand in."""
+        begins = range(self._begin_of(self.first), self.n_written, self.rows_per_file)
+        return [self._path(begin) for begin in begins]
+
+    def save(self) -> dict[str, Any]:
+        """Bring everything onto the disk, and return what it is."""
+        self.flush()
+        if not self._is_synced:
+            last = self._begin_of(self.n_written - 1)
+            descriptor = os.open(self._path(last), os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            self._is_synced = True
+        sha256 = list(self._digests.values())
+        if self.n_written > self.first and self.n_written % self.rows_per_file:
+            sha256.append(self._sha256.copy().hexdigest())
+        return {"first": self.first, "n_written": self.n_written, "sha256": sha256}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on behind the last row that `save` has told of; what comes behind it is cut off.
+
+        Raises:
+            UserError: a file is missing or damaged.
+            ValueError: it is no such state.
+        """
+        like = {"first": 0, "n_written": 0, "sha256": [""] * len(state["sha256"])}
+        check_like(state, like, "replay.logs")
+        if not 0 <= state["first"] <= state["n_written"]:
+            raise ValueError("replay: a log that ends before it begins")
+        self.first, self.n_written, self._waiting = state["first"], state["n_written"], []
+        self._digests, self._sha256 = {}, hashlib.sha256()
+        for path, sha256 in zip(self.paths(), state["sha256"], strict=True):
+            self._take_up(path, sha256)
+        for path in self.folder.glob(f"{self.name}_*{SUFFIX}"):
+            if _begin(path) >= self.n_written:  # begun after the checkpoint
+                path.unlink()
+
+    def _take_up(self, path: Path, sha256: str) -> None:
+        """Check a file, and cut it behind the last row that belongs here."""
+        begin = _begin(path)
+        n_rows = min(self.n_written - begin, self.rows_per_file)
+        found = _checksum(path, n_rows * self.dtype.itemsize)
+        if found.hexdigest() != sha256:
+            raise UserError(f"{path}: damaged, its content does not have its checksum")
+        os.truncate(path, n_rows * self.dtype.itemsize)
+        if n_rows == self.rows_per_file:
+            self._digests[begin] = sha256
+        else:
+            self._sha256 = found
+
+    def _begin_of(self, row: int) -> int:
+        """Return the first row of the file that a row stands in."""
+        return row - row % self.rows_per_file
+
+    def _path(self, begin: int) -> Path:
+        return self.folder / f"{self.name}_{begin:012d}{SUFFIX}"
+
+    def _read(self, path: Path, begin: int, n_rows: int) -> np.ndarray:
+        with path.open("rb", buffering=0) as file:
+            file.seek(begin * self.dtype.itemsize)
+            content = file.read(n_rows * self.dtype.itemsize)
+        return np.frombuffer(content, self.dtype)
+
+
+def _begin(path: Path) -> int:
+    """Return the first row that stands in a file."""
+    return int(path.stem.rpartition("_")[2])
+
+
+def _checksum(path: Path, n_bytes: int) -> "hashlib._Hash":
+    """Return the sha256 of the first bytes of a file."""
+    sha256 = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while n_bytes and (block := file.read(min(BLOCK, n_bytes))):
+                sha256.update(block)
+                n_bytes -= len(block)
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: missing; a part of the replay that the checkpoint names. Restore it"
+        ) from None
+    return sha256

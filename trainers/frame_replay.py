@@ -1,0 +1,344 @@
+"""Replay of single frames on the disk: whole episodes, from which n steps at a time are drawn.
+
+An observation is stored once, as it was shown; the stacks of frames that an agent sees are put
+together when it learns from them. Each environment writes rows of its own, one behind the other: an
+episode of L steps takes L + 1, the last with what was seen in the end. Only whole episodes are
+drawn from; where there are more rows than wanted, the oldest episodes leave.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.observations import Observations
+from settings import setting
+from trainers.frame_log import SUFFIX, FrameLog
+from trainers.replay import LEAST_CAPACITY, CapacitySettings
+from trainers.saved_state import check_like
+from utils.errors import RunError
+
+FILES = 64  # about so many hold what is kept
+LEAST_ROWS = 256  # of a file
+EPISODE, STEP = "episode", "step"
+
+
+@dataclass(frozen=True)
+class FrameReplaySettings(CapacitySettings):
+    """What a replay of frames reads."""
+
+    title = "NStepDQN: replay"
+
+    n_step: int = setting(
+        "steps whose rewards a target adds up (its n)", low=1, high=1000, default=3
+    )
+    replay_sampling: str = setting(
+        "what is drawn uniformly: an episode, then a step of it; or any step",
+        choices=(EPISODE, STEP),
+        default=EPISODE,
+    )
+
+
+class FrameSteps(NamedTuple):
+    """B times n steps from replay, and what was seen before and after them.
+
+    Attributes:
+        observations: Before; images are stacks of S frames, the oldest first.  [B, S*C, H, W]
+        following: After; of no meaning where the episode ended.
+        actions: The first action.  [B] int64
+        rewards: Of each step; 0 behind an episode's end.  [B, n] float32
+        goes_on: Whether the episode went on after each step.  [B, n] bool
+    """
+
+    observations: Observations
+    following: Observations
+    actions: Tensor
+    rewards: Tensor
+    goes_on: Tensor
+
+
+class Place(NamedTuple):
+    """Where an episode of L steps stands: its environment, its first row, and L."""
+
+    env: int
+    begin: int
+    length: int
+
+
+class Episodes:
+    """Whole episodes, the oldest first, and how many samples can start in them.
+
+    Args:
+        n_step: n; no sample starts where fewer steps follow, but where the episode is shorter.
+    """
+
+    def __init__(self, n_step: int) -> None:
+        self._n_step = n_step
+        self._table = np.zeros((64, 4), dtype=np.int64)  # a place each, and starts in all so far
+        self._first = self._end = 0
+
+    def __len__(self) -> int:
+        return self._end - self._first
+
+    def __getitem__(self, number: int) -> Place:
+        """Return an episode, 0 the oldest."""
+        return Place(*self._table[self._first + number, :3].tolist())
+
+    def append(self, place: Place) -> None:
+        """Put an episode behind the others."""
+        if self._end == len(self._table):
+            self._make_room()
+        before = self._table[self._end - 1, 3] if self._end else 0
+        self._table[self._end] = (*place, before + self.n_starts(place.length))
+        self._end += 1
+
+    def pop_oldest(self) -> Place:
+        """Take the oldest episode out."""
+        oldest = self[0]
+        self._first += 1
+        return oldest
+
+    def n_starts(self, length: int) -> int:
+        """Return how many samples can start in an episode of L steps."""
+        return max(1, length - self._n_step + 1)
+
+    def draw(self, n_samples: int, uniform: str) -> list[tuple[Place, int]]:
+        """Return places and steps in them, drawn with replacement.
+
+        Args:
+            n_samples: How many.
+            uniform: "episode": one of these, then a step of it; "step": any step.
+        """
+        if uniform == STEP:
+            return self._steps(n_samples)
+        places = [self[number] for number in torch.randint(len(self), (n_samples,)).tolist()]
+        shares = torch.rand(n_samples, dtype=torch.float64).tolist()
+        starts = [int(x * self.n_starts(p.length)) for p, x in zip(places, shares, strict=True)]
+        return list(zip(places, starts, strict=True))
+
+    def tensor(self) -> Tensor:
+        """Return all of them.  [E, 3] int64"""
+        return torch.from_numpy(self._table[self._first : self._end, :3].copy())
+
+    def _steps(self, n_samples: int) -> list[tuple[Place, int]]:
+        """Draw from all starts there are."""
+        totals = self._table[self._first : self._end, 3]
+        before = int(totals[0]) - self.n_starts(self[0].length)
+        drawn = before + torch.randint(int(totals[-1]) - before, (n_samples,)).numpy()
+        found = np.searchsorted(totals, drawn, side="right").tolist()
+        firsts = [int(totals[n]) - self.n_starts(self[n].length) for n in found]
+        return [
+            (self[n], int(at) - first) for n, at, first in zip(found, drawn, firsts, strict=True)
+        ]
+
+    def _make_room(self) -> None:
+        kept = self._table[self._first : self._end]
+        table = np.zeros((max(64, 2 * len(kept)), 4), dtype=np.int64)
+        table[: len(kept)] = kept
+        self._table, self._first, self._end = table, 0, len(kept)
+
+
+class FrameReplay:
+    """Rows of N environments in a folder.
+
+    Args:
+        config: How many rows are kept, what is drawn, and how many steps at a time.
+        frame_stack: S.
+        folder: Of the files.
+        example: What N environments show.
+        device: Where samples are wanted.
+
+    Attributes:
+        episodes: Whole ones, the oldest first.
+        n_rows: Those of these episodes.
+    """
+
+    def __init__(
+        self,
+        config: FrameReplaySettings,
+        frame_stack: int,
+        folder: Path,
+        example: Observations,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.config, self.frame_stack, self.folder, self.device = (
+            config,
+            frame_stack,
+            folder,
+            device,
+        )
+        self.capacity = config.replay_capacity or LEAST_CAPACITY
+        self.dtype = _row_type(example)
+        n_envs = len(example.any())
+        per_file = max(LEAST_ROWS, self.capacity // max(FILES, n_envs))
+        self.logs = [FrameLog(folder, f"env{n:04d}", self.dtype, per_file) for n in range(n_envs)]
+        self.episodes = Episodes(config.n_step)
+        self.n_rows = 0
+        self._begins = [0] * n_envs  # of the running episodes
+        self._named: deque[set[Path]] = deque(maxlen=3)  # files of the last states
+
+    def __len__(self) -> int:
+        """Return the number of rows that can be drawn from."""
+        return self.n_rows
+
+    def add(
+        self, observations: Observations, actions: Tensor, rewards: Tensor, ended: Tensor
+    ) -> None:
+        """Store one step of all environments.
+
+        Args:
+            observations: What was seen.  [N, ...] of each kind
+            actions: What was done.  [N] int64
+            rewards: What was paid for it.  [N]
+            ended: Whether nothing of the episode follows.  [N] bool
+        """
+        rows = self._rows(observations)
+        rows["actions"], rows["rewards"] = actions.cpu().numpy(), rewards.cpu().numpy()
+        rows["goes_on"] = ~ended.cpu().numpy()
+        for log, row in zip(self.logs, rows, strict=True):
+            log.append(row)
+
+    def end(self, env: int, last: Observations) -> None:
+        """Note that an episode has ended; it can now be drawn from.
+
+        Args:
+            env: Its environment.
+            last: What was seen in the end, in all environments.
+
+        Raises:
+            RunError: the replay has too few rows for it.
+        """
+        log, begin = self.logs[env], self._begins[env]
+        length = log.n_written - begin
+        if length + 1 > self.capacity:
+            raise RunError(
+                f"replay_capacity: an episode of {length:,} steps takes {length + 1:,} rows, "
+                f"and there are {self.capacity:,}. Choose a larger replay_capacity"
+            )
+        log.append(self._rows(last.map(lambda kind: kind[env : env + 1]))[0])
+        log.flush()
+        self._begins[env] = log.n_written
+        self.episodes.append(Place(env, begin, length))
+        self.n_rows += length + 1
+        while self.n_rows > self.capacity:
+            self._give_up_oldest()
+
+    def begin(self) -> None:
+        """Note that new episodes begin everywhere; those that were running are given up."""
+        self._begins = [log.n_written for log in self.logs]
+
+    def sample(self, n_samples: int) -> FrameSteps:
+        """Return steps drawn at random, with replacement."""
+        return self.steps(self.episodes.draw(n_samples, self.config.replay_sampling))
+
+    def steps(self, starts: list[tuple[Place, int]]) -> FrameSteps:
+        """Return what begins at B starts: an episode each, and a step of it."""
+        n_step, n_samples = self.config.n_step, len(starts)
+        seen, following = (np.empty((n_samples, self.frame_stack), self.dtype) for _ in range(2))
+        done = np.zeros((n_samples, n_step), self.dtype)
+        for n, (place, start) in enumerate(starts):
+            end = min(start + n_step, place.length)
+            first = max(0, start - self.frame_stack + 1)
+            rows = self.logs[place.env].read(place.begin + first, place.begin + end + 1)
+            done[n, : end - start] = rows[start - first : end - first]
+            seen[n] = rows[self._stack(start) - first]
+            following[n] = rows[np.maximum(self._stack(end) - first, 0)]
+        return FrameSteps(
+            self._observations(seen),
+            self._observations(following),
+            torch.from_numpy(done["actions"][:, 0].astype(np.int64)).to(self.device),
+            torch.from_numpy(done["rewards"].copy()).to(self.device),
+            torch.from_numpy(done["goes_on"].copy()).to(self.device),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Bring all rows onto the disk and return where they are."""
+        logs = [log.save() for log in self.logs]
+        self._named.append({path for log in self.logs for path in log.paths()})
+        named = set().union(*self._named)
+        for path in self.folder.glob(f"*{SUFFIX}"):
+            if path not in named:
+                path.unlink()
+        return {
+            "logs": logs,
+            "begins": list(self._begins),
+            "episodes": self.episodes.tensor(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned.
+
+        Raises:
+            UserError: a file is missing or damaged.
+            Exception: of several kinds; it is not a state of these environments.
+        """
+        episodes = state["episodes"]
+        check_like(state["begins"], self._begins, "replay.begins")
+        check_like(episodes, torch.zeros(len(episodes), 3, dtype=torch.int64), "replay.episodes")
+        for log, saved in zip(self.logs, state["logs"], strict=True):
+            log.load(saved)
+        self._begins = list(state["begins"])
+        self.episodes, self.n_rows = Episodes(self.config.n_step), 0
+        for each in episodes.tolist():
+            self._check(Place(*each))
+            self.episodes.append(Place(*each))
+            self.n_rows += each[-1] + 1
+        for log, begin in zip(self.logs, self._begins, strict=True):
+            if not log.first <= begin <= log.n_written:
+                raise ValueError("replay: a running episode that stands nowhere")
+        self._named.append({path for log in self.logs for path in log.paths()})
+
+    def _check(self, place: Place) -> None:
+        """Raise ValueError unless an episode stands in rows that there are."""
+        log = self.logs[place.env] if 0 <= place.env < len(self.logs) else None
+        if log is None or not log.first <= place.begin < place.begin + place.length:
+            raise ValueError("replay: an episode that stands nowhere")
+        if place.begin + place.length >= log.n_written:
+            raise ValueError("replay: an episode that ends behind the last row")
+
+    def _give_up_oldest(self) -> None:
+        place = self.episodes.pop_oldest()
+        self.n_rows -= place.length + 1
+        free = self.logs[place.env].forget(place.begin + place.length + 1)
+        named = set().union(*self._named)
+        for path in free:
+            if path not in named:  # by no checkpoint
+                path.unlink()
+
+    def _stack(self, step: int) -> np.ndarray:
+        """Return which steps are seen at one: the last S, the first of the episode again.  [S]"""
+        return np.maximum(np.arange(step - self.frame_stack + 1, step + 1), 0)
+
+    def _rows(self, observations: Observations) -> np.ndarray:
+        """Return what is seen as rows, all else 0."""
+        rows = np.zeros(len(observations.any()), self.dtype)
+        for name, kind in observations._asdict().items():
+            if kind is not None:
+                rows[name] = kind.cpu().numpy()
+        return rows
+
+    def _observations(self, rows: np.ndarray) -> Observations:
+        """Return what is seen at the last of S rows, images with those before.  [B, S] rows"""
+        kinds = {}
+        for name in Observations._fields:
+            if name in self.dtype.fields:
+                shown = rows[name] if name == "images" else rows[name][:, -1]
+                kinds[name] = torch.from_numpy(np.ascontiguousarray(shown)).to(self.device)
+        if "images" in kinds:
+            kinds["images"] = kinds["images"].flatten(1, 2)  # [B, S*C, H, W]
+        return Observations(**kinds)
+
+
+def _row_type(example: Observations) -> np.dtype:
+    """Return the type of a row that holds what an environment shows, and what was done there."""
+    kinds = [
+        (name, kind.cpu().numpy().dtype, tuple(kind.shape[1:]))
+        for name, kind in example._asdict().items()
+        if kind is not None
+    ]
+    done = [("actions", np.int16), ("rewards", np.float32), ("goes_on", np.bool_)]
+    return np.dtype([*kinds, *done])

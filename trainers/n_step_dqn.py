@@ -1,0 +1,414 @@
+"""Double DQN with n-step targets, from single frames (van Hasselt et al. 2016; Du et al. 2023).
+
+The story: explore with probability epsilon, perhaps by the hand of an agent that has learned
+before; take a gradient step every few environment steps; copy the heads into the target network now
+and then. With the settings of ELLM (arXiv:2302.06692), whose networks have the encoder in common.
+"""
+
+import copy
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from gymnasium.spaces import Space
+from torch import Tensor
+from torch.nn import functional as F
+
+from models.agent import Agent, Memory, Moves, Step
+from models.observations import ObservationBatch, Percept
+from models.off_policy_agent import FrameValueAgent
+from settings import Part, setting
+from trainers.exploration import EpsilonSettings, epsilon_after, explored
+from trainers.frame_replay import FrameReplay, FrameReplaySettings, FrameSteps
+from trainers.guards import NotFiniteError
+from trainers.learner import BatchReward, Transition
+from trainers.off_policy import check_alone
+from trainers.ranks import Ranks
+from trainers.saved_state import check_batch_reward, check_like, check_optimizer
+from trainers.targets import double_q_targets, follow, n_step_returns
+from trainers.trial import fill_with_noise, left_alone, seconds_of
+from trainers.warm_start import FinetuneSettings
+
+FLOATS = {"float16": torch.float16, "float32": torch.float32}
+EPSILON_FINAL, GUIDE_SHARE = 0.01, 0.5  # as published
+NOT_YET = -1
+COUNTS = ("n_seen", "n_updates", "paid", "paid_since", "_n_since_row", "_n_summed")
+
+
+@dataclass(frozen=True)
+class NStepDqnSettings(FrameReplaySettings, EpsilonSettings, FinetuneSettings):
+    """What NStepDQN reads."""
+
+    title = "NStepDQN"
+
+    learning_rate: float = setting("the optimiser's learning rate at the start", low=0, high=10)
+    gamma: float = setting("discount per step", low=0, high=1)
+    warmup_steps: int = setting(
+        "environment steps before the first gradient step", low=0, high=10**12, default=5000
+    )
+    update_every_steps: int = setting(
+        "environment steps for each gradient step", low=1, high=1_000_000, default=4
+    )
+    target_update_steps: int = setting(
+        "environment steps between two copies of the heads into the target network",
+        low=1,
+        high=10**12,
+        default=8000,
+    )
+    clip_reward: bool = setting("learn from rewards cut to -1 .. 1", default=True)
+    return_dtype: str = setting(
+        "what rewards are added up in: float16 as in the published code, or float32",
+        choices=tuple(FLOATS),
+        default="float16",
+    )
+    epsilon_start: float = setting(
+        "share of exploring actions at the start", low=0, high=1, default=1.0
+    )
+    epsilon_steps: int = setting(
+        "environment steps over which epsilon falls", low=0, high=10**12, default=1_000_000
+    )
+    train_after_reward: bool = setting(
+        "take no gradient step before rewards have come to 1 in all", default=False
+    )
+    decay_after_reward: bool = setting(
+        "let epsilon fall only from when rewards have come to 1 in all", default=False
+    )
+    guide: str | None = setting(
+        "run folder or checkpoint of an agent that explores: its greedy actions take the place of "
+        "some random ones; null: none",
+        default=None,
+    )
+    guide_share: float = setting(
+        "share of exploring actions that are the guide's", low=0, high=1, default=GUIDE_SHARE
+    )
+    log_steps: int = setting(
+        "environment steps from one row of metrics to the next",
+        low=1,
+        high=10**9,
+        has_effect=False,
+        default=1000,
+    )
+
+
+class Guide(NamedTuple):
+    """An agent that explores for another.
+
+    Attributes:
+        agent: It; nothing of it changes.
+        sha256: The checksum of its checkpoint.
+    """
+
+    agent: Agent
+    sha256: str
+
+
+class NStepDQN:
+    """Trains the values of an agent that sees the last frames.
+
+    Gradient steps are taken along the way, in `observe`; `update` tells what they have come to.
+
+    Args:
+        config: The settings of the run.
+        agent: What is trained.
+        ranks: The processes that train together: this one alone.
+        curiosity: An intrinsic reward beside the task's, if there is one.
+
+    Attributes:
+        target: The heads that are copied now and then; the encoder is the agent's own.
+        parameters: What is trained of the agent.
+        replay: The frames so far; None before the first step.
+        guide: Who explores for the agent, if anybody does.
+        n_seen: Environment steps so far, those of all environments.
+        n_updates: Gradient steps so far.
+        paid: Rewards so far, all environments together.
+        paid_since: The environment step at which they came to 1; -1 before.
+    """
+
+    reads: ClassVar[tuple[type[Part], ...]] = (NStepDqnSettings,)
+    logged = ("critic_loss", "q_mean", "reward_mean", "grad_norm")
+
+    def __init__(
+        self,
+        config: NStepDqnSettings,
+        agent: FrameValueAgent,
+        ranks: Ranks | None = None,
+        curiosity: BatchReward | None = None,
+    ) -> None:
+        if ranks is not None:
+            ranks.run_on_first(lambda: check_alone(config.algorithm, ranks.size))
+        self.config, self.agent, self.curiosity = config, agent, curiosity
+        self.target = copy.deepcopy(agent.head).requires_grad_(False)
+        self.parameters = agent.finetuned(config.finetune)
+        agent.requires_grad_(False)
+        for parameter in self.parameters:
+            parameter.requires_grad_(True)
+        self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, fused=True)
+        self.replay: FrameReplay | None = None
+        self.guide: Guide | None = None
+        self.n_seen = self.n_updates = 0
+        self.paid, self.paid_since = 0.0, NOT_YET
+        self._guide_memory: Memory | None = None
+        self._folder: Path | None = None
+        self._sums: dict[str, float] = {}  # of what was logged since the last row
+        self._n_summed = self._n_since_row = 0
+
+    @property
+    def n_pending(self) -> int:
+        """None: gradient steps are taken along the way."""
+        return 0
+
+    @property
+    def steps_per_update(self) -> int | None:
+        """None: a row is due when enough steps of all environments are over, or the run is."""
+        return None
+
+    @property
+    def ready(self) -> bool:
+        """Whether a row of metrics is due."""
+        is_over = self.n_seen >= self.config.n_steps and self._n_since_row > 0
+        return is_over or self._n_since_row >= self.config.log_steps
+
+    @property
+    def is_updating(self) -> bool:
+        """Never: no gradient step is left for later."""
+        return False
+
+    @property
+    def epsilon(self) -> float:
+        """The probability of an exploring action at the next step."""
+        return self.epsilon_at(self.n_seen)
+
+    def epsilon_at(self, n_seen: int) -> float:
+        """Return epsilon for the step after so many: it falls from when its decay has begun."""
+        config = self.config
+        began = self.paid_since if config.decay_after_reward else 0
+        final = EPSILON_FINAL if config.epsilon_final is None else config.epsilon_final
+        if began == NOT_YET:
+            return config.epsilon_start
+        return epsilon_after(n_seen - began, config.epsilon_steps, config.epsilon_start, final)
+
+    def act(self, percept: Percept, memory: Memory) -> Step:
+        """Choose actions, exploring ones among them; the memory is advanced in any case."""
+        step = self.agent.act(percept, memory)
+        n_envs = percept.n_envs
+        drawn = torch.randint(self.agent.n_actions, (n_envs,), device=self.agent.device)
+        if self.guide is not None:
+            shares = [self.config.guide_share] * n_envs
+            drawn = explored(drawn, self._guided(self.guide.agent, percept), shares)
+        epsilons = [self.epsilon_at(self.n_seen + n) for n in range(n_envs)]
+        return step._replace(actions=explored(step.actions, drawn, epsilons))
+
+    def observe(self, transition: Transition) -> None:
+        """Keep the step, and take the gradient steps that are due with it."""
+        percept, ended = transition.percept, transition.ended
+        if self.replay is None:
+            self.replay = self._empty_replay(percept)
+        steps = percept.observations, transition.step.actions, transition.rewards, ended
+        self.replay.add(*steps)
+        for env in ended.nonzero().flatten().tolist():
+            self.replay.end(env, transition.following.observations)
+        before = self.n_seen
+        self.n_seen += percept.n_envs
+        self._n_since_row += percept.n_envs
+        self._note_paid(float(transition.rewards.sum()))
+        if self.is_learning:
+            for _ in range(_n_passed(before, self.n_seen, self.config.update_every_steps)):
+                self._sum_up(self.learn(self.replay.sample(self.config.batch_size)))
+            if _n_passed(before, self.n_seen, self.config.target_update_steps):
+                follow(self.target, self.agent.head, 1.0)
+
+    @property
+    def is_learning(self) -> bool:
+        """Whether gradient steps are taken by now."""
+        if self.replay is None or not len(self.replay) or self.n_seen < self.config.warmup_steps:
+            return False
+        return self.paid_since != NOT_YET or not self.config.train_after_reward
+
+    def update(self, progress: float) -> dict[str, float]:
+        """Return what there is to log, means over the gradient steps since the last row."""
+        curious = () if self.curiosity is None else self.curiosity.names
+        names = *(f"train/{name}" for name in self.logged), *curious
+        metrics = dict.fromkeys(names, math.nan)
+        metrics |= {name: total / self._n_summed for name, total in self._sums.items()}
+        self._sums, self._n_summed, self._n_since_row = {}, 0, 0
+        return metrics | {
+            "train/epsilon": self.epsilon,
+            "train/n_updates": float(self.n_updates),
+            "train/replay_steps": 0.0 if self.replay is None else float(len(self.replay)),
+        }
+
+    def learn(self, steps: FrameSteps) -> dict[str, Tensor]:
+        """Take one gradient step on the Huber loss of the actions taken."""
+        returns, discounts = self._returns(steps)
+        returns, curious = self._with_curiosity(steps, returns)
+        loss, chosen = self._loss(steps, returns, discounts)
+        self.optimizer.zero_grad()
+        loss.backward()
+        norms = torch._foreach_norm([p.grad for p in self.parameters if p.grad is not None])
+        self.optimizer.step()
+        self.n_updates += 1
+        return curious | {
+            "train/critic_loss": loss.detach(),
+            "train/q_mean": chosen.detach().mean(),
+            "train/reward_mean": returns.float().mean(),
+            "train/grad_norm": torch.stack(norms).norm(),
+        }
+
+    def keep_in(self, folder: Path) -> None:
+        """Say where frames are kept."""
+        self._folder = folder / "replay"
+
+    def seconds_of_update(self, percept: Percept) -> float:
+        """Return what a step and its share of a gradient step would take now, by trying."""
+        with left_alone(self.agent):
+            memory = self.agent.initial_memory(percept.n_envs)
+            acting = seconds_of(lambda: self.agent.act(percept, memory))
+            learning = seconds_of(lambda: self._try(self._noise(percept)))
+        return acting + learning / self.config.update_every_steps * percept.n_envs
+
+    @staticmethod
+    def contradictions(config: Any, agent: type[Agent]) -> list[str]:
+        """Return one line for every pair of settings that cannot both hold."""
+        problems = []
+        if not issubclass(agent, FrameValueAgent):
+            problems.append(
+                f"algorithm: NStepDQN trains values of the last frames, which {config.model} has "
+                "not. Choose model=ELLM, or another algorithm"
+            )
+        if config.guide is None and config.guide_share != GUIDE_SHARE:
+            problems.append(
+                "guide_share: nobody's actions are meant. Name a guide, or leave it out"
+            )
+        return problems
+
+    @staticmethod
+    def check_fits(config: Any, observation_space: Space) -> None:
+        """Raise nothing: frames take their place on the disk as they come."""
+        return
+
+    def state_dict(self, pending: bool = True) -> dict[str, Any]:
+        """Return all that is needed to go on; new frames are brought onto the disk.
+
+        The guide's memory is left out where episodes do not go on.
+        """
+        memory = self._guide_memory if pending else None
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "target": dict(self.target.state_dict()),
+            "counts": {name: getattr(self, name) for name in COUNTS},
+            "sums": dict(self._sums),
+            "replay": None if self.replay is None else self.replay.state_dict(),
+            "curiosity": None if self.curiosity is None else self.curiosity.state_dict(),
+            "guide": None if self.guide is None else self.guide.sha256,
+            "own": {"guide_memory": None if memory is None else memory.state_dict()},
+        }
+
+    def load_state_dict(
+        self, state: dict[str, Any], percept: Percept, memory: Memory | None
+    ) -> None:
+        """Go on from what `state_dict` returned; trainers/learner.py says how."""
+        check_optimizer(state["optimizer"], self.optimizer, self.parameters)
+        check_like(state["target"], dict(self.target.state_dict()), "target")
+        check_like(state["counts"], {name: getattr(self, name) for name in COUNTS}, "counts")
+        if state["guide"] != (None if self.guide is None else self.guide.sha256):
+            raise ValueError("guide: not the one that the run has begun with")
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.target.load_state_dict(state["target"])
+        for name in COUNTS:
+            setattr(self, name, state["counts"][name])
+        self._sums = {str(name): float(total) for name, total in state["sums"].items()}
+        check_batch_reward(state["curiosity"], self.curiosity)
+        if self.curiosity is not None:
+            self.curiosity.load_state_dict(state["curiosity"])
+        if state["replay"] is not None:
+            self.replay = self._empty_replay(percept)
+            self.replay.load_state_dict(state["replay"])
+            if memory is None:
+                self.replay.begin()
+        if self.guide is not None and memory is not None and state["own"]["guide_memory"]:
+            self._guide_memory = self.guide.agent.initial_memory(percept.n_envs)
+            self._guide_memory.load_state_dict(state["own"]["guide_memory"])
+
+    def _returns(self, steps: FrameSteps) -> tuple[Tensor, Tensor]:
+        """Return what n steps pay, and the discounts of what follows them.  [B] each"""
+        config = self.config
+        rewards = steps.rewards.clamp(-1, 1) if config.clip_reward else steps.rewards
+        return n_step_returns(rewards, steps.goes_on, config.gamma, FLOATS[config.return_dtype])
+
+    def _with_curiosity(
+        self, steps: FrameSteps, returns: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what is learned from with the intrinsic reward in it [B], and what to log of it.
+
+        What is seen n steps later is what the intrinsic reward finds new.
+        """
+        if self.curiosity is None:
+            return returns, {}
+        n_samples = len(returns)
+        both = steps.observations.map(lambda *kinds: torch.cat(kinds), steps.following)
+        before = torch.arange(n_samples, device=returns.device)
+        moves = Moves(ObservationBatch.of(both), before, before + n_samples, steps.actions)
+        rewards, logged = self.curiosity(moves)
+        return self.curiosity.weighted_task(returns.float()) + rewards, logged
+
+    def _loss(self, steps: FrameSteps, returns: Tensor, discounts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss, and the values of the actions taken [B]."""
+        agent = self.agent
+        with torch.no_grad():  # both networks see the features that the encoder makes of it once
+            following = agent.features(steps.following)
+            targets = double_q_targets(
+                returns, discounts, agent.head(following), self.target(following)
+            )
+        values = agent.head(agent.features(steps.observations))
+        chosen = values.gather(-1, steps.actions[:, None]).squeeze(-1)
+        return F.smooth_l1_loss(chosen, targets), chosen
+
+    def _guided(self, guide: Agent, percept: Percept) -> Tensor:
+        """Return what the guide would do, which follows every step.  [N] int64"""
+        if self._guide_memory is None:
+            self._guide_memory = guide.initial_memory(percept.n_envs)
+        text = percept.observations.text
+        if text is not None:  # a number is that of its sentence in every table
+            guide.reader.sentences.numbers(self.agent.reader.sentences.texts(text).flatten())
+        return guide.act(percept, self._guide_memory, deterministic=True).actions
+
+    def _note_paid(self, paid: float) -> None:
+        self.paid += paid
+        if self.paid >= 1 and self.paid_since == NOT_YET:
+            self.paid_since = self.n_seen
+
+    def _sum_up(self, logged: dict[str, Tensor]) -> None:
+        """Add up what a gradient step has to log."""
+        for name, value in logged.items():
+            self._sums[name] = self._sums.get(name, 0.0) + float(value)
+        self._n_summed += 1
+        if not all(map(math.isfinite, self._sums.values())):
+            raise NotFiniteError({"epoch": 0, "number": self.n_updates, "logged": logged})
+
+    def _empty_replay(self, percept: Percept) -> FrameReplay:
+        assert self._folder is not None, "a run says where frames are kept"
+        frames = self._folder, percept.observations, self.agent.device
+        return FrameReplay(self.config, self.agent.frame_stack, *frames)
+
+    def _try(self, steps: FrameSteps) -> None:
+        """Compute the gradient, which no parameter gets to know."""
+        loss, _ = self._loss(steps, steps.rewards[:, 0], steps.rewards[:, 0])
+        torch.autograd.grad(loss, self.parameters, allow_unused=True)
+
+    def _noise(self, percept: Percept) -> FrameSteps:
+        """Return steps of noise to try a gradient step on."""
+        n_samples, n_step = self.config.batch_size, self.config.n_step
+        shown = percept.observations.map(
+            lambda kind: fill_with_noise(kind.new_empty(n_samples, *kind.shape[1:]), kind)
+        )
+        if shown.images is not None:
+            shown = shown._replace(images=shown.images.repeat(1, self.agent.frame_stack, 1, 1))
+        zeros = torch.zeros(n_samples, n_step, device=self.agent.device)
+        return FrameSteps(shown, shown, zeros[:, 0].long(), zeros, zeros.bool())
+
+
+def _n_passed(before: int, now: int, every: int) -> int:
+    """Return how many multiples of a number have been reached since."""
+    return now // every - before // every
