@@ -265,8 +265,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if arguments.tasks is not None and (arguments.report or arguments.video):
         parser.error(
-            "--tasks tells figures alone. Leave --report and --video out, or play one task by --var "
-            "single_task=..."
+            "--tasks tells figures alone. Leave --report and --video out, or play one task by "
+            "--var single_task=..."
         )
     if arguments.deterministic:
         parser.error("--deterministic is called --greedy here: always the most probable action")
