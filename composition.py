@@ -16,11 +16,12 @@ from envs import (
     make_vector_env,
     scales_rewards,
 )
+from envs.wrappers import EpisodeStatistics
 from models import agent_class, build_agent, resolve_device
 from models.agent import Agent
 from report.while_training import configured_showcase
 from rewards import curiosity_class
-from rewards.goals import with_goals
+from rewards.goals import GoalRewards, with_goals
 from rewards.scaling import ScalingSettings, configured_scaling
 from rewards.sight import configured_curiosity
 from runs.folder import begun_with, check_run_id, create_run_folder, locked, resumed_config
@@ -69,7 +70,7 @@ def begin(config: RunSettings, new: NewRun, ranks: Ranks) -> Path:
         source = new.init_from
         start = ranks.run_on_first(lambda: WarmStart.named(source))
     with configured_run(config, ranks, new.env, start) as run:
-        of_env = getattr(run.collector.env, "fingerprints", dict)()
+        of_env: dict[str, str] = getattr(run.collector.env, "fingerprints", dict)()
         weights = run.learner.agent.fingerprints() | of_env
         facts = None if start is None else start._asdict()
         details = (new.run_id, new.overrides, weights, facts)
@@ -162,7 +163,7 @@ def evaluation_of(config: RunSettings, given: GivenEnv | None) -> Iterator[Greed
 @contextmanager
 def opened_env(
     config: Config, seed: int, given: GivenEnv | None = None, drawn: bool = False
-) -> Iterator[VectorEnv]:
+) -> Iterator[EpisodeStatistics | GoalRewards]:
     """Return the environments of the settings, or given ones, and what is wanted in them.
 
     What was opened is closed in the end.
@@ -173,7 +174,6 @@ def opened_env(
         given: An object in their place.
         drawn: Prefer environments that can be drawn whole to faster ones.
     """
-    env: VectorEnv
     if given is None:
         env = make_vector_env(config, seed, drawn)
     else:

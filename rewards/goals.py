@@ -8,7 +8,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from string import printable
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from gymnasium.spaces import Dict, Space, Text
@@ -35,6 +35,8 @@ EPISODES_AVERAGED = 100
 SITUATION = ("scene", "inventory", "status", "items")  # of info, before an action
 AFTERWARDS = ("last_scene", "last_inventory", "last_status", "items_after")
 DESCRIBED = "CrafterText-v0"
+
+AnyEnv = TypeVar("AnyEnv", bound=VectorEnv)
 
 
 class Goals(Protocol):
@@ -75,7 +77,7 @@ class Goals(Protocol):
         """Go on from what `state_dict` returned."""
 
 
-def with_goals(env: VectorEnv, config: Config) -> VectorEnv:
+def with_goals(env: AnyEnv, config: Config) -> "AnyEnv | GoalRewards":
     """Return environments that pay for the goals of the settings; as they are where there are none.
 
     Args:

@@ -24,8 +24,8 @@ MEMORY_TASKS = [name for name in NAMES if "/MemoryRL/" in name]
 CURIOUS = [name for name in NAMES if "/KeyCorridorS3R3/" in name]
 POPGYM = [name for name in NAMES if "/POPGym/" in name]
 HOUSEHOLDS = [name for name in NAMES if "/Housekeep/" in name]
-CRAFTER = [name for name in NAMES if "/Crafter/" in name]
-ELLM = [name for name in NAMES if "/CrafterText/" in name and "/Crafter/" not in name]
+CRAFTER = [name for name in NAMES if "/Crafter/" in name and "/ELLM-" not in name]
+ELLM = [name for name in NAMES if "/ELLM-" in name]
 OURS = (*MEMORY_TASKS, *CURIOUS, *POPGYM, *HOUSEHOLDS, *CRAFTER, *ELLM)
 # What an agent of Ni et al. 2023 has beside its budget: T-Mazes, then tasks of images.
 NETWORKS = {
@@ -134,7 +134,9 @@ def test_crafter_has_the_same_agents_in_both_games():
 
 
 def test_ellm_has_its_published_settings():
-    given = {name.split("/")[2]: load_config(CONFIGS.parent / name) for name in ELLM}
+    given = {
+        name.split("ELLM-")[1].split("/")[0]: load_config(CONFIGS.parent / name) for name in ELLM
+    }
     assert {name: config.n_steps for name, config in given.items()} == {
         "pretrain": 5_000_000,
         "guided": 2_000_000,
