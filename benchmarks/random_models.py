@@ -127,9 +127,15 @@ def write_decoder(folder: Path) -> Path:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(folder / "tokenizer.json"))
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(signs), **sizes, **heads))
+    config = LlamaConfig(
+        vocab_size=len(signs),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+    )
+    model = LlamaForCausalLM(config)
     with torch.no_grad():
         for parameter in model.parameters():  # far from even odds
             parameter.mul_(4)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedConfig
+from transformers.cache_utils import DynamicLayer
 
 from models.language.layers import FrozenLinear
 from models.language.model_files import ModelFiles, find_model
@@ -304,7 +305,7 @@ class TextModel:
             logits_to_keep=told.to(self.device),
         )
         self.n_read += ids.numel()
-        return [(layer.keys, layer.values) for layer in cache.layers], found.logits.float().cpu()
+        return _past(cache), found.logits.float().cpu()
 
     def _check_positions(self, n_tokens: int) -> None:
         if self.n_positions is not None and n_tokens > self.n_positions:
@@ -426,6 +427,16 @@ def supported(published: ModelFiles) -> PreTrainedConfig:
     positions_of(config, published.name)
     reach_of(config, published.name)
     return config
+
+
+def _past(cache: DynamicCache) -> Past:
+    """Return the keys and values of a cache; UserError if a layer keeps something else."""
+    found = []
+    for layer in cache.layers:
+        if not isinstance(layer, DynamicLayer) or layer.keys is None or layer.values is None:
+            raise UserError("not every layer keeps keys and values")
+        found.append((layer.keys, layer.values))
+    return found
 
 
 def _n_common(first: Sequence[int], second: Sequence[int]) -> int:

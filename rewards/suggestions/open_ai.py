@@ -88,9 +88,9 @@ class Server:
                 f"suggester_url: {self.url} is not encrypted, and the key in {key_variable} would "
                 f"be read on the way. Use https, or unset {key_variable}"
             )
-        proxies = {"proxies": {}} if local else {}
+        proxies: dict[str, str] | None = {} if local else None  # None: those of the environment
         self._opener = urllib.request.build_opener(
-            _NoRedirection, urllib.request.ProxyHandler(**proxies)
+            _NoRedirection, urllib.request.ProxyHandler(proxies)
         )
 
     def post(self, path: str, body: Mapping[str, Any], sent: Callable[[], None]) -> dict[str, Any]:

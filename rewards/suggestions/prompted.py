@@ -76,7 +76,7 @@ class PromptedSuggester(ABC):
         """Ask the model, keep what it says, and return the goals by the question's key."""
         if not questions:
             return {}
-        found = {}
+        found: dict[str, list[str]] = {}
         for question, answer in zip(questions, self.ask(questions), strict=True):
             if answer is None:
                 self.counts["unanswered"] += 1
