@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 
 from envs import (
@@ -20,7 +21,7 @@ from envs.wrappers import EpisodeStatistics
 from models import agent_class, build_agent, resolve_device
 from models.agent import Agent
 from report.while_training import configured_showcase
-from rewards import curiosity_class
+from rewards import check_curiosity
 from rewards.goals import GoalRewards, with_goals
 from rewards.scaling import ScalingSettings, configured_scaling
 from rewards.sight import configured_curiosity
@@ -86,7 +87,7 @@ def check(config: RunSettings, new: NewRun) -> None:
         lambda: check_env_name(config.env) if new.env is None else None,
         lambda: learner_class(config.algorithm),
         lambda: agent_class(config.model).check(config),
-        lambda: None if config.curiosity is None else curiosity_class(config.curiosity),
+        lambda: check_curiosity(config),
         lambda: config.part(FinetuneSettings).check_finetune(new.init_from),
         lambda: check_run_id(config, new.run_id),
     )
@@ -132,7 +133,8 @@ def configured_run(
             config.part(ScalingSettings), env.num_envs, scales_rewards(config.env)
         )
         ranks.synchronize(agent, config)
-        curiosity = configured_curiosity(config, agent, int(env.single_action_space.n))
+        n_actions = int(cast(Discrete, env.single_action_space).n)
+        curiosity = configured_curiosity(config, agent, n_actions)
         if curiosity is not None:
             curiosity.share(ranks)
         learner = learner_of(config, agent, ranks, curiosity)

@@ -111,7 +111,7 @@ class CrafterVectorEnv(NumpyVectorEnv):
         """Take one step everywhere; info["unlocked"] [N] names what was unlocked with it."""
         *results, info = super().step(actions)
         info["unlocked"] = objects(words.unlocked_names(row.tobytes()) for row in self._news)
-        return *results, info  # type: ignore[return-value]
+        return *results, info
 
     def observe(self, rows: np.ndarray) -> np.ndarray:
         """Draw what players see, the night with its noise.  [R, 3, 64, 64]"""

@@ -28,6 +28,12 @@ def curiosity_class(name: str) -> Any:
     return getattr(importlib.import_module(module), class_name)
 
 
+def check_curiosity(config: Any) -> None:
+    """Raise UserError where settings choose an intrinsic reward that there is not."""
+    if config.curiosity is not None:
+        curiosity_class(config.curiosity)
+
+
 def known_as(name: str) -> str | None:
     """Return the name an intrinsic reward is listed under, None if it is not."""
     return name if name in CURIOSITIES else None

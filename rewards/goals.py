@@ -96,13 +96,10 @@ def with_goals(env: AnyEnv, config: Config) -> "AnyEnv | GoalRewards":
         goals: Goals = TaskGoals(goal_settings.single_task, kind, env.num_envs)
     elif goal_settings.suggester is not None:
         _check_described(env, "suggester", names)
-        suitable = env.metadata.get(SUITABLE)
-        if suitable is None:
-            goals = _suggested(goal_settings, config, names, env.num_envs)
+        if SUITABLE in env.metadata:
+            goals = _tidying(goal_settings, config, env, names)
         else:
-            suggester = by_rule(goal_settings.suggester, suitable)
-            suggester = suggester or _suggester(goal_settings, config, names)
-            goals = TidyingGoals(suggester, env.num_envs)
+            goals = _suggested(goal_settings, config, names, env.num_envs)
     else:
         return env
     return GoalRewards(env, goals, goal_settings.goal_conditioned)
@@ -251,6 +248,15 @@ def _suggested(
     return SuggestedGoals(
         suggester, similarity(goal_settings.goal_encoder), payment, quality, n_envs
     )
+
+
+def _tidying(
+    goal_settings: GoalSettings, config: Config, env: VectorEnv, names: Sequence[str]
+) -> TidyingGoals:
+    """Return goals of a household that the chosen suggester suggests."""
+    chosen = cast(str, goal_settings.suggester)
+    suggester: Suggester | None = by_rule(chosen, env.metadata[SUITABLE])
+    return TidyingGoals(suggester or _suggester(goal_settings, config, names), env.num_envs)
 
 
 def _suggester(goal_settings: GoalSettings, config: Config, names: Sequence[str]) -> Suggester:

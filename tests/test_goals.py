@@ -305,8 +305,8 @@ def test_what_is_given_for_playing_takes_the_place_of_the_runs_goals():
     assert (back.suggester, back.single_task, back.single_task_goals) == ("novelty", None, "task")
 
 
-@pytest.mark.parametrize("name", SUGGESTERS.keys() - {"yes-no"})  # which is of households alone
-def test_every_suggester_has_what_the_protocol_asks_for(name):
+@pytest.mark.parametrize("name", ["oracle", "novelty"])  # the others have files of their own
+def test_a_suggester_by_rule_has_what_the_protocol_asks_for(name):
     suggester = suggester_class(name).configured(settings(suggester=name), ACTION_NAMES)
     (goals,) = suggester.suggest([Situation("you see tree.", "", "", {})])
     assert len(set(goals)) == len(goals) > 0
