@@ -116,6 +116,30 @@ def test_frames_written_after_the_last_checkpoint_do_not_count(command, monkeypa
     assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
 
 
+def test_a_run_that_died_before_its_first_checkpoint_begins_anew(command, monkeypatch):
+    train(command, "whole")
+    with monkeypatch.context() as patched:
+        patched.setattr("trainers.run.Checkpoints.after_step", lambda self: None)
+        patched.setattr("trainers.run.Checkpoints.after_update", _die_at_the_second())
+        with pytest.raises(SystemError):
+            main_program.main(command("cut"))
+    assert list((folder_of("cut") / "replay").iterdir())
+    assert resume("cut") == 0
+    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+
+
+def _die_at_the_second():
+    """Return what takes the place of the checkpoint after an update."""
+    calls = []
+
+    def after_update(self, is_over):
+        calls.append(is_over)
+        if len(calls) == 2:
+            raise SystemError
+
+    return after_update
+
+
 @pytest.mark.parametrize("fault", ["missing", "damaged"])
 def test_a_lost_part_of_the_replay_is_one_line(fault, command, monkeypatch, capsys):
     signal_at(monkeypatch, signal.SIGINT, at=47)
