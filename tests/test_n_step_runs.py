@@ -27,7 +27,7 @@ TINY = {
     **{"model": "ELLM", "algorithm": "NStepDQN", "env": TOLD, "device": "cpu", "n_envs": 2},
     **{"n_steps": 240, "hidden_dim": 8, "learning_rate": 1e-3, "batch_size": 4, "n_step": 2},
     **{"warmup_steps": 30, "target_update_steps": 40, "epsilon_steps": 200, "log_steps": 60},
-    **{"replay_capacity": 90, "checkpoint_minutes": 0, "media_minutes": "null"},
+    **{"replay_capacity": 90, "checkpoint_minutes": 60, "media_minutes": "null"},
 }
 
 
