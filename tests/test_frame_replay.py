@@ -156,6 +156,18 @@ def test_files_that_a_checkpoint_names_stay_until_later_ones_do_not(tmp_path):
     assert not (folder / "env0000_000000000000.rows").exists()
 
 
+def test_a_file_whose_rows_are_all_given_up_goes_on_growing(tmp_path):
+    replay = filled_with(tmp_path, [9] * 3, replay_capacity=30)
+    replay.logs[0].forget(30)
+    replay.episodes, replay.n_rows = type(replay.episodes)(3), 0
+    state = replay.state_dict()
+    other = FrameReplay(replay.config, 4, tmp_path, Observations(frames_of(0, 0)))
+    other.load_state_dict(state)
+    more(other, 3, 9)
+    shown = other.steps([(other.episodes[0], 3)]).observations.images
+    assert shown.view(4, 2).tolist() == [[3, 0], [3, 1], [3, 2], [3, 3]]
+
+
 @pytest.mark.parametrize("n_later", [0, 3, 30])
 def test_a_replay_goes_on_from_any_state_whatever_was_written_since(n_later, tmp_path):
     replay = filled_with(tmp_path, [9] * 27, replay_capacity=100)

@@ -27,7 +27,7 @@ TINY = {
     **{"model": "ELLM", "algorithm": "NStepDQN", "env": TOLD, "device": "cpu", "n_envs": 2},
     **{"n_steps": 240, "hidden_dim": 8, "learning_rate": 1e-3, "batch_size": 4, "n_step": 2},
     **{"warmup_steps": 30, "target_update_steps": 40, "epsilon_steps": 200, "log_steps": 60},
-    **{"replay_capacity": 90, "checkpoint_minutes": 0, "media_minutes": "null"},
+    **{"replay_capacity": 90, "checkpoint_minutes": 60, "media_minutes": "null"},
 }
 
 
@@ -114,6 +114,30 @@ def test_frames_written_after_the_last_checkpoint_do_not_count(command, monkeypa
     (replay / "env0001_000000000256.rows").write_bytes(b"begun later")
     assert resume("cut") == 0
     assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+
+
+def test_a_run_that_died_before_its_first_checkpoint_begins_anew(command, monkeypatch):
+    train(command, "whole")
+    with monkeypatch.context() as patched:
+        patched.setattr("trainers.run.Checkpoints.after_step", lambda self: None)
+        patched.setattr("trainers.run.Checkpoints.after_update", _die_at_the_second())
+        with pytest.raises(SystemError):
+            main_program.main(command("cut"))
+    assert list((folder_of("cut") / "replay").iterdir())
+    assert resume("cut") == 0
+    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+
+
+def _die_at_the_second():
+    """Return what takes the place of the checkpoint after an update."""
+    calls = []
+
+    def after_update(self, is_over):
+        calls.append(is_over)
+        if len(calls) == 2:
+            raise SystemError
+
+    return after_update
 
 
 @pytest.mark.parametrize("fault", ["missing", "damaged"])

@@ -70,8 +70,10 @@ class FrameLog:
         rows, self._waiting = b"".join(self._waiting), []
         n_rows = len(rows) // self.dtype.itemsize
         begin = self._begin_of(self.n_written - n_rows)
+        # A file of this name may stand there, of a process that was killed since the checkpoint.
+        mode = "wb" if begin == self.n_written - n_rows else "ab"
         self.folder.mkdir(exist_ok=True)
-        with self._path(begin).open("ab") as file:
+        with self._path(begin).open(mode) as file:
             file.write(rows)
             self._sha256.update(rows)
             self._is_synced = False
@@ -106,7 +108,7 @@ class FrameLog:
                 os.close(descriptor)
             self._is_synced = True
         sha256 = list(self._digests.values())
-        if self.n_written > self.first and self.n_written % self.rows_per_file:
+        if self.n_written % self.rows_per_file:  # it goes on growing, whatever was given up
             sha256.append(self._sha256.copy().hexdigest())
         return {"first": self.first, "n_written": self.n_written, "sha256": sha256}
 
@@ -125,13 +127,10 @@ class FrameLog:
         self._digests, self._sha256 = {}, hashlib.sha256()
         for path, sha256 in zip(self.paths(), state["sha256"], strict=True):
             self._take_up(path, sha256)
-        for path in self.folder.glob(f"{self.name}_*{SUFFIX}"):
-            if _begin(path) >= self.n_written:  # begun after the checkpoint
-                path.unlink()
 
     def _take_up(self, path: Path, sha256: str) -> None:
         """Check a file, and cut it behind the last row that belongs here."""
-        begin = _begin(path)
+        begin = int(path.stem.rpartition("_")[2])
         n_rows = min(self.n_written - begin, self.rows_per_file)
         found = _checksum(path, n_rows * self.dtype.itemsize)
         if found.hexdigest() != sha256:
@@ -154,11 +153,6 @@ class FrameLog:
             file.seek(begin * self.dtype.itemsize)
             content = file.read(n_rows * self.dtype.itemsize)
         return np.frombuffer(content, self.dtype)
-
-
-def _begin(path: Path) -> int:
-    """Return the first row that stands in a file."""
-    return int(path.stem.rpartition("_")[2])
 
 
 def _checksum(path: Path, n_bytes: int) -> "hashlib._Hash":

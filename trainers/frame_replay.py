@@ -21,6 +21,7 @@ from trainers.frame_log import SUFFIX, FrameLog
 from trainers.replay import LEAST_CAPACITY, CapacitySettings
 from trainers.saved_state import check_like
 from utils.errors import RunError
+from utils.files import sync_folder
 
 FILES = 64  # about so many hold what is kept
 LEAST_ROWS = 256  # of a file
@@ -259,6 +260,8 @@ class FrameReplay:
     def state_dict(self) -> dict[str, Any]:
         """Bring all rows onto the disk and return where they are."""
         logs = [log.save() for log in self.logs]
+        if self.folder.is_dir():
+            sync_folder(self.folder)
         self._named.append({path for log in self.logs for path in log.paths()})
         named = set().union(*self._named)
         for path in self.folder.glob(f"*{SUFFIX}"):
