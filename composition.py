@@ -19,6 +19,7 @@ from envs import (
 from envs.wrappers import EpisodeStatistics
 from models import agent_class, build_agent, resolve_device
 from models.agent import Agent
+from models.tile_reader import with_tile_reader
 from report.while_training import configured_showcase
 from rewards import curiosity_class
 from rewards.goals import GoalRewards, with_goals
@@ -179,7 +180,7 @@ def opened_env(
     else:
         env = given_vector_env(given, config.n_envs, seed)
     try:
-        yield with_goals(env, config)
+        yield with_goals(with_tile_reader(env), config)
     finally:
         if not isinstance(given, VectorEnv):
             env.close()
