@@ -16,10 +16,11 @@ from envs import (
     make_vector_env,
     scales_rewards,
 )
+from envs.crafter_text import LEARNED, CrafterTextSettings
 from envs.wrappers import EpisodeStatistics
 from models import agent_class, build_agent, resolve_device
 from models.agent import Agent
-from models.tile_reader import with_tile_reader
+from models.tile_reader import load_tile_reader, with_tile_reader
 from report.while_training import configured_showcase
 from rewards import curiosity_class
 from rewards.goals import GoalRewards, with_goals
@@ -90,6 +91,7 @@ def check(config: RunSettings, new: NewRun) -> None:
         lambda: None if config.curiosity is None else curiosity_class(config.curiosity),
         lambda: config.part(FinetuneSettings).check_finetune(new.init_from),
         lambda: check_run_id(config, new.run_id),
+        lambda: load_tile_reader() if config.part(CrafterTextSettings).captions == LEARNED else None,
     )
 
 

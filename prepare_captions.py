@@ -19,7 +19,7 @@ from utils.files import alone_with
 from utils.folders import check_writable
 
 SEED = 0  # of the pictures it learns from, and of its first weights
-N_BATCHES = 1500  # of 64 pictures
+N_BATCHES = 1200  # of 64 pictures
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,7 +4,7 @@ The worlds differ in their maps, in where the player stands, in what it holds an
 time of day, a third of them dark.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,7 +38,7 @@ from envs.crafter_world import (
 )
 from envs.crafter_world import SIDE as SIDE_OF_MAP
 
-# What is done about what is faced; a table stands for making things.
+# What is done about what is faced.
 DEEDS = {
     "tree": "chop tree",
     "grass": "chop grass",
@@ -125,15 +125,16 @@ class TiledFrameBatches:
         for number in range(self.n_batches):
             # Worlds are renewed by turns, so that a batch holds all stages.
             stages = (number + rows) % (PICTURES_OF_A_PLACE * PLACES_OF_A_WORLD)
-            for row in rows if number == 0 else np.flatnonzero(stages == 0):
+            is_first = number == 0
+            for row in np.flatnonzero(is_first | (stages == 0)):
                 new_world(worlds, int(row), int(generator.integers(MOST_SEED)))
-            for row in rows if number == 0 else np.flatnonzero(stages % PICTURES_OF_A_PLACE == 0):
-                scatter(worlds[row], generator)
+            for row in np.flatnonzero(is_first | (stages % PICTURES_OF_A_PLACE == 0)):
+                _scatter(worlds[row], generator)
             _play(worlds, player)
             yield draw(worlds, rows, SIDE, noise), tiles_of(worlds)
 
 
-def scatter(world: np.void, generator: np.random.Generator) -> None:
+def _scatter(world: np.void, generator: np.random.Generator) -> None:
     """Bring a player somewhere else, at another time, with other things and needs."""
     ground = generator.choice([GRASS, SAND, PATH])
     free = (world["materials"] == ground) & (world["standing"] == 0)
@@ -142,10 +143,10 @@ def scatter(world: np.void, generator: np.random.Generator) -> None:
         move(world, 0, *places[generator.integers(len(places))].tolist())
     if generator.random() < STREWN:
         _strew(world, generator)
+    is_vital = np.arange(len(ITEMS)) < N_VITALS
     amounts = generator.integers(1, MOST + 1, len(ITEMS))
-    changed = generator.random(len(ITEMS)) < np.where(np.arange(len(ITEMS)) < N_VITALS, LACKS, HELD)
-    without = np.where(np.arange(len(ITEMS)) < N_VITALS, MOST, 0)
-    world["inventory"] = np.where(changed, amounts, without)
+    changed = generator.random(len(ITEMS)) < np.where(is_vital, LACKS, HELD)
+    world["inventory"] = np.where(changed, amounts, np.where(is_vital, MOST, 0))
     world["steps"] = generator.integers(DAY)
     world["sleeping"] = generator.random() < ASLEEP
 
@@ -177,5 +178,5 @@ def _play(worlds: np.ndarray, player: Player) -> None:
         worlds["inventory"][:, HEALTH] = np.maximum(health, 1)
 
 
-def _numbers(phrases) -> np.ndarray:
+def _numbers(phrases: Iterable[str]) -> np.ndarray:
     return np.array([GOOD_ACTIONS.index(phrase) for phrase in phrases])
