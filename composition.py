@@ -17,9 +17,11 @@ from envs import (
     make_vector_env,
     scales_rewards,
 )
+from envs.crafter_text import LEARNED, CrafterTextSettings
 from envs.wrappers import EpisodeStatistics
 from models import agent_class, build_agent, resolve_device
 from models.agent import Agent
+from models.tile_reader import load_tile_reader, with_tile_reader
 from report.while_training import configured_showcase
 from rewards import check_curiosity
 from rewards.goals import GoalRewards, with_goals
@@ -90,6 +92,7 @@ def check(config: RunSettings, new: NewRun) -> None:
         lambda: check_curiosity(config),
         lambda: config.part(FinetuneSettings).check_finetune(new.init_from),
         lambda: check_run_id(config, new.run_id),
+        lambda: load_tile_reader() if config.part(CrafterTextSettings).captions == LEARNED else None,
     )
 
 
@@ -181,7 +184,7 @@ def opened_env(
     else:
         env = given_vector_env(given, config.n_envs, seed)
     try:
-        yield with_goals(env, config)
+        yield with_goals(with_tile_reader(env), config)
     finally:
         if not isinstance(given, VectorEnv):
             env.close()

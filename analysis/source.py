@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Space, Text
+from gymnasium.vector import VectorEnv
 
 from envs import make_vector_env
 from models import agent_class, build_agent, resolve_device
@@ -16,6 +17,7 @@ from models.agent import Agent
 from models.baselines import RandomAgent
 from models.language_memory import LanguageMemory
 from models.observations import ObservationReader, Observations
+from models.tile_reader import with_tile_reader
 from rewards.goals import with_goals
 from runs.named_files import say_named_files
 from settings import Config, load_config
@@ -90,7 +92,7 @@ class Source:
         """The agent, in evaluation mode."""
         if not self.checkpoint:
             return build_agent(self.config, *_spaces(self.episodes)).eval()
-        env = with_goals(make_vector_env(self.config, self.choice.seed), self.config)
+        env = self._opened()
         env.close()
         spaces = env.single_observation_space, env.single_action_space
         self._check_made_for(*spaces)
@@ -180,8 +182,13 @@ class Source:
         assert self.checkpoint is not None, "only a checkpoint has a state"
         return load_checkpoint(self.checkpoint)
 
+    def _opened(self) -> VectorEnv:
+        """Return the environments, with what is wanted in them."""
+        env = make_vector_env(self.config, self.choice.seed)
+        return with_goals(with_tile_reader(env), self.config)
+
     def _played(self) -> list[dict[str, np.ndarray]]:
-        env = with_goals(make_vector_env(self.config, self.choice.seed), self.config)
+        env = self._opened()
         try:
             random = RandomAgent(env.single_observation_space, env.single_action_space).to(
                 self.config.device

@@ -16,6 +16,7 @@ from settings import setting
 NAME = "CrafterText-v0"
 LENGTH = 400
 ACTION_NAMES = ALL_ACTIONS
+LEARNED = "learned"
 ACTIONS = {"all": ALL_ACTIONS, "good": GOOD_ACTIONS}
 
 
@@ -34,6 +35,11 @@ class CrafterTextSettings(CrafterSettings):
         "its pictures: gray, 84 x 84 as the original makes them, or in colour, 64 x 64",
         choices=("gray", "colour"),
         default="gray",
+    )
+    captions: str = setting(
+        "what is said of its states: what the world knows, or what is read from its pictures",
+        choices=("world", LEARNED),
+        default="world",
     )
     use_text: bool = setting("show what is seen, held and felt as text, too", default=True)
     dying: bool = setting("end the episode where no health is left", default=True)
@@ -57,5 +63,6 @@ def make(config: CrafterTextSettings, seed: int) -> Any:
         is_grey=config.crafter_image == "gray",
         use_text=config.use_text,
         dying=config.dying,
+        reads_pixels=config.captions == LEARNED,
     )
     return CrafterTextVectorEnv(config.n_envs, seed, game)

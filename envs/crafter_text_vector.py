@@ -1,7 +1,7 @@
 """The game in words as a vector environment: phrases as actions, sentences beside pictures."""
 
 import string
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
@@ -13,9 +13,9 @@ from envs.converted import ACTION_NAMES
 from envs.crafter_actions import text_commands, text_nouns
 from envs.crafter_grey import GREY_SIDE, greyed
 from envs.crafter_package import rules_of_text
-from envs.crafter_step import look, look_around_target, names_match
+from envs.crafter_said import Said, said_of_tiles, said_of_worlds
+from envs.crafter_step import look_around_target, names_match
 from envs.crafter_vector import SIDE, CrafterVectorEnv, objects
-from envs.crafter_world import ITEMS, N_VITALS
 
 # What is said of the state that a step has led to, before any reset.
 AFTER_STEP = {
@@ -26,28 +26,23 @@ AFTER_STEP = {
 }
 
 
-class Said(NamedTuple):
-    """What there is to say of N worlds.
+class TileReader(Protocol):
+    """Reads pictures.
 
     Attributes:
-        scene, inventory, status: The three sentences.
-        items: How many of each thing are held, by name.
+        fingerprint: Tells it from others.
     """
 
-    scene: list[str]
-    inventory: list[str]
-    status: list[str]
-    items: list[dict[str, int]]
+    @property
+    def fingerprint(self) -> str:
+        """Return what tells it from others."""
 
-    def captions(self) -> tuple[str, ...]:
-        """Return the sentences of each world as one text."""
-        sentences = zip(self.scene, self.inventory, self.status, strict=True)
-        return tuple(" ".join(filter(None, each)) for each in sentences)
+    def __call__(self, frames: np.ndarray) -> np.ndarray:
+        """Map pictures [R, 3, 64, 64] uint8 to how likely each tile shows what.
 
-    def info(self, others: dict[str, str]) -> dict[str, np.ndarray]:
-        """Return each part as an array [N] of objects, under another name where one is given."""
-        parts = self._asdict().items()
-        return {others.get(name, name): objects(part) for name, part in parts}
+        Returns:
+            Probabilities of crafter_tiles.KINDS, row before column.  [R, K, 9, 9]
+        """
 
 
 class TextGame(NamedTuple):
@@ -59,6 +54,7 @@ class TextGame(NamedTuple):
         is_grey: Whether pictures are grey, 84 x 84.
         use_text: Whether the sentences are shown beside them.
         dying: Whether an episode ends where no health is left.
+        reads_pixels: Whether what is said is read from pictures.
     """
 
     phrases: tuple[str, ...]
@@ -66,6 +62,7 @@ class TextGame(NamedTuple):
     is_grey: bool = True
     use_text: bool = True
     dying: bool = True
+    reads_pixels: bool = False
 
 
 class CrafterTextVectorEnv(CrafterVectorEnv):
@@ -80,7 +77,13 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
         n_envs: Number of environments.
         seed: Environment i is seeded with seed + i.
         game: What is shown, and how it is played.
+
+    Attributes:
+        tile_reader: Reads coloured pictures, as the agent sees them or would, where the game says
+            what is in these; it must be given before the first `reset`.
     """
+
+    tile_reader: TileReader | None = None
 
     def __init__(self, n_envs: int, seed: int, game: TextGame) -> None:
         super().__init__(n_envs, seed, game.length, text_commands(game.phrases), rules_of_text())
@@ -90,7 +93,7 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
         self._nouns = text_nouns(game.phrases)
         self._matched = np.zeros(n_envs, bool)
         self._around = np.zeros((n_envs, 3, 3), np.uint8)
-        self._last: Said | None = None  # of the state that the last step led to
+        self._said: list[Said] = []  # of what has been observed in this step
         self._set_spaces()
 
     def _set_spaces(self) -> None:
@@ -107,21 +110,23 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin a new episode everywhere and say what the players see."""
+        self._said.clear()
         images, info = super().reset(seed=seed, options=options)
-        said = self._say()
+        (said,) = self._said
         return self._shown(images, said), info | said.info({})
 
     def step(
         self, actions: np.ndarray
     ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Take one step everywhere, and say what was done and what the players see now."""
+        self._said.clear()
         images, rewards, terminated, truncated, info = super().step(actions)
-        last, ended = self._last, terminated | truncated
-        assert last is not None, "advance() says it"
-        said = self._say() if ended.any() else last
-        if ended.any():
+        last, *fresh = self._said
+        said, rows = last, np.flatnonzero(terminated | truncated)
+        if fresh:
+            said = last.replaced(rows, *fresh)
             finals = self._shown(info["final_obs"], last)
-            for row in np.flatnonzero(ended):
+            for row in rows:
                 info["final_obs"][row] = {name: part[row] for name, part in finals.items()}
         info |= said.info({}) | last.info(AFTER_STEP) | self._done(np.asarray(actions))
         return self._shown(images, said), rewards, terminated, truncated, info
@@ -131,7 +136,6 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
         names_match(self._worlds, self._nouns[actions], self._matched)
         results = super().advance(actions)
         look_around_target(self._worlds, self._around)
-        self._last = self._say()
         return results
 
     def pay(self) -> np.ndarray:
@@ -143,21 +147,45 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
         return super().died() & self._game.dying
 
     def observe(self, rows: np.ndarray) -> np.ndarray:
-        """Draw what players see.  [R, 1, 84, 84] grey or [R, 3, 64, 64]"""
+        """Draw what players see, and note what there is to say of it.
+
+        Returns:
+            [R, 1, 84, 84] grey or [R, 3, 64, 64]
+        """
         frames = super().observe(rows)
+        self._said.append(self._say(rows, frames))
         return greyed(frames) if self._game.is_grey else frames
 
-    def _say(self) -> Said:
-        """Say what the players see, hold and feel."""
-        facts = np.empty((self.num_envs, 5), np.int64)
-        look(self._worlds, facts)
-        rows = facts.tolist()
-        return Said(
-            [words.scene_sentence(*row[:3]) for row in rows],
-            [words.inventory_sentence(row[3]) for row in rows],
-            [words.status_sentence(row[4]) for row in rows],
-            [_held(amounts) for amounts in self._worlds["inventory"].tolist()],
-        )
+    @property
+    def reads_pixels(self) -> bool:
+        """Whether what is said is read from pictures, by `tile_reader`."""
+        return self._game.reads_pixels
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of the weights that pictures are read with, if they are."""
+        return {"captions": self.tile_reader.fingerprint} if self.tile_reader else {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return worlds, random streams and statistics, and what pictures are read with."""
+        return super().state_dict() | self.fingerprints()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken.
+
+        Raises:
+            ValueError: pictures were read by another reader.
+        """
+        if self.tile_reader and state["captions"] != self.tile_reader.fingerprint:
+            raise ValueError("captions: they are read by other weights than when it was saved")
+        super().load_state_dict(state)
+
+    def _say(self, rows: np.ndarray, frames: np.ndarray) -> Said:
+        """Say what some of the players see, hold and feel, given their pictures [R, 3, 64, 64]."""
+        if self.reads_pixels:
+            assert self.tile_reader is not None, "whoever opens the game gives it one"
+            return said_of_tiles(self.tile_reader(frames))
+        everywhere = len(rows) == self.num_envs  # taking rows of worlds copies them
+        return said_of_worlds(self._worlds if everywhere else self._worlds[rows])
 
     def _shown(self, images: np.ndarray, said: Said) -> dict[str, Any]:
         """Return images, and beside each what is said as one text."""
@@ -172,9 +200,3 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
             "eval_success": self._changed.copy(),
             "around_target": objects(around),
         }
-
-
-def _held(amounts: list[int]) -> dict[str, int]:
-    """Return how many of each thing are held, those that are."""
-    things = zip(ITEMS[N_VITALS:], amounts[N_VITALS:], strict=True)
-    return {name: amount for name, amount in things if amount}

@@ -61,6 +61,11 @@ class CrafterVectorEnv(NumpyVectorEnv):
         self._changed = np.zeros(n_envs, bool)
         self._news = np.zeros((n_envs, len(ACHIEVEMENTS)), bool)
 
+    @property
+    def worlds(self) -> np.ndarray:
+        """The worlds as they are now, to look at.  [N] of WORLD"""
+        return self._worlds
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:

@@ -33,6 +33,10 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         own = getattr(self.env, "metrics", None)
         return {} if own is None else own()
 
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of what the environments read their pictures with, if they do."""
+        return getattr(self.env, "fingerprints", dict)()
+
     def state_dict(self) -> dict[str, Any]:
         """Return the running episodes, or nothing of them where the suite cannot save them."""
         save = getattr(self.env, "state_dict", None)

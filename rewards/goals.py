@@ -167,8 +167,9 @@ class GoalRewards(VectorWrapper):
         return self._shown(observations, info), rewards, terminated, truncated, info
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of the weights that goals are compared with."""
-        return self.goals.fingerprints()
+        """Return the sha256 of the weights that goals are compared with, and of the world's own."""
+        own: dict[str, str] = getattr(self.env, "fingerprints", dict)()
+        return own | self.goals.fingerprints()
 
     def metrics(self) -> dict[str, float]:
         """Return what the environments and the goals have to log."""

@@ -25,6 +25,7 @@ MAY_IMPORT = {
         *{"composition", "sharing", "report", "trainers", "rewards", "models"},
         *{"envs", "runs", "settings", "utils"},
     },
+    "prepare_captions": {"models", "envs", "settings", "utils"},
     "prepare_embeddings": {"models", "envs", "settings", "utils"},
     "plot": {"plots", "runs", "utils"},
     "publish": {"eval", "sharing", "trainers", "runs", "utils"},

@@ -191,7 +191,10 @@ def test_what_is_installed_is_what_there_is():
 
 @pytest.mark.parametrize(
     "program",
-    ["main", "eval", "plot", "sweep", "publish", "prepare_embeddings", "analysis/__main__"],
+    [
+        *("main", "eval", "plot", "sweep", "publish", "prepare_captions", "prepare_embeddings"),
+        "analysis/__main__",
+    ],
 )
 def test_every_program_begins_with_what_signals_do(program):
     lines = (Path(main_program.__file__).parent / f"{program}.py").read_text().splitlines()

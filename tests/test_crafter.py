@@ -33,7 +33,7 @@ CRAFTER, TEXT = "Crafter-v1", "CrafterText-v0"
 
 def settings(env=TEXT, n_envs=2, **changes):
     own = {"crafter_length": None, "crafter_actions": "all", "crafter_image": "gray"}
-    own |= {"use_text": True, "dying": True}
+    own |= {"use_text": True, "dying": True, "captions": "world"}
     return SimpleNamespace(env=env, n_envs=n_envs, **(own | changes))
 
 

@@ -19,6 +19,7 @@ COMMANDS = {
     "plot.py": "helm-plot",
     "sweep.py": "helm-sweep",
     "prepare_embeddings.py": "helm-prepare",
+    "prepare_captions.py": "helm-prepare-captions",
     "publish.py": "helm-publish",
 }
 

@@ -371,6 +371,7 @@ def crafter_cases():
         "crafter_length": ("0", "-1", "1.5", "long", "1000001"),
         "crafter_actions": ("", "Good", "17", "null"),
         "crafter_image": ("grey", "rgb", "null"),
+        "captions": ("", "pixels", "Learned", "null"),
         "use_text": ("maybe", "1", "null"),
         "dying": ("never", "null"),
     }
@@ -380,7 +381,9 @@ def crafter_cases():
         for value in values
     }
     game = text | {"env": "Crafter-v1"}
-    for name, value in (("crafter_actions", "good"), ("dying", "false"), ("use_text", "false")):
+    cases["CrafterText with nothing that reads its pictures"] = settings(**text, captions="learned")
+    only_in_text = {"crafter_actions": "good", "dying": "false", "use_text": "false"}
+    for name, value in (only_in_text | {"captions": "learned"}).items():
         cases[f"the unmodified game by {name}"] = settings(**game, **{name: value})
     cases["a maze by crafter_length"] = settings(**TINY_RUN, crafter_length=5)
     for env in ("Crafter-v0", "Crafter", "crafter-v1", "CrafterReward-v1", "CrafterText-v1"):

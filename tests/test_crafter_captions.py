@@ -1,0 +1,319 @@
+"""Captions of Crafter read from pixels: what tiles say, learning it, and runs that use it."""
+
+import math
+import signal
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import main as main_program
+import prepare_captions
+from composition import opened_env
+from envs import crafter_text
+from envs.crafter_accuracy import Accuracy, accuracy
+from envs.crafter_drawing import SLEEPER
+from envs.crafter_frames import TiledFrameBatches
+from envs.crafter_said import said_of_tiles, said_of_worlds
+from envs.crafter_tiles import CENTRE, FIRST_LOOK, KINDS, N_KINDS, facts_of, tiles_of
+from envs.crafter_world import NAMES
+from models.tile_reader import FILE, TileNetwork, TileReader, load_tile_reader, train_tile_reader
+from settings import load_config
+from tests.test_resume import folder_of, resume, signal_at
+from tools.faults import outcome, same
+from utils.errors import UserError
+
+TEXT = "CrafterText-v0"
+SENTENCES = ("scene", "inventory", "status")
+
+
+def certain(tiles):
+    """Return the probabilities of somebody who knows what tiles [R, 9, 9] show."""
+    return np.moveaxis(np.eye(N_KINDS, dtype=np.float32)[tiles], -1, 1)
+
+
+def random_reader(seed=0):
+    torch.manual_seed(seed)
+    return TileReader(TileNetwork(N_KINDS, n_features=8))
+
+
+def make(n_envs=3, seed=0, **changes):
+    settings = {"crafter_length": None, "crafter_actions": "good", "crafter_image": "gray"}
+    settings |= {"use_text": True, "dying": True, "captions": "learned"}
+    return crafter_text.make(SimpleNamespace(n_envs=n_envs, **(settings | changes)), seed)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return train_tile_reader(TiledFrameBatches(0, 40, 12), N_KINDS, seed=0, progress=False)
+
+
+@pytest.fixture(scope="module")
+def figures(trained):
+    return accuracy(trained, n_steps=10, n_envs=4)
+
+
+def test_who_knows_every_tile_says_what_the_world_says():
+    env = make(n_envs=8, captions="world")
+    env.reset()
+    generator, n_asleep = np.random.default_rng(0), 0
+    for _ in range(80):
+        env.step(generator.integers(27, size=8))
+        there, read = said_of_worlds(env.worlds), said_of_tiles(certain(tiles_of(env.worlds)))
+        awake = ~env.worlds["sleeping"]
+        n_asleep += (~awake).sum()
+        assert there.inventory == read.inventory
+        assert there.status == read.status
+        assert there.items == read.items
+        scenes = zip(there.scene, read.scene, awake, strict=True)
+        assert all(one == other for one, other, is_awake in scenes if is_awake)
+    assert n_asleep > 5
+
+
+def test_everything_that_can_be_in_view_is_learned_from():
+    found = np.zeros(N_KINDS, dtype=int)
+    for _, tiles in TiledFrameBatches(3, 12):
+        found += np.bincount(tiles.ravel(), minlength=N_KINDS)
+    never = {"player"}  # it is drawn in a direction, or asleep
+    assert {kind for kind, n in zip(KINDS, found, strict=True) if n == 0} == never
+
+
+def test_pictures_are_those_of_their_tiles_and_the_same_each_time():
+    batches = TiledFrameBatches(1, 2, 8)
+    for (frames, tiles), (again, same_tiles) in zip(batches, batches, strict=True):
+        assert np.array_equal(frames, again)
+        assert np.array_equal(tiles, same_tiles)
+    counters, empty = frames[:, :, 49:63, :63], tiles[:, 7:] == KINDS.index("0")
+    cells = counters.reshape(8, 3, 2, 7, 9, 7).any((1, 3, 5))
+    assert np.array_equal(cells, ~empty)
+
+
+def test_a_thing_is_in_view_from_even_odds_over_all_cells():
+    chances = certain(np.full((1, 9, 9), NAMES.index("grass")))
+    chances[0, FIRST_LOOK, CENTRE[1], CENTRE[0]] = 1
+    cow, zombie = NAMES.index("cow"), NAMES.index("zombie")
+    chances[0, cow, 0, :2], chances[0, zombie, 0, :2] = 0.3, 0.28
+    (seen,) = facts_of(chances).sight[:, 0]
+    assert seen >> cow & 1, "1 - 0.7^2 = 0.51"
+    assert not seen >> zombie & 1, "1 - 0.72^2 = 0.48"
+
+
+def test_a_sleeper_faces_what_stands_around_it_most():
+    tiles = np.full((1, 9, 9), NAMES.index("grass"))
+    column, row = CENTRE
+    tiles[0, row, column] = FIRST_LOOK + SLEEPER
+    tiles[0, row, column - 1] = NAMES.index("tree")
+    assert "targeting grass" in said_of_tiles(certain(tiles)).scene[0]
+    tiles[0, row, column] = FIRST_LOOK  # awake, to the left
+    assert "targeting tree" in said_of_tiles(certain(tiles)).scene[0]
+
+
+def test_a_few_batches_teach_much_more_than_chance(trained):
+    ((frames, tiles),) = TiledFrameBatches(9, 1)
+    right = trained(frames).argmax(1) == tiles
+    amounts = tiles > KINDS.index("0")
+    things = (tiles < FIRST_LOOK) & (tiles != NAMES.index("grass"))
+    commonest = np.bincount(tiles[things]).max() / things.sum()
+    assert right[amounts].mean() > 0.3, "of nine"
+    assert right[things].mean() > 1.5 * commonest
+
+
+def test_shares_are_counted_by_hand():
+    class Knowing:
+        fingerprint = "none"
+
+        def __call__(self, frames):
+            return np.full((len(frames), N_KINDS, 9, 9), 0.0, np.float32)
+
+    found = accuracy(Knowing(), n_steps=2, n_envs=4)
+    assert found.shares["all"]["scene"] == 0, "it says 'you see .', and there is always something"
+    assert found.shares["all"]["pictures"] == 1
+    assert found.shares["day"]["pictures"] == 1
+    in_view, among_true, among_read = found.names["grass"]
+    assert (in_view, among_true) == (1, 0)
+    assert math.isnan(among_read)
+
+
+def test_training_follows_its_seed_and_leaves_other_random_numbers_alone():
+    batches = list(TiledFrameBatches(0, 2, 4))
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    first, again, other = (
+        train_tile_reader(batches, N_KINDS, seed, progress=False).fingerprint for seed in (1, 1, 2)
+    )
+    assert first == again != other
+    assert torch.equal(torch.rand(3), expected)
+
+
+class Noting:
+    """Reads as another does and keeps what it has been shown."""
+
+    fingerprint = "noting"
+
+    def __init__(self, reader):
+        self.reader, self.frames = reader, []
+
+    def __call__(self, frames):
+        self.frames.append(frames.copy())
+        return self.reader(frames)
+
+
+@pytest.mark.parametrize("image", ["gray", "colour"])
+def test_what_is_said_is_what_is_read_from_each_picture(image):
+    env, twin = make(crafter_image=image, crafter_length=4), make(
+        crafter_image="colour", crafter_length=4, captions="world"
+    )  # fmt: skip
+    reader = Noting(random_reader())
+    env.tile_reader = reader
+    (shown, info), (picture, truth) = env.reset(), twin.reset()
+    for _ in range(9):
+        said = said_of_tiles(reader.reader(picture["image"]))
+        for name in SENTENCES:
+            assert info[name].tolist() == getattr(said, name)
+        assert info["items"].tolist() == said.items
+        assert shown["caption"] == said.captions()
+        assert info["scene"].tolist() != truth["scene"].tolist()
+        actions = np.arange(3)
+        (shown, *_, info), (picture, *_, truth) = env.step(actions), twin.step(actions)
+        if "final_obs" in info:
+            finals = np.stack([each["image"] for each in truth["final_obs"]])
+            last = said_of_tiles(reader.reader(finals))
+            assert info["last_scene"].tolist() == last.scene
+            assert [each["caption"] for each in info["final_obs"]] == list(last.captions())
+        for name in ("phrase", "eval_success", "around_target"):
+            assert info[name].tolist() == truth[name].tolist()
+
+
+def test_reading_changes_nothing_in_the_worlds():
+    env, twin = make(), make(captions="world")
+    env.tile_reader = random_reader()
+    env.reset(), twin.reset()
+    for actions in np.random.default_rng(0).integers(27, size=(170, 3)):
+        (shown, *paid, _), (other, *also, _) = env.step(actions), twin.step(actions)
+        assert np.array_equal(shown["image"], other["image"])
+        assert np.array_equal(paid, also)
+
+
+def test_what_is_saved_is_loaded(tmp_path):
+    reader = random_reader()
+    reader.about["seed"] = 3
+    path = reader.save(tmp_path / "data")
+    loaded = load_tile_reader(tmp_path / "data")
+    frames = np.random.default_rng(0).integers(256, size=(2, 3, 64, 64), dtype=np.uint8)
+    assert np.array_equal(loaded(frames), reader(frames))
+    assert loaded.fingerprint == reader.fingerprint != random_reader(1).fingerprint
+    assert loaded.about == {"seed": 3}
+    assert [file.name for file in path.parent.iterdir()] == [FILE]
+
+
+def spoiled(path, content):
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "text": lambda path: spoiled(path, b"nothing of the kind"),
+    "empty": lambda path: spoiled(path, b""),
+    "half": lambda path: spoiled(path, path.read_bytes()[: path.stat().st_size // 2]),
+    "foreign": lambda path: torch.save({"views": torch.zeros(3)}, path),
+    "a layer less": lambda path: torch.save(
+        {"network": {"output.weight": torch.zeros(N_KINDS, 8, 1, 1)}, "about": {}}, path
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_broken_file_is_refused_in_one_line(damage, tmp_path):
+    DAMAGES[damage](random_reader().save(tmp_path))
+    with pytest.raises(
+        UserError, match=r"captions.pt: not a file of prepare_captions.py"
+    ) as caught:
+        load_tile_reader(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def run_settings(run_id, **changes):
+    given = {"env": TEXT, "captions": "learned", "crafter_actions": "good", "crafter_length": 5}
+    given |= {"model": "CNN", "device": "cpu", "n_envs": 2, "media_minutes": "null", "n_steps": 32}
+    given |= {"use_text": "false", "suggester": "oracle", "goal_encoder": "same-text"}
+    given |= {"n_rollout_steps": 8, "n_batches": 2, "n_epochs": 1, "checkpoint_minutes": 0}
+    return [*(f"--var={key}={value}" for key, value in (given | changes).items()),
+            "--run-id", run_id]  # fmt: skip
+
+
+def test_a_run_without_the_reader_says_what_to_run(in_empty_folder, capsys):
+    assert main_program.main(run_settings("tiny")) == 2
+    error = capsys.readouterr().err
+    assert "captions: data/crafter-captions.pt is missing. Run: python prepare_captions" in error
+    assert error.count("\n") == 1
+    assert list(in_empty_folder.iterdir()) == []
+
+
+def test_a_run_with_learned_captions_that_is_interrupted_ends_as_if_nothing_had_been(
+    trained, in_empty_folder, monkeypatch, capsys
+):
+    trained.save()
+    assert main_program.main(run_settings("whole")) == 0
+    signal_at(monkeypatch, signal.SIGINT, at=11)
+    assert main_program.main(run_settings("cut")) == 130
+    cut = folder_of("cut")
+    assert trained.fingerprint in (cut / "run.json").read_text()
+    random_reader().save()
+    capsys.readouterr()
+    assert resume("cut") == 2
+    assert "captions: they are read by other weights" in capsys.readouterr().err
+    trained.save()
+    assert resume("cut") == 0
+    assert same(outcome(cut), outcome(folder_of("whole")))
+
+
+def test_captions_are_learned_where_the_settings_say_so(trained, in_empty_folder):
+    trained.save()
+    config = load_config(
+        overrides=[f"env={TEXT}", "captions=learned", "n_envs=2", "model=CNN", "use_text=false"]
+    )
+    with opened_env(config, seed=0) as env:
+        assert env.unwrapped.tile_reader.fingerprint == trained.fingerprint
+        assert env.fingerprints() == {"captions": trained.fingerprint}
+
+
+def test_the_program_trains_once_and_tells_how_good_it_is(
+    trained, figures, in_empty_folder, monkeypatch, capsys
+):
+    asked = []
+
+    def train(n_batches):
+        asked.append(n_batches)
+        return TileReader(trained.network, {"accuracy": figures._asdict()})
+
+    monkeypatch.setattr(prepare_captions, "trained", train)
+    for _ in range(2):
+        assert prepare_captions.main(["--n-batches", "7"]) == 0
+    assert asked == [7]
+    first, second = capsys.readouterr().out.split("data/crafter-captions.pt is written\n")
+    assert first in second
+    assert second.endswith("data/crafter-captions.pt is up to date, nothing to be done\n")
+    assert f"{figures.shares['day']['faced']:.2%}" in first
+    kept = Accuracy(**load_tile_reader().about["accuracy"])
+    assert kept.shares == figures.shares
+
+
+MISTAKES = {
+    "no batches": ["--n-batches=0"],
+    "no number": ["--n-batches=many"],
+    "a word": ["more"],
+    "no such option": ["--suite=all"],
+    "a file as a folder": ["--data-folder=file"],
+    "a folder below a file": ["--data-folder=file/data"],
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_gets_one_line_and_leaves_nothing(mistake, in_empty_folder, capsys):
+    (in_empty_folder / "file").touch()
+    assert prepare_captions.main(MISTAKES[mistake]) == 2
+    captured = capsys.readouterr()
+    assert len(captured.err.strip().splitlines()) == 1, captured.err
+    assert captured.out == ""
+    assert [path.name for path in in_empty_folder.iterdir()] == ["file"]
