@@ -176,3 +176,17 @@ function paintTriangle(context, track) {
   context.fill(ground);
   context.globalAlpha = 1;
 }
+
+/** Paint a row of marks for each kind of event: a bar at every step that has one. */
+function paintEvents(kinds) {
+  return (context, track) => {
+    kinds.forEach(({ steps, hue }, row) => {
+      const middle = (row + 0.5) * WORD_HEIGHT;
+      context.fillStyle = colour("track");
+      context.fillRect(0, middle - 0.5, track.width, 1);
+      context.fillStyle = colour(hue);
+      const width = Math.max(3, Math.min(8, track.cell - 1));
+      for (const t of steps) context.fillRect((t + 0.5) * track.cell - width / 2, middle - 7, width, 14);
+    });
+  };
+}
