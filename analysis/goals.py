@@ -58,6 +58,7 @@ class Told(NamedTuple):
 
     Attributes:
         environment, name: Of the agent.
+        folders: Of its runs.
         n_runs: How many there are.
         curves: Means over runs by metric: achievements, what goals paid, costs.
         rates: At the end, by achievement: share of the last 100 episodes that unlocked it.
@@ -66,6 +67,7 @@ class Told(NamedTuple):
 
     environment: str
     name: str
+    folders: str
     n_runs: int
     curves: Mapping[str, Result]
     rates: Mapping[str, Result]
@@ -89,6 +91,7 @@ def analyse(paths: Iterable[Path], keys: Sequence[str]) -> Findings:
         _check_tells_of_goals(folder)
     runs = [read_run(folder, STEPS, "steps") for folder in folders.values()]
     told = [_told(group, keys) for group in group_runs(runs, keys, left_out)]
+    _check_any_value(told)
     if left_out:
         print("\n".join([*left_out, ""]))
     tables = {"success by achievement, at the end": rates_table(told)} if _any_rates(told) else {}
@@ -123,14 +126,22 @@ def summary(told: Iterable[Told]) -> Table:
     for one in told:
         curves = [_final(one.curves, name, "{:.2f}") for name in CURVES]
         good = [
-            f"{one.quality[name].whole[0]:.1%}" if name in one.quality else ""
-            for name in OCCASIONS
+            f"{one.quality[name].whole[0]:.1%}" if name in one.quality else "" for name in OCCASIONS
         ]
         costs = [_final(one.curves, COST + name, "{:,.0f}") for name in COSTS]
-        steps = max(result.curves.x[-1] for result in (one.curves | one.rates).values())
-        place = (one.name, one.environment, one.n_runs, f"{steps:,.0f}")
+        place = (one.name, one.environment, one.n_runs, f"{_last_step(one):,.0f}")
         rows.append((*place, *curves, *good, *costs))
-    return rows
+    return [list(row) for row in zip(*_columns_with_values(rows), strict=True)]
+
+
+def _last_step(one: Told) -> float:
+    ends = [result.curves.x[-1] for result in (*one.curves.values(), *one.rates.values())]
+    return float(max([*ends, *(shares.x[-1] for shares in one.quality.values())]))
+
+
+def _columns_with_values(rows: Table) -> list[tuple[object, ...]]:
+    """Return the columns of a table that have a value below their heading."""
+    return [column for column in zip(*rows, strict=True) if any(cell != "" for cell in column[1:])]
 
 
 def rates_table(told: Sequence[Told]) -> Table:
@@ -152,6 +163,16 @@ def _check_tells_of_goals(folder: Path) -> None:
         )
 
 
+def _check_any_value(told: Iterable[Told]) -> None:
+    """Raise UserError where there is nothing to draw yet."""
+    for one in told:
+        if not (one.curves or one.rates or one.quality):
+            raise UserError(
+                f"{printable(one.folders)}: what it has logged of goals has no value yet (it has "
+                "one when an episode has ended). Wait, or name other runs"
+            )
+
+
 def _told(group: Group, keys: Sequence[str]) -> Told:
     """Return what the runs of a group come to."""
     runs = [read_columns(run.folder) for run in group.runs]
@@ -162,6 +183,7 @@ def _told(group: Group, keys: Sequence[str]) -> Told:
     return Told(
         group.environment,
         agent_name(group.runs[0], keys),
+        ", ".join(str(run.folder) for run in group.runs),
         len(runs),
         {name: result for name, result in curves.items() if result},
         {name: result for name, result in rates.items() if result},
@@ -173,9 +195,7 @@ def _is_curve(name: str) -> bool:
     return name in CURVES or (name.startswith(COST) and name.removeprefix(COST) in COSTS)
 
 
-def _result(
-    group: Group, runs: Sequence[Mapping[str, np.ndarray]], name: str
-) -> Result | None:
+def _result(group: Group, runs: Sequence[Mapping[str, np.ndarray]], name: str) -> Result | None:
     """Return the mean over runs of a metric; None where one of them has no value of it yet."""
     known = [~np.isnan(columns[STEPS] + columns[name]) for columns in runs]
     if not all(map(np.any, known)):

@@ -26,7 +26,7 @@ GRADES = {  # their colours
 OCCASIONS = {"suggested": "suggestions", "rewarded": "rewarded goals"}
 COUNTED = ("asked", "from_cache", "rejected", "unanswered")
 SPENT = ("requests", "tokens", "seconds")
-MOST_SIGNS = 46  # of an agent's name above a row
+MOST_SIGNS = 40  # of an agent's name beside a row
 
 
 def draw(told: Sequence[Any]) -> "Figure":
@@ -155,7 +155,8 @@ def _draw_costs(axes: "Axes", one: Any) -> None:
         for name in SPENT
         if f"suggester/{name}" in one.curves
     ]
-    axes.set_title("asked of the model" + (f": {', '.join(spent)}" if spent else ""))
+    axes.set_title("asked of the model")
+    axes.set_ylabel(", ".join(spent))
     _dress(axes)
     axes.yaxis.set_major_formatter(short_number)
     axes.legend(loc="best", handlelength=1.4, fontsize=8)

@@ -170,9 +170,7 @@ def _read_rows(path: Path) -> list[dict[str, str]]:
     return rows
 
 
-def _numbers(
-    folder: Path, rows: Sequence[dict[str, str]], columns: Sequence[str]
-) -> np.ndarray:
+def _numbers(folder: Path, rows: Sequence[dict[str, str]], columns: Sequence[str]) -> np.ndarray:
     """Return columns of a table; NaN where a cell is empty.  [columns, rows]"""
     try:
         return np.array([[float(row[column] or "nan") for column in columns] for row in rows]).T

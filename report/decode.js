@@ -50,7 +50,7 @@ class Episode {
   static async load(packed, words, sentences) {
     const episode = new Episode();
     const names = ["views", "wholes", "numbers", "actions", "rewards", "values", "entropy"];
-    names.push("probabilities", "actionValues", "text", "caption");
+    names.push("probabilities", "actionValues", "ranked", "text", "caption");
     names.push("suggestions", "phrases", "matched", "goalRewards", "changed", "unlocked");
     const arrays = await Promise.all(names.map((name) => unpack(packed[name])));
     names.forEach((name, n) => (episode[name] = arrays[n]));
@@ -67,10 +67,19 @@ class Episode {
     return episode;
   }
 
-  /** Return the chosen action's name and all probabilities at a step. */
-  probability(step, action) {
-    const [, count] = this.probabilities.shape;
-    return (this.probabilities.values[step * count + action] / 255) ** 2;
+  /** Return how many actions are shown beside the one that was taken; none where nothing is known of them. */
+  get judgedActions() {
+    return (this.probabilities ?? this.actionValues)?.shape[1] ?? 0;
+  }
+
+  /** Return which action stands in a row: that of its number, or where they are ranked one of the best. */
+  actionAt(step, row) {
+    return this.ranked ? this.ranked.values[step * this.judgedActions + row] : row;
+  }
+
+  /** Return the probability of the action in a row. */
+  probability(step, row) {
+    return (this.probabilities.values[step * this.judgedActions + row] / 255) ** 2;
   }
 
   /** Return the numbers that the agent was told at a step. */
@@ -98,10 +107,9 @@ class Episode {
     return Array.from({ length: this.length }, (_, t) => t).filter((t) => this.saidAt(t, kind).length);
   }
 
-  /** Return what an action was worth at a step. */
-  actionValue(step, action) {
-    const [, count] = this.actionValues.shape;
-    return this.actionValues.values[step * count + action];
+  /** Return what the action in a row was worth. */
+  actionValue(step, row) {
+    return this.actionValues.values[step * this.judgedActions + row];
   }
 
   /** Return the words of a step, most similar first. */

@@ -8,8 +8,6 @@ const LEAST_NAMED = 0.001;
 const MOST_RUNS = 6;
 const MOST_NUMBERS = 24;
 const MOST_NUMBER_TRACKS = 4;
-const MOST_ACTIONS = 24; // shown all; of more the best
-const BEST_ACTIONS = 12;
 const LONG_NAME = 12;
 const MOST_SUGGESTIONS = 16;
 
@@ -70,15 +68,18 @@ function buildEpisodes() {
   });
 }
 
+/** Make a row for each action that is shown. */
 function buildActions() {
-  const rows = data.actions.length > MOST_ACTIONS ? BEST_ACTIONS : data.actions.length;
-  for (let n = 0; n < rows; n++) {
+  const rows = Array.from({ length: episode.judgedActions }, () => {
     const item = create("li");
-    item.append(create("span", "", data.actions[n]), create("i"), create("b"));
-    element("probabilities").append(item);
-  }
+    item.append(create("span"), create("i"), create("b"));
+    return item;
+  });
+  element("probabilities").replaceChildren(...rows);
   const isLong = data.actions.some((name) => name.length > LONG_NAME);
   element("probabilities").classList.toggle("long", isLong);
+  const count = data.actions.length;
+  element("choice-note").textContent = episode.ranked ? `The best ${rows.length} of ${count}. ` : "";
 }
 
 /** Make a row for each number of a vector, with the scale that all of them share. */
@@ -133,7 +134,7 @@ async function choose(n) {
   element("stage").classList.toggle("no-whole", hidden.whole && (hidden.view || hidden.told));
   element("stage").classList.toggle("no-words", hidden.retrieval);
   if (episode.numbers) buildNumbers();
-  element("choice-note").textContent = data.actions.length > MOST_ACTIONS ? `The best ${BEST_ACTIONS} of ${data.actions.length}. ` : "";
+  buildActions();
   if (episode.actionValues) readWorth();
   buildTracks();
   paint();
@@ -194,6 +195,7 @@ function eventTrack() {
     { name: "Achievements", steps: episode.achievements, hue: "good" },
   ].filter(({ steps }) => steps);
   const track = new Track("Goals reached and achievements", kinds.length * WORD_HEIGHT, paintEvents(kinds));
+  track.stops = kinds.flatMap(({ steps }) => steps);
   const list = create("ol");
   list.append(...kinds.map(({ name, steps }) => wordButton(name, steps)));
   track.label.replaceChildren(list);
@@ -331,7 +333,7 @@ function suggestionChips(matched) {
 
 function outcomeChips(matched) {
   const action = data.actions[episode.actions.values[step]];
-  const chips = [create("li", "", episode.saidAt(step, "phrase")[0] ?? action)];
+  const chips = [create("li", "", episode.saidAt(step, "phrases")[0] ?? action)];
   const paid = episode.goalRewards?.values[step] ?? 0;
   if (matched) chips.push(create("li", "reached", `✓ ${matched} ${signed(paid)}`));
   else if (paid) chips.push(create("li", "", signed(paid)));
@@ -361,34 +363,24 @@ function showAction() {
   const action = episode.actions.values[step];
   element("action").textContent = data.actions[action];
   if (!episode.probabilities && !episode.actionValues) return;
-  const judged = episode.probabilities ? probabilityOf : worthOf;
-  const rows = [...element("probabilities").children];
-  rankedActions(rows.length, action, judged).forEach((n, row) => {
-    const [share, text] = judged(n);
-    const [name, bar, number] = rows[row].children;
-    rows[row].classList.toggle("chosen", n === action);
-    name.textContent = data.actions[n];
+  [...element("probabilities").children].forEach((item, row) => {
+    const shown = episode.actionAt(step, row);
+    const [share, text] = episode.probabilities ? probabilityOf(row) : worthOf(row);
+    const [name, bar, number] = item.children;
+    item.classList.toggle("chosen", shown === action);
+    name.textContent = data.actions[shown];
     bar.style.setProperty("--share", share.toFixed(4));
     number.textContent = text;
   });
 }
 
-/** Return the actions to show: all in their order, or where they are too many the best and the chosen one. */
-function rankedActions(count, chosen, judged) {
-  const all = data.actions.map((_, n) => n);
-  if (all.length === count) return all;
-  const best = all.map((n) => [n, judged(n)[0]]).sort((a, b) => b[1] - a[1]);
-  const shown = best.slice(0, count).map(([n]) => n);
-  return shown.includes(chosen) ? shown : [...shown.slice(0, -1), chosen];
-}
-
-function probabilityOf(action) {
-  const share = episode.probability(step, action);
+function probabilityOf(row) {
+  const share = episode.probability(step, row);
   return [share, percent(share)];
 }
 
-function worthOf(action) {
-  const value = episode.actionValue(step, action);
+function worthOf(row) {
+  const value = episode.actionValue(step, row);
   const [low, high] = worth;
   return [(value - low) / (high - low || 1), decimal(value)];
 }
@@ -554,7 +546,6 @@ async function openAddress() {
 buildHeader();
 buildLegend();
 buildEpisodes();
-buildActions();
 buildSelectors();
 listen();
 for (const name of Object.keys(data.pictures)) pictures[name] = await Pictures.load(data.pictures[name]);

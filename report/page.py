@@ -32,6 +32,7 @@ TEXTS = {  # of an episode, by their names in the page
     "matched": "matched",
     "unlocked": "unlocked",
 }
+MOST_ACTIONS, BEST_ACTIONS = 24, 12  # up to so many are all shown; of more so many
 COSINE_STEPS = 10_000  # cosines are kept to four decimals
 
 
@@ -159,11 +160,40 @@ def _course(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
     for name in ("rewards", "values", "entropy"):
         if name in arrays:
             course[name] = packed(arrays[name].astype(np.float32))
-    if "probabilities" in arrays:
-        course["probabilities"] = packed(quantized(arrays["probabilities"]))
-    if "action_values" in arrays:
-        course["actionValues"] = packed(arrays["action_values"].astype(np.float32))
-    return course
+    return course | _judged(arrays)
+
+
+def _judged(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
+    """Return how probable each action is, or what it is worth, [T, A]; of many the best, [T, K].
+
+    Which those are, [T, K], stands beside them then.
+    """
+    name = next((name for name in ("probabilities", "action_values") if name in arrays), None)
+    if name is None:
+        return {}
+    judged, ranked = arrays[name], {}
+    if judged.shape[1] > MOST_ACTIONS:
+        best = best_actions(judged, arrays["actions"])
+        judged, ranked = np.take_along_axis(judged, best, 1), {"ranked": packed(best)}
+    if name == "probabilities":
+        return ranked | {"probabilities": packed(quantized(judged))}
+    return ranked | {"actionValues": packed(judged.astype(np.float32))}
+
+
+def best_actions(judged: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Return the best actions of each step, the best first; the chosen one is among them.
+
+    Args:
+        judged: How good each action is.  [T, A]
+        chosen: Which was taken.  [T]
+
+    Returns:
+        Their numbers.  [T, BEST_ACTIONS] uint16
+    """
+    best = np.argsort(-judged, axis=1, kind="stable")[:, :BEST_ACTIONS]
+    is_missing = (best != chosen[:, None]).all(1)
+    best[is_missing, -1] = chosen[is_missing]
+    return best.astype(np.uint16)
 
 
 def _reached(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:

@@ -82,16 +82,15 @@ def evaluate(
         step = agent.act(percept, memory, deterministic)
         if in_detail and step.all_log_probs is not None:
             details["probabilities"] = step.all_log_probs.exp().cpu().numpy()
-        seen = _seen(percept.observations, agent)
-        before = told_before(info, env.num_envs)
-        rows = {**seen, **_rows(step), **agent.explain(percept)}
+        told = told_before(info, env.num_envs)
+        rows = {**_seen(percept.observations, agent), **_rows(step), **agent.explain(percept)}
         observations, rows["rewards"], terminated, truncated, info = env.step(rows["actions"])
         ended = terminated | truncated
         percept = Percept.after(agent.read(observations), step.actions, rows["rewards"], ended)
-        after = told_after(info, env.num_envs)
+        came_of_it = told_after(info, env.num_envs)
         for n in np.flatnonzero(missing):
             running[n].append({name: values[n] for name, values in (rows | details).items()})
-            said[n].append(before[n] | after[n])
+            said[n].append(told[n] | came_of_it[n])
         for n in np.flatnonzero(ended & (missing > 0)):
             recording = _recording(info["episode"], int(n), running[n], names=rows)
             yield recording.with_steps(narrated(said[n]))
