@@ -12,8 +12,9 @@ from torch import Tensor
 
 from benchmarks import plain_crafter, played
 from benchmarks.comparing import Pair, Work
-from envs import crafter
+from envs import make_vector_env
 
+TASK = "Crafter-v1"
 STEPS = 32
 BALANCED = 10  # steps after which the package's order of creatures is that of addresses
 
@@ -43,7 +44,7 @@ def pairs(quick: bool) -> Iterator[Pair]:
 def _env(version: str, n_envs: int) -> VectorEnv:
     if version == "plain":
         return plain_crafter.vector_env(n_envs, seed=0)
-    return crafter.make(played.settings(crafter.NAME, n_envs), seed=0)
+    return make_vector_env(played.settings(TASK, n_envs), seed=0)
 
 
 def _actions(env: VectorEnv, n_steps: int, generator: np.random.Generator) -> np.ndarray:

@@ -8,7 +8,7 @@ The difference is that of the last layer's biases, after as many updates of each
 import dataclasses
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from models.sentences import SentenceTable
 from settings import load_config
 from trainers.frame_replay import FrameSteps
 from trainers.n_step_dqn import NStepDQN, NStepDqnSettings
+from trainers.targets import n_step_returns
 from utils.seeding import seed_everything
 
 N_TEXT = 384
@@ -60,7 +61,7 @@ class Prepared(NamedTuple):
 
     learner: NStepDQN
     steps: FrameSteps
-    size: Size
+    read: KnownSentences
 
 
 def pairs(quick: bool) -> Iterator[Pair]:
@@ -83,7 +84,9 @@ def prepare(size: Size) -> Prepared:
     space = Dict(
         image=Box(0, 255, (1, size.side, size.side), np.uint8), caption=Text(9), goal=Text(9)
     )
-    loaded = load_config(None, ["model=ELLM", "algorithm=NStepDQN", f"hidden_dim={size.width}"])
+    loaded: Any = load_config(
+        None, ["model=ELLM", "algorithm=NStepDQN", f"hidden_dim={size.width}"]
+    )
     config: Any = dataclasses.replace(loaded, device="cpu", learning_rate=6.25e-5)
     agent = Ellm(config, space, Discrete(size.n_actions), frozen)
     seen, following = (_noise(size) for _ in range(2))
@@ -91,7 +94,7 @@ def prepare(size: Size) -> Prepared:
     goes_on = torch.rand(size.n_samples, 3) < 0.99
     rewards = torch.rand(size.n_samples, 3)
     steps = FrameSteps(seen, following, actions, rewards, goes_on)
-    return Prepared(NStepDQN(config.part(NStepDqnSettings), agent), steps, size)
+    return Prepared(NStepDQN(config.part(NStepDqnSettings), agent), steps, frozen)
 
 
 def ours(size: Size) -> Iterator[Work]:
@@ -113,7 +116,7 @@ def plain(size: Size) -> Iterator[Work]:
     agent = prepared.learner.agent
     sizes = {
         "n_frames": agent.frame_stack,
-        "n_flat": agent.image.linear.in_features,
+        "n_flat": agent.get_parameter("image.linear.weight").shape[1],
         "n_text": N_TEXT,
         "width": size.width,
         "n_actions": size.n_actions,
@@ -157,12 +160,14 @@ def _noise(size: Size) -> Observations:
 
 
 def _plain_batch(prepared: Prepared) -> PlainBatch:
-    steps, learner = prepared.steps, prepared.learner
-    read = learner.agent.text._frozen
-    batch = PlainBatch()
-    batch.images, batch.following = steps.observations.images, steps.following.images
-    batch.text = read(steps.observations.text).sum(1)
-    batch.following_text = read(steps.following.text).sum(1)
-    batch.returns, batch.discounts = learner._returns(steps)
-    batch.actions = steps.actions
-    return batch
+    """Return the steps with the vectors of their sentences, and what they paid."""
+    steps = prepared.steps
+    images, texts, following, following_texts = (
+        cast(Tensor, kind)
+        for seen in (steps.observations, steps.following)
+        for kind in (seen.images, seen.text)
+    )
+    text, following_text = (prepared.read(numbers).sum(1) for numbers in (texts, following_texts))
+    returns, discounts = n_step_returns(steps.rewards, steps.goes_on, 0.99, torch.float16)
+    actions = steps.actions
+    return PlainBatch(images, following, text, following_text, actions, returns, discounts)

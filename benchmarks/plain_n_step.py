@@ -5,6 +5,7 @@ included, by the layers of PyTorch as they come.
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +46,7 @@ class PlainNetwork(nn.Module):
         return self.head["value"](features) + advantage - advantage.mean(-1, keepdim=True)
 
 
-class PlainBatch:
+class PlainBatch(NamedTuple):
     """What is learned from.
 
     Attributes:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba import config
 
 SOURCES, MARK = "crafter*.py", b"@compiled"
 N_LETTERS = 16
@@ -19,6 +18,7 @@ N_LETTERS = 16
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function when it is first called, or take what an earlier process compiled."""
+    config: Any = numba.config
     before = config.CACHE_DIR
     config.CACHE_DIR = before or FOLDER
     try:

@@ -65,13 +65,14 @@ def _shrink(
     frames: np.ndarray, across: Resizing, down: Resizing, lines: np.ndarray, grey: np.ndarray
 ) -> None:
     """Resize every channel, first along its lines, then down its columns, and take the mean."""
-    sums = np.empty(grey.shape[-2:], np.int32)
+    side = grey.shape[-1]
+    sums = np.empty((side, side), np.int32)
     for row in range(len(frames)):
         for channel in range(3):
             _shrink_lines(frames[row, channel], across, lines)
             _shrink_columns(lines, down, sums, channel == 0)
-        for y in range(sums.shape[0]):
-            for x in range(sums.shape[1]):
+        for y in range(side):
+            for x in range(side):
                 grey[row, 0, y, x] = sums[y, x] // 3
 
 

@@ -105,7 +105,7 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    ) -> tuple[Any, dict[str, Any]]:
         """Begin a new episode everywhere and say what the players see."""
         images, info = super().reset(seed=seed, options=options)
         said = self._say()
@@ -113,7 +113,7 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
 
     def step(
         self, actions: np.ndarray
-    ) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Take one step everywhere, and say what was done and what the players see now."""
         images, rewards, terminated, truncated, info = super().step(actions)
         last, ended = self._last, terminated | truncated
@@ -136,7 +136,7 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
 
     def pay(self) -> np.ndarray:
         """Return one where anything has been unlocked.  [N]"""
-        return self._news.any(1) * 1.0
+        return np.asarray(self._news.any(1), np.float64)
 
     def died(self) -> np.ndarray:
         """Return where the player has no health left, if that matters.  [N]"""

@@ -155,7 +155,7 @@ def below(world: World, n: int) -> int:
     found = next_word(world) & np.uint32(mask)
     while found > n - 1:
         found = next_word(world) & np.uint32(mask)
-    return np.int64(found)
+    return int(np.int64(found))
 
 
 @compiled

@@ -102,16 +102,12 @@ class TextBranch(nn.Module):
 
     def __init__(self, frozen: SentenceFeatures, width: int) -> None:
         super().__init__()
-        self._frozen = frozen
+        self.frozen = frozen
         self.linear = nn.Linear(frozen.width, width)
 
     def forward(self, text: Tensor) -> Tensor:
         """Map sentences by their numbers [B, K] to features [B, width]."""
-        return self.linear(F.normalize(self._frozen(text).sum(1), dim=-1))
-
-    def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of the frozen encoder."""
-        return self._frozen.fingerprints()
+        return self.linear(F.normalize(self.frozen(text).sum(1), dim=-1))
 
 
 class Ellm(FrameValueAgent):
@@ -126,6 +122,7 @@ class Ellm(FrameValueAgent):
 
     reads = (EllmSettings,)
     algorithms = ("NStepDQN",)
+    head: DuelingQ
 
     def __init__(
         self,
@@ -179,15 +176,13 @@ class Ellm(FrameValueAgent):
 
     def curiosity_features(self, observations: ObservationBatch) -> dict[str, Features]:
         """Return what each branch makes of B observations."""
-        images, kinds = None, {}
+        images = None
         if observations.images is not None:
             images = observations.images.pixels()
             if images.shape[1] < self.frame_stack * cast(tuple, self.reader.image_shape)[0]:
                 images = images.repeat(1, self.frame_stack, 1, 1)  # of single frames
         shown = Observations(images, observations.vectors, observations.text)
-        for name, branch, kind in self._branches(shown):
-            kinds[name] = Features(branch(kind))
-        return kinds
+        return {name: Features(branch(kind)) for name, branch, kind in self._branches(shown)}
 
     def finetuned(self, finetune: str) -> list[nn.Parameter]:
         """Return all parameters; or those of the streams, or of their last layers."""
@@ -197,7 +192,7 @@ class Ellm(FrameValueAgent):
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of what reads sentences."""
-        return {} if self.text is None else self.text.fingerprints()
+        return {} if self.text is None else self.text.frozen.fingerprints()
 
     def _branches(self, shown: Observations) -> Iterator[tuple[str, nn.Module, Tensor | None]]:
         """Yield the branches there are, each with what it sees, in the order they are joined."""

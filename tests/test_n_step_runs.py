@@ -238,11 +238,11 @@ def test_an_orthogonal_text_encoder_is_another_and_always_the_same(command):
         with configured_run(settings_of(command, text_encoder_init=init), Ranks()) as run:
             agent = run.learner.agent
             numbers = torch.tensor([agent.reader.sentences.numbers(["go to", "the red ball"])])
-            features.append((agent.fingerprints(), agent.text._frozen(numbers)))
+            features.append((agent.fingerprints(), agent.text.frozen(numbers)))
     assert features[0][0] != features[1][0] == features[2][0]
     assert torch.equal(features[1][1], features[2][1])
     assert not torch.allclose(features[0][1], features[1][1])
-    layer = agent.text._frozen._encoder.layers[0]
+    layer = agent.text.frozen._encoder.layers[0]
     for weight in (*layer.self_attn.in_proj_weight.chunk(3), layer.self_attn.out_proj.weight):
         torch.testing.assert_close(weight @ weight.T, torch.eye(24), atol=1e-5, rtol=0)
     assert not layer.linear1.bias.any()

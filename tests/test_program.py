@@ -166,7 +166,10 @@ TRAINING_MISTAKES = {
     "unknown key": (["--var", "learnin_rate=1"], "Did you mean 'learning_rate'?"),
     "wrong type": (["--var", "n_envs=many"], 'n_envs: "many" is not a whole number'),
     "no value": (["--var", "n_envs"], "expected KEY=VALUE"),
-    "unknown algorithm": (["--var", "algorithm=PPPO"], "known: PPO, DQN, SAC. Did you mean 'PPO'?"),
+    "unknown algorithm": (
+        ["--var", "algorithm=PPPO"],
+        "known: PPO, DQN, SAC, NStepDQN. Did you mean 'PPO'?",
+    ),
     "a setting of another model": (
         ["--var", "model=CNN-PPO", "--var", "topk=7"],
         "topk is read by SHELM, and this is CNN-PPO",

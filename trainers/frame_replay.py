@@ -173,6 +173,7 @@ class FrameReplay:
         )
         self.capacity = config.replay_capacity or LEAST_CAPACITY
         self.dtype = _row_type(example)
+        self._kinds = {name for name, kind in example._asdict().items() if kind is not None}
         n_envs = len(example.any())
         per_file = max(LEAST_ROWS, self.capacity // max(FILES, n_envs))
         self.logs = [FrameLog(folder, f"env{n:04d}", self.dtype, per_file) for n in range(n_envs)]
@@ -325,7 +326,7 @@ class FrameReplay:
         """Return what is seen at the last of S rows, images with those before.  [B, S] rows"""
         kinds = {}
         for name in Observations._fields:
-            if name in self.dtype.fields:
+            if name in self._kinds:
                 shown = rows[name] if name == "images" else rows[name][:, -1]
                 kinds[name] = torch.from_numpy(np.ascontiguousarray(shown)).to(self.device)
         if "images" in kinds:
