@@ -14,7 +14,7 @@ import numpy as np
 
 from analysis.findings import Findings
 from analysis.lengths_figure import draw
-from plots.runs import Run, columns_of, group_runs, read_run, run_folders
+from plots.runs import Run, agent_name, columns_of, group_runs, read_run, run_folders
 from plots.statistics import Estimate, estimate
 from plots.table import Table
 from settings import read_json_object
@@ -134,7 +134,7 @@ def read_played(paths: Iterable[Path], keys: Sequence[str], left_out: list[str])
     played: list[Played] = []
     for group in group_runs(runs, [*keys, "length"], left_out):
         for run in group.runs:
-            played += _of_run(run, _agent(run, keys))
+            played += _of_run(run, agent_name(run, keys))
     return played
 
 
@@ -252,14 +252,6 @@ def _curve(folder: Path, metric: str) -> Run:
         if len(run.x):
             return run._replace(y=rolling_mean(run.y, N_SMOOTHED))
     return read_run(folder, f"rollout/{metric}", "steps")
-
-
-def _agent(run: Run, keys: Sequence[str]) -> str:
-    """Return what an agent is called: model and algorithm by their names, others with theirs."""
-    values = {key: run.settings.get(key) for key in keys}
-    plain = [str(values.pop(key)) for key in ("model", "algorithm") if key in values]
-    others = [f"{key}={value}" for key, value in values.items()]
-    return printable(", ".join(filter(None, [" ".join(plain), *others])))
 
 
 def _of_run(run: Run, agent: str) -> Iterator[Played]:

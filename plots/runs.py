@@ -14,6 +14,7 @@ from settings import completed, read_json_object, settings_without_effect
 from utils.errors import UserError, printable, suggestion
 
 AXES = {"steps": "env_steps", "seconds": "time/seconds"}
+PLAIN = ("model", "algorithm", "suggester", "curiosity")  # settings whose values name themselves
 
 
 class Run(NamedTuple):
@@ -69,14 +70,27 @@ def read_run(folder: Path, metric: str, axis: str) -> Run:
         if column not in rows[0]:
             hint = suggestion(column, rows[0]) or f" It has {', '.join(rows[0])}"
             raise UserError(f"{folder / FILE}: no column '{column}'.{hint}")
-    try:
-        x, y = np.array([[float(row[column] or "nan") for column in columns] for row in rows]).T
-    except ValueError:
-        raise UserError(
-            f"{folder / FILE}: {columns[0]} and {metric} are not numbers in every row"
-        ) from None
+    x, y = _numbers(folder, rows, columns)
     known = ~np.isnan(x + y)  # no mean return before the first episode's end
     return Run(folder, completed(settings), x[known], y[known])
+
+
+def read_columns(folder: Path) -> dict[str, np.ndarray]:
+    """Return all that a run has logged, by name; NaN where there was nothing to say.  [rows]"""
+    rows = _read_rows(folder / FILE)
+    names = list(rows[0])
+    return dict(zip(names, _numbers(folder, rows, names), strict=True))
+
+
+def agent_name(run: Run, keys: Sequence[str]) -> str:
+    """Return what an agent is called by some settings: GPT DQN, memory_layers=2.
+
+    The value of a plain setting says enough, and nothing of it is said where it is null.
+    """
+    values = {key: run.settings.get(key) for key in keys}
+    plain = [str(values.pop(key) or "") for key in PLAIN if key in values]
+    others = [f"{key}={value}" for key, value in values.items()]
+    return printable(", ".join(filter(None, [" ".join(filter(None, plain)), *others])))
 
 
 def read_runs(
@@ -154,6 +168,15 @@ def _read_rows(path: Path) -> list[dict[str, str]]:
     if any(None in row for row in rows):  # where DictReader puts what is beyond the last column
         raise UserError(f"{path}: not a table of main.py (a row is too long)")
     return rows
+
+
+def _numbers(folder: Path, rows: Sequence[dict[str, str]], columns: Sequence[str]) -> np.ndarray:
+    """Return columns of a table; NaN where a cell is empty.  [columns, rows]"""
+    try:
+        return np.array([[float(row[column] or "nan") for column in columns] for row in rows]).T
+    except ValueError:
+        names = " and ".join(columns) if len(columns) == 2 else "its columns"
+        raise UserError(f"{folder / FILE}: {names} are not numbers in every row") from None
 
 
 def _label(run: Run, key: str) -> str:

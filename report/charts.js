@@ -2,6 +2,7 @@
 
 const WORD_ROWS = 8;
 const WORD_HEIGHT = 20;
+const SNAP = 6; // pixels from which a click goes to a mark
 const HUES = [212, 28, 145, 330, 265, 178, 48, 0];
 
 /** Return a colour of the style sheet as the canvas understands it. */
@@ -68,9 +69,17 @@ class Track {
     this.mark?.(context, step);
   }
 
+  /** Return the step of the nearest mark if one is close to a place (0 left, 1 right), else nothing. */
+  stopAt(place) {
+    const distance = (stop) => Math.abs((stop + 0.5) / this.length - place) * this.width;
+    const [nearest] = (this.stops ?? []).toSorted((a, b) => distance(a) - distance(b));
+    return nearest !== undefined && distance(nearest) <= SNAP ? nearest : undefined;
+  }
+
   stepAt(event) {
     const box = this.canvas.getBoundingClientRect();
-    const step = Math.floor(((event.clientX - box.left) / box.width) * this.length);
+    const place = (event.clientX - box.left) / box.width;
+    const step = this.stopAt(place) ?? Math.floor(place * this.length);
     return Math.max(0, Math.min(this.length - 1, step));
   }
 }
@@ -175,4 +184,18 @@ function paintTriangle(context, track) {
   context.globalAlpha = 0.6;
   context.fill(ground);
   context.globalAlpha = 1;
+}
+
+/** Paint a row of marks for each kind of event: a bar at every step that has one. */
+function paintEvents(kinds) {
+  return (context, track) => {
+    kinds.forEach(({ steps, hue }, row) => {
+      const middle = (row + 0.5) * WORD_HEIGHT;
+      context.fillStyle = colour("track");
+      context.fillRect(0, middle - 0.5, track.width, 1);
+      context.fillStyle = colour(hue);
+      const width = Math.max(3, Math.min(8, track.cell - 1));
+      for (const t of steps) context.fillRect((t + 0.5) * track.cell - width / 2, middle - 7, width, 14);
+    });
+  };
 }

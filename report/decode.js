@@ -1,6 +1,6 @@
 // Reads what report/packing.py has packed.
 
-const TYPES = { uint8: Uint8Array, uint16: Uint16Array, int16: Int16Array, float32: Float32Array };
+const TYPES = { uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, int16: Int16Array, float32: Float32Array };
 
 function bytesOf(text) {
   return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -50,7 +50,8 @@ class Episode {
   static async load(packed, words, sentences) {
     const episode = new Episode();
     const names = ["views", "wholes", "numbers", "actions", "rewards", "values", "entropy"];
-    names.push("probabilities", "actionValues", "text");
+    names.push("probabilities", "actionValues", "ranked", "text", "caption");
+    names.push("suggestions", "phrases", "matched", "goalRewards", "changed", "unlocked");
     const arrays = await Promise.all(names.map((name) => unpack(packed[name])));
     names.forEach((name, n) => (episode[name] = arrays[n]));
     episode.length = episode.actions.values.length;
@@ -59,15 +60,26 @@ class Episode {
     episode.attention = await Attention.load(packed);
     episode.words = words;
     episode.sentences = sentences;
+    episode.goals = episode.stepsOf("matched");
+    episode.achievements = episode.stepsOf("unlocked");
     episode.returns = [];
     episode.rewards.values.reduce((sum, reward, t) => (episode.returns[t] = sum + reward), 0);
     return episode;
   }
 
-  /** Return the chosen action's name and all probabilities at a step. */
-  probability(step, action) {
-    const [, count] = this.probabilities.shape;
-    return (this.probabilities.values[step * count + action] / 255) ** 2;
+  /** Return how many actions are shown beside the one that was taken; none where nothing is known of them. */
+  get judgedActions() {
+    return (this.probabilities ?? this.actionValues)?.shape[1] ?? 0;
+  }
+
+  /** Return which action stands in a row: that of its number, or where they are ranked one of the best. */
+  actionAt(step, row) {
+    return this.ranked ? this.ranked.values[step * this.judgedActions + row] : row;
+  }
+
+  /** Return the probability of the action in a row. */
+  probability(step, row) {
+    return (this.probabilities.values[step * this.judgedActions + row] / 255) ** 2;
   }
 
   /** Return the numbers that the agent was told at a step. */
@@ -76,17 +88,28 @@ class Episode {
     return Array.from(this.numbers.values.subarray(step * count, (step + 1) * count));
   }
 
-  /** Return the texts that the agent was told at a step. */
-  textsAt(step) {
-    const [, count] = this.text.shape;
-    const numbers = Array.from(this.text.values.subarray(step * count, (step + 1) * count));
+  /** Return the texts of one kind at a step; none where there are none of the kind. */
+  textsAt(step, kind = "text") {
+    if (!this[kind]) return [];
+    const [, count = 1] = this[kind].shape;
+    const numbers = Array.from(this[kind].values.subarray(step * count, (step + 1) * count));
     return numbers.map((number) => this.sentences[number]);
   }
 
-  /** Return what an action was worth at a step. */
-  actionValue(step, action) {
-    const [, count] = this.actionValues.shape;
-    return this.actionValues.values[step * count + action];
+  /** Return what is said at a step, without what stands for nothing. */
+  saidAt(step, kind) {
+    return this.textsAt(step, kind).filter(Boolean);
+  }
+
+  /** Return the steps at which anything of a kind is said; null where there is no such kind. */
+  stepsOf(kind) {
+    if (!this[kind]) return null;
+    return Array.from({ length: this.length }, (_, t) => t).filter((t) => this.saidAt(t, kind).length);
+  }
+
+  /** Return what the action in a row was worth. */
+  actionValue(step, row) {
+    return this.actionValues.values[step * this.judgedActions + row];
   }
 
   /** Return the words of a step, most similar first. */

@@ -8,6 +8,8 @@ const LEAST_NAMED = 0.001;
 const MOST_RUNS = 6;
 const MOST_NUMBERS = 24;
 const MOST_NUMBER_TRACKS = 4;
+const LONG_NAME = 12;
+const MOST_SUGGESTIONS = 16;
 
 const pictures = {};
 let episode = null;
@@ -66,12 +68,18 @@ function buildEpisodes() {
   });
 }
 
+/** Make a row for each action that is shown. */
 function buildActions() {
-  data.actions.forEach((name) => {
+  const rows = Array.from({ length: episode.judgedActions }, () => {
     const item = create("li");
-    item.append(create("span", "", name), create("i"), create("b"));
-    element("probabilities").append(item);
+    item.append(create("span"), create("i"), create("b"));
+    return item;
   });
+  element("probabilities").replaceChildren(...rows);
+  const isLong = data.actions.some((name) => name.length > LONG_NAME);
+  element("probabilities").classList.toggle("long", isLong);
+  const count = data.actions.length;
+  element("choice-note").textContent = episode.ranked ? `The best ${rows.length} of ${count}. ` : "";
 }
 
 /** Make a row for each number of a vector, with the scale that all of them share. */
@@ -119,11 +127,14 @@ async function choose(n) {
   element("slider").max = episode.length - 1;
   const unexplained = !episode.probabilities && !episode.actionValues;
   const hidden = { view: !episode.views, told: !episode.numbers, whole: !episode.wholes };
-  Object.assign(hidden, { probabilities: unexplained, retrieval: !episode.retrieved, texts: !episode.text });
+  Object.assign(hidden, { probabilities: unexplained, retrieval: !episode.retrieved });
+  Object.assign(hidden, { texts: !episode.text && !episode.caption, suggested: !episode.suggestions });
+  Object.assign(hidden, { unlocking: !episode.unlocked, wanted: !episode.suggestions && !episode.unlocked });
   for (const [id, away] of Object.entries(hidden)) element(id).hidden = away;
   element("stage").classList.toggle("no-whole", hidden.whole && (hidden.view || hidden.told));
   element("stage").classList.toggle("no-words", hidden.retrieval);
   if (episode.numbers) buildNumbers();
+  buildActions();
   if (episode.actionValues) readWorth();
   buildTracks();
   paint();
@@ -133,14 +144,14 @@ async function choose(n) {
 function readWorth() {
   const { values } = episode.actionValues;
   worth = [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))];
-  element("choice-note").textContent =
+  element("choice-note").textContent +=
     `The return that each action promises, from ${decimal(worth[0])} to ${decimal(worth[1])} in this episode; the highest is taken.`;
 }
 
 function buildTracks() {
-  tracks = {
-    return: new Track("Return so far", 44, paintLine(episode.returns)),
-  };
+  const paid = episode.goalRewards ? "Paid for goals so far" : "Return so far";
+  tracks = { return: new Track(paid, 44, paintLine(episode.returns)) };
+  if (episode.goals || episode.achievements) tracks.events = eventTrack();
   if (episode.values) tracks.value = new Track("Value", 44, paintLine(Array.from(episode.values.values)));
   if (episode.numbers) addNumberTracks();
   if (episode.retrieved) tracks.words = wordTrack();
@@ -177,13 +188,28 @@ function wordTrack() {
   return track;
 }
 
+/** Make the line that marks goals reached and achievements, with a button that goes from one to the next. */
+function eventTrack() {
+  const kinds = [
+    { name: "Goals reached", steps: episode.goals, hue: "accent" },
+    { name: "Achievements", steps: episode.achievements, hue: "good" },
+  ].filter(({ steps }) => steps);
+  const track = new Track("Goals reached and achievements", kinds.length * WORD_HEIGHT, paintEvents(kinds));
+  track.stops = kinds.flatMap(({ steps }) => steps);
+  const list = create("ol");
+  list.append(...kinds.map(({ name, steps }) => wordButton(name, steps)));
+  track.label.replaceChildren(list);
+  return track;
+}
+
+/** Return a button that goes from one of these steps to the next, and from the last to the first. */
 function wordButton(word, steps) {
   const button = create("button");
   button.type = "button";
   button.title = `Go to the next of ${steps.length} steps`;
   button.append(create("span", "", word), create("span", "", steps.length));
   button.setAttribute("aria-label", `${word}, ${steps.length} steps: go to the next`);
-  button.addEventListener("click", () => go(steps.find((t) => t > step) ?? steps[0]));
+  button.addEventListener("click", () => go(steps.find((t) => t > step) ?? steps[0] ?? step));
   button.dataset.word = word;
   const item = create("li");
   item.append(button);
@@ -247,7 +273,8 @@ function show() {
   for (const id of ["first", "back"]) element(id).ariaDisabled = step === 0;
   for (const id of ["forward", "last"]) element(id).ariaDisabled = step === episode.length - 1;
   if (episode.numbers) showNumbersTold();
-  if (episode.text) element("sentences").replaceChildren(...episode.textsAt(step).map((text) => create("p", "", text)));
+  showTexts();
+  showWanted();
   showAction();
   showWords();
   if (episode.attention) showTargets();
@@ -265,26 +292,95 @@ function showNumbersTold() {
   });
 }
 
+/** Show what the agent is told in words, and of the world what it is not told. */
+function showTexts() {
+  const texts = episode.saidAt(step, "text");
+  const shown = texts.map((text) => create("p", "", text));
+  const [caption] = episode.saidAt(step, "caption");
+  if (caption && !isTold(caption, texts)) shown.push(create("p", "untold", `Not told: ${caption}`));
+  element("sentences").replaceChildren(...shown);
+}
+
+/** Return whether texts say a caption, in whole or sentence by sentence. */
+function isTold(caption, texts) {
+  const rest = texts.reduce((left, text) => left.replace(text, ""), caption);
+  return !rest.trim() || texts.some((text) => text.includes(caption));
+}
+
+const plainName = (name) => name.replaceAll("_", " ");
+const signed = (value) => (value > 0 ? `+${decimal(value)}` : decimal(value));
+
+/** Show what is suggested, what came of the step, and what is unlocked in the episode. */
+function showWanted() {
+  const [matched] = episode.saidAt(step, "matched");
+  if (episode.suggestions) element("suggestions").replaceChildren(...suggestionChips(matched));
+  if (episode.suggestions || episode.unlocked) element("outcome").replaceChildren(...outcomeChips(matched));
+  if (episode.unlocked) element("achievements").replaceChildren(...achievementChips());
+}
+
+function suggestionChips(matched) {
+  const suggested = episode.saidAt(step, "suggestions");
+  // What is reached comes first where not all are shown.
+  if (suggested.length > MOST_SUGGESTIONS) suggested.sort((a, b) => (b === matched) - (a === matched));
+  const chips = suggested
+    .slice(0, MOST_SUGGESTIONS)
+    .map((goal) => create("li", goal === matched ? "reached" : "", goal));
+  const more = suggested.length - MOST_SUGGESTIONS;
+  if (more > 0) chips.push(create("li", "note", `and ${more} more`));
+  if (!suggested.length) chips.push(create("li", "note", "nothing"));
+  return chips;
+}
+
+function outcomeChips(matched) {
+  const action = data.actions[episode.actions.values[step]];
+  const chips = [create("li", "", episode.saidAt(step, "phrases")[0] ?? action)];
+  const paid = episode.goalRewards?.values[step] ?? 0;
+  if (matched) chips.push(create("li", "reached", `✓ ${matched} ${signed(paid)}`));
+  else if (paid) chips.push(create("li", "", signed(paid)));
+  if (matched && episode.changed && !episode.changed.values[step]) chips.push(create("li", "note", "without effect"));
+  for (const name of episode.saidAt(step, "unlocked")) chips.push(create("li", "unlocked", `★ ${plainName(name)}`));
+  return chips;
+}
+
+/** Return a button for each achievement of the episode, which goes to its step. */
+function achievementChips() {
+  const chips = episode.achievements.flatMap((at) => episode.saidAt(at, "unlocked").map((name) => achievementChip(name, at)));
+  return chips.length ? chips : [create("li", "note", "none in this episode")];
+}
+
+function achievementChip(name, at) {
+  const button = create("button", "", `${plainName(name)} · ${at + 1}`);
+  button.type = "button";
+  button.setAttribute("aria-label", `Go to step ${at + 1}, ${plainName(name)}`);
+  button.addEventListener("click", () => go(at));
+  const item = create("li", at > step ? "event ahead" : "event");
+  item.append(button);
+  return item;
+}
+
 /** Show what was done beside how probable, or how good, every action was. */
 function showAction() {
   const action = episode.actions.values[step];
   element("action").textContent = data.actions[action];
   if (!episode.probabilities && !episode.actionValues) return;
-  [...element("probabilities").children].forEach((item, n) => {
-    const [share, text] = episode.probabilities ? probabilityOf(n) : worthOf(n);
-    item.classList.toggle("chosen", n === action);
-    item.children[1].style.setProperty("--share", share.toFixed(4));
-    item.children[2].textContent = text;
+  [...element("probabilities").children].forEach((item, row) => {
+    const shown = episode.actionAt(step, row);
+    const [share, text] = episode.probabilities ? probabilityOf(row) : worthOf(row);
+    const [name, bar, number] = item.children;
+    item.classList.toggle("chosen", shown === action);
+    name.textContent = data.actions[shown];
+    bar.style.setProperty("--share", share.toFixed(4));
+    number.textContent = text;
   });
 }
 
-function probabilityOf(action) {
-  const share = episode.probability(step, action);
+function probabilityOf(row) {
+  const share = episode.probability(step, row);
   return [share, percent(share)];
 }
 
-function worthOf(action) {
-  const value = episode.actionValue(step, action);
+function worthOf(row) {
+  const value = episode.actionValue(step, row);
   const [low, high] = worth;
   return [(value - low) / (high - low || 1), decimal(value)];
 }
@@ -374,7 +470,8 @@ function go(to) {
   move(to);
   const words = episode.wordsAt(step).map(({ word }) => word);
   const action = data.actions[episode.actions.values[step]];
-  element("said").textContent = [`Step ${step + 1}`, action, ...words].join(", ");
+  const reached = [...episode.saidAt(step, "matched"), ...episode.saidAt(step, "unlocked").map(plainName)];
+  element("said").textContent = [`Step ${step + 1}`, action, ...words, ...reached].join(", ");
 }
 
 function move(to) {
@@ -449,7 +546,6 @@ async function openAddress() {
 buildHeader();
 buildLegend();
 buildEpisodes();
-buildActions();
 buildSelectors();
 listen();
 for (const name of Object.keys(data.pictures)) pictures[name] = await Pictures.load(data.pictures[name]);

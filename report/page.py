@@ -24,6 +24,15 @@ SCRIPTS = ("decode.js", "charts.js", "player.js", "page.js")
 # What compressed bytes may take, so that ten episodes stay under 5 MB once written as text.
 ATTENTION_BYTES = 1.5e6
 PICTURE_BYTES = 0.6e6
+TEXTS = {  # of an episode, by their names in the page
+    "text": "text",
+    "caption": "caption",
+    "suggestions": "suggestions",
+    "phrases": "phrase",
+    "matched": "matched",
+    "unlocked": "unlocked",
+}
+MOST_ACTIONS, BEST_ACTIONS = 24, 12  # up to so many are all shown; of more so many
 COSINE_STEPS = 10_000  # cosines are kept to four decimals
 
 
@@ -63,6 +72,7 @@ class EpisodePage:
                 **{name: packed(of.astype(np.uint16)) for name, of in numbers.items()},
                 **_numbers(arrays),
                 **self._told(arrays),
+                **_reached(arrays),
                 **_course(arrays),
                 **self._retrieved(arrays),
             }
@@ -109,24 +119,26 @@ class EpisodePage:
             file.write(page.encode())
 
     def _told(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
-        """Return the texts of an episode [T, K] by their numbers, nothing where there are none."""
-        if "text" not in arrays:
-            return {}
-        texts = arrays["text"]
-        numbers = [self._sentences.setdefault(str(t), len(self._sentences)) for t in texts.flat]
-        return {"text": packed(np.array(numbers, np.uint16).reshape(texts.shape))}
+        """Return the texts of an episode by their numbers: [T, K], or [T] where each has one."""
+        told = {name: arrays[kept] for name, kept in TEXTS.items() if kept in arrays}
+        return {name: _numbered(texts, self._sentences) for name, texts in told.items()}
 
     def _retrieved(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
         """Return the words of an episode [T, K] by their numbers, with their cosines."""
         if "words" not in arrays:
             return {}
-        words = arrays["words"]
-        numbers = [self._words.setdefault(word, len(self._words)) for word in words.flat]
         cosines = np.rint(COSINE_STEPS * arrays["similarities"])
         return {
-            "words": packed(np.array(numbers, np.uint16).reshape(words.shape)),
+            "words": _numbered(arrays["words"], self._words),
             "similarities": packed(cosines.astype(np.int16)),
         }
+
+
+def _numbered(texts: np.ndarray, table: dict[str, int]) -> Packed:
+    """Return texts by their numbers in a table, which gets those it has not."""
+    numbers = [table.setdefault(str(text), len(table)) for text in texts.flat]
+    kind = np.uint16 if len(table) <= 1 << 16 else np.uint32
+    return packed(np.array(numbers, kind).reshape(texts.shape))
 
 
 def is_picture(arrays: Mapping[str, np.ndarray]) -> bool:
@@ -148,8 +160,47 @@ def _course(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
     for name in ("rewards", "values", "entropy"):
         if name in arrays:
             course[name] = packed(arrays[name].astype(np.float32))
-    if "probabilities" in arrays:
-        course["probabilities"] = packed(quantized(arrays["probabilities"]))
-    if "action_values" in arrays:
-        course["actionValues"] = packed(arrays["action_values"].astype(np.float32))
-    return course
+    return course | _judged(arrays)
+
+
+def _judged(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
+    """Return how probable each action is, or what it is worth, [T, A]; of many the best, [T, K].
+
+    Which those are, [T, K], stands beside them then.
+    """
+    name = next((name for name in ("probabilities", "action_values") if name in arrays), None)
+    if name is None:
+        return {}
+    judged, ranked = arrays[name], {}
+    if judged.shape[1] > MOST_ACTIONS:
+        best = best_actions(judged, arrays["actions"])
+        judged, ranked = np.take_along_axis(judged, best, 1), {"ranked": packed(best)}
+    if name == "probabilities":
+        return ranked | {"probabilities": packed(quantized(judged))}
+    return ranked | {"actionValues": packed(judged.astype(np.float32))}
+
+
+def best_actions(judged: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Return the best actions of each step, the best first; the chosen one is among them.
+
+    Args:
+        judged: How good each action is.  [T, A]
+        chosen: Which was taken.  [T]
+
+    Returns:
+        Their numbers.  [T, BEST_ACTIONS] uint16
+    """
+    best = np.argsort(-judged, axis=1, kind="stable")[:, :BEST_ACTIONS]
+    is_missing = (best != chosen[:, None]).all(1)
+    best[is_missing, -1] = chosen[is_missing]
+    return best.astype(np.uint16)
+
+
+def _reached(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
+    """Return what each step was paid for goals, and whether reaching one changed the world."""
+    kinds = {"goal_rewards": ("goalRewards", np.float32), "goal_success": ("changed", np.uint8)}
+    return {
+        name: packed(arrays[kept].astype(kind))
+        for kept, (name, kind) in kinds.items()
+        if kept in arrays
+    }

@@ -3,6 +3,7 @@
 import numpy as np
 
 from trainers.evaluation import Episode, Recording
+from trainers.narration import narrated
 
 ACTIONS = ["left", "right", "forward"]
 VOCABULARY = np.array(["key", "door", "<wall>", "ball"])
@@ -69,3 +70,37 @@ def attention(length, n_layers, n_heads, generator):
             looks[t, -1, -1] = 0
             looks[t, -1, -1, length - 1 - t + KEY_STEP] = 1
     return looks
+
+
+GOALS_REACHED, UNLOCKED = (
+    {3: "chop <tree>", 7: "drink water"},
+    {3: ("collect_wood",), 9: ("a", "b")},
+)
+
+
+def of_goals(length, seed=0):
+    """Return an episode with two goals at each step, some of them reached, and achievements."""
+    one = recording(length, seed, n_words=0, n_layers=0)
+    steps = [
+        {
+            "caption": "you see grass." if t < length // 2 else "you see water.",
+            "suggestions": ("chop <tree>", "drink water")[: 1 + (t > 2)],
+            "phrase": "chop <tree>" if t == 3 else "do nothing",
+            "matched": GOALS_REACHED.get(t, ""),
+            "goal_success": t == 3,
+            "goal_rewards": float(t in GOALS_REACHED),
+            "unlocked": UNLOCKED.get(t, ()),
+        }
+        for t in range(length)
+    ]
+    return one.with_steps(narrated(steps) | {"text": np.full((length, 1), "hurry")})
+
+
+def of_many_actions(length, n_actions=30, seed=0):
+    """Return an episode of an agent that chooses among many actions, once the worst."""
+    one = recording(length, seed, n_words=0, n_layers=0)
+    generator = np.random.default_rng(seed)
+    one.details["probabilities"] = generator.dirichlet(np.ones(n_actions), size=length)
+    one.steps["actions"] = one.details["probabilities"].argmax(1)
+    one.steps["actions"][1] = one.details["probabilities"][1].argmin()
+    return one

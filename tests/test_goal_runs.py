@@ -5,6 +5,7 @@ import json
 import math
 import signal
 
+import numpy as np
 import pytest
 
 import eval as eval_program
@@ -131,6 +132,15 @@ def test_a_run_is_played_with_its_own_goals(pretrained, in_empty_folder):
     assert play(pretrained, "--report", "--greedy") == 0
     (page,) = pretrained.glob("*greedy*.html")
     assert "Your goal is: " in page.read_text()
+    for path in sorted(in_empty_folder.glob("episodes/*/*/*.npz")):
+        with np.load(path, allow_pickle=False) as arrays:
+            is_reached = arrays["matched"] != ""
+            assert (arrays["matched"] == arrays["phrase"])[is_reached].all()
+            suggested = (arrays["suggestions"] == arrays["matched"][:, None]).any(1)
+            assert suggested[is_reached].all()
+            assert (arrays["goal_rewards"] == is_reached).all()
+            assert (arrays["goal_rewards"] == arrays["rewards"]).all()
+            assert arrays["caption"][0].startswith("you see")
 
 
 SILENT = {"env": "Silent-v0"}

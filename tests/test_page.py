@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 
 from report.page import EpisodePage
-from tests.recordings import ACTIONS, VOCABULARY, of_vectors, of_words, recording
+from tests.recordings import (
+    ACTIONS,
+    VOCABULARY,
+    of_goals,
+    of_many_actions,
+    of_vectors,
+    of_words,
+    recording,
+)
 from tests.test_packing import drawn, unpacked
 
 FACTS = {"return": "0.5"}
@@ -82,6 +90,44 @@ def test_texts_and_numbers_stand_in_the_page_beside_the_pictures():
     np.testing.assert_array_equal(unpacked(episode["numbers"]), one.steps["vectors"])
     assert len(data["sentences"]) == 3
     assert "views" in episode
+
+
+def test_goals_and_achievements_stand_in_the_page_step_by_step():
+    one = of_goals(12)
+    data = page_of(of_words(3), one).data(FACTS)
+    without, episode = data["episodes"]
+    names = {"phrases": "phrase"} | {
+        n: n for n in ("suggestions", "matched", "unlocked", "caption")
+    }
+    for name, kept in names.items():
+        texts = np.array(data["sentences"])[unpacked(episode[name])]
+        np.testing.assert_array_equal(texts, one.steps[kept])
+    assert unpacked(episode["goalRewards"]).tolist() == one.steps["goal_rewards"].tolist()
+    assert unpacked(episode["changed"]).tolist() == one.steps["goal_success"].tolist()
+    assert not {*names, "goalRewards", "changed"} & set(without)
+
+
+def test_more_different_texts_than_two_bytes_can_number_fit_in_a_page():
+    one = of_words(2)
+    one.steps["text"] = np.arange(2 * 33_000).reshape(2, -1).astype(str)
+    data = page_of(one).data(FACTS)
+    numbers = unpacked(data["episodes"][0]["text"])
+    np.testing.assert_array_equal(np.array(data["sentences"])[numbers], one.steps["text"])
+
+
+def test_of_many_actions_the_best_are_in_the_page_and_the_one_taken():
+    one = of_many_actions(5)
+    page = EpisodePage("CNN on many actions", [f"action {n}" for n in range(30)])
+    page.add(one)
+    (episode,) = page.data(FACTS)["episodes"]
+    ranked, shares = unpacked(episode["ranked"]), unpacked(episode["probabilities"])
+    assert ranked.shape == shares.shape == (5, 12)
+    judged = one.details["probabilities"]
+    best = np.argsort(-judged, axis=1)[:, :12]
+    best[1, -1] = one.steps["actions"][1]
+    np.testing.assert_array_equal(ranked, best)
+    expected = np.take_along_axis(judged, best, 1)
+    assert (shares / 255) ** 2 == pytest.approx(expected, abs=0.004)
 
 
 def test_an_agent_that_is_told_words_alone_has_a_page_too():

@@ -5,7 +5,16 @@ import shutil
 import pytest
 
 from report.page import EpisodePage
-from tests.recordings import ACTIONS, KEY_STEP, VOCABULARY, of_vectors, of_words, recording
+from tests.recordings import (
+    ACTIONS,
+    KEY_STEP,
+    VOCABULARY,
+    of_goals,
+    of_many_actions,
+    of_vectors,
+    of_words,
+    recording,
+)
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LENGTH = 12
@@ -44,6 +53,12 @@ def written(tmp_path_factory):
     page = EpisodePage("LSTM on missions", ACTIONS)
     page.add(of_words(LENGTH))
     page.write(folder / "words.html", {"return": "0.500"})
+    page = EpisodePage("CNN with goals", ACTIONS)
+    page.add(of_goals(LENGTH))
+    page.write(folder / "goals.html", {"return": "0.500"})
+    page = EpisodePage("CNN on many actions", [f"action {n}" for n in range(30)])
+    page.add(of_many_actions(LENGTH))
+    page.write(folder / "many.html", {"return": "0.500"})
     return folder
 
 
@@ -306,7 +321,7 @@ def test_the_colours_follow_the_system_until_switched(opened, scheme):
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-@pytest.mark.parametrize("name", ["shelm", "helm", "cnn", "vectors", "blind"])
+@pytest.mark.parametrize("name", ["shelm", "helm", "cnn", "vectors", "blind", "goals", "many"])
 def test_nothing_is_wider_than_the_screen_and_every_control_has_a_name(opened, name, screen):
     page = opened(name, screen)
     assert page.evaluate("document.documentElement.scrollWidth") == SCREENS[screen][0]
@@ -325,3 +340,67 @@ def test_what_the_agent_is_told_in_words_follows_the_step(opened):
         assert page.is_visible("#numbers")
         page.keyboard.press("End")
     assert not opened("cnn").is_visible("#texts")
+
+
+def chips(page, part):
+    return page.locator(f"#{part} li").all_inner_texts()
+
+
+def test_goals_and_achievements_follow_the_step(opened):
+    page = opened("goals", place="#step=3")
+    assert page.locator("#sentences p").all_inner_texts() == ["hurry", "Not told: you see grass."]
+    assert chips(page, "suggestions") == ["chop <tree>"]
+    assert chips(page, "outcome") == ["do nothing"]
+    page.keyboard.press("ArrowRight")
+    assert chips(page, "suggestions") == ["chop <tree>", "drink water"]
+    assert page.locator("#suggestions .reached").all_inner_texts() == ["chop <tree>"]
+    assert chips(page, "outcome") == ["chop <tree>", "✓ chop <tree> +1.00", "★ collect wood"]
+    assert (
+        page.inner_text("#said")
+        == f"Step 4, {page.inner_text('#action')}, chop <tree>, collect wood"
+    )
+    assert chips(page, "achievements") == ["collect wood · 4", "a · 10", "b · 10"]
+    page.click("#achievements li:nth-child(3) button")
+    assert (step(page), chips(page, "outcome")) == (9, ["do nothing", "★ a", "★ b"])
+
+
+def test_a_goal_that_was_reached_without_effect_is_said_so(opened):
+    page = opened("goals", place="#step=8")
+    assert chips(page, "outcome") == ["do nothing", "✓ drink water +1.00", "without effect"]
+
+
+def test_the_line_of_goals_and_achievements_leads_to_them(opened):
+    page = opened("goals")
+    goals, achievements = page.locator(".track ol button").all()
+    visited = []
+    for button in (goals, goals, goals, achievements, achievements):
+        button.click()
+        visited.append(step(page))
+    assert visited == [3, 7, 3, 9, 3]
+    line = page.locator(".track canvas").nth(1)
+    cell = line.bounding_box()["width"] / LENGTH
+    for place, expected in ((7.5 * cell + 4, 7), (9.5 * cell - 4, 9), (6.5 * cell, 6)):
+        line.click(position={"x": place, "y": 10})
+        assert step(page) == expected
+    assert "Paid for goals so far" in page.inner_text("#course")
+
+
+def test_a_page_without_goals_shows_none(opened):
+    page = opened("words")
+    assert not page.is_visible("#wanted")
+    assert page.locator(".track ol").count() == 0
+    assert "Return so far" in page.inner_text("#course")
+
+
+def test_of_many_actions_the_best_are_shown_and_the_one_taken(opened):
+    page, one = opened("many"), of_many_actions(LENGTH)
+    for t in range(3):
+        rows = page.locator("#probabilities li")
+        assert rows.count() == 12
+        assert page.locator("#probabilities .chosen span").all_inner_texts() == [
+            page.inner_text("#action")
+        ]
+        first = one.details["probabilities"][t].argmax()
+        assert rows.nth(0).locator("span").inner_text() == f"action {first}"
+        page.keyboard.press("ArrowRight")
+    assert page.inner_text("#choice-note").strip() == "The best 12 of 30."

@@ -10,6 +10,7 @@ from gymnasium.vector import VectorEnv
 
 from models.agent import Agent, Memory, Step
 from models.observations import Observations, Percept
+from trainers.narration import Narration, narrated, told_after, told_before
 from utils.files import written_whole
 
 
@@ -33,8 +34,9 @@ class Recording(NamedTuple):
     Attributes:
         episode: Return, length L, and success where there is such a thing.
         steps: Arrays by name, [L, ...] each: what was seen before each action (observations: images
-            or vectors; vectors beside images; text), actions, rewards, values, and what the agent
-            itself has to say of its observations.
+            or vectors; vectors beside images; text), actions, rewards, values, what the agent
+            itself has to say of its observations, and what the environment says in words
+            (trainers/narration.py), as the goals suggested before each action.
         details: More of them, for looking at: probabilities [L, A], overviews [L, H, W, 3] where
             the environment can be drawn, and what `Agent.inspect` returns. Empty unless asked for.
     """
@@ -42,6 +44,10 @@ class Recording(NamedTuple):
     episode: Episode
     steps: dict[str, np.ndarray]
     details: dict[str, np.ndarray]
+
+    def with_steps(self, more: dict[str, np.ndarray]) -> "Recording":
+        """Return the recording with more arrays of its steps."""
+        return self._replace(steps=self.steps | more)
 
     def save(self, path: Path) -> None:
         """Write an .npz of the steps that NumPy reads without pickle, whole or not at all."""
@@ -64,10 +70,11 @@ def evaluate(
     Counting shares instead of taking whichever episodes end first keeps short episodes from being
     over-represented.
     """
-    observations, _ = env.reset(seed=seed)
+    observations, info = env.reset(seed=seed)
     memory = agent.initial_memory(env.num_envs)
     percept = Percept.first(agent.read(observations))
     running: list[list[dict[str, np.ndarray]]] = [[] for _ in range(env.num_envs)]
+    said: list[Narration] = [[] for _ in range(env.num_envs)]
     missing = np.full(env.num_envs, n_episodes // env.num_envs)
     missing[: n_episodes % env.num_envs] += 1
     while missing.any():
@@ -75,16 +82,19 @@ def evaluate(
         step = agent.act(percept, memory, deterministic)
         if in_detail and step.all_log_probs is not None:
             details["probabilities"] = step.all_log_probs.exp().cpu().numpy()
-        seen = _seen(percept.observations, agent)
-        rows = {**seen, **_rows(step), **agent.explain(percept)}
+        told = told_before(info, env.num_envs)
+        rows = {**_seen(percept.observations, agent), **_rows(step), **agent.explain(percept)}
         observations, rows["rewards"], terminated, truncated, info = env.step(rows["actions"])
         ended = terminated | truncated
         percept = Percept.after(agent.read(observations), step.actions, rows["rewards"], ended)
+        came_of_it = told_after(info, env.num_envs)
         for n in np.flatnonzero(missing):
             running[n].append({name: values[n] for name, values in (rows | details).items()})
+            said[n].append(told[n] | came_of_it[n])
         for n in np.flatnonzero(ended & (missing > 0)):
-            yield _recording(info["episode"], int(n), running[n], names=rows)
-            running[n] = []
+            recording = _recording(info["episode"], int(n), running[n], names=rows)
+            yield recording.with_steps(narrated(said[n]))
+            running[n], said[n] = [], []
         missing -= ended & (missing > 0)
 
 

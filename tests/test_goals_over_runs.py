@@ -1,0 +1,146 @@
+"""What runs tell of goals: achievements, how good suggestions are, what they cost."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.__main__ import main
+from analysis.goals import shares_of
+from settings import load_config
+
+GRADES = ("good", "poorly_timed", "bad", "nonsense")
+STEPS = (100, 200, 300, 400)
+
+
+def of_crafter(level):
+    """Return the columns of a run: achievements at a level, none before the first episode."""
+    means = ["", level, level, 2 * level]
+    columns = {"rollout/achievements_mean": means, "rollout/achievements_total": [1, 2, 3, 4]}
+    return columns | {"achievements/collect_wood": means, "achievements/wake_up": ["", 0, 0, 0]}
+
+
+def of_goals(good, nonsense):
+    """Return counts of suggestions since the run began, growing evenly."""
+    counts = dict.fromkeys(GRADES, 0) | {"good": good, "nonsense": nonsense}
+    columns = {
+        f"goals/{occasion}_{grade}": [count * n for n in range(1, 5)]
+        for grade, count in counts.items()
+        for occasion in ("suggested", "rewarded")
+    }
+    return columns | {"suggester/asked": [5, 6, 7, 8], "suggester/tokens": [50, 60, 70, 80]}
+
+
+def write_run(name, columns, **changes):
+    folder = Path("runs") / name
+    folder.mkdir(parents=True)
+    settings = {"model": "CNN", "env": "CrafterText-v0", "seed": 0, "suggester": "oracle"}
+    (folder / "config.json").write_text(json.dumps(vars(load_config()) | settings | changes))
+    table = [("env_steps", *columns), *zip(STEPS, *columns.values(), strict=True)]
+    lines = [",".join(map(str, row)) for row in table]
+    (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def rows(name):
+    with (Path("analysis_output") / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def runs(in_empty_folder):
+    """Write two seeds of an agent with goals, and one without."""
+    for seed, level in enumerate((0.2, 0.4)):
+        columns = of_crafter(level) | of_goals(3, 1 + 4 * seed)
+        write_run(f"goals_{seed}", columns, seed=seed)
+    write_run("plain", of_crafter(0.1), suggester=None)
+    return in_empty_folder
+
+
+def test_agents_are_shown_with_achievements_suggestions_and_costs(runs, capsys):
+    assert main(["goals", "runs"]) == 0
+    assert (runs / "analysis_output/goals.png").read_bytes().startswith(b"\x89PNG")
+    plain, told = rows("goals_summary.csv")
+    assert (plain["agent"], plain["runs"], plain["an episode"]) == ("CNN PPO", "1", "0.20")
+    assert (plain["good suggestions"], plain["asked"]) == ("", "")
+    assert (told["agent"], told["runs"], told["steps"]) == ("CNN PPO oracle", "2", "400")
+    assert (told["an episode"], told["over the run"]) == ("0.60", "4.00")
+    assert told["good suggestions"] == told["good of paid"] == "50.0%"  # 24 of 24 + 4 + 20
+    assert (told["asked"], told["tokens"]) == ("8", "80")
+    assert "rejected" not in told, "no run has it"
+    shown = capsys.readouterr().out
+    assert "collect wood    0.200           0.600" in shown
+
+
+def test_every_number_of_the_picture_is_in_the_table_with_its_interval(runs):
+    assert main(["goals", "runs"]) == 0
+    told = [row for row in rows("goals.csv") if row["agent"] == "CNN PPO oracle"]
+    mean = [row for row in told if row["name"] == "rollout/achievements_mean"]
+    assert [float(row["env_steps"]) for row in mean] == [200, 300, 400]
+    last = [float(mean[-1][name]) for name in ("value", "low", "high")]
+    assert last == pytest.approx([0.6, 0.4, 0.8])
+    good = [row for row in told if row["name"] == "goals/suggested_good share"]
+    assert [float(row["value"]) for row in good] == pytest.approx([0.5] * 4)
+    (wood,) = (row for row in told if row["name"] == "achievements/collect_wood")
+    assert float(wood["value"]) == pytest.approx(0.6)
+
+
+def test_a_share_is_that_of_the_goals_since_the_window_before():
+    columns = {f"goals/suggested_{grade}": np.zeros(4) for grade in GRADES}
+    columns["goals/suggested_good"] = np.array([0.0, 10, 10, 10])
+    columns["goals/suggested_bad"] = np.array([0.0, 0, 30, 30])
+    shares = shares_of([columns | {"env_steps": np.array(STEPS, float)}], "suggested")
+    assert shares.x.tolist() == list(STEPS)
+    good, _, bad, nonsense = shares.shares.tolist()
+    assert good == pytest.approx([np.nan, 1, 0, np.nan], nan_ok=True)
+    assert bad == pytest.approx([np.nan, 0, 1, np.nan], nan_ok=True)
+    assert nonsense == pytest.approx([np.nan, 0, 0, np.nan], nan_ok=True)
+    assert shares.whole.tolist() == [0.25, 0, 0.75, 0]
+
+
+def test_a_run_with_costs_alone_and_one_with_achievements_alone_are_shown(in_empty_folder):
+    write_run("house", {"suggester/asked": [1, 2, 3, 4]}, env="HousekeepText-v0")
+    write_run("game", {"achievements/wake_up": [0, 0, 0, 1]}, env="Crafter-v1")
+    assert main(["goals", "runs/house", "runs/game"]) == 0
+    assert {row["environment"] for row in rows("goals_summary.csv")} == {
+        *("HousekeepText-v0", "Crafter-v1")
+    }
+
+
+def test_runs_before_their_first_episode_are_shown(in_empty_folder):
+    nothing = ["", "", "", ""]
+    columns = {"rollout/achievements_mean": nothing, "rollout/achievements_total": [0, 0, 0, 0]}
+    write_run("young", columns | {"achievements/wake_up": nothing})
+    assert main(["goals", "runs/young"]) == 0
+    (row,) = rows("goals_summary.csv")
+    assert row["over the run"] == "0.00"
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ([], "required: RUNS"),
+        (["nowhere"], "nowhere: neither a run folder nor a folder of run folders"),
+        (["runs/maze"], "runs/maze: it has logged no achievements and no goals. Name runs in"),
+        (["runs/plain", "runs/maze"], "runs/maze: it has logged no achievements and no goals"),
+        (["runs/empty"], "runs/empty/metrics.csv has no rows yet"),
+        (["runs/damaged"], "runs/damaged/metrics.csv: its columns are not numbers in every row"),
+        (["runs/silent"], "runs/silent: what it has logged of goals has no value yet"),
+        (["runs/goals_0", "runs/other"], "these runs differ in more than the seed: gamma"),
+        (["runs/plain", "--by", "sugester"], "--by sugester: no setting of these runs"),
+        (["runs/plain", "--output", "/dev/null/x"], "--output"),
+    ],
+)
+def test_a_mistake_about_runs_with_goals_gets_one_line(runs, capsys, command, line):
+    write_run("maze", {"rollout/return_mean": [1, 1, 1, 1]}, env="MiniGrid-MemoryS11-v0")
+    write_run("other", of_crafter(1), gamma=0.5, seed=5)
+    (write_run("empty", of_crafter(1)) / "metrics.csv").write_text("env_steps,goals/return_mean\n")
+    write_run("damaged", of_crafter("much"))
+    write_run("silent", {"goals/return_mean": ["", "", "", ""]})
+    assert main(["goals", *command]) == 2
+    error = capsys.readouterr().err
+    assert line in error
+    assert len(error.strip().splitlines()) == 1
+    assert not Path("analysis_output").exists()

@@ -1,0 +1,75 @@
+"""What environments say in words of a step: kept with the episode, without pickle."""
+
+import numpy as np
+import pytest
+
+from tests.counting import CountingEnv
+from tests.described import objects
+from tests.test_evaluation import Silent
+from trainers.evaluation import evaluate
+from trainers.narration import narrated, told_after, told_before
+
+
+class Saying(CountingEnv):
+    """Says before each step what its number is, and after it what was done."""
+
+    def reset(self, **given):
+        observations, info = super().reset(**given)
+        return observations, info | self.wanted(observations)
+
+    def step(self, actions):
+        counts = self.counts.copy()
+        observations, rewards, terminated, truncated, info = super().step(actions)
+        said = {"phrase": objects([f"step {n}" for n in counts])}
+        said["matched"] = objects(["odd" if n % 2 else None for n in counts])
+        said["unlocked"] = objects([("a",) * int(n == 1) for n in counts])
+        said["goal_rewards"] = counts % 2 * 0.5
+        return observations, rewards, terminated, truncated, info | said | self.wanted(observations)
+
+    @staticmethod
+    def wanted(observations):
+        counts = observations[:, 0, 0, 0]
+        return {
+            "suggestions": objects([("even", "odd")[: 1 + n % 2] for n in counts.tolist()]),
+            "scene": objects([f"number {n}." for n in counts]),
+            "inventory": objects([""] * len(counts)),
+            "status": objects(["tired."] * len(counts)),
+        }
+
+
+def test_every_episode_keeps_what_was_said_of_its_own_steps(tmp_path):
+    for number, recording in enumerate(evaluate(Silent(), Saying(lengths=[2, 3]), n_episodes=4)):
+        recording.save(tmp_path / f"{number}.npz")
+        with np.load(tmp_path / f"{number}.npz", allow_pickle=False) as arrays:
+            n_steps = recording.episode.length
+            assert arrays["caption"].tolist() == [f"number {n}. tired." for n in range(n_steps)]
+            wanted = [["even", "odd" if n % 2 else ""] for n in range(n_steps)]
+            assert arrays["suggestions"].tolist() == wanted
+            assert arrays["phrase"].tolist() == [f"step {n}" for n in range(n_steps)]
+            assert arrays["matched"].tolist() == ["odd" if n == 1 else "" for n in range(n_steps)]
+            assert arrays["unlocked"].tolist() == [["a" if n == 1 else ""] for n in range(n_steps)]
+            assert arrays["goal_rewards"].tolist() == [n % 2 * 0.5 for n in range(n_steps)]
+            assert "goal_success" not in arrays
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([1.5, 2.0]),  # numbers where texts belong
+        objects([{"a": 1}, {"b": 2}]),
+        objects(["too few"]),
+        "no array",
+        None,
+    ],
+)
+def test_what_only_goes_by_such_a_name_is_not_kept(values):
+    info = {"phrase": values, "suggestions": values, "unlocked": values, "scene": values}
+    assert told_before(info, 2) == [{}, {}]
+    assert told_after(info, 2) == [{}, {}]
+
+
+def test_what_is_said_now_and_then_is_empty_between():
+    arrays = narrated([{}, {"phrase": "go", "unlocked": ("a", "b")}, {"unlocked": ("c",)}])
+    assert arrays["phrase"].tolist() == ["", "go", ""]
+    assert arrays["unlocked"].tolist() == [["", ""], ["a", "b"], ["c", ""]]
+    assert set(arrays) == {"phrase", "unlocked"}
