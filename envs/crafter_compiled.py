@@ -5,12 +5,13 @@ code has taken in. So all of it lies in a folder named after the sources of all 
 """
 
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numba
+
+from utils.folders import cache_folder
 
 SOURCES, MARK = "crafter*.py", b"@compiled"
 N_LETTERS = 16
@@ -36,8 +37,7 @@ def _folder() -> str:
         source = path.read_bytes()
         if MARK in source:
             digest.update(source)
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return str(caches / "helm" / "crafter" / digest.hexdigest()[:N_LETTERS])
+    return str(cache_folder() / "crafter" / digest.hexdigest()[:N_LETTERS])
 
 
 FOLDER = _folder()

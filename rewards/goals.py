@@ -232,18 +232,18 @@ def _suggested(
     goal_settings: GoalSettings, config: Config, names: Sequence[str], n_envs: int
 ) -> SuggestedGoals:
     """Return goals that the chosen suggester suggests."""
-    source = SUGGESTERS[cast(str, goal_settings.suggester)]
-    suggester = _suggester(goal_settings, config, names)
-    if isinstance(suggester, HouseholdSuggester):
+    chosen = cast(str, goal_settings.suggester)
+    if issubclass(suggestions.suggester_class(chosen), HouseholdSuggester):
         raise UserError(
-            f"suggester: {goal_settings.suggester} asks where things belong, and {config.env} is "
+            f"suggester: {chosen} asks where things belong, and {config.env} is "
             "no household. Choose env=HousekeepText-v0, or another suggester"
         )
+    suggester = _suggester(goal_settings, config, names)
     checks = goal_settings.check_success
     payment = Payment(
         goal_settings.goal_threshold,
         goal_settings.novelty_filter,
-        source.checks_success if checks is None else checks,
+        SUGGESTERS[chosen].checks_success if checks is None else checks,
     )
     quality = Quality(names) if oracle.knows(names) else None
     return SuggestedGoals(

@@ -1,5 +1,6 @@
 import os
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -9,6 +10,8 @@ from envs import miniworld
 from tests.fake_lab import FakeLab
 from utils.errors import UserError
 
+# Each in a folder that is named after what it was made of: compiled code, unpacked weights.
+MADE_ONCE = ("crafter", "gguf")
 USERS_CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
 
 
@@ -22,7 +25,13 @@ def pytest_configure(config):
 def own_data_folder(tmp_path_factory):
     """Keep what the programs remember for a user in folders of the tests."""
     os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data"))
-    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    caches = tmp_path_factory.mktemp("cache")
+    os.environ["XDG_CACHE_HOME"] = str(caches)
+    (caches / "helm").mkdir()
+    for name in MADE_ONCE:
+        own = Path(USERS_CACHE, "helm", name)
+        own.mkdir(parents=True, exist_ok=True)
+        (caches / "helm" / name).symlink_to(own)
 
 
 @pytest.fixture(autouse=True)

@@ -45,8 +45,8 @@ def test_nothing_far_is_suggested(typed):
     [
         ("learnin_rate", "'learning_rate'"),
         ("learningrate", "'learning_rate'"),
-        ("n_step", "'n_steps'"),
-        ("rate", "'learning_rate' or 'temperature_learning_rate'"),
+        ("nsteps", "'n_steps'"),
+        ("rate", "'learning_rate', 'curiosity_learning_rate' or 'temperature_learning_rate'"),
     ],
 )
 def test_a_misspelt_setting_is_answered_with_the_near_one(typed, meant):

@@ -13,10 +13,10 @@ import torch
 import main as main_program
 from benchmarks.training import Options, trained_agent
 from envs import make_vector_env
-from models import AGENTS, build_agent
+from models import build_agent
 from models.observations import Percept
 from runs.folder import recorded_threads
-from tests.agents import small_config, spaces
+from tests.agents import BY_PPO, small_config, spaces
 from tests.test_resume import command, folder_of
 from tools.faults import outcome, same
 from trainers import threads
@@ -148,7 +148,7 @@ def test_what_is_tried_leaves_a_run_as_it_is(in_empty_folder, monkeypatch):
         n_trials.append(self.work())
         begin(self, env_steps)
 
-    for name in AGENTS:
+    for name in BY_PPO:
         assert main_program.main(command(name, "without", adv_norm="true")) == 0
         without = outcome(folder_of("without"))
         with monkeypatch.context() as patch:
@@ -158,7 +158,7 @@ def test_what_is_tried_leaves_a_run_as_it_is(in_empty_folder, monkeypatch):
         assert same(outcome(folder_of("with")), without)
         for run_id in ("with", "without"):
             folder_of(run_id).rename(f"{run_id}-{name}")
-    assert len(n_trials) == len(AGENTS) * 5
+    assert len(n_trials) == len(BY_PPO) * 5
     assert min(n_trials) > 0
 
 
