@@ -91,7 +91,9 @@ def check(config: RunSettings, new: NewRun) -> None:
         lambda: None if config.curiosity is None else curiosity_class(config.curiosity),
         lambda: config.part(FinetuneSettings).check_finetune(new.init_from),
         lambda: check_run_id(config, new.run_id),
-        lambda: load_tile_reader() if config.part(CrafterTextSettings).captions == LEARNED else None,
+        lambda: (
+            load_tile_reader() if config.part(CrafterTextSettings).captions == LEARNED else None
+        ),
     )
 
 
