@@ -27,11 +27,7 @@ AFTER_STEP = {
 
 
 class TileReader(Protocol):
-    """Reads pictures.
-
-    Attributes:
-        fingerprint: Tells it from others.
-    """
+    """Reads what each tile of a picture shows."""
 
     @property
     def fingerprint(self) -> str:
