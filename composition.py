@@ -92,10 +92,14 @@ def check(config: RunSettings, new: NewRun) -> None:
         lambda: check_curiosity(config),
         lambda: config.part(FinetuneSettings).check_finetune(new.init_from),
         lambda: check_run_id(config, new.run_id),
-        lambda: (
-            load_tile_reader() if config.part(CrafterTextSettings).captions == LEARNED else None
-        ),
+        lambda: check_captions(config),
     )
+
+
+def check_captions(config: RunSettings) -> None:
+    """Raise UserError where captions are to be read off the pixels and nothing has learned it."""
+    if config.part(CrafterTextSettings).captions == LEARNED:
+        load_tile_reader()
 
 
 def go_on(folder: Path, ranks: Ranks, env: GivenEnv | None = None) -> Path:
