@@ -111,7 +111,7 @@ def shares_of(runs: Sequence[Mapping[str, np.ndarray]], occasion: str) -> Shares
     last = min(columns[STEPS][-1] for columns in runs)
     n_windows = min(N_WINDOWS, *(len(columns[STEPS]) for columns in runs))
     edges = np.linspace(0, last, n_windows + 1)
-    counts = sum(_counts_at(edges, columns, names) for columns in runs)  # [grades, W + 1]
+    counts = np.sum([_counts_at(edges, columns, names) for columns in runs], 0)  # [grades, W + 1]
     if not np.any(counts[:, -1]):
         return None
     return Shares(edges[1:], _divided(np.diff(counts)), _divided(counts[:, -1]))
