@@ -53,13 +53,15 @@ def table(figures: Accuracy) -> str:
     whats = list(figures.shares["all"])
     lines = [" " * 10 + "".join(f"{what:>11}" for what in whats)]
     for when, shares in figures.shares.items():
-        lines.append(
-            f"{when:10}" + "".join(f"{shares.get(what, math.nan):11.2%}" for what in whats)
-        )
+        lines.append(f"{when:10}" + "".join(_share(shares.get(what, math.nan)) for what in whats))
     lines.append(f"\n{'in view':10}{'pictures':>11}{'found':>11}{'right':>11}")
-    for name, shares in figures.names.items():
-        lines.append(f"{name:10}" + "".join(f"{share:11.2%}" for share in shares))
+    for name, of_name in figures.names.items():
+        lines.append(f"{name:10}" + "".join(map(_share, of_name)))
     return "\n".join(lines)
+
+
+def _share(share: float) -> str:
+    return f"{'-':>11}" if math.isnan(share) else f"{share:11.2%}"
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:

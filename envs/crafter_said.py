@@ -1,6 +1,6 @@
 """What there is to say of players in words, whether from their worlds or from their pictures."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -9,6 +9,8 @@ from envs.crafter_step import look
 from envs.crafter_tiles import Facts, facts_of
 from envs.crafter_vector import objects
 from envs.crafter_world import ITEMS, N_VITALS
+
+Value = TypeVar("Value")
 
 
 class Said(NamedTuple):
@@ -36,11 +38,13 @@ class Said(NamedTuple):
 
     def replaced(self, rows: np.ndarray, fresh: "Said") -> "Said":
         """Return the same with other things said of some rows."""
-        both = [list(part) for part in self]
-        for part, new in zip(both, fresh, strict=True):
-            for row, value in zip(rows.tolist(), new, strict=True):
-                part[row] = value
-        return Said(*both)
+        numbers = rows.tolist()
+        return Said(
+            _replaced(self.scene, numbers, fresh.scene),
+            _replaced(self.inventory, numbers, fresh.inventory),
+            _replaced(self.status, numbers, fresh.status),
+            _replaced(self.items, numbers, fresh.items),
+        )
 
 
 def said_of_worlds(worlds: np.ndarray) -> Said:
@@ -73,3 +77,9 @@ def _held(amounts: list[int]) -> dict[str, int]:
     """Return how many of each thing are held, those that are."""
     things = zip(ITEMS[N_VITALS:], amounts[N_VITALS:], strict=True)
     return {name: amount for name, amount in things if amount}
+
+
+def _replaced(values: list[Value], rows: list[int], fresh: list[Value]) -> list[Value]:
+    """Return values with those of some rows replaced."""
+    new = dict(zip(rows, fresh, strict=True))
+    return [new.get(row, value) for row, value in enumerate(values)]
