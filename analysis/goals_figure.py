@@ -1,6 +1,7 @@
 """The picture of what agents with goals come to."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def draw(told: Sequence[Any]) -> "Figure":
         rows.append((height, lambda part: _draw_rates(part, told, rates, colours)))
     for one in told:
         if one.quality or _has_costs(one):
-            rows.append((ROW_HEIGHT, lambda part, one=one: _draw_goals(part, one)))
+            rows.append((ROW_HEIGHT, partial(_draw_goals, one=one)))
     with style():
         figure = new_figure(WIDTH, sum(height for height, _ in rows) + 0.2)
         parts = figure.subfigures(
