@@ -17,7 +17,7 @@ from envs import (
     make_vector_env,
     scales_rewards,
 )
-from envs.crafter_text import LEARNED, CrafterTextSettings
+from envs.crafter.text import LEARNED, CrafterTextSettings
 from envs.wrappers import EpisodeStatistics
 from models import agent_class, build_agent, resolve_device
 from models.agent import Agent

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from envs.crafter_world import PLAYER, WORLD, add, begin_world
+from envs.crafter.world import PLAYER, WORLD, add, begin_world
 
 with contextlib.redirect_stderr(io.StringIO()):
     import crafter

@@ -11,16 +11,18 @@ import pytest
 from numba import config
 
 import main as main_program
-from envs import crafter, crafter_text, make_vector_env
-from envs import crafter_compiled as compilation
-from envs import crafter_words as words
-from envs.crafter_actions import text_commands, text_nouns
-from envs.crafter_drawing import draw
-from envs.crafter_grey import greyed
-from envs.crafter_package import rules_of_text
-from envs.crafter_phrases import ALL_ACTIONS, GOOD_ACTIONS
-from envs.crafter_step import daylight_of, look, names_match, step_worlds, unlock
-from envs.crafter_world import ACHIEVEMENTS, ITEMS, NAMES, kind_at, material_at, target
+from envs import make_vector_env
+from envs.crafter import compiled as compilation
+from envs.crafter import original as crafter
+from envs.crafter import text as crafter_text
+from envs.crafter import words
+from envs.crafter.actions import text_commands, text_nouns
+from envs.crafter.drawing import draw
+from envs.crafter.grey import greyed
+from envs.crafter.package import rules_of_text
+from envs.crafter.phrases import ALL_ACTIONS, GOOD_ACTIONS
+from envs.crafter.step import daylight_of, look, names_match, step_worlds, unlock
+from envs.crafter.world import ACHIEVEMENTS, ITEMS, NAMES, kind_at, material_at, target
 from tests.crafter_worlds import add_things, their_game, world_of
 from tests.golden_data import GOLDEN
 from tests.test_resume import command, folder_of, resume, signal_at

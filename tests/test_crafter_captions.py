@@ -11,13 +11,13 @@ import torch
 import main as main_program
 import prepare_captions
 from composition import opened_env
-from envs import crafter_text
-from envs.crafter_accuracy import Accuracy, accuracy
-from envs.crafter_drawing import SLEEPER
-from envs.crafter_frames import TiledFrameBatches
-from envs.crafter_said import said_of_tiles, said_of_worlds
-from envs.crafter_tiles import CENTRE, FIRST_LOOK, KINDS, N_KINDS, facts_of, tiles_of
-from envs.crafter_world import NAMES
+from envs.crafter import text as crafter_text
+from envs.crafter.accuracy import Accuracy, accuracy
+from envs.crafter.drawing import SLEEPER
+from envs.crafter.frames import TiledFrameBatches
+from envs.crafter.said import said_of_tiles, said_of_worlds
+from envs.crafter.tiles import CENTRE, FIRST_LOOK, KINDS, N_KINDS, facts_of, tiles_of
+from envs.crafter.world import NAMES
 from models.tile_reader import FILE, TileNetwork, TileReader, load_tile_reader, train_tile_reader
 from settings import load_config
 from tests.test_resume import folder_of, resume, signal_at

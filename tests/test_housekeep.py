@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from envs import housekeep, make_vector_env
-from envs.housekeep import GRAB_RELEASE, N_STEPS
+from envs import make_vector_env
+from envs.household import housekeep
+from envs.household.housekeep import GRAB_RELEASE, N_STEPS
 from tests import fake_housekeep
 from utils.errors import UserError
 

@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 import torch
 
-from envs import housekeep_text, make_vector_env
-from envs.household import PLACES_FILE, house_of
-from envs.household_plan import AGENT, HELD, RIGHT, SQUARE, UNKNOWN, WRONG
-from envs.household_rules import (
+from envs import make_vector_env
+from envs.household import housekeep_text
+from envs.household.house import PLACES_FILE, house_of
+from envs.household.housekeep_text import ACTION_NAMES, FIGURES, SIDE
+from envs.household.plan import AGENT, HELD, RIGHT, SQUARE, UNKNOWN, WRONG
+from envs.household.rules import (
     LOOK,
     N_ACTIONS,
     NEXT_PLACE,
@@ -19,7 +21,6 @@ from envs.household_rules import (
     PREVIOUS_ROOM,
     TURN,
 )
-from envs.housekeep_text import ACTION_NAMES, FIGURES, SIDE
 from utils.errors import UserError
 from utils.household import read_known, read_sights
 

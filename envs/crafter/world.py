@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from envs.crafter_compiled import compiled
+from envs.crafter.compiled import compiled
 
 # What a cell can be, then what can stand on it: `crafter`'s own numbers.
 NAMES = (

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from envs.crafter_world import ACHIEVEMENTS
+from envs.crafter.world import ACHIEVEMENTS
 
 EPISODES_AVERAGED = 100
 

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from envs.crafter_actions import text_commands
-from envs.crafter_creatures import add_creature
-from envs.crafter_drawing import draw
-from envs.crafter_landscape import new_world
-from envs.crafter_package import rules_of_text
-from envs.crafter_phrases import GOOD_ACTIONS
-from envs.crafter_step import DAY, daylight_of, look, step_worlds
-from envs.crafter_tiles import tiles_of
-from envs.crafter_vector import MOST_SEED, SIDE
-from envs.crafter_world import (
+from envs.crafter.actions import text_commands
+from envs.crafter.creatures import add_creature
+from envs.crafter.drawing import draw
+from envs.crafter.landscape import new_world
+from envs.crafter.package import rules_of_text
+from envs.crafter.phrases import GOOD_ACTIONS
+from envs.crafter.step import DAY, daylight_of, look, step_worlds
+from envs.crafter.tiles import tiles_of
+from envs.crafter.vector import MOST_SEED, SIDE
+from envs.crafter.world import (
     ARROW,
     GRASS,
     HEALTH,
@@ -36,7 +36,7 @@ from envs.crafter_world import (
     WORLD,
     move,
 )
-from envs.crafter_world import SIDE as SIDE_OF_MAP
+from envs.crafter.world import SIDE as SIDE_OF_MAP
 
 # What is done about what is faced.
 DEEDS = {
@@ -118,7 +118,7 @@ class TiledFrameBatches:
         return self.n_batches
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield pictures [B, 3, 64, 64] uint8 and numbers of crafter_tiles.KINDS [B, 9, 9]."""
+        """Yield pictures [B, 3, 64, 64] uint8 and numbers of tiles.KINDS [B, 9, 9]."""
         generator = np.random.default_rng(self.seed)
         worlds, rows = np.zeros(self.batch_size, WORLD), np.arange(self.batch_size)
         player, noise = Player(self.batch_size, generator), [generator] * self.batch_size

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from envs.household import House
+from envs.household.house import House
 
 NEXT_ROOM, PREVIOUS_ROOM, NEXT_PLACE, PREVIOUS_PLACE, LOOK, TURN, PICK_UP, PLACE = range(8)
 N_ACTIONS = 8

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from envs.crafter_drawing import GRID, LOOKS, SLEEPER
-from envs.crafter_world import (
+from envs.crafter.drawing import GRID, LOOKS, SLEEPER
+from envs.crafter.world import (
     DIRECTIONS,
     ITEMS,
     MOST,
@@ -37,7 +37,7 @@ class Facts(NamedTuple):
 
     Attributes:
         sight: Names in view as bits, the material and the kind that are faced, held items and
-            vitals below nine as bits: see `crafter_step.look`.  [R, 5] int64
+            vitals below nine as bits: see `step.look`.  [R, 5] int64
         items: How many of each item.  [R, 16]
     """
 

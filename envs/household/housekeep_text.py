@@ -24,10 +24,10 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Text
 
 from envs.converted import ACTION_NAMES as NAMED_ACTIONS
-from envs.household import house_of, places_that
-from envs.household_plan import PICTURE_LEGEND, drawn_plans
-from envs.household_rules import PICK_UP, PLACE, Deeds, Households
-from envs.household_words import HouseholdWords
+from envs.household.house import house_of, places_that
+from envs.household.plan import PICTURE_LEGEND, drawn_plans
+from envs.household.rules import PICK_UP, PLACE, Deeds, Households
+from envs.household.words import HouseholdWords
 from envs.numpy_vector import NumpyVectorEnv
 from settings import Config, setting
 from utils import household as words

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from envs.household import House
-from envs.household_rules import (
+from envs.household.house import House
+from envs.household.rules import (
     NEXT_PLACE,
     NEXT_ROOM,
     NONE,

@@ -1,7 +1,7 @@
 """What a step costs the player: hunger, thirst, fatigue, and what they do to its health."""
 
-from envs.crafter_compiled import compiled
-from envs.crafter_world import DRINK, ENERGY, FOOD, HEALTH, MOST, World
+from envs.crafter.compiled import compiled
+from envs.crafter.world import DRINK, ENERGY, FOOD, HEALTH, MOST, World
 
 
 @compiled

@@ -3,8 +3,8 @@
 What is gone still finishes its step, as there: a zombie that has just been killed may strike.
 """
 
-from envs.crafter_compiled import compiled
-from envs.crafter_world import (
+from envs.crafter.compiled import compiled
+from envs.crafter.world import (
     ARROW,
     COW,
     DIRECTIONS,

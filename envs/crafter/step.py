@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from envs.crafter_balance import balance_chunks
-from envs.crafter_compiled import compiled
-from envs.crafter_creatures import update_thing
-from envs.crafter_player import Rules, sleeps_on, update_player
-from envs.crafter_world import (
+from envs.crafter.balance import balance_chunks
+from envs.crafter.compiled import compiled
+from envs.crafter.creatures import update_thing
+from envs.crafter.player import Rules, sleeps_on, update_player
+from envs.crafter.world import (
     ITEMS,
     MOST,
     N_VITALS,

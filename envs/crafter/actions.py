@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from envs.crafter_package import ACTIONS, MAKES, PLACES
-from envs.crafter_player import COLLECT, DO, EAT, FAIL, HIT, MAKE, MOVE, PLACE, SLEEP, WAIT
-from envs.crafter_world import COW, ITEMS, N_MATERIALS, NAMES, PLANT, SKELETON, ZOMBIE
+from envs.crafter.package import ACTIONS, MAKES, PLACES
+from envs.crafter.player import COLLECT, DO, EAT, FAIL, HIT, MAKE, MOVE, PLACE, SLEEP, WAIT
+from envs.crafter.world import COW, ITEMS, N_MATERIALS, NAMES, PLANT, SKELETON, ZOMBIE
 
 DIRECTIONS = ("left", "right", "up", "down")
 TABLE = "crafting table"  # what both games place is called "table" by the package

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-PLACES_FILE = Path(__file__).resolve().parent.parent / "data" / "household" / "places.json"
+PLACES_FILE = Path(__file__).resolve().parents[2] / "data" / "household" / "places.json"
 NOWHERE = -1  # pads lists of places
 
 

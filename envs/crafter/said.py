@@ -4,11 +4,11 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from envs import crafter_words as words
-from envs.crafter_step import look
-from envs.crafter_tiles import Facts, facts_of
-from envs.crafter_vector import objects
-from envs.crafter_world import ITEMS, N_VITALS
+from envs.crafter import words
+from envs.crafter.step import look
+from envs.crafter.tiles import Facts, facts_of
+from envs.crafter.vector import objects
+from envs.crafter.world import ITEMS, N_VITALS
 
 Value = TypeVar("Value")
 

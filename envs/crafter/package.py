@@ -10,8 +10,8 @@ import numpy as np
 with contextlib.redirect_stderr(io.StringIO()):  # of the old gym, where that is installed
     from crafter import constants, engine
 
-from envs.crafter_player import Rules
-from envs.crafter_world import ACHIEVEMENTS, ITEMS, MOST, N_MATERIALS, NAMES
+from envs.crafter.player import Rules
+from envs.crafter.world import ACHIEVEMENTS, ITEMS, MOST, N_MATERIALS, NAMES
 
 ACTIONS: list[str] = constants.actions
 PLACES: list[str] = list(constants.place)

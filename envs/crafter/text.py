@@ -9,8 +9,8 @@ from Crafter is in docs/crafter.md.
 from dataclasses import dataclass
 from typing import Any
 
-from envs.crafter import CrafterSettings
-from envs.crafter_phrases import ALL_ACTIONS, GOOD_ACTIONS
+from envs.crafter.original import CrafterSettings
+from envs.crafter.phrases import ALL_ACTIONS, GOOD_ACTIONS
 from settings import setting
 
 NAME = "CrafterText-v0"
@@ -55,7 +55,7 @@ def names() -> list[str]:
 
 def make(config: CrafterTextSettings, seed: int) -> Any:
     """Return `config.n_envs` worlds, environment i seeded with seed + i."""
-    from envs.crafter_text_vector import CrafterTextVectorEnv, TextGame
+    from envs.crafter.text_vector import CrafterTextVectorEnv, TextGame
 
     game = TextGame(
         phrases=ACTIONS[config.crafter_actions],

@@ -13,7 +13,7 @@ import numba
 
 from utils.folders import cache_folder
 
-SOURCES, MARK = "crafter*.py", b"@compiled"
+SOURCES, MARK = "*.py", b"@compiled"
 N_LETTERS = 16
 
 

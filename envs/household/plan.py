@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from envs.household_rules import NONE, Households
+from envs.household.rules import NONE, Households
 
 SQUARE = 22  # pixels of a receptacle, its frame included
 DOT, GAP, PER_ROW = 5, 1, 3

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageEnhance
 
-from envs import crafter_package
-from envs.crafter_compiled import compiled
-from envs.crafter_creatures import RIPE
-from envs.crafter_world import (
+from envs.crafter import package
+from envs.crafter.compiled import compiled
+from envs.crafter.creatures import RIPE
+from envs.crafter.world import (
     ARROW,
     COW,
     ITEMS,
@@ -68,18 +68,18 @@ class Tiles(NamedTuple):
 def tiles(side: int) -> Tiles:
     """Return the tiles of pictures with sides of so many pixels."""
     unit = side // GRID
-    drawn = crafter_package.textures()
+    drawn = package.textures()
     bright = np.empty((N_MATERIALS, 1 + len(LOOKS), unit, unit, 3), np.uint8)
     for ground, look in np.ndindex(bright.shape[:2]):
         cell = bright[ground, look]
         cell[:] = BEYOND
         if ground != OUTSIDE:
-            crafter_package.draw(cell, drawn.get(NAMES[ground], (unit, unit)))
+            package.draw(cell, drawn.get(NAMES[ground], (unit, unit)))
         if look:
-            crafter_package.draw_over(cell, drawn.get(LOOKS[look - 1], (unit, unit)))
-    vignette = crafter_package.vignette((VIEW[0] * unit, VIEW[1] * unit))
+            package.draw_over(cell, drawn.get(LOOKS[look - 1], (unit, unit)))
+    vignette = package.vignette((VIEW[0] * unit, VIEW[1] * unit))
     pale = _pale(bright.reshape(-1, unit, 3)).reshape(bright.shape)
-    items = crafter_package.item_tiles(unit)
+    items = package.item_tiles(unit)
     return Tiles(_upright(bright), _upright(pale), _upright(items), vignette, _blends())
 
 

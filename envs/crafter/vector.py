@@ -5,20 +5,20 @@ from typing import Any
 
 import numpy as np
 
-from envs import crafter_words as words
 from envs.converted import ACTION_NAMES
-from envs.crafter_achievements import AchievementStatistics
-from envs.crafter_actions import game_commands
-from envs.crafter_drawing import draw
-from envs.crafter_landscape import new_world
-from envs.crafter_package import ACTIONS, rules_of_crafter
-from envs.crafter_player import Rules
-from envs.crafter_step import (
+from envs.crafter import words
+from envs.crafter.achievements import AchievementStatistics
+from envs.crafter.actions import game_commands
+from envs.crafter.drawing import draw
+from envs.crafter.landscape import new_world
+from envs.crafter.package import ACTIONS, rules_of_crafter
+from envs.crafter.player import Rules
+from envs.crafter.step import (
     daylight_of,
     step_worlds,
     unlock,
 )
-from envs.crafter_world import ACHIEVEMENTS, HEALTH, WORLD
+from envs.crafter.world import ACHIEVEMENTS, HEALTH, WORLD
 from envs.numpy_vector import NumpyVectorEnv
 
 SIDE = 64  # pixels

@@ -4,9 +4,9 @@ Chunks have their turn in the order in which something first came there, and a c
 are counted in the order of their arrival.
 """
 
-from envs.crafter_compiled import compiled
-from envs.crafter_creatures import add_creature
-from envs.crafter_world import (
+from envs.crafter.compiled import compiled
+from envs.crafter.creatures import add_creature
+from envs.crafter.world import (
     CHUNK,
     CHUNKS,
     COW,

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from envs.crafter_compiled import compiled
-from envs.crafter_creatures import RIPE, add_creature
-from envs.crafter_vitals import live
-from envs.crafter_world import (
+from envs.crafter.compiled import compiled
+from envs.crafter.creatures import RIPE, add_creature
+from envs.crafter.vitals import live
+from envs.crafter.world import (
     COW,
     DEFEAT_SKELETON,
     DEFEAT_ZOMBIE,

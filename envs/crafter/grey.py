@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from envs.crafter_compiled import compiled
+from envs.crafter.compiled import compiled
 
 GREY_SIDE = 84
 WEIGHT_BITS = 11

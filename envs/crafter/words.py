@@ -6,7 +6,7 @@ called one where it is seen and "table" where it is faced, what is held keeps it
 
 import functools
 
-from envs.crafter_world import (
+from envs.crafter.world import (
     ACHIEVEMENTS,
     ARROW,
     ITEMS,

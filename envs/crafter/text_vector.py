@@ -8,14 +8,14 @@ import numpy as np
 from gymnasium.spaces import Box, Text
 from gymnasium.vector.utils import batch_space
 
-from envs import crafter_words as words
 from envs.converted import ACTION_NAMES
-from envs.crafter_actions import text_commands, text_nouns
-from envs.crafter_grey import GREY_SIDE, greyed
-from envs.crafter_package import rules_of_text
-from envs.crafter_said import Said, said_of_tiles, said_of_worlds
-from envs.crafter_step import look_around_target, names_match
-from envs.crafter_vector import SIDE, CrafterVectorEnv, objects
+from envs.crafter import words
+from envs.crafter.actions import text_commands, text_nouns
+from envs.crafter.grey import GREY_SIDE, greyed
+from envs.crafter.package import rules_of_text
+from envs.crafter.said import Said, said_of_tiles, said_of_worlds
+from envs.crafter.step import look_around_target, names_match
+from envs.crafter.vector import SIDE, CrafterVectorEnv, objects
 
 # What is said of the state that a step has led to, before any reset.
 AFTER_STEP = {
@@ -37,7 +37,7 @@ class TileReader(Protocol):
         """Map pictures [R, 3, 64, 64] uint8 to how likely each tile shows what.
 
         Returns:
-            Probabilities of crafter_tiles.KINDS, row before column.  [R, K, 9, 9]
+            Probabilities of tiles.KINDS, row before column.  [R, K, 9, 9]
         """
 
 

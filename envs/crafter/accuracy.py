@@ -5,16 +5,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from envs.crafter_drawing import DARK
-from envs.crafter_frames import Player
-from envs.crafter_phrases import GOOD_ACTIONS
-from envs.crafter_said import sentences
-from envs.crafter_step import look
-from envs.crafter_text import LENGTH
-from envs.crafter_text_vector import CrafterTextVectorEnv, TextGame, TileReader
-from envs.crafter_tiles import Facts, facts_of
-from envs.crafter_words import UNSEEN, UNTARGETED
-from envs.crafter_world import N_VITALS, NAMES
+from envs.crafter.drawing import DARK
+from envs.crafter.frames import Player
+from envs.crafter.phrases import GOOD_ACTIONS
+from envs.crafter.said import sentences
+from envs.crafter.step import look
+from envs.crafter.text import LENGTH
+from envs.crafter.text_vector import CrafterTextVectorEnv, TextGame, TileReader
+from envs.crafter.tiles import Facts, facts_of
+from envs.crafter.words import UNSEEN, UNTARGETED
+from envs.crafter.world import N_VITALS, NAMES
 
 SEED = 1_000_000  # of the first environment
 N_ENVS = 32  # half of them play at random, half with some sense

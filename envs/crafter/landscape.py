@@ -5,9 +5,9 @@ import math
 import numpy as np
 from opensimplex import internals
 
-from envs.crafter_compiled import compiled
-from envs.crafter_creatures import add_creature
-from envs.crafter_world import (
+from envs.crafter.compiled import compiled
+from envs.crafter.creatures import add_creature
+from envs.crafter.world import (
     COAL,
     COW,
     DIAMOND,

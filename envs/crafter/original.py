@@ -47,6 +47,6 @@ def names() -> list[str]:
 
 def make(config: CrafterSettings, seed: int) -> Any:
     """Return `config.n_envs` worlds, environment i seeded with seed + i."""
-    from envs.crafter_vector import CrafterVectorEnv
+    from envs.crafter.vector import CrafterVectorEnv
 
     return CrafterVectorEnv(config.n_envs, seed, config.crafter_length or LENGTH)

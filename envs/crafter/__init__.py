@@ -1,0 +1,1 @@
+"""Crafter: the unmodified game, and the game in words that ELLM plays."""

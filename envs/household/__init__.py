@@ -1,0 +1,1 @@
+"""Tidying up: our own household in words, and the simulator of Housekeep."""
