@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import pkgutil
 from typing import Any
 
 import torch
@@ -84,8 +85,7 @@ def agent_class(name: str) -> type[Agent]:
         names = (*AGENTS, *PUBLISHED)
         hint = suggestion(name, names)
         raise UserError(f"model: unknown agent '{name}', known: {', '.join(names)}.{hint}")
-    module, class_name = AGENTS[key].split(":")
-    return getattr(importlib.import_module(module), class_name)
+    return pkgutil.resolve_name(AGENTS[key])
 
 
 def known_as(name: str) -> str | None:

@@ -1,9 +1,9 @@
 """Image encoders that share a space with text: CLIP by way of open_clip, or its stand-in."""
 
 import hashlib
-import importlib
 import logging
 import os
+import pkgutil
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
@@ -115,8 +115,7 @@ def load_encoder(
         UserError: no such model or weights, or the hub that has them is out of reach.
     """
     if name in STAND_INS:
-        module, function = STAND_INS[name].loader.split(":")
-        return getattr(importlib.import_module(module), function)(device, data_folder)
+        return pkgutil.resolve_name(STAND_INS[name].loader)(device, data_folder)
     return ClipEncoder(name, pretrained, device)
 
 

@@ -1,6 +1,6 @@
 """What an agent is rewarded for beyond what the environment pays, and how rewards are scaled."""
 
-import importlib
+import pkgutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,8 +24,7 @@ def curiosity_class(name: str) -> Any:
         hint = suggestion(name, CURIOSITIES)
         known = ", ".join(CURIOSITIES)
         raise UserError(f"curiosity: unknown name '{name}', known: {known}, or null.{hint}")
-    module, class_name = CURIOSITIES[name].split(":")
-    return getattr(importlib.import_module(module), class_name)
+    return pkgutil.resolve_name(CURIOSITIES[name])
 
 
 def check_curiosity(config: Any) -> None:

@@ -26,6 +26,7 @@ from rewards.suggestions.suggester import Situation, Suggester
 from rewards.tasks import TWINS, Deed, Reached, TaskGoals, actions_of
 from rewards.tidying import TidyingGoals
 from settings import Config
+from utils.arrays import objects
 from utils.errors import UserError
 from utils.household import SUITABLE
 
@@ -152,7 +153,7 @@ class GoalRewards(VectorWrapper):
         self._completed |= completed
         info |= {
             "completed": completed,
-            "matched": _objects([each.goal for each in reached]),
+            "matched": objects([each.goal for each in reached]),
             "goal_success": np.array(
                 [
                     deed.changed and each.goal is not None
@@ -217,7 +218,7 @@ class GoalRewards(VectorWrapper):
         """Have goals suggested for what is seen, and return it with them where they are shown."""
         self.goals.look([_situation(info, row) for row in range(self.num_envs)])
         wanted = self.goals.shown
-        info["suggestions"] = _objects(wanted)
+        info["suggestions"] = objects(wanted)
         if not self.shows_goals:
             return observations
         return _joined(observations, tuple(sentence(goals) for goals in wanted))
@@ -324,10 +325,3 @@ def _deed(info: dict[str, Any], row: int) -> Deed:
         info["items_after"][row],
         info["around_target"][row] if "around_target" in info else (),
     )
-
-
-def _objects(values: Sequence[Any]) -> np.ndarray:
-    """Return any values as an array of objects.  [N]"""
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array

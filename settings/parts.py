@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import importlib
 import json
+import pkgutil
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -213,8 +214,7 @@ def _all_parts(chosen: Mapping[str, Any]) -> tuple[type[Part], ...]:
 
 
 def _general() -> list[type[Part]]:
-    places = (place.split(":") for place in GENERAL)
-    return [getattr(importlib.import_module(module), name) for module, name in places]
+    return [pkgutil.resolve_name(place) for place in GENERAL]
 
 
 def _check_own(name: str, declaration: Declaration) -> None:

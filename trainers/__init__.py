@@ -1,6 +1,6 @@
 """Training: the loop, who learns in it, by name, and what a run keeps."""
 
-import importlib
+import pkgutil
 from typing import Any
 
 from settings import Part
@@ -23,8 +23,7 @@ def learner_class(name: str) -> Any:
     if name not in LEARNERS:
         hint = suggestion(name, LEARNERS)
         raise UserError(f"algorithm: unknown name '{name}', known: {', '.join(LEARNERS)}.{hint}")
-    module, class_name = LEARNERS[name].split(":")
-    return getattr(importlib.import_module(module), class_name)
+    return pkgutil.resolve_name(LEARNERS[name])
 
 
 def known_as(name: str) -> str | None:

@@ -7,8 +7,8 @@ import numpy as np
 from envs.crafter import words
 from envs.crafter.step import look
 from envs.crafter.tiles import Facts, facts_of
-from envs.crafter.vector import objects
 from envs.crafter.world import ITEMS, N_VITALS
+from utils.arrays import objects
 
 Value = TypeVar("Value")
 

@@ -15,7 +15,8 @@ from envs.crafter.grey import GREY_SIDE, greyed
 from envs.crafter.package import rules_of_text
 from envs.crafter.said import Said, said_of_tiles, said_of_worlds
 from envs.crafter.step import look_around_target, names_match
-from envs.crafter.vector import SIDE, CrafterVectorEnv, objects
+from envs.crafter.vector import SIDE, CrafterVectorEnv
+from utils.arrays import objects
 
 # What is said of the state that a step has led to, before any reset.
 AFTER_STEP = {

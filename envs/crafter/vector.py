@@ -1,6 +1,5 @@
 """Crafter as a vector environment: worlds, pictures, rewards, and what episodes achieve."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from envs.crafter.step import (
 )
 from envs.crafter.world import ACHIEVEMENTS, HEALTH, WORLD
 from envs.numpy_vector import NumpyVectorEnv
+from utils.arrays import objects
 
 SIDE = 64  # pixels
 RENDERED_SIDE = 144  # of a picture for people: textures in their own size
@@ -144,11 +144,3 @@ class CrafterVectorEnv(NumpyVectorEnv):
         """Continue exactly where `state_dict` was taken."""
         super().load_state_dict(state)
         self.achievements.load_state_dict(state["achievements"])
-
-
-def objects(parts: Iterable[Any]) -> np.ndarray:
-    """Return N things as an array of objects, tuples included.  [N]"""
-    things = list(parts)
-    array = np.empty(len(things), dtype=object)
-    array[:] = things
-    return array

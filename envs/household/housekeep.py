@@ -30,6 +30,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from envs.converted import ACTION_NAMES as NAMED_ACTIONS
 from envs.process_vector import one_process_each
 from settings import Config, setting
+from utils.arrays import objects
 from utils.errors import UserError
 from utils.household import PICK_UP, PLACE, SUITABLE, Goal, known_sentence, listed, sights_sentence
 
@@ -297,7 +298,7 @@ def _plain(name: str) -> str:
 def _before_an_action(told: np.ndarray) -> dict[str, np.ndarray]:
     """Return what info says of the present.  [N] each"""
     return {
-        name: _objects([getattr(each, name) for each in told])
+        name: objects([getattr(each, name) for each in told])
         for name in ("scene", "inventory", "status", "items")
     }
 
@@ -307,19 +308,13 @@ def _of_the_step(deeds: np.ndarray, last: np.ndarray) -> dict[str, np.ndarray]:
     succeeded = np.array([deed.succeeded for deed in deeds])
     words = ("scene", "inventory", "status")
     return {
-        "phrase": _objects([deed.phrase for deed in deeds]),
+        "phrase": objects([deed.phrase for deed in deeds]),
         "action_success": succeeded,
         "eval_success": succeeded.copy(),
-        "items_after": _objects([each.items for each in last]),
+        "items_after": objects([each.items for each in last]),
         "rearrange_success": np.array([each.n_right / each.n_things for each in last]),
-        **{f"last_{name}": _objects([getattr(each, name) for each in last]) for name in words},
+        **{f"last_{name}": objects([getattr(each, name) for each in last]) for name in words},
     }
-
-
-def _objects(values: Sequence[Any]) -> np.ndarray:
-    array = np.empty(len(values), object)
-    array[:] = values
-    return array
 
 
 def _check_installed(config: SimulatorSettings) -> None:

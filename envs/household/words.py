@@ -15,6 +15,7 @@ from envs.household.rules import (
     Deeds,
     Households,
 )
+from utils.arrays import objects
 from utils.household import Goal, known_sentence, listed, sights_sentence
 
 MOVES = [NEXT_ROOM, PREVIOUS_ROOM, NEXT_PLACE, PREVIOUS_PLACE]
@@ -35,11 +36,11 @@ class HouseholdWords:
         )
         things = self._house.things
         # The last one is said where nothing is held, whose number is -1.
-        self._inventories = _objects(
+        self._inventories = objects(
             [*(f"you have in your inventory {listed([thing])}." for thing in things), ""]
         )
-        self._items = _objects([*({thing: 1} for thing in things), {}])
-        self._statuses = _objects(
+        self._items = objects([*({thing: 1} for thing in things), {}])
+        self._statuses = objects(
             [_known(self._house, rooms) for rooms in range(1 << len(self._house.rooms))]
         )
         self._bits = 1 << np.arange(households.kinds.shape[1])
@@ -121,7 +122,7 @@ def _phrase_table(
     begins[TURN], per_thing[TURN] = first + len(goes), 1
     begins[PICK_UP], per_thing[PICK_UP] = begins[TURN] + len(turns), 1
     begins[PLACE], per_thing[PLACE], per_place[PLACE] = begins[PICK_UP] + len(takes), len(places), 1
-    return _objects([*action_names, *goes, *turns, *takes, *puts]), begins, per_thing, per_place
+    return objects([*action_names, *goes, *turns, *takes, *puts]), begins, per_thing, per_place
 
 
 def _known(house: House, rooms: int) -> str:
@@ -129,10 +130,3 @@ def _known(house: House, rooms: int) -> str:
     names = zip(house.places, house.room_of.tolist(), strict=True)
     known = [place for place, room in names if rooms >> room & 1]
     return known_sentence(known) if known else ""
-
-
-def _objects(values: list) -> np.ndarray:
-    """Return values as an array of objects."""
-    array = np.empty(len(values), object)
-    array[:] = values
-    return array

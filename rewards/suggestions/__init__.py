@@ -6,7 +6,7 @@ A suggester is a class that satisfies `Suggester`, with two things more:
     configured(config, action_names)        one for environments whose actions are called so
 """
 
-import importlib
+import pkgutil
 from typing import Any, NamedTuple
 
 from settings import Part
@@ -30,8 +30,7 @@ SUGGESTERS = {
 
 def suggester_class(name: str) -> Any:
     """Return the class of a suggester by its name in the table, importing only its module."""
-    module, class_name = SUGGESTERS[name].place.split(":")
-    return getattr(importlib.import_module(module), class_name)
+    return pkgutil.resolve_name(SUGGESTERS[name].place)
 
 
 def known_as(name: str) -> str | None:
