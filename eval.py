@@ -223,6 +223,20 @@ def build(config: Config, env: VectorEnv, checkpoint: dict | None, path: Path) -
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = Parser(prog="eval.py", description=__doc__)
+    _add_what_is_played(parser)
+    _add_what_is_written(parser)
+    arguments = parser.parse_args(argv)
+    if arguments.tasks is not None and (arguments.report or arguments.video):
+        parser.error(
+            "--tasks tells figures alone. Leave --report and --video out, or play one task by "
+            "--var single_task=..."
+        )
+    if arguments.deterministic:
+        parser.error("--deterministic is called --greedy here: always the most probable action")
+    return arguments
+
+
+def _add_what_is_played(parser: Parser) -> None:
     parser.add_argument(
         "--ckpt-path",
         metavar="PLACE",
@@ -241,6 +255,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     policy.add_argument(
         "--random", action="store_true", help="act at random in the checkpoint's environment"
     )
+    parser.add_argument("--deterministic", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
         "--var",
         metavar="KEY=VALUE",
@@ -249,6 +264,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="play with another setting of the environment, such as length=100, or with a "
         "pretrained part from another place; repeatable",
     )
+
+
+def _add_what_is_written(parser: Parser) -> None:
     parser.add_argument(
         "--report", action="store_true", help="write a page that shows every step of the episodes"
     )
@@ -261,16 +279,6 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="play single tasks of Crafter in the place of the run's goals and tell the success of "
         "each: 'chop tree,mine stone', or all",
     )
-    parser.add_argument("--deterministic", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args(argv)
-    if arguments.tasks is not None and (arguments.report or arguments.video):
-        parser.error(
-            "--tasks tells figures alone. Leave --report and --video out, or play one task by "
-            "--var single_task=..."
-        )
-    if arguments.deterministic:
-        parser.error("--deterministic is called --greedy here: always the most probable action")
-    return arguments
 
 
 def result_name(arguments: argparse.Namespace) -> str:
