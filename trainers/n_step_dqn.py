@@ -24,6 +24,7 @@ from trainers.exploration import EpsilonSettings, epsilon_after, explored
 from trainers.frame_replay import FrameReplay, FrameReplaySettings, FrameSteps
 from trainers.guards import NotFiniteError
 from trainers.learner import BatchReward, Transition
+from trainers.logged_means import LoggedMeans
 from trainers.off_policy import check_alone
 from trainers.ranks import Ranks
 from trainers.saved_state import check_batch_reward, check_like, check_optimizer
@@ -34,7 +35,7 @@ from trainers.warm_start import FinetuneSettings
 FLOATS = {"float16": torch.float16, "float32": torch.float32}
 EPSILON_FINAL, GUIDE_SHARE = 0.01, 0.5  # as published
 NOT_YET = -1
-COUNTS = ("n_seen", "n_updates", "paid", "paid_since", "_n_since_row", "_n_summed")
+COUNTS = ("n_seen", "n_updates", "paid", "paid_since", "_n_since_row")
 
 
 @dataclass(frozen=True)
@@ -151,8 +152,8 @@ class NStepDQN:
         self.paid, self.paid_since = 0.0, NOT_YET
         self._guide_memory: Memory | None = None
         self._folder: Path | None = None
-        self._sums: dict[str, float] = {}  # of what was logged since the last row
-        self._n_summed = self._n_since_row = 0
+        self._logged = LoggedMeans()
+        self._n_since_row = 0
 
     @property
     def n_pending(self) -> int:
@@ -231,8 +232,9 @@ class NStepDQN:
         curious = () if self.curiosity is None else self.curiosity.names
         names = *(f"train/{name}" for name in self.logged), *curious
         metrics = dict.fromkeys(names, math.nan)
-        metrics |= {name: total / self._n_summed for name, total in self._sums.items()}
-        self._sums, self._n_summed, self._n_since_row = {}, 0, 0
+        metrics |= self._logged.means()
+        self._logged.clear()
+        self._n_since_row = 0
         return metrics | {
             "train/epsilon": self.epsilon,
             "train/n_updates": float(self.n_updates),
@@ -298,7 +300,7 @@ class NStepDQN:
             "optimizer": self.optimizer.state_dict(),
             "target": dict(self.target.state_dict()),
             "counts": {name: getattr(self, name) for name in COUNTS},
-            "sums": dict(self._sums),
+            "logged": self._logged.state_dict(),
             "replay": None if self.replay is None else self.replay.state_dict(),
             "curiosity": None if self.curiosity is None else self.curiosity.state_dict(),
             "guide": None if self.guide is None else self.guide.sha256,
@@ -318,7 +320,7 @@ class NStepDQN:
         self.target.load_state_dict(state["target"])
         for name in COUNTS:
             setattr(self, name, state["counts"][name])
-        self._sums = {str(name): float(total) for name, total in state["sums"].items()}
+        self._logged.load_state_dict(state["logged"])
         check_batch_reward(state["curiosity"], self.curiosity)
         if self.curiosity is not None:
             self.curiosity.load_state_dict(state["curiosity"])
@@ -381,10 +383,8 @@ class NStepDQN:
 
     def _sum_up(self, logged: dict[str, Tensor]) -> None:
         """Add up what a gradient step has to log."""
-        for name, value in logged.items():
-            self._sums[name] = self._sums.get(name, 0.0) + float(value)
-        self._n_summed += 1
-        if not all(map(math.isfinite, self._sums.values())):
+        self._logged.add({name: float(value) for name, value in logged.items()})
+        if not self._logged.are_finite:
             raise NotFiniteError({"epoch": 0, "number": self.n_updates, "logged": logged})
 
     def _empty_replay(self, percept: Percept) -> FrameReplay:

@@ -20,6 +20,7 @@ from models.off_policy_agent import OffPolicyAgent, OffPolicyNetworkSettings
 from settings import Part, setting
 from trainers.guards import NotFiniteError
 from trainers.learner import BatchReward, Transition
+from trainers.logged_means import LoggedMeans
 from trainers.ranks import Ranks
 from trainers.replay import (
     EpisodeSteps,
@@ -38,7 +39,7 @@ MOST_AT_ONCE = 64  # gradient steps between two looks at signals
 TRIED_STEPS, TRIED_SEQUENCES = 32, 16
 COUNTS = (
     *("n_explored", "n_updates", "n_owed", "n_warmup_steps", "longest"),
-    *("_n_episodes", "_n_since", "_n_unpaid", "_has_ended", "_n_summed", "_is_stale"),
+    *("_n_episodes", "_n_since", "_n_unpaid", "_has_ended", "_is_stale"),
 )
 
 
@@ -105,8 +106,7 @@ class OffPolicyLearner(ABC):
         self._n_unpaid = 0  # environment steps that no gradient steps are owed for yet
         self.running = RunningEpisodes()
         self._has_ended = False
-        self._sums: dict[str, float] = {}  # of what was logged since the last row
-        self._n_summed = 0
+        self._logged = LoggedMeans()
         self._is_stale = False
         self._files: ReplayFiles | None = None
 
@@ -205,9 +205,9 @@ class OffPolicyLearner(ABC):
         self._sum_up(logged)
         if n_steps and self.agent.n_context and any(self.running.lengths):
             self._is_stale = True
-        metrics = {name: total / self._n_summed for name, total in self._sums.items()}
+        metrics = self._logged.means()
         if self.n_owed == 0:
-            self._sums, self._n_summed = {}, 0
+            self._logged.clear()
         rest = {"train/n_updates": float(self.n_updates), "train/replay_steps": float(self._filled)}
         return self.nothing_learned() | metrics | rest
 
@@ -261,7 +261,7 @@ class OffPolicyLearner(ABC):
         return curious | {
             "networks": self.networks_state(),
             "counts": self._counts(pending),
-            "sums": dict(self._sums),
+            "logged": self._logged.state_dict(),
             "replay": None if self.replay is None else self._replay_files.save(self.replay),
             "own": {"running": self.running.state_dict()} if pending else {},
         }
@@ -277,7 +277,7 @@ class OffPolicyLearner(ABC):
         check_like(state["counts"], {name: getattr(self, name) for name in COUNTS}, "counts")
         for name in COUNTS:
             setattr(self, name, state["counts"][name])
-        self._sums = {str(name): float(total) for name, total in state["sums"].items()}
+        self._logged.load_state_dict(state["logged"])
         context = self.agent.peek_context(percept, self.agent.initial_memory(percept.n_envs))
         if state["replay"] is not None:
             self._load_replay(state["replay"], example_episode(percept, context))
@@ -319,10 +319,9 @@ class OffPolicyLearner(ABC):
         names = list(logged[0])
         device = self.agent.device  # where a gradient that there is not has no place
         table = torch.stack([torch.stack([row[n].to(device) for n in names]) for row in logged])
-        for name, total in zip(names, table.double().sum(0).tolist(), strict=True):
-            self._sums[name] = self._sums.get(name, 0.0) + total
-        self._n_summed += len(logged)
-        if not all(map(math.isfinite, self._sums.values())):
+        sums = table.double().sum(0).tolist()
+        self._logged.add(dict(zip(names, sums, strict=True)), len(logged))
+        if not self._logged.are_finite:
             finite = table.isfinite().all(1)
             number = int((~finite).nonzero()[0])
             raise NotFiniteError({"epoch": 0, "number": number, "logged": logged[number]})
