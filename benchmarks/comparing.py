@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.measuring import Result, Stopwatch, own_process, peak_megabytes
+from benchmarks.measuring import Result, Stopwatch, own_process, peak_megabytes, wait_for_gpu
 
 Work = Callable[[], Tensor | None]
 Version = Callable[[], Iterator[Work]]  # to be sent to another process: no lambda, no closure
@@ -146,10 +146,12 @@ def _open(key: str, version: Version, threads: int) -> None:
 
 def _advance(key: str) -> Round:
     work = next(_at_work[key])
+    wait_for_gpu()
     watch = Stopwatch()
     result = work()
+    wait_for_gpu()
     seconds = watch.seconds
-    return Round(seconds, None if result is None else result.detach().double().numpy())
+    return Round(seconds, None if result is None else result.detach().double().cpu().numpy())
 
 
 def _close(key: str) -> None:

@@ -9,7 +9,7 @@ import torch
 from benchmarks.comparing import Runner, Work
 from benchmarks.language_memory import random_model
 from benchmarks.random_models import TINY, WITHOUT_VOCABULARY, Size
-from models.language import KeyValueMemory
+from models.language import KeyValueMemory, LanguageModel
 
 ROUNDS = 5
 
@@ -59,13 +59,21 @@ def costs(quick: bool, threads: int) -> Iterator[Cost]:
 def steps(size: Size, setting: Setting) -> Iterator[Work]:
     """Step a random model whose store is full."""
     model = random_model(size._replace(n_layer=setting.n_layer), setting.mem_len)
-    memory = model.initial_memory(setting.n_envs)
+    memory = full_memory(model, setting.n_envs)
     starts = torch.zeros(setting.n_envs, dtype=torch.bool)
     tokens = torch.randn(setting.n_envs, setting.topk, size.width)
-    model.step(tokens[:, :1], memory, starts)
-    fill(memory, setting.mem_len)
     while True:
         yield partial(model.step, tokens, memory, starts)
+
+
+def full_memory(model: LanguageModel, n_envs: int) -> KeyValueMemory:
+    """Return a memory of episodes that have had as many tokens as the model remembers."""
+    memory = model.initial_memory(n_envs)
+    device = memory.ages.device
+    starts = torch.zeros(n_envs, dtype=torch.bool, device=device)
+    model.step(torch.randn(n_envs, 1, model.width, device=device), memory, starts)
+    fill(memory, model.mem_len)
+    return memory
 
 
 def fill(memory: KeyValueMemory, n_tokens: int) -> None:

@@ -31,9 +31,11 @@ def pairs(quick: bool) -> Iterator[Pair]:
         )
 
 
-def random_model(size: Size, mem_len: int, dtype: torch.dtype = torch.float32) -> TransformerXL:
+def random_model(
+    size: Size, mem_len: int, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> TransformerXL:
     """Return our version."""
-    return TransformerXL(RandomTransformerXL(size), mem_len).pack(dtype)
+    return TransformerXL(RandomTransformerXL(size), mem_len).to(device).pack(dtype)
 
 
 def plain(size: Size, mem_len: int, store: Store) -> Iterator[Work]:

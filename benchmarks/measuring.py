@@ -1,4 +1,4 @@
-"""The one stopwatch, the most memory a process has held, and the machine it all ran on."""
+"""The one stopwatch, the most memory a process and its GPU have held, and the machine."""
 
 import os
 import platform
@@ -7,7 +7,7 @@ import resource
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -73,12 +73,45 @@ def peak_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
+def wait_for_gpu() -> None:
+    """Wait until a GPU that this process uses has done all it was told to."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def peak_gpu_megabytes() -> float | None:
+    """Return the most memory that tensors of this process have held on its GPU; None without one.
+
+    What CUDA itself and its libraries take is not in it.  [10^6 bytes]
+    """
+    return torch.cuda.max_memory_allocated() / 1e6 if torch.cuda.is_initialized() else None
+
+
 def own_process() -> ProcessPoolExecutor:
     """Return a fresh process that holds nothing of this one."""
     return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
 
 
-def in_own_process(function: Callable[..., Result], *arguments: object) -> Result:
-    """Return what a function returns in a fresh process."""
+def in_own_process(
+    function: Callable[..., Result], *arguments: object, seconds: float | None = None
+) -> Result:
+    """Return what a function returns in a fresh process.
+
+    Args:
+        function: To be sent there: no lambda, no closure.
+        arguments: For it.
+        seconds: After which the process is killed; None for never.
+
+    Raises:
+        TimeoutError: it was killed.
+    """
+    others = active_children()
     with own_process() as process:
-        return process.submit(function, *arguments).result()
+        work = process.submit(function, *arguments)
+        try:
+            return work.result(seconds)
+        except TimeoutError:
+            for child in active_children():
+                if child not in others:
+                    child.kill()
+            raise TimeoutError(f"not through after {seconds:.0f} s") from None

@@ -47,9 +47,9 @@ class KnownSentences:
 
     width = N_TEXT
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
         self.sentences = SentenceTable()
-        self._vectors = torch.randn(64, N_TEXT)
+        self._vectors = torch.randn(64, N_TEXT).to(device)
 
     def __call__(self, numbers: Tensor) -> Tensor:
         """Return the vectors of sentences.  [B, K, D]"""
@@ -77,29 +77,30 @@ def pairs(quick: bool) -> Iterator[Pair]:
     )
 
 
-def prepare(size: Size) -> Prepared:
-    """Return a fresh learner and steps of noise, always the same."""
+def prepare(size: Size, device: str = "cpu") -> Prepared:
+    """Return a fresh learner and steps of noise on a device, always the same."""
     seed_everything(0)
-    frozen: Any = KnownSentences()
+    frozen: Any = KnownSentences(device)
     space = Dict(
         image=Box(0, 255, (1, size.side, size.side), np.uint8), caption=Text(9), goal=Text(9)
     )
     loaded: Any = load_config(
         None, ["model=ELLM", "algorithm=NStepDQN", f"hidden_dim={size.width}"]
     )
-    config: Any = dataclasses.replace(loaded, device="cpu", learning_rate=6.25e-5)
-    agent = Ellm(config, space, Discrete(size.n_actions), frozen)
-    seen, following = (_noise(size) for _ in range(2))
+    config: Any = dataclasses.replace(loaded, device=device, learning_rate=6.25e-5)
+    agent = Ellm(config, space, Discrete(size.n_actions), frozen).to(device)
+    seen, following = (_noise(size).map(lambda kind: kind.to(device)) for _ in range(2))
     actions = torch.randint(size.n_actions, (size.n_samples,))
     goes_on = torch.rand(size.n_samples, 3) < 0.99
     rewards = torch.rand(size.n_samples, 3)
-    steps = FrameSteps(seen, following, actions, rewards, goes_on)
+    others = (each.to(device) for each in (actions, rewards, goes_on))
+    steps = FrameSteps(seen, following, *others)
     return Prepared(NStepDQN(config.part(NStepDqnSettings), agent), steps, frozen)
 
 
-def ours(size: Size) -> Iterator[Work]:
+def ours(size: Size, device: str = "cpu") -> Iterator[Work]:
     """Update by the learner, the first time from the same start as the plain version."""
-    prepared = prepare(size)
+    prepared = prepare(size, device)
     learner, steps = prepared.learner, prepared.steps
 
     def update() -> Tensor:

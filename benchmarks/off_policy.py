@@ -152,8 +152,8 @@ class Prepared(NamedTuple):
         return self.replay.sequences(self.starts)
 
 
-def prepare(case: Case) -> Prepared:
-    """Play B episodes, always the same."""
+def prepare(case: Case, device: str = "cpu") -> Prepared:
+    """Play B episodes on the CPU, always the same; learn from them on a device."""
     seed_everything(0)
     with tempfile.TemporaryDirectory() as folder:
         loaded = load_config(None, case.settings(Path(folder)))
@@ -161,13 +161,14 @@ def prepare(case: Case) -> Prepared:
         env = make_vector_env(config, seed=0)
         agent = build_agent(config, env.single_observation_space, env.single_action_space)
     episodes = played(case, agent, env)
-    replay = Replay(sum(e.length + 1 for e in episodes), case.context_length, episodes[0])
+    n_rows = sum(e.length + 1 for e in episodes)
+    replay = Replay(n_rows, case.context_length, episodes[0], device)
     for episode in episodes:
         replay.add(episode)
     starts = replay.starts
     if len(starts) != case.n_sequences:
         starts = starts[torch.randint(len(starts), (case.n_sequences,))]
-    return Prepared(config, agent, replay, starts)
+    return Prepared(config, agent.to(device), replay, starts)
 
 
 @torch.no_grad()
@@ -204,9 +205,9 @@ def played(case: Case, agent: OffPolicyAgent, env: Any) -> list[EpisodeSteps]:
     ]
 
 
-def ours(case: Case) -> Iterator[Work]:
+def ours(case: Case, device: str = "cpu") -> Iterator[Work]:
     """Update by the learner, drawing from replay included, each time the same agent."""
-    prepared = prepare(case)
+    prepared = prepare(case, device)
     config, agent = prepared.config, prepared.agent
     before = copy.deepcopy(agent.state_dict())
 

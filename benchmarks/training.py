@@ -27,7 +27,13 @@ if __name__ == "__main__":
 import torch
 
 from benchmarks.__main__ import MOST_THREADS, check_names
-from benchmarks.measuring import Machine, Stopwatch, in_own_process, peak_megabytes
+from benchmarks.measuring import (
+    Machine,
+    Stopwatch,
+    in_own_process,
+    peak_gpu_megabytes,
+    peak_megabytes,
+)
 from benchmarks.random_models import write_clip, write_transformer_xl
 from benchmarks.shares import PARTS, profiled
 from benchmarks.tables import Table
@@ -77,6 +83,7 @@ class Options(NamedTuple):
         device: Where the networks run.
         shares: Whether to find out where the time goes.
         overrides: Settings that differ from the default, KEY=VALUE.
+        seconds: After which a run is given up; None for never.
     """
 
     steps: int
@@ -85,6 +92,7 @@ class Options(NamedTuple):
     device: str
     shares: bool = True
     overrides: tuple[str, ...] = ()
+    seconds: float | None = None
 
 
 class Measured(NamedTuple):
@@ -94,6 +102,7 @@ class Measured(NamedTuple):
         rate: Steps per second, updates included.
         steady: The same after the warm-up; None where the run was no longer than that.
         peak_mb: The most memory the process has held.  [10^6 bytes]
+        gpu_mb: The most its tensors have held on a GPU; None without one.  [10^6 bytes]
         shares: Of the time, by part; empty if not asked for.
     """
 
@@ -101,6 +110,7 @@ class Measured(NamedTuple):
     rate: float
     steady: float | None
     peak_mb: float
+    gpu_mb: float | None
     shares: dict[str, float]
 
 
@@ -164,7 +174,7 @@ def with_rivals(names: Sequence[str]) -> list[str]:
 def report_runs(names: Sequence[str], options: Options) -> list[Measured]:
     """Train by name, print a row each, and how far ours are ahead of their rivals."""
     print(f"\nsteps per second, of {options.steps:,} and of those after {options.warm_up:,}")
-    table = Table(agent="<20", all=">9,.0f", steady=">9,.0f", peak_MB=">9,.0f")
+    table = Table(agent="<20", all=">9,.0f", steady=">9,.0f", peak_MB=">9,.0f", GPU_MB=">9,.0f")
     runs = []
     for name in names:
         try:
@@ -172,7 +182,7 @@ def report_runs(names: Sequence[str], options: Options) -> list[Measured]:
         except UserError as error:
             print(f"{name:20} skipped: {error}", flush=True)
             continue
-        table.row(*runs[-1][:4])
+        table.row(*runs[-1][:5])
     rates = {run.agent: run.rate for run in runs}
     for rival, ours in RIVALS.items():
         if rival in rates and ours in rates:
@@ -193,15 +203,22 @@ def report_shares(runs: Sequence[Measured]) -> None:
 
 
 def measured(name: str, options: Options) -> Measured:
-    """Train an agent in a process of its own, the files it needs being written by another."""
+    """Train an agent in a process of its own, the files it needs being written by another.
+
+    Raises:
+        UserError: it cannot be trained so, or something it needs is missing.
+        TimeoutError: it took too long.
+    """
     recipe = RECIPES[name]
     with tempfile.TemporaryDirectory() as folder:
-        written = in_own_process(recipe.write, Path(folder)) if recipe.write else []
+        written = []
+        if recipe.write:
+            written = in_own_process(recipe.write, Path(folder), seconds=options.seconds)
         overrides = [f"model={recipe.model}", *written, *options.overrides]
         overrides.append(f"n_steps={options.steps}")
         config = dataclasses.replace(load_config(None, overrides), device=options.device)
         trained = trained_rival if name in RIVALS else trained_agent
-        return in_own_process(trained, name, config, options)
+        return in_own_process(trained, name, config, options, seconds=options.seconds)
 
 
 def trained_agent(name: str, config: RunSettings, options: Options) -> Measured:
@@ -224,7 +241,7 @@ def trained_agent(name: str, config: RunSettings, options: Options) -> Measured:
         steady = steady_rate(Path(folder), options.warm_up)
     env.close()
     rate = summary.env_steps / summary.seconds
-    return Measured(name, rate, steady, peak_megabytes(), shares)
+    return Measured(name, rate, steady, peak_megabytes(), peak_gpu_megabytes(), shares)
 
 
 def steady_rate(folder: Path, warm_up: int) -> float | None:
@@ -260,7 +277,8 @@ def trained_rival(name: str, config: PpoSettings, options: Options) -> Measured:
 
     model.learn(config.n_steps, callback=note)
     rate = model.num_timesteps / watch.seconds
-    return Measured(name, rate, rate_after(moments, options.warm_up), peak_megabytes(), {})
+    steady = rate_after(moments, options.warm_up)
+    return Measured(name, rate, steady, peak_megabytes(), peak_gpu_megabytes(), {})
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ MEM_LEN_RAN = 511
 NOTE = (
     f"* The released code ignored mem_len for {' and '.join(MEM_LEN_IGNORED_FOR)} and ran "
     f"{MEM_LEN_RAN}, and so did the\n"
-    f"  published results. Here it is read; --var mem_len={MEM_LEN_RAN} runs what they ran. "
-    "See configs/README.md"
+    f"  published results. Here it is read; --var mem_len={MEM_LEN_RAN} or a file named -as-run "
+    "runs what they ran.\n  See configs/README.md"
 )
 
 

@@ -118,7 +118,9 @@ def options(**changes):
 
 @pytest.fixture
 def in_this_process(monkeypatch):
-    monkeypatch.setattr(training, "in_own_process", lambda function, *given: function(*given))
+    monkeypatch.setattr(
+        training, "in_own_process", lambda function, *given, seconds=None: function(*given)
+    )
 
 
 @pytest.mark.parametrize("name", ["CNN-PPO", "Impala-PPO", "HELM"])

@@ -26,7 +26,8 @@ POPGYM = [name for name in NAMES if "/POPGym/" in name]
 HOUSEHOLDS = [name for name in NAMES if "/Housekeep/" in name]
 CRAFTER = [name for name in NAMES if "/Crafter/" in name and "/ELLM-" not in name]
 ELLM = [name for name in NAMES if "/ELLM-" in name]
-OURS = (*MEMORY_TASKS, *CURIOUS, *POPGYM, *HOUSEHOLDS, *CRAFTER, *ELLM)
+AS_RUN = [name for name in NAMES if "-as-run/" in name]
+OURS = (*AS_RUN, *MEMORY_TASKS, *CURIOUS, *POPGYM, *HOUSEHOLDS, *CRAFTER, *ELLM)
 # What an agent of Ni et al. 2023 has beside its budget: T-Mazes, then tasks of images.
 NETWORKS = {
     ("DQN", "LSTM"): {
@@ -87,6 +88,16 @@ def test_the_settings_are_those_published(name):
         assert config["language_model"] == "transfo-xl-wt103"
     if "clip_encoder" in read:
         assert config["clip_encoder"] == ENCODERS[config["model"]]
+
+
+def test_what_the_released_code_ran_differs_from_its_files_in_mem_len_alone():
+    agents = {name.split("/")[-2] for name in AS_RUN}
+    assert agents == {"HELM-as-run", "HELMv2-as-run"}
+    for name in AS_RUN:
+        ran = dataclasses.asdict(load_config(CONFIGS.parent / name))
+        said = dataclasses.asdict(load_config(CONFIGS.parent / name.replace("-as-run", "")))
+        assert {key for key in ran if ran[key] != said[key]} == {"mem_len"}
+        assert (said["mem_len"], ran["mem_len"]) == (15, 511)
 
 
 def test_the_mazes_and_the_procgen_games_stand_beside_them():
@@ -196,7 +207,7 @@ def test_the_list_shows_every_file(capsys):
 
 def test_the_list_marks_the_mem_len_that_the_released_code_ignored(capsys):
     main.main(["--list-configs"])
-    *rows, _, note, more = capsys.readouterr().out.splitlines()
+    *rows, _, note, more, _ = capsys.readouterr().out.splitlines()
     marked = {row.split()[0] for row in rows if row.endswith("*")}
     helm = [row for row in PUBLISHED.values() if row["model"] in ("HELM", "HELMv2")]
     ignored = {
@@ -207,4 +218,4 @@ def test_the_list_marks_the_mem_len_that_the_released_code_ignored(capsys):
     assert (len(marked), len(helm)) == (28, 32)
     assert marked == ignored
     assert "ignored mem_len for HELM and HELMv2 and ran 511" in note
-    assert "--var mem_len=511" in more
+    assert "--var mem_len=511 or a file named -as-run" in more

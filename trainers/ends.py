@@ -63,6 +63,6 @@ def check_ends(saved: dict[str, Any], observations: Observations, context: Tenso
         return kind[:1].expand(n_ends, *kind.shape[1:])
 
     like = Ends(observations, context)
-    rows = torch.zeros(n_ends, dtype=torch.int64)
+    rows = like.rows.new_zeros(n_ends)
     like.add(rows, observations.map(many), None if context is None else many(context))
     check_like(saved, like.state_dict(), "ends")

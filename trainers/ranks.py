@@ -170,18 +170,8 @@ class Ranks:
 
     def all_reduce_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         """Replace the gradients by their sums over the ranks."""
-        if self.size == 1:
-            return
-        for parameter in parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        with _together():
-            dist.all_reduce(flat)
-        sizes = [gradient.numel() for gradient in gradients]
-        for gradient, total in zip(gradients, flat.split(sizes), strict=True):
-            gradient.copy_(total.view_as(gradient))
+        if self.size > 1:
+            add_up_gradients(parameters)
 
     def gather(self, value: Result) -> list[Result]:
         """Return every rank's value, its tensors on the CPU, on the first; elsewhere nothing."""
@@ -252,6 +242,20 @@ class Ranks:
         parts = [part[:count] for part, count in zip(parts, counts, strict=True)]
         parts[self.rank] = own
         return torch.cat(parts)
+
+
+def add_up_gradients(parameters: Sequence[nn.Parameter]) -> None:
+    """Replace the gradients by their sums over all processes of the group, be it one."""
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    with _together():
+        dist.all_reduce(flat)
+    sizes = [gradient.numel() for gradient in gradients]
+    for gradient, total in zip(gradients, flat.split(sizes), strict=True):
+        gradient.copy_(total.view_as(gradient))
 
 
 def _check_started_by_torchrun() -> None:

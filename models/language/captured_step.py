@@ -68,11 +68,12 @@ class CapturedStep:
     Attributes:
         step: That.
         works: False once it could not be recorded or has differed.
+        reason: Why it does not work; empty while it does.
     """
 
     def __init__(self, step: RingStep, tolerance: float) -> None:
         self.step, self.tolerance = step, tolerance
-        self.works, self._n_unchecked = True, CHECKS
+        self.works, self.reason, self._n_unchecked = True, "", CHECKS
         try:
             self._replay = recorded(step.run)
         except RuntimeError as error:  # of many kinds, from drivers and libraries
@@ -96,7 +97,7 @@ class CapturedStep:
             self._give_up(f"it differs by {difference:.1%} from the plain step")
 
     def _give_up(self, reason: str) -> None:
-        self.works = False
+        self.works, self.reason = False, reason
         print(f"steps are not replayed as a CUDA graph: {reason}", file=sys.stderr)
 
 

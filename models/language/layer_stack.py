@@ -21,12 +21,14 @@ class LayerStack(LanguageModel):
 
     Attributes:
         layers: Those in use, the first one first.
+        may_capture: False to leave steps on a GPU unrecorded.
     """
 
     layers: nn.ModuleList
 
     def __init__(self, published: PublishedModel, mem_len: int) -> None:
         super().__init__(published, mem_len)
+        self.may_capture = True
         # A step is recorded on the slots of one memory, and is of no use without them.
         self._captured: WeakKeyDictionary[KeyValueMemory, CapturedStep] = WeakKeyDictionary()
 
@@ -42,7 +44,7 @@ class LayerStack(LanguageModel):
     @property
     def captures(self) -> bool:
         """Return whether steps are recorded as CUDA graphs: on a GPU."""
-        return next(self.parameters()).is_cuda
+        return self.may_capture and next(self.parameters()).is_cuda
 
     @abstractmethod
     def _enter(self, tokens: Tensor, ages: Tensor) -> Tensor:

@@ -1,0 +1,62 @@
+"""Whole runs on a pretended GPU: nothing is left on the wrong device, whoever learns."""
+
+import pytest
+import torch
+
+import composition
+from models.observations import Observations
+from settings import load_config
+from tests.pretended_gpu import OnGpu, pretended_gpu
+from trainers.ends import check_ends
+from trainers.ranks import Ranks
+
+PPO = "n_envs=2 n_rollout_steps=4 n_batches=1 n_epochs=1 n_steps=16"
+REPLAY = (
+    "env=TMazePassive-v0 length=3 n_envs=2 n_steps=16 batch_size=2 warmup_episodes=2 "
+    "head_width=8 observation_embedding=4 action_embedding=4 memory_width=4"
+)
+FRAMES = (
+    "algorithm=NStepDQN model=ELLM env=HousekeepText-v0 hidden_dim=8 n_envs=2 batch_size=4 "
+    "warmup_steps=72 n_steps=80 log_steps=40 target_update_steps=40 curiosity_width=8"
+)
+RUNS = {
+    "PPO with an LSTM": f"model=LSTM {PPO} curiosity=RND curiosity_width=8",
+    "PPO with a GPT": f"model=GPT mem_len=4 memory_width=8 {PPO} env=CartPole-v1",
+    "HELM": f"model=HELM mem_len=4 {PPO}",
+    "DQN": f"algorithm=DQN model=GPT mem_len=4 {REPLAY}",
+    "SAC": f"algorithm=SAC model=LSTM {REPLAY} learn_temperature=true curiosity=RND",
+    "ELLM": f"{FRAMES} curiosity=APT apt_neighbours=2",
+}
+
+
+@pytest.fixture
+def gpu(monkeypatch, in_empty_folder):
+    monkeypatch.setattr(composition, "resolve_device", lambda name: "cuda")
+    with pretended_gpu():
+        yield
+
+
+@pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
+def test_a_run_mixes_no_devices(settings, gpu):
+    config = load_config(None, settings.split())
+    folder = composition.begin(config, composition.NewRun("x"), Ranks())
+    assert (folder / "ckpt_last.pt").is_file()
+
+
+def test_saved_ends_of_episodes_are_checked_against_what_a_gpu_shows(gpu):
+    shown = Observations(vectors=torch.zeros(2, 3, device="cuda"))
+    saved = {"rows": torch.tensor([1]), "context": None}
+    saved["observations"] = shown.map(lambda kind: kind[:1].cpu())._asdict()
+    check_ends(saved, shown, None)
+    with pytest.raises(ValueError, match="ends"):
+        check_ends(saved | {"rows": torch.zeros(1)}, shown, None)
+
+
+def test_mixing_devices_would_have_been_found(gpu):
+    there, here = torch.zeros(3, device="cuda"), torch.zeros(3)
+    assert isinstance(there + there, OnGpu)
+    with pytest.raises(RuntimeError, match="expected all tensors on the same device"):
+        there + here
+    with pytest.raises(RuntimeError, match="numpy"):
+        there.numpy()
+    assert torch.equal(there.cpu(), here)
