@@ -29,6 +29,8 @@ from rewards.networks import Perceptron
 from settings import setting
 from utils.errors import UserError
 
+SMALLEST = torch.finfo(torch.float32).tiny
+
 
 @dataclass(frozen=True)
 class AptSettings(IntrinsicSettings):
@@ -125,7 +127,8 @@ class ActivePretraining(Curiosity):
         r = log(1 + mean over k of max(d / m - clip, 0))
 
     d are the distances to the k nearest steps of the batch, the step itself among them; m is the
-    running mean of all those, which takes in a batch before it is divided.
+    running mean of all those, which takes in a batch before it is divided. Steps that are all alike
+    are paid nothing.
     """
 
     reads = (AptSettings,)
@@ -203,7 +206,8 @@ class ActivePretraining(Curiosity):
             among = torch.cdist(codes[steps], codes[steps]).fill_diagonal_(0)
             distances[steps] = among.topk(n_nearest, largest=False).values
         self.statistics.update(distances.cpu(), correction=int(distances.numel() > 1))
-        relative = distances / self.statistics.mean - self.config.apt_clip
+        mean = max(float(self.statistics.mean), SMALLEST)  # 0 where all steps so far were alike
+        relative = distances / mean - self.config.apt_clip
         return relative.clamp(min=0).mean(1).log1p()
 
 

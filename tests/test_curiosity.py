@@ -221,6 +221,10 @@ def test_neighbours_are_looked_for_in_groups_of_a_large_batch():
     assert small.statistics.mean > large.statistics.mean
 
 
+def test_steps_that_are_all_alike_are_paid_nothing():
+    assert apt().raw_rewards(seen(vectors=torch.ones(16, 4))).tolist() == [0.0] * 16
+
+
 def test_the_papers_icm_learns_which_action_was_taken_and_what_comes_of_it():
     torch.manual_seed(0)
     curiosity = apt(icm="paper", curiosity_learning_rate=1e-2)
