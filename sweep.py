@@ -136,7 +136,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         default=[],
         help="values of one setting of main.py; repeatable",
     )
-    add("--agents", metavar="NAME,NAME", help="those of the settings files' agents to train")
+    add("--agents", metavar="NAME,NAME", help="which of the settings files' agents; all")
     add("--seeds", metavar="N", type=seeds, help="seeds 0 to N-1, or paper: the published thirty")
     add("--name", help="begins the names of the run folders")
     add("--cpus", metavar="N", type=whole_number(1, MOST_CPUS), default=1, help="cores a run (1)")

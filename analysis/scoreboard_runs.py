@@ -44,9 +44,9 @@ class Entry(NamedTuple):
 
     @property
     def kind(self) -> dict[str, Any]:
-        """What it read and shares with runs that differ in their seed alone."""
+        """What it read and shares with runs that differ in seed and machine alone."""
         told = {**self.settings, "model": self.agent.model}
-        read = reading(told).read_by(told) - settings_without_effect() - {"seed"}
+        read = reading(told).read_by(told) - settings_without_effect() - {"seed", "device"}
         return {name: told.get(name) for name in sorted(read)}
 
 
