@@ -77,7 +77,7 @@ def _draw_agent(axes: "Axes", position: int, cell: Any) -> None:
     axes.scatter(scores, [position] * len(scores), s=9, color=colour, zorder=3)
     marker = "o" if value >= LEFT else "<"
     at = max(value, LEFT)
-    edge = {"markeredgecolor": "white", "clip_on": False, "zorder": 4}
-    axes.plot(at, position, marker, color=colour, markersize=7.5, **edge)
+    (mean,) = axes.plot(at, position, marker, color=colour, markersize=7.5, zorder=4)
+    mean.set(markeredgecolor="white", clip_on=False)
     axes.text(1.29, position, f"{value:.2f}", ha="right", va="center", size=8.5, color=INK)
     axes.text(RIGHT, position, f"×{len(cell.scores)}", ha="right", va="center", size=7, color=QUIET)

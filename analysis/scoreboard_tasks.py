@@ -6,6 +6,8 @@ The same tasks and agents stand in configs/Scoreboard, which trains them.
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from analysis.lengths import TASKS as BY_LENGTH
 from models import known_as
 
@@ -44,9 +46,9 @@ class Task(NamedTuple):
         is_length = self.length is None or settings.get("length") == self.length
         return named == (self.env, self.algorithm) and is_length
 
-    def normalised(self, score: float) -> float:
-        """Return 0 for chance and 1 for the best."""
-        return (score - self.chance) / (self.best - self.chance)
+    def normalised(self, scores: np.ndarray) -> np.ndarray:
+        """Return 0 for chance and 1 for the best.  [n]"""
+        return (scores - self.chance) / (self.best - self.chance)
 
 
 class AgentKind(NamedTuple):

@@ -205,5 +205,5 @@ def test_a_mistake_among_agents_gets_a_line_that_names_them(tmp_path, agents, li
 
 def test_one_run_is_not_made_of_several_agents_settings(tmp_path):
     file = agents_file(tmp_path / "maze.json", GPT={"model": "GPT"})
-    with pytest.raises(UserError, match="several agents .* python sweep.py --config"):
+    with pytest.raises(UserError, match=r"several agents .* python sweep\.py --config"):
         load_config(file)
