@@ -136,6 +136,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         default=[],
         help="values of one setting of main.py; repeatable",
     )
+    add("--agents", metavar="NAME,NAME", help="which of the settings files' agents; all")
     add("--seeds", metavar="N", type=seeds, help="seeds 0 to N-1, or paper: the published thirty")
     add("--name", help="begins the names of the run folders")
     add("--cpus", metavar="N", type=whole_number(1, MOST_CPUS), default=1, help="cores a run (1)")
@@ -178,7 +179,7 @@ def check_options(parser: Parser, arguments: argparse.Namespace) -> None:
     """Refuse options of a search in a grid, and the other way round; fill in the defaults."""
     defaults = {"sampler": "tpe", "pruner": "median", "metric": RETURN, "seed": None}
     if arguments.search:
-        for name in ("seeds", "output"):
+        for name in ("seeds", "agents", "output"):
             if getattr(arguments, name) is not None:
                 parser.error(f"--{name} is for a grid, and --search makes none")
         if len(arguments.config) > 1:
@@ -216,7 +217,8 @@ def gpus(text: str) -> float:
 
 def planned_runs(arguments: argparse.Namespace) -> list[Run]:
     """Return the whole grid, or raise UserError with a line for each thing that is wrong."""
-    runs = make_grid(arguments.config, arguments.lists, arguments.name)
+    agents = arguments.agents.split(",") if arguments.agents else ()
+    runs = make_grid(arguments.config, arguments.lists, arguments.name, agents)
     raise_all(
         lambda: check_runs(runs, checked_with(arguments)),
         lambda: check_room(arguments),

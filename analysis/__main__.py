@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis import attention, distances, goals, layers, lengths, words
+from analysis import attention, distances, goals, layers, lengths, scoreboard, words
 from analysis.findings import Findings
 from analysis.source import Choice, Source
 from settings import MOST_SEED
@@ -20,19 +20,22 @@ EPILOG = """SOURCE is a run folder or checkpoint, whose agent then plays; or epi
 saved, files or a folder; or both: that agent looks at those episodes. Without one a random agent
 plays, and the settings (config.json, --config, --var) say in which environment and who looks on.
 
-lengths and goals read run folders (RUNS); lengths also what eval.py has written into them.
+lengths, goals and scoreboard read run folders (RUNS); lengths also what eval.py has written there.
 
 python -m analysis distances --var env=MiniGrid-MemoryS11-v0
 python -m analysis words episodes/MiniGrid-MemoryS11-v0/SHELM
 python -m analysis attention experiments/HELM/MiniGrid-KeyCorridorS3R1-v0/seed=0
 python -m analysis lengths experiments/*/TMazePassive-v0
 python -m analysis goals experiments/*/CrafterText-v0
+python -m analysis scoreboard experiments
 """
 LENGTHS = "score against length, over runs: how far agents remember (T-Maze and the like)"
 GOALS = "achievements and goals over runs: how many, how good suggestions are, what they cost"
+SCOREBOARD = "agents by tasks that isolate memory, over runs: scores between chance and the best"
 OF_RUNS: dict[str, tuple[str, Callable[[Sequence[Path], Sequence[str]], Findings], str]] = {
     "lengths": (LENGTHS, lengths.analyse, "model,algorithm"),
     "goals": (GOALS, goals.analyse, "model,algorithm,suggester,curiosity"),
+    "scoreboard": (SCOREBOARD, lambda runs, _: scoreboard.analyse(runs), ""),
 }
 ANALYSES: dict[str, tuple[str, Callable[[Source, argparse.Namespace], Findings]]] = {
     "distances": (
@@ -70,8 +73,8 @@ def analyse(argv: Sequence[str] | None) -> None:
 def findings(arguments: argparse.Namespace) -> Findings:
     """Return what the chosen analysis comes to."""
     if arguments.analysis in OF_RUNS:
-        _, of_runs, _ = OF_RUNS[arguments.analysis]
-        return of_runs(arguments.runs, arguments.by.split(","))
+        _, of_runs, keys = OF_RUNS[arguments.analysis]
+        return of_runs(arguments.runs, arguments.by.split(",") if keys else ())
     _, run = ANALYSES[arguments.analysis]
     choice = Choice(
         arguments.source, arguments.config, arguments.var, arguments.n_episodes, arguments.seed
@@ -110,8 +113,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         command = commands.add_parser(name, help=text, description=f"Show {text}.", **options)
         runs = "run folders, or folders of them"
         command.add_argument("runs", metavar="RUNS", nargs="+", type=Path, help=runs)
-        by = f"settings that tell agents apart ({keys})"
-        command.add_argument("--by", metavar="KEY,KEY", default=keys, help=by)
+        if keys:
+            by = f"settings that tell agents apart ({keys})"
+            command.add_argument("--by", metavar="KEY,KEY", default=keys, help=by)
         add_output(command)
     return parser.parse_args(argv)
 

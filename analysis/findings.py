@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from plots.style import save_figure
-from plots.table import Table, aligned, write_csv
+from plots.table import Table, aligned, write_csv, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,16 +20,18 @@ class Findings(NamedTuple):
         summary: The few numbers to print, a heading first.
         numbers: All numbers of the picture, a heading first.
         tables: More to print, by title.
+        page: Markdown to print in the place of the summary, and to write beside it.
     """
 
     figure: "Figure"
     summary: Table
     numbers: Table
     tables: Mapping[str, Table] = MappingProxyType({})
+    page: str = ""
 
     def save(self, folder: Path, name: str) -> list[Path]:
         """Print the summary, write picture and numbers, and return the files."""
-        print(aligned(self.summary))
+        print(self.page or aligned(self.summary))
         for title, table in self.tables.items():
             print(f"\n{title}\n{aligned(table)}")
         picture, numbers, summary = (
@@ -38,4 +40,7 @@ class Findings(NamedTuple):
         save_figure(self.figure, picture)
         write_csv(numbers, self.numbers)
         write_csv(summary, self.summary)
-        return [picture, numbers, summary]
+        page = [folder / f"{name}.md"] if self.page else []
+        for path in page:
+            write_text(path, self.page)
+        return [picture, numbers, summary, *page]

@@ -5,6 +5,7 @@ from settings.declaration import Part, setting
 from settings.help import describe_settings
 from settings.loading import (
     DEFAULT_FILE,
+    SEVERAL,
     Given,
     chosen_agent,
     completed,
@@ -20,6 +21,7 @@ from settings.parts import all_settings, composed_class, read_settings, settings
 __all__ = [
     "DEFAULT_FILE",
     "MOST_SEED",
+    "SEVERAL",
     "Config",
     "Given",
     "Part",

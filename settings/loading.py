@@ -30,6 +30,7 @@ from utils.user_modules import admit, is_named, named_modules, parts_of, search
 
 MOST_BYTES = 2**24  # of a settings file
 DEFAULT_FILE = Path(__file__).resolve().parent.parent / "config.json"
+SEVERAL = "agents"  # in a settings file: settings of several agents, for sweep.py alone
 CONFIGS = "configs"  # the folder of the published settings, beside the default
 
 log = logging.getLogger(__name__)
@@ -207,7 +208,13 @@ def given_by_file(file: str | Path | Sequence[Given] | None) -> list[Given]:
         return []
     if not isinstance(file, (str, Path)):
         return list(file)
-    return [Given(str(file), name, value) for name, value in file_settings(Path(file)).items()]
+    values = file_settings(Path(file))
+    if SEVERAL in values:
+        raise UserError(
+            f"{file}: holds settings of several agents ('{SEVERAL}'), which sweep.py trains: "
+            f"python sweep.py --config {file}"
+        )
+    return [Given(str(file), name, value) for name, value in values.items()]
 
 
 def _declared_defaults(chosen: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,11 +14,11 @@ from settings import (
     Config,
     all_settings,
     chosen_agent,
-    file_settings,
     load_config,
     read_settings,
     settings_without_effect,
 )
+from sweeps.settings_files import Source, read_sources
 from utils.errors import UserError, raise_all, suggestion
 
 # The seeds of the published experiments (arXiv:2205.12258).
@@ -30,7 +30,6 @@ PAPER_SEEDS = (
     *(2038540942, 3040149122),
 )
 MOST_RUNS = 10_000
-GENERAL_NAME = "config"  # of every settings file under configs/: it tells no two apart
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class _Cell(NamedTuple):
 
     config: Config
     name: str | None
-    file: Path | None
+    source: Source
     overrides: list[str]
 
     def run_id(self, more: Iterable[str] = ()) -> str:
@@ -60,9 +59,8 @@ class _Cell(NamedTuple):
         Args:
             more: Settings whose values stand in it as well.
         """
-        stem = "" if self.file is None or self.file.stem == GENERAL_NAME else self.file.stem
         values = [f"{name}={getattr(self.config, name)}" for name in more]
-        parts = [*filter(None, (self.name, stem)), *values, *self.overrides]
+        parts = [*filter(None, (self.name, self.source.name)), *values, *self.overrides]
         return default_run_id(parts, self.config.seed).lstrip(".-")
 
 
@@ -95,9 +93,12 @@ def parse_lists(texts: Iterable[str], files: Iterable[Path] = ()) -> dict[str, l
 
 
 def make_grid(
-    files: Sequence[Path], lists: Mapping[str, Sequence[str]], name: str | None = None
+    files: Sequence[Path],
+    lists: Mapping[str, Sequence[str]],
+    name: str | None = None,
+    agents: Collection[str] = (),
 ) -> list[Run]:
-    """Return every combination of a settings file and a value of each list.
+    """Return every combination of a settings file, or an agent of one, and a value of each list.
 
     One seed of everything comes first, then the next: what has been done can soon be compared.
 
@@ -105,25 +106,28 @@ def make_grid(
         files: Settings files; none takes the defaults.
         lists: Values by setting, as texts.
         name: Begins the names of the run folders.
+        agents: Those of the files' agents to take; none takes all.
 
     Raises:
-        UserError: a line for each bad setting, and for each two runs that would share a folder.
+        UserError: a line for each bad file and setting, and for each two runs that would share a
+            folder.
     """
     axes = {key: [f"{key}={value}" for value in values] for key, values in lists.items()}
     seeds = axes.pop("seed", [])
-    parts: list[Sequence[Any]] = [seeds or [None], files or [None], *axes.values()]
+    sources = read_sources(files, agents)
+    parts: list[Sequence[Any]] = [seeds or [None], sources, *axes.values()]
     n_runs = math.prod(map(len, parts))
     if n_runs > MOST_RUNS:
         raise UserError(f"a grid of {n_runs:,} runs is larger than {MOST_RUNS:,}. Split it")
     cells: list[_Cell] = []
     problems: dict[str, None] = {}  # what is wrong with one run is wrong with many
-    for seed, file, *overrides in itertools.product(*parts):
+    for seed, source, *overrides in itertools.product(*parts):
         try:
-            config = load_config(file, [*overrides, *([seed] if seed else [])])
+            config = load_config(source.given, [*overrides, *([seed] if seed else [])])
         except UserError as error:
             problems |= dict.fromkeys(error.lines)
             continue
-        cells.append(_Cell(config, name, file, overrides))
+        cells.append(_Cell(config, name, source, overrides))
     if problems:
         raise UserError(*problems)
     runs = _runs_of(cells)
@@ -240,6 +244,6 @@ def _known_settings(texts: Iterable[str], files: Iterable[Path]) -> list[str]:
     lists = [text.partition("=")[2].split(",") for text in texts if text.startswith("model=")]
     named: list[Mapping[str, Any]] = [{"model": name} for names in lists for name in names]
     known = dict.fromkeys(all_settings())
-    for values in named or map(file_settings, files):
+    for values in named or (source.values for source in read_sources(files)):
         known |= dict.fromkeys(all_settings(chosen_agent((), values)))
     return list(known)

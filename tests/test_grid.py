@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from runs.folder import create_run_folder, locked, note_end
+from settings import load_config
 from sweeps.grid import PAPER_SEEDS, check_runs, make_grid, parse_lists, swept_settings
 from utils.errors import UserError
 
@@ -154,3 +155,55 @@ def test_commas_inside_of_an_object_separate_no_values():
     assert values == ['{"a": [1, 2], "b": 3}', "{}"]
     runs = make_grid([], {"env": ["CartPole-v1"], "model": ["CNN"], "env_args": values})
     assert [run.config.env_args for run in runs] == [{"a": [1, 2], "b": 3}, {}]
+
+
+def agents_file(path, **agents):
+    return settings_file(path, env="TMazePassive-v0", n_steps=500, agents=agents)
+
+
+def test_agents_of_one_file_are_runs_with_what_is_given_for_all(tmp_path):
+    file = agents_file(tmp_path / "maze.json", twin={"model": "CNN"}, GPT={"model": "GPT"})
+    runs = make_grid([file], {"seed": ["0"], "n_envs": ["8"]})
+    assert [(run.run_id, run.config.model, run.config.n_steps) for run in runs] == [
+        ("maze_twin_n_envs=8_seed=0", "CNN", 500),
+        ("maze_GPT_n_envs=8_seed=0", "GPT", 500),
+    ]
+    assert parse_lists(["n_envs=8"], [file]) == {"n_envs": ["8"]}
+
+
+def test_some_agents_of_the_files_can_be_taken(tmp_path):
+    both = agents_file(tmp_path / "a.json", LSTM={"model": "LSTM"}, GPT={"model": "GPT"})
+    one = agents_file(tmp_path / "b.json", LSTM={"model": "LSTM"})
+    runs = make_grid([both, one], {}, agents=["GPT"])
+    assert [run.run_id for run in runs] == ["a_GPT_seed=0"]
+    with pytest.raises(UserError, match=r"--agents GTP: .* they have LSTM, GPT\. Did you mean"):
+        make_grid([both, one], {}, agents=["GTP"])
+    plain = settings_file(tmp_path / "c.json", model="LSTM")
+    with pytest.raises(UserError, match=r"--agents LSTM: .* they name none"):
+        make_grid([plain], {}, agents=["LSTM"])
+
+
+@pytest.mark.parametrize(
+    ("agents", "line"),
+    [
+        ([], "agents: [] is no table of agents such as"),
+        ({}, "agents: {} is no table of agents such as"),
+        ({"a/b": {}}, "agents: 'a/b': use up to 40 letters, digits, + and -"),
+        ({"LSTM": 3}, "LSTM: 3 is no table of settings"),
+        ({"LSTM": {"n_steps": 3}}, "LSTM: n_steps is given for all agents. Name it once"),
+        ({"LSTM": {"modle": "LSTM"}}, "LSTM: unknown key 'modle'. Did you mean 'model'?"),
+        ({"CNN": {"model": "CNN", "topk": 2}}, "CNN: topk is read by SHELM, and this is CNN"),
+    ],
+)
+def test_a_mistake_among_agents_gets_a_line_that_names_them(tmp_path, agents, line):
+    file = settings_file(tmp_path / "maze.json", n_steps=500, agents=agents)
+    with pytest.raises(UserError) as caught:
+        make_grid([file], {})
+    (found,) = caught.value.lines
+    assert found.startswith(f"{file}: {line}")
+
+
+def test_one_run_is_not_made_of_several_agents_settings(tmp_path):
+    file = agents_file(tmp_path / "maze.json", GPT={"model": "GPT"})
+    with pytest.raises(UserError, match=r"several agents .* python sweep\.py --config"):
+        load_config(file)

@@ -508,6 +508,7 @@ def sweep_cases():
     for output in ("", "picture", "picture.xyz", "nowhere/x.png", "folder", LONG):
         cases[f"output {output[:20]!r}"] = [*good, f"--output={output}"]
     cases["an unknown setting"] = ["--var=modle=HELM,CNN-PPO"]
+    cases["an agent of no file"] = [*good, "--agents=LSTM"]
     cases["one bad value of two"] = [*good, "--var=learning_rate=1e-4,much"]
     cases["the same run twice"] = [*good, "--var=seed=1,1"]
     cases["seeds named twice"] = [*good, "--seeds=2", "--var=seed=1"]

@@ -1,0 +1,193 @@
+"""The scoreboard: which runs count, what a score is, what stands in the table and what is said."""
+
+import csv
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from analysis.__main__ import main
+from analysis.scoreboard import read_cells, score_of, trained_parameters
+from analysis.scoreboard_runs import LeftOut
+from runs.folder import create_run_folder, note_end
+from runs.metrics import MetricsWriter
+from settings import load_config
+from trainers.checkpoint import LAST, save_checkpoint
+
+T_MAZE = {"env": "TMazePassive-v0", "algorithm": "DQN", "n_steps": 100}
+MEMORY = {"env": "MiniGrid-MemoryS11-v0", "n_steps": 100}
+HELM = {"model": "HELM", "language_model": "SmolLM2-135M-Instruct"}
+NUMBERS = itertools.count()
+
+
+def write_run(score, name="eval/return_mean", finished=True, **changes):
+    """Write a run whose last row is at a score."""
+    config = load_config(values={"model": "LSTM", "media_minutes": None} | changes)
+    folder = create_run_folder(config, f"run{next(NUMBERS)}", [])
+    with MetricsWriter(folder, config) as metrics:
+        for step, value in ((50, score - 0.2), (100, score)):
+            metrics.write(step, {name: value, "time/seconds": step / 10})
+    if finished:
+        note_end(folder)
+    return folder
+
+
+def cells_and_lines():
+    """Return the cells by task and agent, and what is said of runs that do not count."""
+    left_out = LeftOut()
+    cells = read_cells([Path("experiments")], left_out)
+    return {(cell.task.name, cell.agent.name): cell for cell in cells}, left_out.lines
+
+
+@pytest.fixture
+def runs(in_empty_folder, monkeypatch):
+    """Write three seeds of an LSTM in a T-Maze, one of its twin, and a published agent's name."""
+    monkeypatch.setattr("runs.folder.describe_run", lambda config, weights: {})
+    for seed, score in enumerate((1.1, 0.85, 0.6)):
+        write_run(score, seed=seed, **T_MAZE)
+    write_run(0.6, model="CNN", **T_MAZE)
+    write_run(0.4952, "rollout/return_mean", model="Impala-PPO", **MEMORY)
+    return in_empty_folder
+
+
+def test_the_table_has_agents_by_tasks_with_intervals_and_seeds(runs, capsys):
+    assert main(["scoreboard", "experiments"]) == 0
+    assert (runs / "analysis_output/scoreboard.png").read_bytes().startswith(b"\x89PNG")
+    page = (runs / "analysis_output/scoreboard.md").read_text()
+    assert page in capsys.readouterr().out
+    lines = {line.split(" | ")[0].strip("| "): line.split(" | ") for line in page.splitlines()}
+    assert lines["task, steps"][1:4] == ["none", "LSTM", "GPT"]
+    # Scores are means of the last five evaluations, here two: 1.0, 0.75 and 0.5 of 0.5 to 1.
+    assert lines["T-Maze 10, 100"][1:4] == ["0.00 ×1", "0.50 [0.00, 1.00] ×3", "not run"]
+    assert lines["MemoryS11, 100"][2] == "0.00 ×1"
+    assert lines["T-Maze 10, 100"][6] == "MiniGrid only |"
+    assert lines["steps/s"][2] == "10"
+    assert "which of two sides, seen in the first step alone, for 10 steps" in page
+    with (runs / "analysis_output/scoreboard.csv").open(newline="") as file:
+        rows = {(row["task"], row["agent"]): row for row in csv.DictReader(file)}
+    assert len(rows) == 10 * 6
+    full, empty = rows["T-Maze 10", "LSTM"], rows["T-Maze 10", "GPT"]
+    assert (full["raw_scores"], full["seeds"], full["chance"]) == ("1 0.75 0.5", "3", "0.5")
+    assert all(Path(folder).is_dir() for folder in full["runs"].split())
+    assert (empty["empty"], empty["score"], empty["runs"]) == ("not run", "", "")
+
+
+def test_agents_are_compared_at_the_steps_that_most_of_them_have(runs):
+    longer = write_run(1.0, **T_MAZE | {"model": "GPT", "n_steps": 200})
+    cells, lines = cells_and_lines()
+    assert cells["T-Maze 10", "GPT"].empty == "other number of steps"
+    assert [run.n_steps for run in cells["T-Maze 10", "LSTM"].runs] == [100] * 3
+    assert lines == [f"left out, T-Maze 10 is compared at 100 steps: {longer}"]
+
+
+def test_of_two_numbers_of_steps_that_as_many_agents_have_the_larger_counts(runs):
+    for model in ("GPT", "LSTM"):
+        write_run(1.0, **T_MAZE | {"model": model, "n_steps": 200})
+    cells, _ = cells_and_lines()
+    assert cells["T-Maze 10", "none"].empty == "other number of steps"
+    assert len(cells["T-Maze 10", "LSTM"].runs) == len(cells["T-Maze 10", "GPT"].runs) == 1
+
+
+def test_of_several_settings_those_of_most_seeds_count_and_the_others_are_named(runs):
+    other = write_run(0.5, seed=3, learning_rate=0.01, **T_MAZE)
+    twice = write_run(0.5, seed=2, **T_MAZE)
+    cells, lines = cells_and_lines()
+    assert list(cells["T-Maze 10", "LSTM"].scores) == pytest.approx([1.0, 0.75, 0.5])
+    place = "left out, T-Maze 10 by LSTM"
+    assert lines == [
+        f"{place}: others have the same settings and seed: {twice}",
+        f"{place}: more seeds were run with other settings (learning_rate): {other}",
+    ]
+
+
+def test_settings_that_nobody_reads_and_names_of_one_agent_do_not_tell_runs_apart(runs):
+    folder = write_run(1.0, model="CNN", seed=1, **T_MAZE)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"mem_len": 7}))
+    write_run(0.5, "rollout/return_mean", model="LSTM", seed=1, **MEMORY)
+    cells, lines = cells_and_lines()
+    assert len(cells["T-Maze 10", "none"].runs) == len(cells["MemoryS11", "LSTM"].runs) == 2
+    assert lines == []
+
+
+def test_a_cell_with_as_many_seeds_of_two_settings_stays_empty_and_says_so(runs):
+    write_run(1.0, model="CNN", seed=1, learning_rate=0.01, **T_MAZE)
+    cells, (line,) = cells_and_lines()
+    assert cells["T-Maze 10", "none"].empty == "settings differ"
+    assert "T-Maze 10 by none: these differ in more than the seed (learning_rate), name" in line
+
+
+def test_runs_that_are_unfinished_or_of_no_task_are_named(runs):
+    young = write_run(1.0, finished=False, **T_MAZE | HELM)
+    foreign = write_run(1.0, env="TMazeActive-v0", algorithm="DQN")
+    by_another = write_run(1.0, **T_MAZE | {"algorithm": "PPO"})
+    elsewhere = write_run(1.0, **T_MAZE | {"length": 11})
+    cells, (of_young, of_others) = cells_and_lines()
+    assert cells["T-Maze 10", "HELM, SmolLM2"].empty == "not finished"
+    assert of_young == f"left out, not finished: {young}"
+    assert "of no task and agent of the ladder" in of_others
+    assert all(str(folder) in of_others for folder in (foreign, by_another, elsewhere))
+
+
+def test_language_models_are_columns_of_their_own(runs):
+    write_run(1.0, **T_MAZE | HELM)
+    write_run(0.75, **T_MAZE | HELM | {"language_model": "all-MiniLM-L6-v2"})
+    cells, _ = cells_and_lines()
+    scores = [cells["T-Maze 10", f"HELM, {name}"].scores[0] for name in ("SmolLM2", "MiniLM")]
+    assert scores == pytest.approx([0.9, 0.65])
+
+
+def test_a_score_is_the_mean_of_five_evaluations_or_the_last_hundred_episodes(runs):
+    folder = write_run(0, seed=7, **T_MAZE)
+    lines = ["env_steps,rollout/return_mean,eval/return_mean,time/seconds"]
+    evaluated = ["0.0", "0.2", "", "0.4", "0.6", "0.8", "1.0"]
+    lines += [f"{n},0.3,{value},{n}" for n, value in enumerate(evaluated, 1)]
+    (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+    assert score_of(folder, "return_mean") == pytest.approx(0.6)
+    never = [f"{n},0.{n},,{n}" for n in range(1, 8)]
+    (folder / "metrics.csv").write_text("\n".join([lines[0], *never]) + "\n")
+    assert score_of(folder, "return_mean") == 0.7
+
+
+@pytest.mark.parametrize("place", ["optimizer", "networks/optimizer", "networks/optimizers/all"])
+def test_parameters_are_those_that_an_optimiser_moves(tmp_path, place):
+    trained, frozen = torch.nn.Linear(3, 2), torch.nn.Linear(5, 5)
+    optimizer = torch.optim.AdamW(trained.parameters())
+    frozen(torch.ones(5)).sum().backward()
+    trained(torch.ones(3)).sum().backward()
+    optimizer.step()
+    learner = optimizer.state_dict()
+    for name in reversed(place.split("/")):
+        learner = {name: learner, "target": frozen.state_dict()}
+    state = {"config": {}, "agent": frozen.state_dict(), "weights": {}, "env_steps": 1}
+    save_checkpoint(tmp_path / LAST, state | {"learner": learner})
+    assert trained_parameters(tmp_path) == 3 * 2 + 2
+    (tmp_path / LAST).unlink()
+    assert trained_parameters(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ([], "required: RUNS"),
+        (["nowhere"], "nowhere: neither a run folder nor a folder of run folders"),
+        (["young"], "left out, not finished: young. No run is left to show"),
+        (["foreign"], "left out, of no task and agent of the ladder: foreign. No run is left"),
+        (["bare"], "bare/config.json: not the settings of a run (seed is null)"),
+        (["silent"], "silent: finished, and rollout/return_mean has no value. Name other runs"),
+        (["experiments", "--by", "model"], "unrecognized arguments: --by model"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_nothing_is_written(runs, capsys, command, line):
+    write_run(1.0, finished=False, **T_MAZE).rename("young")
+    write_run(1.0, env="CartPole-v1").rename("foreign")
+    write_run(float("nan"), "rollout/return_mean", **T_MAZE).rename("silent")
+    Path("bare").mkdir()
+    Path("bare/config.json").write_text('{"model": "LSTM", "env": "TMazePassive-v0"}')
+    assert main(["scoreboard", *command]) == 2
+    error = capsys.readouterr().err
+    assert line in error
+    assert len(error.strip().splitlines()) == 1
+    assert not Path("analysis_output").exists()
