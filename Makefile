@@ -1,4 +1,4 @@
-# make train ARGS="--var model=CNN-PPO --var n_steps=20000"
+# make train ARGS="--var model=LSTM --seed 1"
 VENV ?= .venv
 PYTHON ?= python3
 RUN := $(VENV)/bin/python
@@ -8,7 +8,7 @@ READY := $(VENV)/.installed
 .PHONY: train test check format benchmark lock
 
 train: $(READY)
-	$(RUN) main.py $(ARGS)
+	$(RUN) main.py --config configs/FirstLook/HELM/config.json $(ARGS)
 
 test: $(READY)
 	$(RUN) -m pytest -n 2 $(ARGS)

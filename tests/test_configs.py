@@ -27,7 +27,8 @@ HOUSEHOLDS = [name for name in NAMES if "/Housekeep/" in name]
 CRAFTER = [name for name in NAMES if "/Crafter/" in name and "/ELLM-" not in name]
 ELLM = [name for name in NAMES if "/ELLM-" in name]
 AS_RUN = [name for name in NAMES if "-as-run/" in name]
-OURS = (*AS_RUN, *MEMORY_TASKS, *CURIOUS, *POPGYM, *HOUSEHOLDS, *CRAFTER, *ELLM)
+FIRST_LOOK = [name for name in NAMES if "/FirstLook/" in name]
+OURS = (*FIRST_LOOK, *AS_RUN, *MEMORY_TASKS, *CURIOUS, *POPGYM, *HOUSEHOLDS, *CRAFTER, *ELLM)
 # What an agent of Ni et al. 2023 has beside its budget: T-Mazes, then tasks of images.
 NETWORKS = {
     ("DQN", "LSTM"): {
