@@ -1,0 +1,81 @@
+"""The picture of the probe: accuracy and signal against the steps since something was shown."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from plots.style import COLOURS, QUIET, new_figure, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH, ROW_HEIGHT = 9.6, 3.1  # inches
+LEAST_SIGNAL = 1e-7
+UNTRAINED, DASHES = ", untrained", (0, (2, 1.5))
+NOTE = "each line is a run; bands are 95 % intervals over its episodes"
+
+
+def draw(lines: Sequence[Any]) -> "Figure":
+    """Return a row for each task: accuracy at the left, signal at the right; `analysis.probe.Line`."""
+    tasks = list(dict.fromkeys(line.task for line in lines))
+    families = list(dict.fromkeys(line.agent.removesuffix(UNTRAINED) for line in lines))
+    colours = {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(families)}
+    with style():
+        figure = new_figure(WIDTH, ROW_HEIGHT * len(tasks) + 0.4)
+        panels = figure.subplots(len(tasks), 2, squeeze=False)
+        for (left, right), task in zip(panels, tasks, strict=True):
+            own = [line for line in lines if line.task == task]
+            _draw_accuracy(left, own, colours)
+            _draw_signal(right, own, colours)
+            left.set_title(task)
+        figure.legend(*_labels(panels[:, 0]), loc="outside upper center", ncols=5, fontsize=9)
+        figure.supxlabel(NOTE, x=0.01, ha="left", size=8, color=QUIET)
+    return figure
+
+
+def _draw_accuracy(axes: "Axes", lines: Sequence[Any], colours: dict[str, str]) -> None:
+    for line in lines:
+        k, accuracy, low, high = _columns(line, "k", "accuracy", "low", "high")
+        look = _look(line, colours)
+        axes.plot(k, accuracy, label=line.agent, **look)
+        axes.fill_between(k, low, high, color=look["color"], alpha=0.12, linewidth=0)
+    k, chance = _columns(max(lines, key=lambda line: len(line.readings)), "k", "chance")
+    axes.plot(k, chance, color=QUIET, linewidth=0.9, linestyle=(0, (4, 3)), label="chance")
+    axes.set_ylim(min(0.4, *chance) - 0.05, 1.03)
+    axes.set_xlabel("steps since it was shown")
+    axes.set_ylabel("read rightly")
+    axes.grid(axis="y")
+
+
+def _draw_signal(axes: "Axes", lines: Sequence[Any], colours: dict[str, str]) -> None:
+    for line in lines:
+        k, signal = _columns(line, "k", "signal")
+        axes.plot(k, np.where(signal > LEAST_SIGNAL, signal, np.nan), **_look(line, colours))
+    axes.set_yscale("log")
+    axes.set_xlabel("steps since it was shown")
+    axes.set_ylabel("share of the variance")
+    axes.set_title("how much of the state it is", weight="normal", size=9.5, color=QUIET)
+    axes.grid(axis="y")
+
+
+def _look(line: Any, colours: dict[str, str]) -> dict[str, Any]:
+    """Return how a line is drawn: in the colour of its agent, dashed where untrained."""
+    is_untrained = line.agent.endswith(UNTRAINED)
+    colour = colours[line.agent.removesuffix(UNTRAINED)]
+    return {"color": colour, "linewidth": 1.6, "linestyle": DASHES if is_untrained else "-"}
+
+
+def _columns(line: Any, *names: str) -> list[np.ndarray]:
+    return [np.array([getattr(reading, name) for reading in line.readings]) for name in names]
+
+
+def _labels(panels: Sequence["Axes"]) -> tuple[list[Any], list[str]]:
+    """Return a handle for each agent of any panel, chance last."""
+    found: dict[str, Any] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    chance = found.pop("chance")
+    return [*found.values(), chance], [*found, "chance"]
