@@ -32,7 +32,9 @@ python -m analysis probe experiments/*/TMazePassive-v0 --untrained
 """
 LENGTHS = "score against length, over runs: how far agents remember (T-Maze and the like)"
 GOALS = "achievements and goals over runs: how many, how good suggestions are, what they cost"
-PROBE = "what can be read from hidden states k steps after it was shown: is it in memory, is it used"
+PROBE = (
+    "what can be read from hidden states k steps after it was shown: is it in memory, is it used"
+)
 OF_RUNS: dict[str, tuple[str, Callable[[Sequence[Path], Sequence[str]], Findings], str]] = {
     "lengths": (LENGTHS, lengths.analyse, "model,algorithm"),
     "goals": (GOALS, goals.analyse, "model,algorithm,suggester,curiosity"),

@@ -8,7 +8,7 @@ features where there is no memory) it is read what was shown, see `analysis/read
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import VectorEnv
@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from analysis.findings import Findings
 from analysis.lengths import TASKS
-from analysis.probe_figure import draw
+from analysis.probe_figure import UNTRAINED, draw
 from analysis.read_out import Reading, read_out
 from analysis.remembered import Remembered, remembered
 from analysis.source import Choice, Source
@@ -24,14 +24,13 @@ from envs.cues import cues_of
 from models import build_agent
 from models.agent import Agent
 from plots.runs import run_folders
-from plots.table import Table
 from trainers.evaluation import evaluate
 from utils.errors import UserError, printable
 from utils.seeding import derived_seed, seed_everything
 
 FEWEST, EPISODES, MOST = 32, 400, 10_000
 SCORED = 100  # episodes of a score
-RETURN, SUCCESS = "return_mean", "success_mean"
+SUCCESS = "success_mean"
 # Where nothing but what was shown decides the score. In Key-to-Door nothing has to be remembered.
 DECIDED = ("TMazePassive-v0", "TMazeActive-v0", "VisualMatch-v0")
 VERDICTS = {
@@ -64,8 +63,8 @@ class Line(NamedTuple):
     """What one memory holds k steps later.
 
     Attributes:
-        task: The environment, and its length where it has one.
-        agent: Model and algorithm, and whether it is untrained.
+        task: The environment, its length where it has one, and the algorithm.
+        agent: The model, and whether it is untrained.
         run: The folder or checkpoint.
         score: The mean return or success of its own episodes; None for one that did not play.
         chance: The score of the best agent without a memory; None where that is not known.
@@ -133,22 +132,29 @@ def lines_of(place: Path, play: Play, progress: tqdm) -> list[Line]:
         score = _score(source, env, play)
     finally:
         env.close()
-    config, lines = source.config, []
-    task, algorithm = TASKS.get(config.env), getattr(config, "algorithm", "")
-    length = "" if task is None else f" {config.length}"
-    horizon = None if task is None else config.length + task.more
-    chance = task.chance if task is not None and config.env in DECIDED else None
-    names = (f"{config.model} {algorithm}", f"{config.model} {algorithm}, untrained")
-    for name, own, episodes in zip(names, (score, None), by_agent, strict=False):
+    lines = []
+    for name, own, episodes in zip(("", UNTRAINED), (score, None), by_agent, strict=False):
         readings = read_out(episodes, play.seed)
         if not readings:
             raise UserError(
                 f"{place}: the same was shown in all episodes, or too few show anything. Play more "
                 "by --n-episodes"
             )
-        about = printable(f"{config.env}{length}"), printable(name), printable(str(place))
-        lines.append(Line(*about, own, chance, horizon, readings))
+        lines.append(_line(source.config, name, place, own, readings))
     return lines
+
+
+def _line(
+    config: Any, suffix: str, place: Path, score: float | None, readings: list[Reading]
+) -> Line:
+    """Return the line of a run, or of its twin, with what is known of the task."""
+    task = TASKS.get(config.env)
+    length = "" if task is None else f" {config.length}"
+    name, agent = f"{config.env}{length}, {config.algorithm}", f"{config.model}{suffix}"
+    horizon = None if task is None else config.length + task.more
+    chance = task.chance if task is not None and config.env in DECIDED else None
+    texts = (printable(text) for text in (name, agent, str(place)))
+    return Line(*texts, score, chance, horizon, readings)
 
 
 def _places(path: Path) -> Sequence[Path]:

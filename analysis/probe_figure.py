@@ -1,6 +1,6 @@
 """The picture of the probe: accuracy and signal against the steps since something was shown."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,35 +12,45 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH, ROW_HEIGHT = 9.6, 3.1  # inches
-LEAST_SIGNAL = 1e-7
 UNTRAINED, DASHES = ", untrained", (0, (2, 1.5))
-NOTE = "each line is a run; bands are 95 % intervals over its episodes"
+THINNEST, THICKER = 1.3, 1.0  # points; lines below others are thicker, so that both are seen
+NOTE = (
+    "a line is a run, with a 95 % interval over its episodes; at the right where it is above chance"
+)
+
+Looks = Mapping[str, Mapping[str, Any]]
 
 
 def draw(lines: Sequence[Any]) -> "Figure":
-    """Return a row for each task: accuracy at the left, signal at the right; `analysis.probe.Line`."""
+    """Return a row for each task of lines (`analysis/probe.py`): accuracy, and signal beside it."""
     tasks = list(dict.fromkeys(line.task for line in lines))
     families = list(dict.fromkeys(line.agent.removesuffix(UNTRAINED) for line in lines))
-    colours = {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(families)}
+    looks: Looks = {
+        name: {
+            "color": COLOURS[n % len(COLOURS)],
+            "linewidth": THINNEST + THICKER * (len(families) - 1 - n),
+        }
+        for n, name in enumerate(families)
+    }
     with style():
         figure = new_figure(WIDTH, ROW_HEIGHT * len(tasks) + 0.4)
         panels = figure.subplots(len(tasks), 2, squeeze=False)
         for (left, right), task in zip(panels, tasks, strict=True):
             own = [line for line in lines if line.task == task]
-            _draw_accuracy(left, own, colours)
-            _draw_signal(right, own, colours)
+            _draw_accuracy(left, own, looks)
+            _draw_signal(right, own, looks)
             left.set_title(task)
-        figure.legend(*_labels(panels[:, 0]), loc="outside upper center", ncols=5, fontsize=9)
+        figure.legend(*_labels(panels[:, 0]), loc="outside upper left", ncols=6, fontsize=9)
         figure.supxlabel(NOTE, x=0.01, ha="left", size=8, color=QUIET)
     return figure
 
 
-def _draw_accuracy(axes: "Axes", lines: Sequence[Any], colours: dict[str, str]) -> None:
+def _draw_accuracy(axes: "Axes", lines: Sequence[Any], looks: Looks) -> None:
     for line in lines:
         k, accuracy, low, high = _columns(line, "k", "accuracy", "low", "high")
-        look = _look(line, colours)
+        look = _look(line, looks)
         axes.plot(k, accuracy, label=line.agent, **look)
-        axes.fill_between(k, low, high, color=look["color"], alpha=0.12, linewidth=0)
+        axes.fill_between(k, low, high, color=look["color"], alpha=0.1, linewidth=0)
     k, chance = _columns(max(lines, key=lambda line: len(line.readings)), "k", "chance")
     axes.plot(k, chance, color=QUIET, linewidth=0.9, linestyle=(0, (4, 3)), label="chance")
     axes.set_ylim(min(0.4, *chance) - 0.05, 1.03)
@@ -49,22 +59,24 @@ def _draw_accuracy(axes: "Axes", lines: Sequence[Any], colours: dict[str, str]) 
     axes.grid(axis="y")
 
 
-def _draw_signal(axes: "Axes", lines: Sequence[Any], colours: dict[str, str]) -> None:
+def _draw_signal(axes: "Axes", lines: Sequence[Any], looks: Looks) -> None:
     for line in lines:
-        k, signal = _columns(line, "k", "signal")
-        axes.plot(k, np.where(signal > LEAST_SIGNAL, signal, np.nan), **_look(line, colours))
+        k, signal, low, chance = _columns(line, "k", "signal", "low", "chance")
+        is_read = (low > chance) & (signal > 0)
+        axes.plot(k, np.where(is_read, signal, np.nan), **_look(line, looks))
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
     axes.set_xlabel("steps since it was shown")
-    axes.set_ylabel("share of the variance")
+    axes.set_ylabel("of the variance of all states")
     axes.set_title("how much of the state it is", weight="normal", size=9.5, color=QUIET)
     axes.grid(axis="y")
 
 
-def _look(line: Any, colours: dict[str, str]) -> dict[str, Any]:
+def _look(line: Any, looks: Looks) -> dict[str, Any]:
     """Return how a line is drawn: in the colour of its agent, dashed where untrained."""
     is_untrained = line.agent.endswith(UNTRAINED)
-    colour = colours[line.agent.removesuffix(UNTRAINED)]
-    return {"color": colour, "linewidth": 1.6, "linestyle": DASHES if is_untrained else "-"}
+    look = looks[line.agent.removesuffix(UNTRAINED)]
+    return {**look, "linestyle": DASHES if is_untrained else "-"}
 
 
 def _columns(line: Any, *names: str) -> list[np.ndarray]:

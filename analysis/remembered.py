@@ -81,7 +81,7 @@ def remembered(
     readers = [Reader(agent, observations, n_envs) for agent in agents]
     rng = np.random.default_rng(seed)
     missing = np.full(n_envs, n_episodes // n_envs) + (np.arange(n_envs) < n_episodes % n_envs)
-    running: list[list[tuple[np.ndarray, int]]] = [[] for _ in range(n_envs)]
+    running: list[list[tuple[list[np.ndarray], int]]] = [[] for _ in range(n_envs)]
     while missing.any():
         cues = cast(np.ndarray, cues_of(env))
         steps = [reader.step() for reader in readers]

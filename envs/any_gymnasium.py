@@ -4,8 +4,8 @@
 imported, from the current folder or where Python looks, as in `gymnasium.make`. What such an
 environment shows and takes is converted where it enters (`envs/conversion.py`).
 
-It may say more of itself in its `metadata`: "action_names" and "number_names". A method `cue()` tells
-who looks on what it shows that is to be remembered, a number from 0 on, or None. Where the
+It may say more of itself in its `metadata`: "action_names" and "number_names". A method `cue()`
+tells who looks on what it shows that is to be remembered, a number from 0 on, or None. Where the
 environment itself (`unwrapped`) has `state_dict()`, of tensors and plain values, and
 `load_state_dict(state)`, a run resumes to the bit; where it has not, in new episodes.
 """

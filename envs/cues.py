@@ -15,8 +15,8 @@ NOT_SHOWN = -1
 def cues_of(env: VectorEnv) -> np.ndarray | None:
     """Return what each of N environments shows now that is to be remembered.
 
-    A vector environment, or a wrapper of one, has `cues()`: numbers from 0 on, and NOT_SHOWN or None
-    where it shows no such thing now. A single one has `cue()`, see `envs/any_gymnasium.py`.
+    A vector environment, or a wrapper of one, has `cues()`: numbers from 0 on, and NOT_SHOWN or
+    None where it shows no such thing now. A single one has `cue()`, see `envs/any_gymnasium.py`.
 
     Returns:
         [N] int64, or None if the environment does not say.
