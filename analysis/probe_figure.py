@@ -1,6 +1,6 @@
 """The picture of the probe: accuracy and signal against the steps since something was shown."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +40,8 @@ def draw(lines: Sequence[Any]) -> "Figure":
             _draw_accuracy(left, own, looks)
             _draw_signal(right, own, looks)
             left.set_title(task)
-        figure.legend(*_labels(panels[:, 0]), loc="outside upper left", ncols=6, fontsize=9)
+        handles, labels = _labels(panels[:, 0])
+        figure.legend(handles, labels, loc="outside upper left", ncols=6, fontsize=9)
         figure.supxlabel(NOTE, x=0.01, ha="left", size=8, color=QUIET)
     return figure
 
@@ -83,7 +84,7 @@ def _columns(line: Any, *names: str) -> list[np.ndarray]:
     return [np.array([getattr(reading, name) for reading in line.readings]) for name in names]
 
 
-def _labels(panels: Sequence["Axes"]) -> tuple[list[Any], list[str]]:
+def _labels(panels: Iterable["Axes"]) -> tuple[list[Any], list[str]]:
     """Return a handle for each agent of any panel, chance last."""
     found: dict[str, Any] = {}
     for axes in panels:
