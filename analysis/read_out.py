@@ -69,7 +69,7 @@ def read_out(episodes: Sequence[Remembered], seed: int) -> list[Reading]:
         seed: Of noise, shuffling, and what is drawn of very many states.
     """
     rng = np.random.default_rng(seed)
-    episodes = [episodes[n] for n in rng.permutation(len(episodes))]  # halves that nothing tells
+    episodes = dealt_alike(episodes, rng)
     features = standardised([episode.states for episode in episodes], rng)
     is_stream = all((episode.cues != NOT_SHOWN).all() for episode in episodes)
     cues = [episode.cues for episode in episodes]
@@ -79,6 +79,17 @@ def read_out(episodes: Sequence[Remembered], seed: int) -> list[Reading]:
         if len(np.unique(states.answers)) > 1:
             readings.append(read(states, k, rng))
     return readings
+
+
+def dealt_alike(episodes: Sequence[Remembered], rng: np.random.Generator) -> list[Remembered]:
+    """Return episodes in random order, but so that every second of them has the same answers.
+
+    Halves of unlike answers would make the read-out guess wrong where there is nothing to read.
+    """
+    order = rng.permutation(len(episodes))
+    first = [next(iter(own.cues[own.cues != NOT_SHOWN]), NOT_SHOWN) for own in episodes]
+    by_answer = np.argsort(np.array(first)[order], kind="stable")
+    return [episodes[n] for n in order[by_answer]]
 
 
 def standardised(states: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:

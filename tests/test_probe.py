@@ -76,6 +76,12 @@ def test_the_signal_is_the_variance_that_the_answer_makes():
     assert all(each.signal == pytest.approx(1, abs=1e-2) for each in read_out(told, seed=0))
 
 
+def test_where_nothing_can_be_read_the_most_frequent_answer_is_guessed():
+    silent = [each._replace(states=each.states * 0) for each in episodes(lambda answer, t: 0)]
+    chances = {round(each.accuracy - each.chance, 9) for each in read_out(silent, seed=1)[1:]}
+    assert chances == {0}
+
+
 def test_the_same_seed_reads_the_same():
     told = episodes(lambda answer, t: answer / (1 + t))
     assert read_out(told, seed=3) == read_out(told, seed=3)
