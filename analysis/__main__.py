@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis import attention, distances, goals, layers, lengths, scoreboard, words
+from analysis import attention, distances, goals, layers, lengths, probe, scoreboard, words
 from analysis.findings import Findings
 from analysis.source import Choice, Source
 from settings import MOST_SEED
@@ -21,6 +21,7 @@ saved, files or a folder; or both: that agent looks at those episodes. Without o
 plays, and the settings (config.json, --config, --var) say in which environment and who looks on.
 
 lengths, goals and scoreboard read run folders (RUNS); lengths also what eval.py has written there.
+probe lets the agents of RUNS play, run folders or checkpoints.
 
 python -m analysis distances --var env=MiniGrid-MemoryS11-v0
 python -m analysis words episodes/MiniGrid-MemoryS11-v0/SHELM
@@ -28,10 +29,14 @@ python -m analysis attention experiments/HELM/MiniGrid-KeyCorridorS3R1-v0/seed=0
 python -m analysis lengths experiments/*/TMazePassive-v0
 python -m analysis goals experiments/*/CrafterText-v0
 python -m analysis scoreboard experiments
+python -m analysis probe experiments/*/TMazePassive-v0 --untrained
 """
 LENGTHS = "score against length, over runs: how far agents remember (T-Maze and the like)"
 GOALS = "achievements and goals over runs: how many, how good suggestions are, what they cost"
 SCOREBOARD = "agents by tasks that isolate memory, over runs: scores between chance and the best"
+PROBE = (
+    "what can be read from hidden states k steps after it was shown: is it in memory, is it used"
+)
 OF_RUNS: dict[str, tuple[str, Callable[[Sequence[Path], Sequence[str]], Findings], str]] = {
     "lengths": (LENGTHS, lengths.analyse, "model,algorithm"),
     "goals": (GOALS, goals.analyse, "model,algorithm,suggester,curiosity"),
@@ -72,6 +77,9 @@ def analyse(argv: Sequence[str] | None) -> None:
 
 def findings(arguments: argparse.Namespace) -> Findings:
     """Return what the chosen analysis comes to."""
+    if arguments.analysis == "probe":
+        asked = (arguments.n_episodes, arguments.random_share, arguments.seed, arguments.untrained)
+        return probe.analyse(arguments.runs, probe.Play(*asked))
     if arguments.analysis in OF_RUNS:
         _, of_runs, keys = OF_RUNS[arguments.analysis]
         return of_runs(arguments.runs, arguments.by.split(",") if keys else ())
@@ -111,13 +119,33 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             )
     for name, (text, _, keys) in OF_RUNS.items():
         command = commands.add_parser(name, help=text, description=f"Show {text}.", **options)
-        runs = "run folders, or folders of them"
-        command.add_argument("runs", metavar="RUNS", nargs="+", type=Path, help=runs)
+        add_runs(command, "run folders, or folders of them")
         if keys:
             by = f"settings that tell agents apart ({keys})"
             command.add_argument("--by", metavar="KEY,KEY", default=keys, help=by)
         add_output(command)
+    add_probe(commands.add_parser("probe", help=PROBE, description=f"Show {PROBE}.", **options))
     return parser.parse_args(argv)
+
+
+def add_probe(parser: argparse.ArgumentParser) -> None:
+    """Add what the probe understands."""
+    add_runs(parser, "run folders, folders of them, or checkpoints")
+    add = parser.add_argument
+    n_episodes = whole_number(probe.FEWEST, probe.MOST)
+    episodes = f"episodes of each run ({probe.EPISODES})"
+    add("--n-episodes", metavar="N", type=n_episodes, default=probe.EPISODES, help=episodes)
+    at_random = "share of actions drawn at random in the place of the agent's (0)"
+    add("--random-share", metavar="P", type=finite_number(0, 1), default=0.0, help=at_random)
+    twin = "let a fresh agent of the same settings read the same episodes, too"
+    add("--untrained", action="store_true", help=twin)
+    add("--seed", metavar="N", type=whole_number(0, MOST_SEED), default=0)
+    add_output(parser)
+
+
+def add_runs(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add which runs are analysed."""
+    parser.add_argument("runs", metavar="RUNS", nargs="+", type=Path, help=what)
 
 
 def add_source(parser: argparse.ArgumentParser, n_episodes: int) -> None:

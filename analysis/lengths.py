@@ -167,6 +167,15 @@ def final_score(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.interp(points, x, y)[-N_LAST:].mean())
 
 
+def curve(folder: Path, metric: str) -> Run:
+    """Return a run's greedy evaluations, smoothed; its training episodes where there are none."""
+    if f"eval/{metric}" in columns_of(folder):
+        run = read_run(folder, f"eval/{metric}", "steps")
+        if len(run.x):
+            return run._replace(y=rolling_mean(run.y, N_SMOOTHED))
+    return read_run(folder, f"rollout/{metric}", "steps")
+
+
 def context_of(settings: Mapping[str, Any]) -> str:
     """Return how many steps back an agent was trained to see: a number, or "any".
 
@@ -237,21 +246,12 @@ def _finished(folder: Path, left_out: list[str]) -> Iterator[Run]:
     wanted, length = settings.get("n_steps"), settings.get("length")
     if not (isinstance(wanted, int) and isinstance(length, int)):
         raise UserError(f"{folder / 'config.json'}: not the settings of a run")
-    run = _curve(folder, TASKS[environment].metric)
+    run = curve(folder, TASKS[environment].metric)
     last = run.x[-1] if len(run.x) else 0
     if last >= LEAST_SHARE * wanted:
         yield run
     else:
         left_out.append(f"left out, at {last:,.0f} of its {wanted:,} steps: {place}")
-
-
-def _curve(folder: Path, metric: str) -> Run:
-    """Return a run's greedy evaluations, smoothed; its training episodes where there are none."""
-    if f"eval/{metric}" in columns_of(folder):
-        run = read_run(folder, f"eval/{metric}", "steps")
-        if len(run.x):
-            return run._replace(y=rolling_mean(run.y, N_SMOOTHED))
-    return read_run(folder, f"rollout/{metric}", "steps")
 
 
 def _of_run(run: Run, agent: str) -> Iterator[Played]:

@@ -92,7 +92,7 @@ class Source:
         """The agent, in evaluation mode."""
         if not self.checkpoint:
             return build_agent(self.config, *_spaces(self.episodes)).eval()
-        env = self._opened()
+        env = self.opened()
         env.close()
         spaces = env.single_observation_space, env.single_action_space
         self._check_made_for(*spaces)
@@ -161,6 +161,15 @@ class Source:
             return distinct
         return distinct[np.random.default_rng(self.choice.seed).choice(len(distinct), most, False)]
 
+    def opened(self, drawn: bool = False) -> VectorEnv:
+        """Return the environments, with what is wanted in them; to be closed by the caller.
+
+        Args:
+            drawn: Prefer environments that can be drawn whole to faster ones.
+        """
+        env = make_vector_env(self.config, self.choice.seed, drawn)
+        return with_goals(with_tile_reader(env), self.config)
+
     def _check_made_for(self, observations: Space, actions: Space) -> None:
         """Raise UserError where the named episodes are not of the agent's environment."""
         if not self.files:
@@ -182,13 +191,8 @@ class Source:
         assert self.checkpoint is not None, "only a checkpoint has a state"
         return load_checkpoint(self.checkpoint)
 
-    def _opened(self) -> VectorEnv:
-        """Return the environments, with what is wanted in them."""
-        env = make_vector_env(self.config, self.choice.seed)
-        return with_goals(with_tile_reader(env), self.config)
-
     def _played(self) -> list[dict[str, np.ndarray]]:
-        env = self._opened()
+        env = self.opened()
         try:
             random = RandomAgent(env.single_observation_space, env.single_action_space).to(
                 self.config.device

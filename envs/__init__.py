@@ -17,10 +17,10 @@ Gymnasium's `render_mode` "rgb_array", and `render` returns a picture [H, W, 3] 
 Its environments show vectors, uint8 images, channel first, or a dictionary of those and texts
 (models/observations.py says what can be read), take discrete actions and restart an
 ended episode within the step that ends it (Gymnasium's SAME_STEP autoreset). Where episodes
-succeed or fail, `has_success` is true and info has "success" [N] when one ended. An environment
-that can say where it stands has `state_dict()`, or None if just now it cannot, and
-`load_state_dict(state)`: a run in it resumes to the bit. Where one has not, a resumed run begins
-new episodes.
+succeed or fail, `has_success` is true and info has "success" [N] when one ended. One that shows
+what is to be remembered has `cues()` (envs/cues.py). An environment that can say where it stands
+has `state_dict()`, or None if just now it cannot, and `load_state_dict(state)`: a run in it resumes
+to the bit. Where one has not, a resumed run begins new episodes.
 """
 
 import importlib

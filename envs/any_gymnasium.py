@@ -4,7 +4,8 @@
 imported, from the current folder or where Python looks, as in `gymnasium.make`. What such an
 environment shows and takes is converted where it enters (`envs/conversion.py`).
 
-It may say more of itself in its `metadata`: "action_names" and "number_names". Where the
+It may say more of itself in its `metadata`: "action_names" and "number_names". A method `cue()`
+tells who looks on what it shows that is to be remembered, a number from 0 on, or None. Where the
 environment itself (`unwrapped`) has `state_dict()`, of tensors and plain values, and
 `load_state_dict(state)`, a run resumes to the bit; where it has not, in new episodes.
 """
@@ -15,6 +16,7 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,6 +136,11 @@ def vector_of(
 
 class SavedWorlds(VectorWrapper):
     """A vector environment that can say where it stands, if its environments can."""
+
+    def cues(self) -> Sequence[Any] | None:
+        """Return what each shows that is to be remembered, None if one never says."""
+        worlds = cast(Any, self.env)
+        return worlds.call("cue") if all(worlds.call("tells_cue")) else None
 
     def state_dict(self) -> dict[str, Any] | None:
         """Return the state of all environments, or None if one cannot be saved."""

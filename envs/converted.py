@@ -52,6 +52,15 @@ class Converted(gymnasium.Wrapper):
         every = -(-max(picture.shape[:2]) // LONGEST_SIDE)
         return picture[::every, ::every]
 
+    @property
+    def tells_cue(self) -> bool:
+        """Whether the environment says what it shows that is to be remembered."""
+        return self.env.has_wrapper_attr("cue")
+
+    def cue(self) -> Any:
+        """Return what it shows now that is to be remembered, None if nothing."""
+        return self.env.get_wrapper_attr("cue")()
+
     def world_state(self) -> dict[str, Any] | None:
         """Return where the environment stands, or None if it cannot say."""
         save = getattr(self.unwrapped, "state_dict", None)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from envs.cues import NOT_SHOWN
 from envs.memory_tasks import LengthSettings
 from envs.three_phases import (
     LAST_PHASE,
@@ -35,6 +36,7 @@ ROOM = board(
 DOORWAY = board("." * 11, "...##d##...", *["...#...#..."] * 3, "...#####...", "." * 11)
 BOARDS = np.stack([ROOM, ORCHARD, DOORWAY])
 LAST_STEPS = 10
+KEY_PHASE = 0
 LAST_START = (3, 5)
 COLUMNS = range(3, 8)
 KEY_CELLS = np.array([(row, column) for row in (1, 2) for column in COLUMNS])
@@ -95,10 +97,15 @@ class KeyToDoorVectorEnv(ThreePhases):
     def begin_with(self, row: int, draws: Draws) -> None:
         """Begin the episode of given draws in environment `row`."""
         self.begin_on(row, BOARDS, draws.apple_cells, cell_number(draws.player_cell))
-        self._boards[row, 0, cell_number(draws.key_cell)] = Cell.KEY
+        self._boards[row, KEY_PHASE, cell_number(draws.key_cell)] = Cell.KEY
 
     def react(self, entered: np.ndarray) -> None:
         """Unlock the door of whoever has taken the key, and show for one step that it has."""
         has_key = entered == Cell.KEY
-        self._boards[:, 0, INDICATOR_NUMBER] = np.where(has_key, Cell.INDICATOR, Cell.WALL)
+        self._boards[:, KEY_PHASE, INDICATOR_NUMBER] = np.where(has_key, Cell.INDICATOR, Cell.WALL)
         self._boards[has_key, LAST_PHASE, DOOR_NUMBER] = Cell.UNLOCKED
+
+    def cues(self) -> np.ndarray:
+        """Return whether the key has been taken, 0 or 1, where an agent is in its room.  [N]"""
+        is_taken = ~(self._boards[:, KEY_PHASE] == Cell.KEY).any(1)
+        return np.where(self._phases == KEY_PHASE, is_taken, NOT_SHOWN)

@@ -32,6 +32,8 @@ AGENT_FACES_UP = 3
 
 ACTION_NAMES = ("left", "right", "forward", "pick up", "drop", "toggle", "done")
 
+MEMORY = "MiniGrid-Memory"  # how the names of these tasks begin
+
 LONGEST_MISSION = 1024  # letters
 
 # Kinds of objects, colours and door states in MiniGrid's symbols.
@@ -175,6 +177,8 @@ def _make_drawn(env_id: str, with_missions: bool) -> gymnasium.Env:
 
     env = gymnasium.make(env_id, disable_env_checker=True, render_mode="rgb_array")
     env.get_wrapper_attr("unwrapped").tile_size = OVERVIEW_TILE
+    if env_id.startswith(MEMORY):
+        env = ShownObject(env)
     space = WITH_MISSION if with_missions else WITH_MISSION["image"]
     show = _image_and_mission if with_missions else _image
     return gymnasium.wrappers.TransformObservation(SilentReset(env), show, space)
@@ -186,6 +190,16 @@ def _image(observation: dict[str, Any]) -> np.ndarray:
 
 def _image_and_mission(observation: dict[str, Any]) -> dict[str, Any]:
     return {"image": _image(observation), "mission": observation["mission"]}
+
+
+class ShownObject(gymnasium.Wrapper):
+    """Tells which object lies in the first room of a Memory task, where the agent sees it."""
+
+    def cue(self) -> int | None:
+        """Return 0 for a ball and 1 for a key; None where it is not in view."""
+        world: Any = self.unwrapped
+        place = 1, world.height // 2 - 1
+        return int(world.grid.get(*place).type == "key") if world.agent_sees(*place) else None
 
 
 class SilentReset(gymnasium.Wrapper):

@@ -7,6 +7,7 @@ Only MiniGrid's own classes are brought back to life, without running their code
 """
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -23,6 +24,10 @@ FIXED = (gymnasium.Space, EnvSpec, type)  # belong to the task, not to the episo
 
 class MiniGridVectorEnv(SyncVectorEnv):
     """MiniGrid's own environments, stepped one after the other, resumable to the bit."""
+
+    def cues(self) -> Sequence[int | None] | None:
+        """Return what each shows that is to be remembered, None if they do not say."""
+        return self.call("cue") if self.envs[0].has_wrapper_attr("cue") else None
 
     def state_dict(self) -> dict[str, Any] | None:
         """Return the state of all environments, or None if one holds what cannot be saved."""

@@ -9,6 +9,7 @@ refused.
 """
 
 import functools
+from typing import Any, SupportsFloat
 
 import gymnasium
 from gymnasium.vector import VectorEnv
@@ -17,6 +18,7 @@ from envs.any_gymnasium import vector_of
 from settings import Config
 
 PREFIX = "popgym-"
+REPEAT_FIRST, REPEAT_PREVIOUS = "popgym-RepeatFirst", "popgym-RepeatPrevious"
 
 
 def names() -> list[str]:
@@ -36,5 +38,42 @@ def make(config: Config, seed: int) -> VectorEnv:
     """
     import popgym  # noqa: F401  (registers its environments with Gymnasium)
 
-    make_one = functools.partial(gymnasium.make, config.env, disable_env_checker=True)
-    return vector_of(make_one, config.n_envs, seed)
+    return vector_of(functools.partial(_make_one, config.env), config.n_envs, seed)
+
+
+class ShownCard(gymnasium.Wrapper):
+    """Tells which suit is shown, where that is to be remembered.
+
+    Args:
+        env: Shows the number of a suit.
+        first_only: Whether it is the first one alone.
+    """
+
+    def __init__(self, env: gymnasium.Env, first_only: bool) -> None:
+        super().__init__(env)
+        self._first_only = first_only
+        self._cue: int | None = None
+
+    def cue(self) -> int | None:
+        """Return the suit, None where it does not count."""
+        return self._cue
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        shown, info = self.env.reset(**options)
+        self._cue = int(shown)
+        return shown, info
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Take one step."""
+        shown, *others = self.env.step(action)
+        self._cue = None if self._first_only else int(shown)
+        return shown, *others
+
+
+def _make_one(name: str) -> gymnasium.Env:
+    """Return one environment; of the two tasks that repeat cards with what is to be repeated."""
+    env = gymnasium.make(name, disable_env_checker=True)
+    if name.startswith((REPEAT_FIRST, REPEAT_PREVIOUS)):
+        return ShownCard(env, first_only=name.startswith(REPEAT_FIRST))
+    return env

@@ -15,6 +15,7 @@ A perfect agent gets 1, the best without a memory 0.5 in the mean.
 import numpy as np
 from gymnasium.spaces import Box
 
+from envs.cues import NOT_SHOWN
 from envs.memory_tasks import LengthSettings
 from envs.numpy_vector import NumpyVectorEnv
 
@@ -109,6 +110,10 @@ class TMazeVectorEnv(NumpyVectorEnv):
     def succeeded(self) -> np.ndarray:
         """Return where the agent is on the goal's side.  [N]"""
         return self._ys[self._cells] == self._goal_sides
+
+    def cues(self) -> np.ndarray:
+        """Return the goal's side where it is shown, 0 for the lower and 1 for the upper.  [N]"""
+        return np.where(self._sees_side, self._goal_sides > 0, NOT_SHOWN)
 
     def observe(self, rows: np.ndarray) -> np.ndarray:
         """Return whether the corridor ends here, and y or the goal's side.  [R, 2]"""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from envs.cues import NOT_SHOWN
 from envs.memory_tasks import LengthSettings
 from envs.three_phases import (
     LAST_PHASE,
@@ -39,6 +40,7 @@ SIGN_CELLS = np.array(
 START_NUMBER = cell_number(FIRST_START)
 DOOR_NUMBERS = cell_number(np.array([(1, 2), (1, 5), (1, 8)]))
 N_COLOURS = 3  # red, green, blue
+SIGN_PHASE = 0
 PER_EPISODE, PER_ENVIRONMENT = "episode", "environment"
 NOT_DRAWN = -1
 
@@ -129,7 +131,7 @@ class VisualMatchVectorEnv(ThreePhases):
         """Begin the episode of given draws in environment `row`."""
         self.begin_on(row, BOARDS, draws.apple_cells, START_NUMBER)
         sign = Cell.RED_SIGN + draws.target_colour
-        self._boards[row, 0, cell_number(draws.target_cell)] = sign
+        self._boards[row, SIGN_PHASE, cell_number(draws.target_cell)] = sign
         is_right = draws.door_colours == draws.target_colour
         doors = np.where(is_right, Cell.RIGHT_RED, Cell.WRONG_RED) + draws.door_colours
         self._boards[row, LAST_PHASE, DOOR_NUMBERS] = doors
@@ -140,6 +142,11 @@ class VisualMatchVectorEnv(ThreePhases):
         is_door = entered >= Cell.WRONG_RED
         if np.count_nonzero(is_door):
             self._boards[np.flatnonzero(is_door)[:, None], LAST_PHASE, DOOR_NUMBERS] = Cell.FREE
+
+    def cues(self) -> np.ndarray:
+        """Return the colour of the sign, 0 to 2, where an agent stands before it.  [N]"""
+        colours = self._boards[:, SIGN_PHASE].max(1).astype(np.int64) - int(Cell.RED_SIGN)
+        return np.where(self._phases == SIGN_PHASE, colours, NOT_SHOWN)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return what an episode in progress consists of, and what outlasts it."""

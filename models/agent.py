@@ -65,6 +65,8 @@ class Step(NamedTuple):
         log_probs: Log-probability of each action, for an agent with a policy.  [N]
         values: The critic's value of each observation, for an agent with one.  [N]
         all_log_probs: Log-probability of every action, if the agent says.  [N, A]
+        remembered: What the memory gave to the heads; without a memory, what the encoder did. None
+            if the agent does not say.  [N, D]
     """
 
     actions: Tensor
@@ -72,6 +74,7 @@ class Step(NamedTuple):
     log_probs: Tensor | None = None
     values: Tensor | None = None
     all_log_probs: Tensor | None = None
+    remembered: Tensor | None = None
 
 
 class Batch(NamedTuple):

@@ -58,7 +58,8 @@ class TrainedMemoryAgent(ActorCriticAgent):
         """Advance the memory by what is seen and choose actions from what is remembered."""
         context = self.memory.context(memory, percept.starts)
         remembered = self.memory.step(self.encoder(percept.observations), memory, percept.starts)
-        return self.heads.step(remembered, context, deterministic)
+        step = self.heads.step(remembered, context, deterministic)
+        return step._replace(remembered=remembered)
 
     def curiosity_features(self, observations: ObservationBatch) -> dict[str, Features] | None:
         """Return what the encoder makes of observations."""

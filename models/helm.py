@@ -91,7 +91,8 @@ class LanguageMemoryAgent(ActorCriticAgent):
     def act(self, percept: Percept, memory: Memory, deterministic: bool = False) -> Step:
         """Let the language model read what is seen, then choose actions."""
         hidden = self.language.step(percept, memory)
-        return self.heads.step(self._features(hidden, percept), hidden, deterministic)
+        step = self.heads.step(self._features(hidden, percept), hidden, deterministic)
+        return step._replace(remembered=hidden)
 
     @torch.no_grad()
     def peek_values(self, percept: Percept, memory: Memory) -> Tensor:

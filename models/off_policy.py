@@ -117,6 +117,10 @@ class FrozenBody(Body):
         hidden = self.language.peek(percept, memory)
         return torch.cat((hidden, self.embedder.step(percept)), dim=-1)
 
+    def remembered(self, features: Tensor) -> Tensor:
+        """Return the hidden state.  [N, D]"""
+        return features[:, : self.language.width]
+
     def unroll(self, sequences: Sequences) -> Features:
         """Join what was kept with the embeddings of each step, equal ones once."""
         embedded = self.embedder(sequences.observations, _inputs(sequences, self.embedder))
@@ -240,7 +244,8 @@ class QAgent(NetworkAgent, ValueAgent):
         """Advance the memory and choose greedily; exploring is the learner's."""
         features, context = self.body.step(percept, memory)
         best = self.head(features).max(-1)
-        return Step(best.indices, context, values=best.values)
+        remembered = self.body.remembered(features)
+        return Step(best.indices, context, values=best.values, remembered=remembered)
 
     def values(self, sequences: Sequences) -> Tensor:
         """Return the value of every action at every step.  [T+1, B, A]"""
@@ -281,7 +286,8 @@ class SacAgent(NetworkAgent, SoftAgent):
         if self.critic_body is None:
             both = torch.minimum(*self.critics(features))
             values = (log_probs.exp() * both).sum(-1)
-        return Step(actions, context, chosen, values, log_probs)
+        remembered = self.body.remembered(features)
+        return Step(actions, context, chosen, values, log_probs, remembered)
 
 
 def embedders(

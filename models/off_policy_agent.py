@@ -68,6 +68,10 @@ class Body(nn.Module, ABC):
     def peek(self, percept: Percept, memory: Memory) -> Tensor:
         """Return the features of one step, the memory staying as it is.  [N, D]"""
 
+    def remembered(self, features: Tensor) -> Tensor:
+        """Return what of the features of one step comes from the memory.  [N, D]"""
+        return features
+
     @abstractmethod
     def unroll(self, sequences: Sequences) -> Features:
         """Read sequences from replay, with gradients; the features of (T+1)*B steps."""

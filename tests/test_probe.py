@@ -1,0 +1,287 @@
+"""The probe: what is read from hidden states, who tells what was shown, and what is said of it."""
+
+import csv
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from analysis.__main__ import main
+from analysis.probe import Line
+from analysis.read_out import Reading, read_out
+from analysis.remembered import Remembered, recalled
+from envs import key_to_door, make_vector_env, t_maze, visual_match
+from envs.any_gymnasium import vector_of
+from envs.cues import NOT_SHOWN, cues_of
+from models import build_agent
+from settings import load_config
+from tests.agents import percept, random_images, small_config, spaces
+from tests.test_program import TASK, train
+from tests.tiny_clip import tiny_settings
+from utils.errors import UserError
+
+RIGHT = 0
+N_STEPS, WIDTH = 5, 8
+MAZE = {"env": "TMazePassive-v0", "length": 2}
+
+
+def episodes(state_of, n_episodes=80, n_answers=2):
+    """Return episodes that show an answer first; the state of step t is state_of(answer, t)."""
+    rng = np.random.default_rng(0)
+    cues = np.full(N_STEPS, NOT_SHOWN)
+    found = []
+    for answer in rng.integers(n_answers, size=n_episodes):
+        noise = rng.standard_normal((N_STEPS, WIDTH))
+        states = np.stack([noise[t] + state_of(answer, t) for t in range(N_STEPS)])
+        found.append(Remembered(states.astype(np.float32), np.array([answer, *cues[1:]])))
+    return found
+
+
+def test_what_stands_in_the_state_is_read_and_noise_is_at_chance():
+    readings = read_out(episodes(lambda answer, t: 8 * (2 * answer - 1) * (t < 3)), seed=0)
+    assert [each.k for each in readings] == [0, 1, 2, 3, 4]
+    assert all(each.accuracy == 1 and each.signal > 0.5 for each in readings[:3])
+    for each in readings[3:]:
+        assert each.low < each.chance < each.high + 0.1
+        assert abs(each.signal) < 0.01
+    assert all(0.3 < each.shuffled < 0.7 for each in readings)
+    assert all(each.n_episodes == 80 for each in readings)
+
+
+def test_a_difference_that_drowns_in_a_hundredth_of_the_spread_is_not_read():
+    """States differ by step, as they do in an episode, and by a little where the answer does."""
+
+    def told(size):
+        steps = np.arange(N_STEPS)[:, None] * np.ones(WIDTH)
+        return [each._replace(states=steps + size * each.cues[0]) for each in episodes(none)]
+
+    def none(answer, t):
+        return 0.0
+
+    assert all(each.accuracy < 0.75 for each in read_out(told(size=1e-4), seed=0))
+    assert all(each.accuracy == 1 for each in read_out(told(size=0.2), seed=0))
+
+
+def test_the_signal_is_the_variance_that_the_answer_makes():
+    """States are the answer ±1 at every step and nothing else: all of their variance."""
+    states = [np.full((N_STEPS, WIDTH), 2.0 * n - 1) for n in (0, 1) * 20]
+    cues = np.full(N_STEPS, NOT_SHOWN)
+    told = [
+        Remembered(own.astype(np.float32), np.array([n % 2, *cues[1:]]))
+        for n, own in enumerate(states)
+    ]
+    assert all(each.signal == pytest.approx(1, abs=1e-2) for each in read_out(told, seed=0))
+
+
+def test_where_nothing_can_be_read_the_most_frequent_answer_is_guessed():
+    silent = [each._replace(states=each.states * 0) for each in episodes(lambda answer, t: 0)]
+    chances = {round(each.accuracy - each.chance, 9) for each in read_out(silent, seed=1)[1:]}
+    assert chances == {0}
+
+
+def test_the_same_seed_reads_the_same():
+    told = episodes(lambda answer, t: answer / (1 + t))
+    assert read_out(told, seed=3) == read_out(told, seed=3)
+    assert read_out(told, seed=3) != read_out(told, seed=4)
+
+
+def test_steps_count_from_the_last_sight_and_in_a_stream_from_every_one():
+    cues = np.array([NOT_SHOWN, 2, 2, NOT_SHOWN, NOT_SHOWN, 1])
+    read = {k: [part.tolist() for part in recalled(cues, k, is_stream=False)] for k in range(5)}
+    assert read[0] == [[1, 2, 5], [2, 2, 1]]
+    assert read[1] == [[3], [2]]
+    assert read[2] == [[4], [2]]
+    assert read[3] == read[4] == [[], []]
+    stream = recalled(np.array([3, 1, 2]), 1, is_stream=True)
+    assert [part.tolist() for part in stream] == [[1, 2], [3, 1]]
+
+
+def test_a_stream_is_read_k_steps_later_whatever_came_after():
+    """The state is the card before the last: k = 1 is read, and nothing else."""
+    rng = np.random.default_rng(0)
+    told = []
+    for _ in range(60):
+        cards = rng.integers(3, size=12)
+        told.append(Remembered(np.eye(3)[np.roll(cards, 1)].astype(np.float32), cards))
+    by_k = {each.k: each for each in read_out(told, seed=0)}
+    assert by_k[1].accuracy > 0.95
+    assert max(by_k[0].accuracy, by_k[2].accuracy) < 0.5
+
+
+def reading(k, accuracy, chance=0.5):
+    return Reading(k, 400, accuracy, accuracy - 0.05, accuracy + 0.05, chance, chance, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "score", "chance", "verdict"),
+    [
+        (1.0, 1.0, 0.5, "in memory, used"),
+        (0.9, 0.6, 0.5, "in memory, not used"),
+        (0.6, 0.5, 0.5, "not in memory"),
+        (0.6, 1.0, 0.5, "not read, and yet used"),
+        (0.9, 3.0, None, "in memory"),
+        (0.9, None, 0.5, "in memory"),
+    ],
+)
+def test_memory_and_use_are_told_apart_where_the_decision_is_due(accuracy, score, chance, verdict):
+    readings = [reading(0, 1.0), reading(10, accuracy), reading(20, 0.5)]
+    line = Line("task", "LSTM", "run", score, chance, horizon=11, readings=readings)
+    assert line.verdict == verdict
+    assert line.reach == (10 if accuracy > 0.75 else 0)
+
+
+def test_each_task_tells_what_it_shows_and_when():
+    maze = t_maze.TMazeVectorEnv(8, 0, length=3, oracle_distance=0)
+    shown = maze.reset()[0]
+    assert cues_of(maze).tolist() == (shown[:, 1] > 0).astype(int).tolist()
+    maze.step(np.full(8, RIGHT))
+    assert set(cues_of(maze).tolist()) == {NOT_SHOWN}
+
+    match = visual_match.VisualMatchVectorEnv(30, 0, length=2)
+    images = match.reset()[0]
+    for colour, image in zip(cues_of(match), images, strict=True):
+        own, others = image[colour], np.delete(image, colour, axis=0)
+        assert ((own == 255) & (others == 0).all(0)).any()
+    for _ in range(15):
+        match.step(np.zeros(30, int))
+    assert set(cues_of(match).tolist()) == {NOT_SHOWN}
+
+    door = key_to_door.KeyToDoorVectorEnv(2, 0, length=2)
+    door.reset()
+    for row, key_column in enumerate((5, 3)):  # the way up leads over the first
+        draws = door.draw(np.random.default_rng(0))
+        places = {"key_cell": np.array([2, key_column]), "player_cell": np.array([4, 5])}
+        door.begin_with(row, draws._replace(**places))
+    told = [cues_of(door).tolist()]
+    for _ in range(15):
+        door.step(np.zeros(2, int))
+        told.append(cues_of(door).tolist())
+    assert told == [[0, 0]] * 2 + [[1, 0]] * 13 + [[NOT_SHOWN, NOT_SHOWN]]
+
+
+@pytest.mark.parametrize("task", ["popgym-RepeatPreviousEasy-v0", "popgym-RepeatFirstEasy-v0"])
+def test_cards_are_told_where_they_are_to_be_repeated(task):
+    env = make_vector_env(load_config(None, [f"env={task}", "n_envs=3"]), 0)
+    first, _ = env.reset(seed=0)
+    assert cues_of(env).tolist() == list(first)
+    shown = env.step(np.zeros(3, int))[0]
+    expected = [NOT_SHOWN] * 3 if "First" in task else list(shown)
+    assert cues_of(env).tolist() == expected
+    env.close()
+
+
+def test_the_object_of_minigrids_memory_is_told_while_it_is_seen():
+    config = load_config(None, ["env=MiniGrid-MemoryS7-v0", "n_envs=6"])
+    env = make_vector_env(config, 0, drawn=True)
+    env.reset(seed=0)
+    rng, told = np.random.default_rng(0), set()
+    for _ in range(40):
+        told |= set(cues_of(env).tolist())
+        env.step(rng.integers(3, size=6))
+    assert told == {NOT_SHOWN, 0, 1}
+    env.close()
+
+
+class Told(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 255, (3, 9, 9), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+    answer = 1
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros((3, 9, 9), np.uint8), {}
+
+    def step(self, action):
+        return np.zeros((3, 9, 9), np.uint8), 0.0, False, False, {}
+
+    def cue(self):
+        return self.answer
+
+
+@pytest.mark.parametrize(("answer", "number"), [(1, 1), (None, NOT_SHOWN), (np.int64(4), 4)])
+def test_an_environment_of_ones_own_tells_by_a_method(answer, number, monkeypatch):
+    monkeypatch.setattr(Told, "answer", answer)
+    assert cues_of(vector_of(Told, 2, 0)).tolist() == [number] * 2
+
+
+@pytest.mark.parametrize("answer", ["red", 1.5, -2])
+def test_a_cue_that_is_no_number_is_refused_in_one_line(answer, monkeypatch):
+    monkeypatch.setattr(Told, "answer", answer)
+    with pytest.raises(UserError, match="Tell a number from 0 on, or None"):
+        cues_of(vector_of(Told, 1, 0))
+
+
+def test_an_environment_that_does_not_tell_has_no_cues():
+    makers = [lambda: gymnasium.make("CartPole-v1")]
+    assert cues_of(vector_of(makers[0], 1, 0)) is None
+    assert cues_of(SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)) is None
+    short = SimpleNamespace(num_envs=2, cues=lambda: [1])
+    with pytest.raises(UserError, match="1 numbers"):
+        cues_of(short)
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "DQN", "SAC"])
+@pytest.mark.parametrize("model", ["CNN", "LSTM", "GPT", "HELM"])
+def test_an_agent_says_what_its_memory_gives_to_its_heads(model, algorithm):
+    changes = {"model": model, "algorithm": algorithm, "mem_len": 4, **tiny_settings(model)}
+    agent = build_agent(small_config(**changes), *spaces()).eval()
+    memory, starts = agent.initial_memory(2), torch.ones(2, dtype=torch.bool)
+    first = agent.act(percept(random_images(1).expand(2, -1, -1, -1), starts), memory)
+    torch.testing.assert_close(first.remembered[0], first.remembered[1])
+    different = agent.act(percept(random_images(2), ~starts), memory)
+    assert (different.remembered[0] != different.remembered[1]).any()
+    again = agent.act(percept(torch.zeros(2, 3, 9, 9, dtype=torch.uint8), ~starts), memory)
+    is_remembered = bool((again.remembered[0] != again.remembered[1]).any())
+    assert is_remembered == (model != "CNN")
+    if model == "HELM":
+        assert torch.equal(again.remembered, again.context)
+
+
+def rows(name):
+    with open(f"analysis_output/{name}", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_runs_are_probed_alike_in_any_company_and_beside_their_untrained_twins(in_empty_folder):
+    places = [str(train(model, model.lower(), **MAZE)) for model in ("LSTM", "CNN")]
+    assert main(["probe", *places, "--n-episodes=32"]) == 0
+    assert (in_empty_folder / "analysis_output/probe.png").read_bytes().startswith(b"\x89PNG")
+    told = rows("probe_summary.csv")
+    assert [row["agent"] for row in told] == ["LSTM", "CNN"]
+    assert {row["task"] for row in told} == {"TMazePassive-v0 2, PPO"}
+    assert told[1]["verdict"] == "not in memory"
+    of_lstm = [row | {"run": ""} for row in rows("probe.csv") if row["agent"] == "LSTM"]
+    assert [row["k"] for row in of_lstm] == ["0", "1", "2"]
+    assert float(of_lstm[0]["accuracy"]) == 1
+
+    assert main(["probe", f"{places[0]}/ckpt_best.pt", "--n-episodes=32"]) == 0
+    assert [row | {"run": ""} for row in rows("probe.csv")] == of_lstm
+    twins = ["--untrained", "--random-share=1"]
+    assert main(["probe", places[0], "--n-episodes=32", *twins]) == 0
+    assert [row["agent"] for row in rows("probe_summary.csv")] == ["LSTM", "LSTM, untrained"]
+    signals = [row["signal"] for row in rows("probe.csv")]
+    assert signals[:3] != [row["signal"] for row in of_lstm], "other episodes"
+    assert signals[:3] != signals[3:], "another memory"
+
+
+def test_a_mistake_gets_one_line(in_empty_folder, capsys):
+    train("CNN", "tiny")
+    (in_empty_folder / "empty").mkdir()
+    (in_empty_folder / "empty/config.json").write_text("{}")
+    (in_empty_folder / "episode.npz").write_bytes(b"")
+    for command, line in {
+        ("nowhere",): "nowhere: neither a run folder",
+        ("experiments", "--n-episodes=3"): "argument --n-episodes",
+        ("experiments", "--random-share=2"): "argument --random-share",
+        ("experiments",): f"{TASK}: it does not tell what is to be remembered",
+        ("empty",): "the folder holds neither ckpt_best.pt nor ckpt_last.pt",
+        ("episode.npz",): "episode.npz: episodes have no memory",
+    }.items():
+        capsys.readouterr()
+        assert main(["probe", *command]) == 2
+        error = capsys.readouterr().err
+        assert line in error
+        assert len([each for each in error.splitlines() if "episodes/s" not in each]) == 1
+        assert not (in_empty_folder / "analysis_output").exists()
