@@ -83,9 +83,8 @@ class Line(NamedTuple):
     @property
     def decisive(self) -> Reading:
         """The reading nearest to the horizon; the last where no horizon is known."""
-        if self.horizon is None:
-            return self.readings[-1]
-        return min(self.readings, key=lambda reading: abs(reading.k - self.horizon))
+        horizon = self.readings[-1].k if self.horizon is None else self.horizon
+        return min(self.readings, key=lambda reading: abs(reading.k - horizon))
 
     @property
     def reach(self) -> int | None:
@@ -153,8 +152,9 @@ def _line(
     name, agent = f"{config.env}{length}, {config.algorithm}", f"{config.model}{suffix}"
     horizon = None if task is None else config.length + task.more
     chance = task.chance if task is not None and config.env in DECIDED else None
-    texts = (printable(text) for text in (name, agent, str(place)))
-    return Line(*texts, score, chance, horizon, readings)
+    return Line(
+        printable(name), printable(agent), printable(str(place)), score, chance, horizon, readings
+    )
 
 
 def _places(path: Path) -> Sequence[Path]:
