@@ -9,6 +9,7 @@ refused.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, SupportsFloat
 
 import gymnasium
@@ -36,9 +37,12 @@ def make(config: Config, seed: int) -> VectorEnv:
     Raises:
         UserError: the task has continuous actions.
     """
-    import popgym  # noqa: F401  (registers its environments with Gymnasium)
+    return _vectors(gymnasium.make, config, seed)
 
-    return vector_of(functools.partial(_make_one, config.env), config.n_envs, seed)
+
+def make_drawn(config: Config, seed: int) -> VectorEnv:
+    """Return the same for who looks on: a little slower, they tell what is to be remembered."""
+    return _vectors(_make_telling, config, seed)
 
 
 class ShownCard(gymnasium.Wrapper):
@@ -71,9 +75,16 @@ class ShownCard(gymnasium.Wrapper):
         return shown, *others
 
 
-def _make_one(name: str) -> gymnasium.Env:
+def _make_telling(name: str, **options: Any) -> gymnasium.Env:
     """Return one environment; of the two tasks that repeat cards with what is to be repeated."""
-    env = gymnasium.make(name, disable_env_checker=True)
+    env = gymnasium.make(name, **options)
     if name.startswith((REPEAT_FIRST, REPEAT_PREVIOUS)):
         return ShownCard(env, first_only=name.startswith(REPEAT_FIRST))
     return env
+
+
+def _vectors(make_one: Callable[..., gymnasium.Env], config: Config, seed: int) -> VectorEnv:
+    import popgym  # noqa: F401  (registers its environments with Gymnasium)
+
+    named = functools.partial(make_one, config.env, disable_env_checker=True)
+    return vector_of(named, config.n_envs, seed)

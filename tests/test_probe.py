@@ -164,7 +164,7 @@ def test_each_task_tells_what_it_shows_and_when():
 
 @pytest.mark.parametrize("task", ["popgym-RepeatPreviousEasy-v0", "popgym-RepeatFirstEasy-v0"])
 def test_cards_are_told_where_they_are_to_be_repeated(task):
-    env = make_vector_env(load_config(None, [f"env={task}", "n_envs=3"]), 0)
+    env = make_vector_env(load_config(None, [f"env={task}", "n_envs=3"]), 0, drawn=True)
     first, _ = env.reset(seed=0)
     assert cues_of(env).tolist() == list(first)
     shown = env.step(np.zeros(3, int))[0]
