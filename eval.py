@@ -73,6 +73,7 @@ def play(argv: Sequence[str] | None) -> None:
     result = summarize(episodes) | {
         "checkpoint": path.name,
         "env_steps": checkpoint["env_steps"],
+        "actions": action_choice(arguments, player),
         **settings(arguments, config),
     }
     print(table(episodes, result))
@@ -287,6 +288,15 @@ def result_name(arguments: argparse.Namespace) -> str:
     return f"eval_{policy}_{arguments.n_episodes}_episodes_seed_{arguments.seed}"
 
 
+def action_choice(arguments: argparse.Namespace, player: Agent) -> str:
+    """Return how the player chose its actions, in a word or two."""
+    if arguments.random:
+        return "random"
+    if not player.draws_actions:
+        return "of the highest value"
+    return "most probable" if arguments.greedy else "sampled"
+
+
 def settings(arguments: argparse.Namespace, config: Config) -> dict[str, object]:
     """Return what is needed to repeat the evaluation."""
     names = ("n_episodes", "seed", "greedy", "random", "report", "video")
@@ -296,13 +306,13 @@ def settings(arguments: argparse.Namespace, config: Config) -> dict[str, object]
 
 def facts(result: dict[str, object]) -> dict[str, str]:
     """Return what stands at the head of the page."""
-    policy = "most probable actions" if result["greedy"] else "sampled actions"
     success = {"success": f"{result['success_mean']:.1%}"} if "success_mean" in result else {}
     return {
         "return": f"{result['return_mean']:.3f} ± {result['return_std']:.3f}",
         **success,
         "length": f"{result['length_mean']:.1f} ± {result['length_std']:.1f} steps",
-        "episodes": f"{result['n_episodes']}, {policy}, seed {result['seed']}",
+        "actions": str(result["actions"]),
+        "episodes": f"{result['n_episodes']}, seed {result['seed']}",
         "checkpoint": f"{result['checkpoint']} at {result['env_steps']:,} steps",
     }
 

@@ -168,12 +168,14 @@ class Agent(nn.Module, ABC):
         reader: Turns what environments return into what the agent is told.
         sequential: Whether learning needs whole sequences.
         n_context: Steps before a sequence that learning must see again.
+        draws_actions: Whether `act` draws from a policy, or takes the action of the highest value.
     """
 
     reads: ClassVar[tuple[type[Part], ...]] = ()
     algorithms: ClassVar[tuple[str, ...]] = ()
     sequential: bool = False
     n_context: int = 0
+    draws_actions: bool = True
     reader: ObservationReader
 
     @abstractmethod

@@ -118,6 +118,8 @@ class OffPolicyAgent(Agent):
 class ValueAgent(OffPolicyAgent):
     """Has a value for every action: what DQN trains."""
 
+    draws_actions = False
+
     @abstractmethod
     def values(self, sequences: Sequences) -> Tensor:
         """Return the value of every action at every step.  [T+1, B, A]"""
@@ -146,6 +148,7 @@ class FrameValueAgent(Agent):
         head: Features [B, H] to the values of all actions [B, A].
     """
 
+    draws_actions = False
     n_actions: int
     frame_stack: int
     head: nn.Module

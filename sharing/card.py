@@ -102,8 +102,7 @@ def _scores(facts: Facts) -> str:
         ]
         if with_success:
             row.append(f"{one['success_mean']:.1%}" if "success_mean" in one else "")
-        policy = "most probable" if one.get("greedy") else "sampled"
-        table.append([*row, one["n_episodes"], policy, one["seed"]])
+        table.append([*row, one["n_episodes"], one.get("actions", ""), one["seed"]])
     return f"## Scores\n\n{_table(table)}"
 
 

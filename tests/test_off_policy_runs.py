@@ -72,8 +72,10 @@ def test_an_agent_is_trained_then_evaluated(model, learner, in_empty_folder, cap
     assert float(last["train/n_updates"]) > 5
     assert math.isfinite(float(last["train/critic_loss"]))
     assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes", "2"]) == 0
-    (result,) = folder.glob("ckpt_best_eval_*.json")
-    assert json.loads(result.read_text())["lengths"] == [32, 32]
+    (path,) = folder.glob("ckpt_best_eval_*.json")
+    result = json.loads(path.read_text())
+    assert result["lengths"] == [32, 32]
+    assert result["actions"] == ("of the highest value" if learner == "DQN" else "sampled")
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,8 @@ def test_an_evaluation_is_repeatable_and_restores_the_agent(in_empty_folder):
     assert results[0] == results[1]
     assert results[0]["returns"] != results[3]["returns"]
     assert results[2]["greedy"]
+    chosen = [result["actions"] for result in results]
+    assert chosen == ["sampled", "sampled", "most probable", "random"]
 
 
 def test_an_evaluation_says_which_checkpoint_of_which_step_plays(in_empty_folder, capsys):

@@ -94,6 +94,7 @@ def evaluated(run, **changes):
     """Write what an evaluation would, so that none need be played."""
     result = {"return_mean": 0.5, "return_std": 0.25, "length_mean": 9.0, "length_std": 1.0}
     result |= {"n_episodes": 100, "seed": 0, "env_steps": 32, "random": False, "var": {}}
+    result["actions"] = "sampled"
     name = f"ckpt_best_eval_sampled_{len(list(run.glob('*_eval_*')))}.json"
     (run / name).write_text(json.dumps(result | changes))
 

@@ -192,7 +192,7 @@ def test_no_budget_is_the_cache_alone(suggester):
 
 def test_the_key_is_in_no_error_though_the_server_repeats_it(suggester):
     with (
-        serving(Turns("repeat the key")) as turns,
+        serving(Turns("repeat_the_key")) as turns,
         pytest.raises(RunError, match="OPENAI_API_KEY is missing or wrong") as caught,
     ):
         suggester(turns).suggest(SCENES[:1])
