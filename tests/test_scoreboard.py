@@ -25,7 +25,7 @@ NUMBERS = itertools.count()
 def write_run(score, name="eval/return_mean", finished=True, **changes):
     """Write a run whose last row is at a score."""
     config = load_config(values={"model": "LSTM", "media_minutes": None} | changes)
-    folder = create_run_folder(config, f"run{next(NUMBERS)}", [])
+    folder = create_run_folder(config, f"run{next(NUMBERS):04d}", [])
     with MetricsWriter(folder, config) as metrics:
         for step, value in ((50, score - 0.2), (100, score)):
             metrics.write(step, {name: value, "time/seconds": step / 10})
