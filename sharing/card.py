@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from plots.table import Table, markdown
 from settings import Config, all_settings, read_settings
+from utils.errors import printable
 
 LIBRARY = "helm"
 TASK = "reinforcement-learning"
@@ -102,7 +103,9 @@ def _scores(facts: Facts) -> str:
         ]
         if with_success:
             row.append(f"{one['success_mean']:.1%}" if "success_mean" in one else "")
-        table.append([*row, one["n_episodes"], one.get("actions", ""), one["seed"]])
+        told = "most probable" if one.get("greedy") else "sampled"  # where eval.py did not say
+        actions = printable(str(one.get("actions", told)))
+        table.append([*row, one["n_episodes"], actions, one["seed"]])
     return f"## Scores\n\n{_table(table)}"
 
 

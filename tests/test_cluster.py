@@ -26,7 +26,7 @@ def test_attempts_are_carried_out_and_asked_to_save(tmp_path, monkeypatch):
         pool.submit("quick", order(tmp_path, "print('bye')"))
         assert str(endings(pool, 1)["quick"]) == "bye"
         pool.submit("running", order(tmp_path, WAITING_RUN))
-        wait_for(tmp_path / "ready")
+        assert wait_for(tmp_path / "ready")
         pool.submit("waiting", order(tmp_path, WAITING_RUN))
         (tmp_path / "stop").touch()
         assert endings(pool, 2).keys() == {"running", "waiting"}

@@ -300,30 +300,41 @@ def test_an_intrinsic_reward_joins_what_is_learned_from(command):
 
 
 BAD = {
-    "no such part": {"finetune": "heads"},
-    "nothing to finetune": {"finetune": "critic"},
-    "no guide": {"guide": "nowhere"},
-    "a guide of another kind": {"guide": "__file__"},
-    "a share of no guide": {"guide_share": 0.3},
-    "no frames": {"frame_stack": 0},
-    "no such sampling": {"replay_sampling": "frames"},
-    "no such encoder": {"text_encoder_init": "random"},
-    "no such number": {"return_dtype": "float64"},
-    "too small": {"env_args": '{"side": 4}'},
-    "the learner's, of DQN": {"tau": 0.1},
+    "no such part": ({"finetune": "heads"}, "finetune: 'heads' is none of"),
+    "nothing to finetune": ({"finetune": "critic"}, "finetune: critic leaves all else as it is"),
+    "no guide": ({"guide": "nowhere"}, "guide nowhere: no such file or folder"),
+    "a guide of another kind": ({"guide": "__file__"}, "test_n_step_runs.py: not a checkpoint"),
+    "a share of no guide": ({"guide_share": 0.3}, "guide_share: nobody's actions are meant"),
+    "no frames": ({"frame_stack": 0}, "frame_stack: 0 is out of range (1 to 64)"),
+    "no such sampling": ({"replay_sampling": "frames"}, "replay_sampling: 'frames' is none of"),
+    "no such encoder": ({"text_encoder_init": "random"}, "text_encoder_init: 'random' is none of"),
+    "no such number": ({"return_dtype": "float64"}, "return_dtype: 'float64' is none of"),
+    "too small": ({"env_args": '{"side": 4}'}, "an image below 5x5"),
+    "the learner's, of DQN": ({"tau": 0.1}, "tau is read by DQN and SAC, and this is NStepDQN"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_every_bad_input_is_refused(name, command, capsys):
-    changes = {k: __file__ if v == "__file__" else v for k, v in BAD[name].items()}
-    refused(capsys, "main", command("bad", **changes)[:-2])
+    given, told = BAD[name]
+    changes = {k: __file__ if v == "__file__" else v for k, v in given.items()}
+    (line,) = refused(capsys, "main", command("bad", **changes)[:-2])
+    assert told in line
 
 
-@pytest.mark.parametrize(("model", "algorithm"), [("ELLM", "DQN"), ("HELM", "NStepDQN")])
-def test_agent_and_algorithm_must_fit(model, algorithm, in_empty_folder, capsys):
-    refused(capsys, "main", [f"--var=model={model}", f"--var=algorithm={algorithm}"])
-    refused(capsys, "main", [f"--var=model={model}-PPO", f"--var=algorithm={algorithm}"])
+UNFIT = {
+    "ELLM": ("DQN", "model: ELLM is trained by NStepDQN"),
+    "HELM": ("NStepDQN", "algorithm: NStepDQN trains values of the last frames, which HELM has"),
+    "ELLM-PPO": ("DQN", "unknown agent 'ELLM-PPO'"),
+    "HELM-PPO": ("NStepDQN", "unknown agent 'HELM-PPO'"),
+}
+
+
+@pytest.mark.parametrize("model", UNFIT)
+def test_agent_and_algorithm_must_fit(model, in_empty_folder, capsys):
+    algorithm, told = UNFIT[model]
+    (line,) = refused(capsys, "main", [f"--var=model={model}", f"--var=algorithm={algorithm}"])
+    assert told in line
 
 
 def test_an_episode_that_the_replay_cannot_hold_ends_the_run_in_one_line(command, capsys):

@@ -94,7 +94,6 @@ def evaluated(run, **changes):
     """Write what an evaluation would, so that none need be played."""
     result = {"return_mean": 0.5, "return_std": 0.25, "length_mean": 9.0, "length_std": 1.0}
     result |= {"n_episodes": 100, "seed": 0, "env_steps": 32, "random": False, "var": {}}
-    result["actions"] = "sampled"
     name = f"ckpt_best_eval_sampled_{len(list(run.glob('*_eval_*')))}.json"
     (run / name).write_text(json.dumps(result | changes))
 
@@ -159,7 +158,7 @@ def test_nothing_that_could_be_run_and_no_optimiser_is_published(run):
 
 
 def test_the_card_is_what_a_hub_reads(run):
-    evaluated(run, n_episodes=5, return_mean=9.0)
+    evaluated(run, n_episodes=5, return_mean=9.0, actions="of the highest value")
     evaluated(run, success_mean=0.75)
     evaluated(run, var={"length": 3}, n_episodes=1000)
     evaluated(run, env_steps=10, n_episodes=1000)
@@ -175,6 +174,7 @@ def test_the_card_is_what_a_hub_reads(run):
     assert (metric["type"], metric["value"]) == ("mean_reward", "0.50 +/- 0.25")
     assert "| 0.500 ± 0.250 | 9.000 ± 1.000 | 75.0% | 100 | sampled | 0 |" in text
     assert "| 9.000 ± 0.250 |" in text
+    assert "| 5 | of the highest value | 0 |" in text
     assert text.count("±") == 4  # what was played elsewhere, or before, is not told
     assert f"hub:{NAME}" in text
     assert "\npython main.py --var=n_steps=32\n" in text

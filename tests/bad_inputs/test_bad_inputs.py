@@ -294,12 +294,15 @@ def test_missing_permissions_are_refused(name, workshop, capsys, request):
     request.getfixturevalue("unprivileged")
     program, command = LOCKED[name]
     try:
-        refused(capsys, program, command)
+        (line,) = refused(capsys, program, command)
     finally:
         os.seteuid(os.getuid())
         workshop.chmod(mode)
         if name == "experiments":
             (workshop / "hidden").rename(experiments)
+    # What lies in a folder that may not be entered cannot be told from what is not there.
+    told = ("Permission denied", "no permission", "locked/folder/file")
+    assert any(words in line for words in told)
 
 
 def test_a_setting_beyond_the_interpreters_depth_is_refused():
