@@ -95,14 +95,14 @@ def play_tasks(
                 player = build(own, env, None if arguments.random else checkpoint, path)
             asked = arguments.n_episodes, arguments.greedy, arguments.seed
             episodes = [recording.episode for recording in evaluate(player, env, *asked)]
-        figures[name] = summarize(episodes)
+        actions, figures[name] = action_choice(arguments, player), summarize(episodes)
         print(f"{name:30s}{figures[name]['success_mean']:6.3f}", flush=True)
     success = float(np.mean([each["success_mean"] for each in figures.values()]))
     print(f"{'mean of the tasks':30s}{success:6.3f}")
 
     changed = change_name({"tasks": arguments.tasks} | changes(arguments, config))
     file = path.with_name(f"{path.stem}_{result_name(arguments)}{changed}.json")
-    about = {"checkpoint": path.name, "env_steps": checkpoint["env_steps"]}
+    about = {"checkpoint": path.name, "env_steps": checkpoint["env_steps"], "actions": actions}
     result = about | settings(arguments, config) | {"success_mean": success, "tasks": figures}
     write_json(file, result)
     print(f"written to {file}")

@@ -118,6 +118,7 @@ def test_a_run_is_played_on_single_tasks(pretrained, in_empty_folder, capsys):
     successes = [each["success_mean"] for each in result["tasks"].values()]
     assert successes[0] > 0  # seven tries, half of the scenes with a tree
     assert result["success_mean"] == sum(successes) / 2
+    assert result["actions"] == "sampled"
     shown = capsys.readouterr().out
     assert f"chop tree{' ' * 21}{successes[0]:6.3f}" in shown
 
