@@ -26,7 +26,8 @@ from models.sentence_encoder import (
 from settings import setting
 from utils.errors import UserError
 
-CACHE_BLOCK = 4  # few images are new to an encoder at one step
+CACHE_BLOCK = 4  # few images are new to an encoder at one step,
+LARGER_BLOCKS = (16, 64)  # or all of them
 Kernel = tuple[tuple[int, int], ...]  # and stride, of each convolution
 Kernels = tuple[tuple[int, Kernel], ...]  # for images whose shorter side has so many pixels
 KERNELS: Kernels = (
@@ -153,7 +154,10 @@ class SmallImpalaCNN(Encoder):
         _xavier(self)
         # A checkpoint names no attribute of this: it is neither module nor buffer.
         self._cache = ObservationCache(
-            lambda images: self.of_pixels(unit_images(images)), cache_mb, CACHE_BLOCK
+            lambda images: self.of_pixels(unit_images(images)),
+            cache_mb,
+            CACHE_BLOCK,
+            LARGER_BLOCKS,
         )
         self._weights = list(self.parameters())  # asked at every step, so found once
         self._versions: list[int] = []

@@ -31,7 +31,8 @@ class FrozenHopfield(ImageToLanguage):
         beta: Inverse temperature; the larger, the nearer to a single token.
     """
 
-    block_size = 4  # a step shows few new images
+    block_size = 4  # a step shows few new images in a maze,
+    larger_blocks = (16, 64)  # and nothing else where there are real numbers: E is read once
     projection: Tensor
 
     def __init__(self, projection: Tensor, embeddings: TokenEmbeddings, beta: float) -> None:

@@ -19,10 +19,12 @@ class ImageToLanguage(nn.Module):
 
     Attributes:
         block_size: Images `forward` is given at a time.
+        larger_blocks: Where many are new: multiples of it.
         n_tokens: K, the tokens that an image becomes.
     """
 
     block_size = BLOCK_SIZE
+    larger_blocks: tuple[int, ...] = ()
     n_tokens = 1
 
     def seen(self, observations: Observations) -> Tensor:

@@ -104,6 +104,7 @@ class LanguageMemory(nn.Module):
             lambda seen: self.to_language(to_language.prepared(seen)),
             observation_cache_mb,
             to_language.block_size,
+            to_language.larger_blocks,
         )
 
     def __deepcopy__(self, copied: dict[int, Any]) -> "LanguageMemory":

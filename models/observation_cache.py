@@ -1,7 +1,7 @@
 """Remembers the results of images already seen, exactly."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,18 +18,26 @@ class ObservationCache:
     Results stand in one table on the device, found by a 128-bit hash of the image's bytes; when the
     table is full the least recently used result leaves. Images are computed in blocks of a fixed
     size, so that a result does not depend on which others were missing: the same bits come out
-    with the cache on or off.
+    with the cache on or off. Where many are missing, larger blocks take the place of many small
+    ones, if they have been seen to give the same bits on this machine.
 
     Args:
         function: Map images [B, C, H, W] uint8 to results [B, ...], each row from its image alone.
         megabytes: Size of the table and its index; 0 remembers nothing.
         block_size: Images computed at a time.
+        larger_blocks: Multiples of it to be tried, where that is quicker than many small ones.
     """
 
     def __init__(
-        self, function: Callable[[Tensor], Tensor], megabytes: float, block_size: int
+        self,
+        function: Callable[[Tensor], Tensor],
+        megabytes: float,
+        block_size: int,
+        larger_blocks: Sequence[int] = (),
     ) -> None:
         self.function, self.block_size = function, block_size
+        self.larger_blocks = sorted(larger_blocks, reverse=True)
+        self._same_bits: dict[tuple[int, int], bool] = {}  # by block size and number of threads
         self.n_bytes = int(megabytes * 2**20)
         self.n_seen = self.n_hits = 0
         self._rows: OrderedDict[tuple[int, int], int] = OrderedDict()  # least recently used first
@@ -80,8 +88,28 @@ class ObservationCache:
         """Return the results of images, in blocks filled up with repetitions.  [B, ...]"""
         padding = -len(images) % self.block_size
         padded = torch.cat((images, images[-1:].expand(padding, *images.shape[1:])))
-        blocks = [self.function(block) for block in padded.split(self.block_size)]
-        return torch.cat(blocks)[: len(images)]
+        blocks = padded.split(self._sizes_of_blocks(padded))
+        return torch.cat([self.function(block) for block in blocks])[: len(images)]
+
+    def _sizes_of_blocks(self, padded: Tensor) -> list[int]:
+        """Return how images are cut up: into larger blocks first, if these give the same bits."""
+        sizes, n_left = [], len(padded)
+        for size in self.larger_blocks:
+            if n_left >= size and self._gives_same_bits(padded[:size]):
+                sizes += n_left // size * [size]
+                n_left %= size
+        return sizes + n_left // self.block_size * [self.block_size]
+
+    def _gives_same_bits(self, block: Tensor) -> bool:
+        """Return whether a block gives what small ones do; the first of each size is tried.
+
+        The order in which a product is summed may follow from its size and the threads.
+        """
+        key = len(block), torch.get_num_threads()
+        if key not in self._same_bits:
+            small = [self.function(part) for part in block.split(self.block_size)]
+            self._same_bits[key] = torch.equal(self.function(block), torch.cat(small))
+        return self._same_bits[key]
 
     def _remember(self, keys: list[tuple[int, int]], results: Tensor) -> None:
         n_rows = self.n_bytes // (results[0].numel() * results.element_size() + INDEX_BYTES)

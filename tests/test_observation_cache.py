@@ -78,6 +78,24 @@ def test_blocks_always_have_the_same_size():
     assert function.blocks == [4, 4, 4]
 
 
+def test_many_images_are_computed_in_larger_blocks():
+    function = Recorder()
+    cache = ObservationCache(function, megabytes=0, block_size=4, larger_blocks=(8, 16))
+    for _ in range(2):
+        numbers = list(range(26))
+        assert first_values(cache(numbered_images(*numbers))) == numbers
+    tried = [4, 4, 4, 4, 16, 4, 4, 8]  # the first of each size, beside small ones
+    assert function.blocks == [*tried, 16, 8, 4, 16, 8, 4]
+
+
+def test_larger_blocks_of_other_bits_are_left_alone():
+    def summed_in_another_order(images):
+        return images[:, :1, 0, 0].float() + (len(images) > 4) * 2**-20
+
+    cache = ObservationCache(summed_in_another_order, megabytes=0, block_size=4, larger_blocks=(8,))
+    assert first_values(cache(numbered_images(*range(17)))) == list(range(17))
+
+
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_the_same_bits_come_out_with_the_cache_on_and_off(n_threads):
     torch.set_num_threads(n_threads)
@@ -88,10 +106,10 @@ def test_the_same_bits_come_out_with_the_cache_on_and_off(n_threads):
     def function(images):
         return hopfield(unit_images(images))
 
-    on, off = (ObservationCache(function, megabytes, block_size=16) for megabytes in (1, 0))
-    pool = random_images(40)
-    for n_envs in (1, 3, 16, 5, 16, 16):
-        images = pool[torch.randint(0, 40, (n_envs,))]
+    on, off = (ObservationCache(function, megabytes, 4, (16, 64)) for megabytes in (1, 0))
+    pool = random_images(90)
+    for n_envs in (1, 3, 16, 64, 5, 80, 16):
+        images = pool[torch.randint(0, 90, (n_envs,))]
         assert torch.equal(on(images), off(images))
     torch.set_num_threads(1)
     assert on.hit_rate > 0.3
