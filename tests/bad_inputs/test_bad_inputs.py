@@ -249,7 +249,7 @@ def test_every_number_has_bounds():
 
 @pytest.fixture
 def unprivileged():
-    """Take root's rights away where the tests run as root."""
+    """Take root's rights away where the tests run as root; packages may then be out of reach."""
     if os.geteuid() != 0:
         yield
         return
@@ -265,8 +265,14 @@ LOCKED = {
     "checkpoint in a locked folder": ("eval", ["--ckpt-path", "locked/folder/file"]),
     "checkpoint to write beside": ("eval", ["--ckpt-path", "locked/checkpoint.pt"]),
     "page to write beside": ("eval", ["--ckpt-path", "locked/checkpoint.pt", "--report"]),
-    "pictures": ("main", command_line(env="ContinuousRecognition-v0", stimuli="locked/folder")),
-    "language model": ("main", command_line(language_model="locked/folder/file")),
+    "pictures": (
+        "main",
+        command_line(model="CNN", env="ContinuousRecognition-v0", stimuli="locked/folder"),
+    ),
+    "language model": (
+        "main",
+        command_line(env="RandomMaze-v0", language_model="locked/folder/file"),
+    ),
     "data folder": ("prepare", ["--device=cpu", "--data-folder=locked/folder/more"]),
     "data folder to write in": ("prepare", ["--device=cpu", "--data-folder=locked"]),
     "run": ("plot", ["locked/folder"]),
@@ -302,7 +308,7 @@ def test_missing_permissions_are_refused(name, workshop, capsys, request):
             (workshop / "hidden").rename(experiments)
     # What lies in a folder that may not be entered cannot be told from what is not there.
     told = ("Permission denied", "no permission", "locked/folder/file")
-    assert any(words in line for words in told)
+    assert any(words in line for words in told), line
 
 
 def test_a_setting_beyond_the_interpreters_depth_is_refused():
