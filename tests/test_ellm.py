@@ -91,17 +91,17 @@ def told(agent, *ids):
     return torch.tensor(columns).T.contiguous()
 
 
-def near(ours, theirs, **bounds):
+def assert_near(ours, theirs, **bounds):
     torch.testing.assert_close(ours, theirs, **({"atol": 1e-5, "rtol": 0} | bounds))
 
 
 def test_branches_features_and_values_are_the_originals(arrays):
     agent = agent_of(arrays)
     seen = Observations(arrays["image"][0], text=told(agent, arrays["text"][0]))
-    near(agent.image(seen.images), arrays["image_features"][0])
-    near(agent.text(seen.text), arrays["text_features"][0])
-    near(agent.features(seen), arrays["features"][0])
-    near(agent.head(agent.features(seen)), arrays["q"][0])
+    assert_near(agent.image(seen.images), arrays["image_features"][0])
+    assert_near(agent.text(seen.text), arrays["text_features"][0])
+    assert_near(agent.features(seen), arrays["features"][0])
+    assert_near(agent.head(agent.features(seen)), arrays["q"][0])
 
 
 @pytest.mark.parametrize("branches", ["q_state_and_goal", "q_goal_only", "q_image_only"])
@@ -113,7 +113,7 @@ def test_other_arrangements_of_the_branches_are_the_originals(branches, arrays):
     }[branches]
     agent = agent_of(arrays, n_texts=len(texts))
     seen = Observations(arrays["image"][0], text=told(agent, *texts) if texts else None)
-    near(agent.head(agent.features(seen)), arrays[branches])
+    assert_near(agent.head(agent.features(seen)), arrays[branches])
 
 
 def steps_of(arrays, update, agent):
@@ -138,23 +138,23 @@ def test_three_updates_are_the_originals(arrays):
         steps = steps_of(arrays, update, learner.agent)
         following = learner.agent.features(steps.following)
         online, target = learner.agent.head(following), learner.target(following)
-        near(online, arrays["next_q_online"][update])
-        near(target, arrays["next_q_target"][update])
+        assert_near(online, arrays["next_q_online"][update])
+        assert_near(target, arrays["next_q_target"][update])
         assert torch.equal(online.argmax(-1), arrays["next_action"][update])
         returns, discounts = learner._returns(steps)
-        near(double_q_targets(returns, discounts, online, target), arrays["target"][update])
+        assert_near(double_q_targets(returns, discounts, online, target), arrays["target"][update])
         logged = learner.learn(steps)
         for name, ours in (("loss", "critic_loss"), ("gradient_norm", "grad_norm")):
-            near(logged[f"train/{ours}"], arrays[name][update], atol=0, rtol=1e-5)
+            assert_near(logged[f"train/{ours}"], arrays[name][update], atol=0, rtol=1e-5)
         for name, norms in golden_data.under(arrays, "gradient_norm.").items():
-            near(parameters[our_name(name)].grad.norm(), norms[update], atol=1e-8, rtol=2e-5)
+            assert_near(parameters[our_name(name)].grad.norm(), norms[update], atol=1e-8, rtol=2e-5)
         if step % learner.config.target_update_steps == 0:
             learner.target.load_state_dict(learner.agent.head.state_dict())
         if update in (0, 2):
             for name, value in renamed(arrays, f"after_{update + 1}.").items():
-                near(parameters[name], value, atol=2e-5)
+                assert_near(parameters[name], value, atol=2e-5)
     for name, value in renamed(arrays, "target_after_3.").items():
-        near(learner.target.state_dict()[name.removeprefix("head.")], value, atol=2e-5)
+        assert_near(learner.target.state_dict()[name.removeprefix("head.")], value, atol=2e-5)
 
 
 def test_epsilon_falls_as_the_originals(arrays):
