@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
 from sb3_contrib import RecurrentPPO
 from stable_baselines3 import PPO
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
@@ -52,10 +53,21 @@ class OurFeatures(BaseFeaturesExtractor):
 
 
 class Sb3Environments(VecEnv):
-    """Our vector environments under the interface of stable-baselines3."""
+    """Our vector environments under the interface of stable-baselines3.
+
+    Of a dictionary of numbers they show what our agents read of it: a vector, discrete numbers
+    as one-hot vectors.
+
+    Args:
+        env: Shows an image, numbers, or a dictionary of numbers.
+    """
 
     def __init__(self, env: gymnasium.vector.VectorEnv) -> None:
-        super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
+        space = env.single_observation_space
+        self._reader = ObservationReader(space) if isinstance(space, spaces.Dict) else None
+        if self._reader is not None:
+            space = spaces.Box(-np.inf, np.inf, (self._reader.n_numbers,), np.float32)
+        super().__init__(env.num_envs, space, env.single_action_space)
         self.env = env
         self._actions = np.zeros(env.num_envs, np.int64)
 
@@ -63,7 +75,7 @@ class Sb3Environments(VecEnv):
         """Open an episode in every environment."""
         seed = self._seeds[0]
         self._reset_seeds()
-        return self.env.reset(seed=seed)[0]
+        return self._shown(self.env.reset(seed=seed)[0])
 
     def step_async(self, actions: np.ndarray) -> None:
         """Note the actions."""
@@ -74,10 +86,14 @@ class Sb3Environments(VecEnv):
         observations, rewards, terminated, truncated, info = self.env.step(self._actions)
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         ended = terminated | truncated
-        for n in np.flatnonzero(ended):
-            infos[n]["terminal_observation"] = info["final_obs"][n]
+        if ended.any():
+            space = self.env.single_observation_space
+            empty: Any = create_empty_array(space, ended.sum())
+            last = self._shown(concatenate(space, info["final_obs"][ended], empty))
+        for row, n in enumerate(np.flatnonzero(ended)):
+            infos[n]["terminal_observation"] = last[row]
             infos[n]["TimeLimit.truncated"] = bool(truncated[n] and not terminated[n])
-        return observations, rewards, ended, infos
+        return self._shown(observations), rewards, ended, infos
 
     def close(self) -> None:
         """Close the environments."""
@@ -99,6 +115,12 @@ class Sb3Environments(VecEnv):
         """Return that they are not."""
         return [False] * self.num_envs
 
+    def _shown(self, observations: Any) -> np.ndarray:
+        """Return observations of the environments as the rival sees them.  [N, ...]"""
+        if self._reader is None:
+            return observations
+        return cast(Tensor, self._reader(observations).vectors).numpy()
+
 
 def rival(name: str, config: PpoSettings) -> PPO | RecurrentPPO:
     """Return a learner of stable-baselines3 with the settings of a run.
@@ -113,9 +135,10 @@ def rival(name: str, config: PpoSettings) -> PPO | RecurrentPPO:
     torch.manual_seed(config.seed)
     env = make_vector_env(config, config.seed)
     space = env.single_observation_space
-    if isinstance(space, spaces.Dict):
+    reader = ObservationReader(space)
+    if isinstance(space, spaces.Dict) and (reader.image_shape or reader.n_texts):
         raise UserError(f"{name} sees an image or numbers here, and {config.env} shows {space}")
-    kind = "Cnn" if ObservationReader(space).image_shape else "Mlp"
+    kind = "Cnn" if reader.image_shape else "Mlp"
     own = OWN[name]
     return own.learner(
         f"{kind}{own.policy}",

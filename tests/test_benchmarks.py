@@ -7,6 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces.utils import flatten
+from gymnasium.vector.utils import iterate
 
 from benchmarks import __main__ as benchmarks
 from benchmarks import training
@@ -15,6 +17,7 @@ from benchmarks.random_models import TINY, write_transformer_xl
 from benchmarks.shares import PARTS, Clock
 from benchmarks.tables import Table
 from benchmarks.update import ours, plain
+from envs import make_vector_env
 from models.language import load_language_model
 from settings import load_config
 
@@ -147,9 +150,35 @@ def test_a_rival_trains_on_the_same_environments(name, in_this_process):
     assert run.peak_mb > 0
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "popgym-RepeatPreviousEasy-v0"])
+@pytest.mark.parametrize(
+    "env", ["CartPole-v1", "popgym-RepeatPreviousEasy-v0", "popgym-AutoencodeEasy-v0"]
+)
 def test_a_rival_trains_on_numbers_too(env, in_this_process):
     assert training.measured("RecurrentPPO", options(overrides=(f"env={env}", *SHORT))).rate > 0
+
+
+def test_a_rival_sees_a_dictionary_of_numbers_as_one_vector():
+    from benchmarks.rivals import Sb3Environments
+
+    config = load_config(None, ["env=popgym-AutoencodeEasy-v0", *SHORT])
+    plain, seen = (make_vector_env(config, 0) for _ in range(2))
+    space, rival = plain.single_observation_space, Sb3Environments(seen)
+
+    def flat(shown):
+        return np.stack([flatten(space, one) for one in iterate(plain.observation_space, shown)])
+
+    rival.seed(0)
+    np.testing.assert_array_equal(rival.reset(), flat(plain.reset(seed=0)[0]))
+    actions = np.zeros(plain.num_envs, np.int64)
+    n_ended = 0
+    while not n_ended:
+        shown, _, _, _, info = plain.step(actions)
+        rows, _, ended, infos = rival.step(actions)
+        np.testing.assert_array_equal(rows, flat(shown))
+        for n in np.flatnonzero(ended):
+            last = flatten(space, info["final_obs"][n])
+            np.testing.assert_array_equal(infos[n]["terminal_observation"], last)
+        n_ended = ended.sum()
 
 
 def test_a_rival_says_what_it_cannot_see(in_this_process, capsys):
