@@ -410,6 +410,16 @@ def test_compiled_code_lies_in_a_folder_of_its_sources(monkeypatch, tmp_path):
     assert list(Path(folder).rglob("*_twice*.nbi"))
 
 
+def test_whoever_has_to_wait_for_the_compiler_is_told_once(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(compilation, "FOLDER", str(tmp_path))
+    compilation.tell_of_compiling()
+    assert "compiling the rules of Crafter" in caplog.text
+    caplog.clear()
+    assert compilation.compiled(_twice)(21) == 42
+    compilation.tell_of_compiling()
+    assert caplog.text == ""
+
+
 def test_where_nothing_can_be_written_compiled_code_is_not_kept(monkeypatch):
     def njit(function=None, cache=False):
         if cache:

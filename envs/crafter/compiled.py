@@ -5,6 +5,7 @@ code has taken in. So all of it lies in a folder named after the sources of all 
 """
 
 import hashlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ import numba
 
 from utils.folders import cache_folder
 
+log = logging.getLogger(__name__)
+
 SOURCES, MARK = "*.py", b"@compiled"
+COMPILED = "*.nbc"  # what numba calls its files
 N_LETTERS = 16
 
 
@@ -28,6 +32,13 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         return numba.njit(function)
     finally:
         config.CACHE_DIR = before
+
+
+def tell_of_compiling() -> None:
+    """Say that the first steps will have to wait, where nothing has been compiled yet."""
+    config: Any = numba.config
+    if not any(Path(config.CACHE_DIR or FOLDER).rglob(COMPILED)):
+        log.warning("compiling the rules of Crafter for this machine, once: about half a minute")
 
 
 def _folder() -> str:

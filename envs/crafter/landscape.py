@@ -51,8 +51,11 @@ def _fill(world: World, tables: Tables) -> None:
 
 
 @compiled
-def _noise(tables: Tables, x: float, y: float, z: int, size: int) -> float:
-    """Return the noise of one size at a cell, in layer z."""
+def _noise(tables: Tables, x: float, y: float, z: float, size: float) -> float:
+    """Return the noise of one size at a cell, in layer z.
+
+    All are written as floats: numba would compile it anew for every other whole number.
+    """
     return noise3(x / size, y / size, z, tables[0], tables[1])
 
 
@@ -60,20 +63,22 @@ def _noise(tables: Tables, x: float, y: float, z: int, size: int) -> float:
 def _material(world: World, x: int, y: int, tunnels: np.ndarray, tables: Tables) -> int:
     """Return what a cell is."""
     away = math.sqrt((x - world.x[0]) ** 2 + (y - world.y[0]) ** 2)
-    start = 4 - away + 2 * _noise(tables, x, y, 8, 3)
+    start = 4 - away + 2 * _noise(tables, x, y, 8.0, 3.0)
     start = 1 / (1 + math.exp(-start))
-    water = _noise(tables, x, y, 3, 15) + 0.15 * _noise(tables, x, y, 3, 5) + 0.1 - 2 * start
-    mountain = (_noise(tables, x, y, 0, 15) + 0.3 * _noise(tables, x, y, 0, 5)) / 1.3
+    water = (
+        _noise(tables, x, y, 3.0, 15.0) + 0.15 * _noise(tables, x, y, 3.0, 5.0) + 0.1 - 2 * start
+    )
+    mountain = (_noise(tables, x, y, 0.0, 15.0) + 0.3 * _noise(tables, x, y, 0.0, 5.0)) / 1.3
     mountain -= 4 * start + 0.3 * water
     if start > 0.5:
         return GRASS
     if mountain > 0.15:
         return _rock(world, x, y, mountain, tunnels, tables)
-    if 0.25 < water <= 0.35 and _noise(tables, x, y, 4, 9) > -0.2:
+    if 0.25 < water <= 0.35 and _noise(tables, x, y, 4.0, 9.0) > -0.2:
         return SAND
     if water > 0.3:
         return WATER
-    if _noise(tables, x, y, 5, 7) > 0 and uniform(world) > 0.8:
+    if _noise(tables, x, y, 5.0, 7.0) > 0 and uniform(world) > 0.8:
         return TREE
     return GRASS
 
@@ -83,19 +88,19 @@ def _rock(
     world: World, x: int, y: int, mountain: float, tunnels: np.ndarray, tables: Tables
 ) -> int:
     """Return what a cell in the mountains is: a cave, a tunnel, an ore, lava or stone."""
-    if _noise(tables, x, y, 6, 7) > 0.15 and mountain > 0.3:
+    if _noise(tables, x, y, 6.0, 7.0) > 0.15 and mountain > 0.3:
         return PATH
-    is_level = _noise(tables, 2 * x, y / 5, 7, 3) > 0.4
-    if is_level or _noise(tables, x / 5, 2 * y, 7, 3) > 0.4:
+    is_level = _noise(tables, 2.0 * x, y / 5, 7.0, 3.0) > 0.4
+    if is_level or _noise(tables, x / 5, 2.0 * y, 7.0, 3.0) > 0.4:
         tunnels[x, y] = True
         return PATH
-    if _noise(tables, x, y, 1, 8) > 0 and uniform(world) > 0.85:
+    if _noise(tables, x, y, 1.0, 8.0) > 0 and uniform(world) > 0.85:
         return COAL
-    if _noise(tables, x, y, 2, 6) > 0.4 and uniform(world) > 0.75:
+    if _noise(tables, x, y, 2.0, 6.0) > 0.4 and uniform(world) > 0.75:
         return IRON
     if mountain > 0.18 and uniform(world) > 0.994:
         return DIAMOND
-    if mountain > 0.3 and _noise(tables, x, y, 6, 5) > 0.35:
+    if mountain > 0.3 and _noise(tables, x, y, 6.0, 5.0) > 0.35:
         return LAVA
     return STONE
 

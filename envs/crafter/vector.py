@@ -8,6 +8,7 @@ from envs.converted import ACTION_NAMES
 from envs.crafter import words
 from envs.crafter.achievements import AchievementStatistics
 from envs.crafter.actions import game_commands
+from envs.crafter.compiled import tell_of_compiling
 from envs.crafter.drawing import draw
 from envs.crafter.landscape import new_world
 from envs.crafter.package import ACTIONS, rules_of_crafter
@@ -48,6 +49,7 @@ class CrafterVectorEnv(NumpyVectorEnv):
         commands: np.ndarray | None = None,
         rules: Rules | None = None,
     ) -> None:
+        tell_of_compiling()
         self._commands = game_commands() if commands is None else commands
         self._rules = rules_of_crafter() if rules is None else rules
         super().__init__(n_envs, seed, (3, SIDE, SIDE), n_actions=len(self._commands))
