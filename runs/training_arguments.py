@@ -23,7 +23,7 @@ def training_arguments(argv: Sequence[str] | None, description: str | None) -> a
     parser = Parser(
         prog="main.py",
         description=description,
-        epilog=f"settings, for --var and --config:\n{describe_settings(_own_agent(argv))}",
+        ending=lambda: f"settings, for --var and --config:\n{describe_settings(_own_agent(argv))}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", metavar="FILE", help="JSON file with the settings that differ")
@@ -60,8 +60,6 @@ def training_arguments(argv: Sequence[str] | None, description: str | None) -> a
 def _own_agent(argv: Sequence[str] | None) -> Mapping[str, Any]:
     """Return the agent of the user's own that help is asked for with, if one is named."""
     words = [word.removeprefix("--var=") for word in (sys.argv[1:] if argv is None else argv)]
-    if not {"-h", "--help"}.intersection(words):
-        return {}
     return chosen_agent([word for word in words if word.startswith("model=")])
 
 

@@ -292,7 +292,7 @@ def _unread_of_file(
     A file that is whole, as a run's is, has what its model does not read.
     """
     in_file = _values(given)
-    if not _missing("", completed(in_file, chosen), chosen):
+    if not in_file or not _missing("", completed(in_file, chosen), chosen):
         return []
     read = reading(values).read_by(values)
     left_out = [name for name in in_file if name in values and name not in read]

@@ -42,11 +42,26 @@ class Once(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are UserErrors, so that they read like all others."""
+    """An argument parser whose errors are UserErrors, so that they read like all others.
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    Args:
+        arguments: Those of argparse.
+        ending: Returns what stands at the end of the help, asked when that is wanted.
+        options: Those of argparse.
+    """
+
+    def __init__(
+        self, *arguments: Any, ending: Callable[[], str] | None = None, **options: Any
+    ) -> None:
         super().__init__(*arguments, **options)
+        self.ending = ending
         self.register("action", None, Once)
+
+    def format_help(self) -> str:
+        """Return the help."""
+        if self.ending is not None:
+            self.epilog = self.ending()
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Raise the message as one line, cut where what was given is very long."""
