@@ -1,5 +1,7 @@
 """The picture of what agents with goals come to."""
 
+import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-WIDTH, ROW_HEIGHT, RATE_HEIGHT = 11.5, 2.9, 0.27  # inches
+WIDTH, ROW_HEIGHT, RATE_HEIGHT, LINE_HEIGHT = 11.5, 2.9, 0.27, 0.2  # inches
+LEGEND_COLUMNS = 3
+LINE_SIGNS = 170  # of small print, across the picture
 CURVES = {
     "rollout/achievements_mean": "different achievements an episode",
     "rollout/achievements_total": "different achievements over the run",
@@ -40,10 +44,12 @@ def draw(told: Sequence[Any]) -> "Figure":
     rows: list[tuple[float, Callable[[SubFigure], None]]] = []
     curves = [name for name in CURVES if any(name in one.curves for one in told)]
     if curves:
-        rows.append((ROW_HEIGHT, lambda part: _draw_curves(part, told, curves, colours)))
+        height = ROW_HEIGHT + LINE_HEIGHT * math.ceil(len(told) / LEGEND_COLUMNS)
+        rows.append((height, lambda part: _draw_curves(part, told, curves, colours)))
     rates = list(dict.fromkeys(name for one in told for name in one.rates))
     if rates:
-        height = 1 + RATE_HEIGHT * len(rates) / 2 * max(1, 0.5 * len(told))
+        n_bars = math.ceil(sum(_is_unlocked(told, name) for name in rates) / 2)
+        height = 1.3 + RATE_HEIGHT * n_bars * max(1, 0.5 * len(told))
         rows.append((height, lambda part: _draw_rates(part, told, rates, colours)))
     for one in told:
         if one.quality or _has_costs(one):
@@ -69,7 +75,16 @@ def _draw_curves(
                 _draw_curve(axes, one, one.curves[name], _colour(one, colours))
         axes.set_title(CURVES[name])
         _dress(axes)
-    panels[0].legend(loc="best", handlelength=1.4, fontsize=9)
+    drawn = [axes.get_legend_handles_labels() for axes in panels]
+    lines = {label: line for own in drawn for line, label in zip(*own, strict=True)}
+    part.legend(
+        list(lines.values()),
+        list(lines),
+        loc="outside upper left",
+        ncols=LEGEND_COLUMNS,
+        handlelength=1.4,
+        fontsize=9,
+    )
 
 
 def _draw_curve(axes: "Axes", one: Any, result: Any, colour: str) -> None:
@@ -84,22 +99,38 @@ def _draw_curve(axes: "Axes", one: Any, result: Any, colour: str) -> None:
 def _draw_rates(
     part: "SubFigure", told: Sequence[Any], names: Sequence[str], colours: Mapping[Any, int]
 ) -> None:
-    """Draw a bar for each agent and achievement, in two columns, with its interval."""
+    """Draw a bar for each agent and achievement, in two columns, with its interval.
+
+    Achievements that nobody unlocks are listed below.
+    """
     shown = [one for one in told if one.rates]
-    half = (len(names) + 1) // 2
+    none = [_plain(name) for name in names if not _is_unlocked(told, name)]
+    names = [name for name in names if _is_unlocked(told, name)]
+    half = max(1, (len(names) + 1) // 2)
     panels = part.subplots(1, 2)
     for axes, own in zip(panels, (names[:half], names[half:]), strict=True):
         for n, one in enumerate(shown):
             finals = [one.rates[name].final if name in one.rates else None for name in own]
             places = np.arange(len(own)) + (n + 0.5) / len(shown) * 0.8 - 0.4
             _draw_bars(axes, places, finals, 0.8 / len(shown), _colour(one, colours))
-        labels = [name.split("/")[1].replace("_", " ") for name in own]
-        axes.set_yticks(range(len(own)), labels)
+        axes.set_yticks(range(len(own)), map(_plain, own))
         axes.set_ylim(half - 0.4, -0.6)
         axes.set_xlim(0, 1)
         axes.xaxis.set_major_formatter(_percent)
         axes.grid(axis="x")
     panels[0].set_title("share of the last 100 episodes that unlocked it")
+    if none:
+        text = "\n".join(textwrap.wrap(f"by nobody: {', '.join(none)}", LINE_SIGNS))
+        part.supxlabel(text, x=0.01, ha="left", size=9, color=QUIET)
+
+
+def _is_unlocked(told: Sequence[Any], name: str) -> bool:
+    """Return whether anybody has an achievement at the end."""
+    return any(name in one.rates and float(one.rates[name].final.value) > 0 for one in told)
+
+
+def _plain(name: str) -> str:
+    return name.split("/")[1].replace("_", " ")
 
 
 def _draw_bars(

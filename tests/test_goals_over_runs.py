@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from analysis.__main__ import main
-from analysis.goals import shares_of
+from analysis.goals import analyse, shares_of
 from settings import load_config
 
 GRADES = ("good", "poorly_timed", "bad", "nonsense")
@@ -72,6 +73,14 @@ def test_agents_are_shown_with_achievements_suggestions_and_costs(runs, capsys):
     assert "rejected" not in told, "no run has it"
     shown = capsys.readouterr().out
     assert "collect wood    0.200           0.600" in shown
+
+
+def test_achievements_that_nobody_unlocks_have_a_line_in_the_place_of_bars(runs):
+    figure = analyse([Path("runs")], ["suggester"]).figure
+    labels = [label.get_text() for axes in figure.axes for label in axes.get_yticklabels()]
+    assert ("collect wood" in labels, "wake up" in labels) == (True, False)
+    texts = [text.get_text() for text in figure.findobj(Text)]
+    assert "by nobody: wake up" in texts
 
 
 def test_every_number_of_the_picture_is_in_the_table_with_its_interval(runs):
