@@ -3,9 +3,9 @@
     python -m tools.faults --rounds 100
 
 Every round breaks one run in one way and goes on with `main.py --resume`; in the end its trained
-parameters, optimiser and metrics.csv (but time/*) must be
-those of a run that nothing disturbed. Runs are forked from one process that has imported
-everything, so a round takes a second or two.
+parameters, optimiser and metrics.csv (but time/*, and how often a model was asked whose answers
+are kept) must be those of a run that nothing disturbed. Runs are forked from one process that has
+imported everything, so a round takes a second or two.
 """
 
 import argparse
@@ -29,6 +29,7 @@ import torch
 from tqdm import tqdm
 
 import main as main_program
+from benchmarks.random_models import write_decoder
 from envs import minigrid
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import LAST, PREVIOUS, load_checkpoint
@@ -58,6 +59,7 @@ FROM_REPLAY = {
 }
 MAZE, GRID = "RandomMaze-v0", "MiniGrid-RedBlueDoors-6x6-v0"
 CORRIDOR = {"env": "TMazeActive-v0", "length": 4}
+GOALS = "ELLM by NStepDQN for goals"
 CASES: dict[str, dict[str, Any]] = {
     "CNN-PPO": FROM_ROLLOUTS | {"env": MAZE, "adv_norm": "true"},
     "Impala-PPO": FROM_ROLLOUTS | {"env": MAZE},
@@ -75,7 +77,13 @@ CASES: dict[str, dict[str, Any]] = {
     "ELLM by NStepDQN": {"env": MAZE, "algorithm": "NStepDQN", "n_steps": 400, "hidden_dim": 16}
     | {"learning_rate": 1e-3, "batch_size": 4, "warmup_steps": 50, "replay_capacity": 120}
     | {"epsilon_steps": 300, "target_update_steps": 40, "log_steps": 40},
+    GOALS: {"env": "CrafterText-v0", "crafter_length": 40, "algorithm": "NStepDQN"}
+    | {"suggester": "language-model", "suggester_cache": "answers.sqlite"}
+    | {"goal_conditioned": "true", "n_steps": 400, "hidden_dim": 16, "batch_size": 4}
+    | {"learning_rate": 1e-3, "warmup_steps": 50, "replay_capacity": 120, "log_steps": 40}
+    | {"epsilon_steps": 300, "target_update_steps": 40},
 }
+UNEVEN = ("time/", "suggester/")  # beginnings of metrics that a resumed run may have otherwise
 MOST_KILLS = 3
 LOG = "log.txt"
 DISK_MB = 256
@@ -104,6 +112,10 @@ def make_case(name: str, workplace: Path) -> Case:
     """Return a case with the outcome of an undisturbed run."""
     model = name.partition(" by ")[0]
     settings = SETTINGS | {"model": model} | tiny_settings(model) | CASES[name]
+    if name == GOALS:
+        decoder = workplace.with_name("decoder")
+        decoder.mkdir()
+        settings |= {"suggester_model": str(write_decoder(decoder))}
     command = [*(f"--var={key}={value}" for key, value in settings.items()), "--run-id=run"]
     folder = Path("experiments", model, settings["env"], "run")
     workplace.mkdir()
@@ -136,7 +148,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     kept = {name: checkpoint[name] for name in ("agent", "learner", "env_steps")}
     kept["learner"] |= {"replay": replay_rows(folder, checkpoint["learner"].get("replay"))}
     kept["episodes"] = checkpoint["collector"]["episodes"]
-    metrics = [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+    metrics = [{k: v for k, v in row.items() if not k.startswith(UNEVEN)} for row in rows]
     return {"metrics": metrics, **kept}
 
 
