@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+from tqdm import tqdm
+
 from models.language.model_files import find_model
 from rewards.suggestions.cache import Answer, AnswerCache, CacheSettings, Question, open_cache
-from rewards.suggestions.prompted import PromptedSuggester
+from rewards.suggestions.prompted import PromptedSuggester, awaited
 from rewards.suggestions.prompts import (
     BULLET,
     INSTRUCTION,
@@ -111,6 +113,8 @@ class LanguageModelSuggester(PromptedSuggester):
         """The decoder."""
         from models.language.text_model import load_text_model  # brings in transformers
 
+        with tqdm.external_write_mode():  # beside the progress bar
+            log.info("reading %s, which suggests goals", self.config.suggester_model)
         return load_text_model(self.config.suggester_model)
 
     def question(self, situation: Situation) -> Question:
@@ -127,7 +131,7 @@ class LanguageModelSuggester(PromptedSuggester):
     def ask(self, questions: Sequence[Question]) -> list[Answer | None]:
         """Have the model score each question's phrases, or write an answer to all at once."""
         if self.config.suggest_by == SCORING:
-            return [self._scored(each) for each in questions]
+            return list(awaited(map(self._scored, questions), len(questions)))
         return self._written(questions)
 
     def goals(self, answer: str) -> list[str] | None:

@@ -1,13 +1,21 @@
 """What suggesters that ask a language model share: kept answers, and counting what it costs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from tqdm import tqdm
 
 from rewards.suggestions.cache import Answer, AnswerCache, Question
 from rewards.suggestions.suggester import Situation
 
 COUNTS = ("asked", "from_cache", "rejected", "unanswered", "tokens", "seconds")
+PATIENCE = 2  # seconds without a bar
+
+
+def awaited(answers: Iterable[Any], n: int) -> Iterable[Any]:
+    """Yield n answers as they come, with a bar where that takes longer."""
+    return tqdm(answers, desc="new scenes", total=n, unit="scene", leave=False, delay=PATIENCE)
 
 
 class PromptedSuggester(ABC):

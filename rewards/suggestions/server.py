@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from rewards.suggestions.cache import Answer, AnswerCache, Question, open_cache
 from rewards.suggestions.language_model import STOP, WRITING, WritingSettings
 from rewards.suggestions.open_ai import Patience, Server, ServerError
-from rewards.suggestions.prompted import PromptedSuggester
+from rewards.suggestions.prompted import PromptedSuggester, awaited
 from rewards.suggestions.prompts import goals_of, lm_sentence, question
 from rewards.suggestions.suggester import Situation
 from settings import Config, Part, setting
@@ -185,7 +185,7 @@ class ServerSuggester(PromptedSuggester):
         if self.clock() < self._rests_until:
             return [None] * len(questions)
         with ThreadPoolExecutor(min(AT_ONCE, len(questions))) as threads:
-            found = list(threads.map(self._outcome, questions))
+            found = list(awaited(threads.map(self._outcome, questions), len(questions)))
         self.budget.note()
         failures = [each for each in found if isinstance(each, ServerError)]
         if failures:
