@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from analysis.findings import Findings
-from analysis.goals_figure import draw
+from analysis.goals_figure import draw, plain_name
 from plots.results import Result, summarize
 from plots.runs import (
     Group,
@@ -150,7 +150,7 @@ def rates_table(told: Sequence[Told]) -> Table:
     names = list(dict.fromkeys(name for one in shown for name in one.rates))
     rows: list[Sequence[object]] = [("achievement", *(one.name for one in shown))]
     for name in names:
-        rows.append((_plain(name), *(_final(one.rates, name, "{:.3f}") for one in shown)))
+        rows.append((plain_name(name), *(_final(one.rates, name, "{:.3f}") for one in shown)))
     return rows
 
 
@@ -229,10 +229,6 @@ def _final(results: Mapping[str, Result], name: str, form: str) -> str:
 
 def _any_rates(told: Iterable[Told]) -> bool:
     return any(one.rates for one in told)
-
-
-def _plain(name: str) -> str:
-    return name.removeprefix(RATE).replace("_", " ")
 
 
 def _numbers(told: Iterable[Told]) -> Table:

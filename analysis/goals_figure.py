@@ -48,9 +48,10 @@ def draw(told: Sequence[Any]) -> "Figure":
         rows.append((height, lambda part: _draw_curves(part, told, curves, colours)))
     rates = list(dict.fromkeys(name for one in told for name in one.rates))
     if rates:
-        n_bars = math.ceil(sum(_is_unlocked(told, name) for name in rates) / 2)
-        height = 1.3 + RATE_HEIGHT * n_bars * max(1, 0.5 * len(told))
-        rows.append((height, lambda part: _draw_rates(part, told, rates, colours)))
+        names = [name for name in rates if _is_unlocked(told, name)]
+        none = [name for name in rates if name not in names]
+        height = 1.3 + RATE_HEIGHT * math.ceil(len(names) / 2) * max(1, 0.5 * len(told))
+        rows.append((height, lambda part: _draw_rates(part, told, names, none, colours)))
     for one in told:
         if one.quality or _has_costs(one):
             rows.append((ROW_HEIGHT, partial(_draw_goals, one=one)))
@@ -97,15 +98,17 @@ def _draw_curve(axes: "Axes", one: Any, result: Any, colour: str) -> None:
 
 
 def _draw_rates(
-    part: "SubFigure", told: Sequence[Any], names: Sequence[str], colours: Mapping[Any, int]
+    part: "SubFigure",
+    told: Sequence[Any],
+    names: Sequence[str],
+    none: Sequence[str],
+    colours: Mapping[Any, int],
 ) -> None:
     """Draw a bar for each agent and achievement, in two columns, with its interval.
 
     Achievements that nobody unlocks are listed below.
     """
     shown = [one for one in told if one.rates]
-    none = [_plain(name) for name in names if not _is_unlocked(told, name)]
-    names = [name for name in names if _is_unlocked(told, name)]
     half = max(1, (len(names) + 1) // 2)
     panels = part.subplots(1, 2)
     for axes, own in zip(panels, (names[:half], names[half:]), strict=True):
@@ -113,14 +116,16 @@ def _draw_rates(
             finals = [one.rates[name].final if name in one.rates else None for name in own]
             places = np.arange(len(own)) + (n + 0.5) / len(shown) * 0.8 - 0.4
             _draw_bars(axes, places, finals, 0.8 / len(shown), _colour(one, colours))
-        axes.set_yticks(range(len(own)), map(_plain, own))
+        axes.set_yticks(range(len(own)), map(plain_name, own))
         axes.set_ylim(half - 0.4, -0.6)
         axes.set_xlim(0, 1)
         axes.xaxis.set_major_formatter(_percent)
         axes.grid(axis="x")
     panels[0].set_title("share of the last 100 episodes that unlocked it")
     if none:
-        text = "\n".join(textwrap.wrap(f"by nobody: {', '.join(none)}", LINE_SIGNS))
+        text = "\n".join(
+            textwrap.wrap(f"by nobody: {', '.join(map(plain_name, none))}", LINE_SIGNS)
+        )
         part.supxlabel(text, x=0.01, ha="left", size=9, color=QUIET)
 
 
@@ -129,7 +134,8 @@ def _is_unlocked(told: Sequence[Any], name: str) -> bool:
     return any(name in one.rates and float(one.rates[name].final.value) > 0 for one in told)
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """Return what an achievement is called, given its metric."""
     return name.split("/")[1].replace("_", " ")
 
 

@@ -13,7 +13,6 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector.utils import concatenate, create_empty_array
 from sb3_contrib import RecurrentPPO
 from stable_baselines3 import PPO
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
@@ -24,6 +23,7 @@ from envs import make_vector_env
 from models.baselines import ALONE, ALONE_WITHOUT_IMAGES, SMALL
 from models.encoders import SmallImpalaCNN, VectorEncoder, build_encoder
 from models.observations import ObservationReader
+from trainers.collector import stacked
 from trainers.ppo import PpoSettings
 from utils.errors import UserError
 
@@ -87,9 +87,7 @@ class Sb3Environments(VecEnv):
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         ended = terminated | truncated
         if ended.any():
-            space = self.env.single_observation_space
-            empty: Any = create_empty_array(space, ended.sum())
-            last = self._shown(concatenate(space, info["final_obs"][ended], empty))
+            last = self._shown(stacked(info["final_obs"][ended]))
         for row, n in enumerate(np.flatnonzero(ended)):
             infos[n]["terminal_observation"] = last[row]
             infos[n]["TimeLimit.truncated"] = bool(truncated[n] and not terminated[n])

@@ -161,18 +161,18 @@ def test_a_rival_sees_a_dictionary_of_numbers_as_one_vector():
     from benchmarks.rivals import Sb3Environments
 
     config = load_config(None, ["env=popgym-AutoencodeEasy-v0", *SHORT])
-    plain, seen = (make_vector_env(config, 0) for _ in range(2))
-    space, rival = plain.single_observation_space, Sb3Environments(seen)
+    env, seen = (make_vector_env(config, 0) for _ in range(2))
+    space, rival = env.single_observation_space, Sb3Environments(seen)
 
     def flat(shown):
-        return np.stack([flatten(space, one) for one in iterate(plain.observation_space, shown)])
+        return np.stack([flatten(space, one) for one in iterate(env.observation_space, shown)])
 
     rival.seed(0)
-    np.testing.assert_array_equal(rival.reset(), flat(plain.reset(seed=0)[0]))
-    actions = np.zeros(plain.num_envs, np.int64)
+    np.testing.assert_array_equal(rival.reset(), flat(env.reset(seed=0)[0]))
+    actions = np.zeros(env.num_envs, np.int64)
     n_ended = 0
     while not n_ended:
-        shown, _, _, _, info = plain.step(actions)
+        shown, _, _, _, info = env.step(actions)
         rows, _, ended, infos = rival.step(actions)
         np.testing.assert_array_equal(rows, flat(shown))
         for n in np.flatnonzero(ended):

@@ -57,9 +57,20 @@ FROM_REPLAY = {
     "replay_capacity": 60,
     "head_width": 16,
 }
+FROM_FRAMES = {
+    "algorithm": "NStepDQN",
+    "n_steps": 400,
+    "learning_rate": 1e-3,
+    "batch_size": 4,
+    "warmup_steps": 50,
+    "replay_capacity": 120,
+    "hidden_dim": 16,
+    "epsilon_steps": 300,
+    "target_update_steps": 40,
+    "log_steps": 40,
+}
 MAZE, GRID = "RandomMaze-v0", "MiniGrid-RedBlueDoors-6x6-v0"
 CORRIDOR = {"env": "TMazeActive-v0", "length": 4}
-GOALS = "ELLM by NStepDQN for goals"
 CASES: dict[str, dict[str, Any]] = {
     "CNN-PPO": FROM_ROLLOUTS | {"env": MAZE, "adv_norm": "true"},
     "Impala-PPO": FROM_ROLLOUTS | {"env": MAZE},
@@ -74,14 +85,10 @@ CASES: dict[str, dict[str, Any]] = {
     "LSTM by SAC": FROM_REPLAY
     | CORRIDOR
     | {"algorithm": "SAC", "shared_encoder": "false", "learn_temperature": "true"},
-    "ELLM by NStepDQN": {"env": MAZE, "algorithm": "NStepDQN", "n_steps": 400, "hidden_dim": 16}
-    | {"learning_rate": 1e-3, "batch_size": 4, "warmup_steps": 50, "replay_capacity": 120}
-    | {"epsilon_steps": 300, "target_update_steps": 40, "log_steps": 40},
-    GOALS: {"env": "CrafterText-v0", "crafter_length": 40, "algorithm": "NStepDQN"}
-    | {"suggester": "language-model", "suggester_cache": "answers.sqlite"}
-    | {"goal_conditioned": "true", "n_steps": 400, "hidden_dim": 16, "batch_size": 4}
-    | {"learning_rate": 1e-3, "warmup_steps": 50, "replay_capacity": 120, "log_steps": 40}
-    | {"epsilon_steps": 300, "target_update_steps": 40},
+    "ELLM by NStepDQN": FROM_FRAMES | {"env": MAZE},
+    "ELLM by NStepDQN for goals": FROM_FRAMES
+    | {"env": "CrafterText-v0", "crafter_length": 40, "goal_conditioned": "true"}
+    | {"suggester": "language-model", "suggester_cache": "answers.sqlite"},
 }
 UNEVEN = ("time/", "suggester/")  # beginnings of metrics that a resumed run may have otherwise
 MOST_KILLS = 3
@@ -112,7 +119,7 @@ def make_case(name: str, workplace: Path) -> Case:
     """Return a case with the outcome of an undisturbed run."""
     model = name.partition(" by ")[0]
     settings = SETTINGS | {"model": model} | tiny_settings(model) | CASES[name]
-    if name == GOALS:
+    if "suggester" in settings:
         decoder = workplace.with_name("decoder")
         decoder.mkdir()
         settings |= {"suggester_model": str(write_decoder(decoder))}

@@ -224,7 +224,7 @@ class Collector:
         if not ended.any():
             return self._percept
         rows = self._to_device(ended)
-        last = self.learner.agent.read(_stacked(info["final_obs"][ended]))
+        last = self.learner.agent.read(stacked(info["final_obs"][ended]))
 
         def with_last(kind: Tensor, final: Tensor) -> Tensor:
             kind = kind.clone()
@@ -258,11 +258,11 @@ def _episode(episode_return: Any, length: Any, success: Any = None) -> Episode:
     return Episode(float(episode_return), int(length), known)
 
 
-def _stacked(observations: Any) -> Any:
+def stacked(observations: Any) -> Any:
     """Return the observations of some environments, an array of them, as one of a batch."""
     first = observations[0]
     if isinstance(first, dict):
-        return {key: _stacked([each[key] for each in observations]) for key in first}
+        return {key: stacked([each[key] for each in observations]) for key in first}
     return np.stack(list(observations))
 
 
