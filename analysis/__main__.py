@@ -20,7 +20,8 @@ EPILOG = """SOURCE is a run folder or checkpoint, whose agent then plays; or epi
 saved, files or a folder; or both: that agent looks at those episodes. Without one a random agent
 plays, and the settings (config.json, --config, --var) say in which environment and who looks on.
 
-lengths, goals and scoreboard read run folders (RUNS); lengths also what eval.py has written there.
+lengths, goals and scoreboard read run folders (RUNS); lengths also what eval.py has written there,
+scoreboard also tables of runs, the scoreboard.csv that it writes.
 probe lets the agents of RUNS play, run folders or checkpoints.
 
 python -m analysis distances --var env=MiniGrid-MemoryS11-v0
@@ -28,7 +29,7 @@ python -m analysis words episodes/MiniGrid-MemoryS11-v0/SHELM
 python -m analysis attention experiments/HELM/MiniGrid-KeyCorridorS3R1-v0/seed=0
 python -m analysis lengths experiments/*/TMazePassive-v0
 python -m analysis goals experiments/*/CrafterText-v0
-python -m analysis scoreboard experiments
+python -m analysis scoreboard experiments docs/scoreboard.csv
 python -m analysis probe experiments/*/TMazePassive-v0 --untrained
 """
 LENGTHS = "score against length, over runs: how far agents remember (T-Maze and the like)"

@@ -1,22 +1,21 @@
 """The scoreboard: which memory, where. Agents x tasks, from finished run folders."""
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from analysis.findings import Findings
 from analysis.scoreboard_figure import draw
 from analysis.scoreboard_runs import Entry, LeftOut, counting_runs
+from analysis.scoreboard_scores import Result, measured
 from analysis.scoreboard_tasks import AGENTS, TASKS, AgentKind, Task
-from plots.runs import columns_of, read_columns, read_run
 from plots.statistics import Estimate, estimate
 from plots.table import Table, markdown
-from trainers.checkpoint import LAST, load_checkpoint
-from utils.errors import UserError, printable
+from utils.errors import printable
 
-N_LAST = 5  # evaluations at the end of a run whose mean is its score
 NOTE = (
     "Normalised score: 0 is chance, 1 the best there is, of each task as told below; in brackets "
     "the 95 % bootstrap interval over seeds, behind × their number. A run's score is the mean of "
@@ -33,27 +32,39 @@ class Cell(NamedTuple):
         task, agent: Where, and who.
         empty: Why there is nothing, or "".
         runs: That count.
-        scores: Of each, in the task's metric.
+        results: What each came to.
         mean: Of the normalised scores; None where there is nothing.
-        steps_per_second: Median over the runs.
-        n_trained: Parameters that an optimiser moves; None where no checkpoint is left.
     """
 
     task: Task
     agent: AgentKind
     empty: str = ""
     runs: Sequence[Entry] = ()
-    scores: Sequence[float] = ()
+    results: Sequence[Result] = ()
     mean: Estimate | None = None
-    steps_per_second: float | None = None
-    n_trained: int | None = None
+
+    @property
+    def scores(self) -> np.ndarray:
+        """Of its runs, in the metric of the task.  [n]"""
+        return np.array([result.score for result in self.results])
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Median over the runs of which it is known."""
+        known = [r.steps_per_second for r in self.results if r.steps_per_second is not None]
+        return float(np.median(known)) if known else None
+
+    @property
+    def n_trained(self) -> int | None:
+        """Parameters that an optimiser moves, which are as many in all its runs."""
+        return next((r.n_trained for r in self.results if r.n_trained is not None), None)
 
 
 def analyse(paths: Iterable[Path]) -> Findings:
-    """Return the scoreboard of all finished runs in folders.
+    """Return the scoreboard of all finished runs in folders and tables.
 
     Raises:
-        UserError: a folder is not a run's, or no run counts.
+        UserError: a folder is not a run's, a table not the scoreboard's, or no run counts.
     """
     left_out = LeftOut()
     cells = read_cells(paths, left_out)
@@ -65,7 +76,7 @@ def read_cells(paths: Iterable[Path], left_out: LeftOut) -> list[Cell]:
     """Return every agent in every task, task by task.
 
     Args:
-        paths: Run folders, or folders of them.
+        paths: Run folders, folders of them, or tables of runs (.csv).
         left_out: Gets the runs that do not count.
     """
     runs = counting_runs(paths, left_out)
@@ -77,27 +88,6 @@ def read_cells(paths: Iterable[Path], left_out: LeftOut) -> list[Cell]:
             own = runs.get(place)
             cells.append(_cell(task, agent, own) if own else Cell(task, agent, reason))
     return cells
-
-
-def score_of(folder: Path, metric: str) -> float:
-    """Return the mean of a run's last five greedy evaluations, else of its last 100 episodes."""
-    if f"eval/{metric}" in columns_of(folder):
-        evaluated = read_run(folder, f"eval/{metric}", "steps").y
-        if len(evaluated):
-            return float(evaluated[-N_LAST:].mean())
-    played = read_run(folder, f"rollout/{metric}", "steps").y
-    if not len(played):
-        raise UserError(f"{folder}: finished, and rollout/{metric} has no value. Name other runs")
-    return float(played[-1])
-
-
-def trained_parameters(folder: Path) -> int | None:
-    """Return how many numbers a run's optimisers move; None where it kept no checkpoint.
-
-    Adam keeps moments of each of them, and of nothing that is frozen or a copy.
-    """
-    path = folder / LAST
-    return _n_moments(load_checkpoint(path).get("learner")) if path.is_file() else None
 
 
 def scores_table(cells: Sequence[Cell]) -> Table:
@@ -115,22 +105,9 @@ def scores_table(cells: Sequence[Cell]) -> Table:
 
 
 def _cell(task: Task, agent: AgentKind, runs: Sequence[Entry]) -> Cell:
-    scores = [score_of(run.folder, task.metric) for run in runs]
-    mean = estimate(task.normalised(np.array(scores)), "mean")
-    speed = float(np.median([_steps_per_second(run.folder) for run in runs]))
-    return Cell(task, agent, "", runs, scores, mean, speed, trained_parameters(runs[0].folder))
-
-
-def _steps_per_second(folder: Path) -> float:
-    columns = read_columns(folder)
-    return columns["env_steps"][-1] / columns["time/seconds"][-1]
-
-
-def _n_moments(state: Any) -> int:
-    if not isinstance(state, dict):
-        return 0
-    own = state["exp_avg"].numel() if "exp_avg" in state else 0
-    return own + sum(map(_n_moments, state.values()))
+    results = [run.result or measured(run.folder, task.metric) for run in runs]
+    cell = Cell(task, agent, "", runs, results)
+    return cell._replace(mean=estimate(task.normalised(cell.scores), "mean"))
 
 
 def _score_text(cell: Cell) -> str:
@@ -156,18 +133,16 @@ def _page(table: Table, left_out: LeftOut) -> str:
 
 
 def _numbers(cells: Iterable[Cell]) -> Table:
-    heading = ("task", "env", "length", "algorithm", "agent", "empty", "seeds", "n_steps")
-    scores = ("score", "low", "high", "metric", "chance", "best", "raw_scores")
-    rows: list[Sequence[object]] = [(*heading, *scores, "steps_per_second", "n_trained", "runs")]
-    for cell in cells:
-        task = cell.task
-        place = task.name, task.env, task.length, task.algorithm, cell.agent.name, cell.empty
-        steps = cell.runs[0].n_steps if cell.runs else None
-        raw = " ".join(f"{score:.6g}" for score in cell.scores)
-        folders = " ".join(printable(str(run.folder)) for run in cell.runs)
-        mean = cell.mean or (None, None, None)
-        limits = task.metric, task.chance, task.best
-        rest = raw, cell.steps_per_second, cell.n_trained, folders
-        values = (*place, len(cell.runs), steps, *mean, *limits, *rest)
-        rows.append(["" if value is None else value for value in values])
+    """Return a line for each run that counts, which `kept` reads back."""
+    place = ("task", "agent", "seed", "n_steps", "score", "normalised", "metric", "chance", "best")
+    rows: list[Sequence[object]] = [(*place, "steps_per_second", "n_trained", "run", "settings")]
+    for task, agent, _, runs, results, _ in cells:
+        for run, (score, speed, n_trained) in zip(runs, results, strict=True):
+            shown = f"{score:.6g}", f"{task.normalised(np.array(score)):.6g}"
+            limits = task.metric, task.chance, task.best
+            cost = "" if speed is None else f"{speed:.1f}", "" if n_trained is None else n_trained
+            seed = run.settings["seed"]
+            settings = json.dumps({"seed": seed, **run.kind})
+            named = task.name, agent.name, seed, run.n_steps
+            rows.append((*named, *shown, *limits, *cost, printable(str(run.folder)), settings))
     return rows

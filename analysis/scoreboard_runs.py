@@ -6,10 +6,11 @@ runs there, those count whose settings most seeds share, one of each seed.
 """
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from analysis.scoreboard_scores import Found, Result, kept
 from analysis.scoreboard_tasks import AGENTS, TASKS, AgentKind, Task
 from plots.runs import run_folders
 from runs.folder import is_finished
@@ -25,12 +26,20 @@ T = TypeVar("T")
 
 
 class Entry(NamedTuple):
-    """A finished run of the ladder, with its settings by name."""
+    """A finished run of the ladder.
+
+    Attributes:
+        folder: Where it lies, or lay where it was written into a table.
+        task, agent: Where, and who.
+        settings: By name.
+        result: What it came to, where a table says so; None: it is to be measured.
+    """
 
     folder: Path
     task: Task
     agent: AgentKind
     settings: Mapping[str, Any]
+    result: Result | None = None
 
     @property
     def n_steps(self) -> int:
@@ -70,14 +79,13 @@ def counting_runs(paths: Iterable[Path], left_out: LeftOut) -> dict[tuple[str, s
     """Return the runs that count by task and agent.
 
     Args:
-        paths: Run folders, or folders of them.
+        paths: Run folders, folders of them, or tables of runs (.csv).
         left_out: Gets the others.
 
     Raises:
-        UserError: a folder is not a run's; no run counts.
+        UserError: a folder is not a run's, a table not the scoreboard's; no run counts.
     """
-    folders = {folder.resolve(): folder for path in paths for folder in run_folders(path)}
-    entries = _at_equal_steps(_entries(folders.values(), left_out), left_out)
+    entries = _at_equal_steps(_entries(_found(paths), left_out), left_out)
     places = _grouped(entries, lambda entry: entry.place)
     chosen = {place: _of_one_kind(own, left_out) for place, own in places.items()}
     if not any(chosen.values()):
@@ -86,34 +94,46 @@ def counting_runs(paths: Iterable[Path], left_out: LeftOut) -> dict[tuple[str, s
     return chosen
 
 
-def _entries(folders: Iterable[Path], left_out: LeftOut) -> list[Entry]:
+def _found(paths: Iterable[Path]) -> Iterator[Found]:
+    """Yield every run once: those of folders, and then those of tables."""
+    paths = list(paths)
+    tables = [path for path in paths if path.suffix == ".csv" and path.is_file()]
+    below = [folder for path in paths if path not in tables for folder in run_folders(path)]
+    for folder in {folder.resolve(): folder for folder in below}.values():
+        file = folder / "config.json"
+        yield Found(str(file), folder, read_json_object(file))
+    for table in tables:
+        yield from kept(table)
+
+
+def _entries(found: Iterable[Found], left_out: LeftOut) -> list[Entry]:
     """Return the finished runs of the ladder."""
     entries: list[Entry] = []
     unfinished: list[Path] = []
     foreign: list[Path] = []
-    for folder in folders:
-        settings = _settings(folder)
+    for run in found:
+        settings = _checked(run)
         task = next((task for task in TASKS if task.plays(settings)), None)
         agent = next((agent for agent in AGENTS if agent.is_of(settings)), None)
         if task is None or agent is None or agent.blind(task):
-            foreign.append(folder)
-        elif not is_finished(folder):
-            unfinished.append(folder)
+            foreign.append(run.folder)
+        elif run.result is None and not is_finished(run.folder):
+            unfinished.append(run.folder)
             left_out.reasons[task.name, agent.name] = "not finished"
         else:
-            entries.append(Entry(folder, task, agent, settings))
+            entries.append(Entry(run.folder, task, agent, settings, run.result))
     left_out.add("not finished", unfinished)
     left_out.add("of no task and agent of the ladder", foreign)
     return entries
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    settings = completed(read_json_object(path))
+def _checked(run: Found) -> dict[str, Any]:
+    """Return the settings of a run, with those that are younger than it as they were before."""
+    settings = completed(run.settings)
     for name, kind in CHECKED.items():
         if not isinstance(settings.get(name), kind):
             given = shown(settings.get(name))
-            raise UserError(f"{path}: not the settings of a run ({name} is {given})")
+            raise UserError(f"{run.where}: not the settings of a run ({name} is {given})")
     return settings
 
 
@@ -158,9 +178,13 @@ def _of_one_kind(entries: Sequence[Entry], left_out: LeftOut) -> list[Entry]:
 
 
 def _one_a_seed(entries: Sequence[Entry]) -> list[Entry]:
-    """Return one run of each seed, the first by its folder's name."""
-    ordered = sorted(entries, key=lambda entry: (entry.settings["seed"], str(entry.folder)))
+    """Return one run of each seed: of folders before tables, the first by its folder's name."""
+    ordered = sorted(entries, key=_order)
     return [own[0] for own in _grouped(ordered, lambda entry: entry.settings["seed"]).values()]
+
+
+def _order(entry: Entry) -> tuple[int, bool, str]:
+    return entry.settings["seed"], entry.result is not None, str(entry.folder)
 
 
 def _differing(kinds: Sequence[Mapping[str, Any]]) -> str:

@@ -55,7 +55,7 @@ def run_folders(path: Path) -> list[Path]:
 
 def columns_of(folder: Path) -> list[str]:
     """Return what a run has logged."""
-    return list(_read_rows(folder / FILE)[0])
+    return list(read_rows(folder / FILE)[0])
 
 
 def read_run(folder: Path, metric: str, axis: str) -> Run:
@@ -64,7 +64,7 @@ def read_run(folder: Path, metric: str, axis: str) -> Run:
     kinds = {"model": str, "env": str, "seed": int}
     if not all(isinstance(settings.get(name), kind) for name, kind in kinds.items()):
         raise UserError(f"{folder / 'config.json'}: not the settings of a run")
-    rows = _read_rows(folder / FILE)
+    rows = read_rows(folder / FILE)
     columns = [AXES[axis], metric]
     for column in columns:
         if column not in rows[0]:
@@ -77,9 +77,31 @@ def read_run(folder: Path, metric: str, axis: str) -> Run:
 
 def read_columns(folder: Path) -> dict[str, np.ndarray]:
     """Return all that a run has logged, by name; NaN where there was nothing to say.  [rows]"""
-    rows = _read_rows(folder / FILE)
+    rows = read_rows(folder / FILE)
     names = list(rows[0])
     return dict(zip(names, _numbers(folder, rows, names), strict=True))
+
+
+def read_rows(path: Path, writer: str = "main.py") -> list[dict[str, str]]:
+    """Return the rows of a CSV file, without a last one that is still being written.
+
+    Raises:
+        UserError: it is missing, has no rows, or is not what `writer` writes.
+    """
+    if not os.path.isfile(path):
+        raise UserError(f"{path} is missing. Name folders that main.py wrote")
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if None not in row.values()]
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, csv.Error) as error:
+        raise UserError(f"{path}: not a table of {writer} ({error})") from None
+    if not rows:
+        raise UserError(f"{path} has no rows yet")
+    if any(None in row for row in rows):  # where DictReader puts what is beyond the last column
+        raise UserError(f"{path}: not a table of {writer} (a row is too long)")
+    return rows
 
 
 def agent_name(run: Run, keys: Sequence[str]) -> str:
@@ -150,24 +172,6 @@ def group_runs(
         _check_only_the_seed_differs(group, keys)
         groups.append(_without_repeated_runs(group, left_out))
     return sorted(groups, key=lambda group: (group.environment, group.name))
-
-
-def _read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file, without a last one that is still being written."""
-    if not os.path.isfile(path):
-        raise UserError(f"{path} is missing. Name folders that main.py wrote")
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file) if None not in row.values()]
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, csv.Error) as error:
-        raise UserError(f"{path}: not a table of main.py ({error})") from None
-    if not rows:
-        raise UserError(f"{path} has no rows yet")
-    if any(None in row for row in rows):  # where DictReader puts what is beyond the last column
-        raise UserError(f"{path}: not a table of main.py (a row is too long)")
-    return rows
 
 
 def _numbers(folder: Path, rows: Sequence[dict[str, str]], columns: Sequence[str]) -> np.ndarray:

@@ -3,14 +3,16 @@
 import csv
 import itertools
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 from analysis.__main__ import main
-from analysis.scoreboard import read_cells, score_of, trained_parameters
+from analysis.scoreboard import read_cells
 from analysis.scoreboard_runs import LeftOut
+from analysis.scoreboard_scores import score_of, trained_parameters
 from runs.folder import create_run_folder, note_end
 from runs.metrics import MetricsWriter
 from settings import load_config
@@ -34,10 +36,10 @@ def write_run(score, name="eval/return_mean", finished=True, **changes):
     return folder
 
 
-def cells_and_lines():
+def cells_and_lines(*paths):
     """Return the cells by task and agent, and what is said of runs that do not count."""
     left_out = LeftOut()
-    cells = read_cells([Path("experiments")], left_out)
+    cells = read_cells(paths or [Path("experiments")], left_out)
     return {(cell.task.name, cell.agent.name): cell for cell in cells}, left_out.lines
 
 
@@ -66,12 +68,36 @@ def test_the_table_has_agents_by_tasks_with_intervals_and_seeds(runs, capsys):
     assert lines["steps/s"][2] == "10"
     assert "which of two sides, seen in the first step alone, for 10 steps" in page
     with (runs / "analysis_output/scoreboard.csv").open(newline="") as file:
-        rows = {(row["task"], row["agent"]): row for row in csv.DictReader(file)}
-    assert len(rows) == 10 * 6
-    full, empty = rows["T-Maze 10", "LSTM"], rows["T-Maze 10", "GPT"]
-    assert (full["raw_scores"], full["seeds"], full["chance"]) == ("1 0.75 0.5", "3", "0.5")
-    assert all(Path(folder).is_dir() for folder in full["runs"].split())
-    assert (empty["empty"], empty["score"], empty["runs"]) == ("not run", "", "")
+        rows = [row for row in csv.DictReader(file) if row["agent"] == "LSTM"]
+    assert [row["task"] for row in rows] == ["T-Maze 10"] * 3 + ["MemoryS11"]
+    assert [row["score"] for row in rows] == ["1", "0.75", "0.5", "0.4952"]
+    assert [row["normalised"] for row in rows[:3]] == ["1", "0.5", "0"]
+    assert [row["seed"] for row in rows[:3]] == ["0", "1", "2"]
+    assert {row["steps_per_second"] for row in rows} == {"10.0"}
+    assert all(Path(row["run"]).is_dir() for row in rows)
+
+
+def test_a_table_stands_for_the_folders_it_was_made_from(runs):
+    assert main(["scoreboard", "experiments"]) == 0
+    first = Path("analysis_output").rename("first")
+    shutil.rmtree("experiments")
+    assert main(["scoreboard", "first/scoreboard.csv"]) == 0
+    for name in ("scoreboard.csv", "scoreboard.md", "scoreboard_summary.csv"):
+        assert (Path("analysis_output") / name).read_text() == (first / name).read_text()
+
+
+def test_runs_of_a_table_and_of_folders_stand_together(runs):
+    assert main(["scoreboard", "experiments"]) == 0
+    table = Path("analysis_output/scoreboard.csv").rename("theirs.csv")
+    shutil.rmtree("experiments")
+    write_run(0.85, seed=3, **T_MAZE)
+    write_run(1.1, seed=2, **T_MAZE)
+    write_run(1.1, **T_MAZE | {"model": "GPT"})
+    cells, (line,) = cells_and_lines(Path("experiments"), table)
+    assert list(cells["T-Maze 10", "LSTM"].scores) == pytest.approx([1.0, 0.75, 1.0, 0.75])
+    assert list(cells["T-Maze 10", "GPT"].scores) == pytest.approx([1.0])
+    assert cells["T-Maze 10", "none"].steps_per_second == 10
+    assert line.startswith("left out, T-Maze 10 by LSTM: others have the same settings and seed: ")
 
 
 def test_agents_are_compared_at_the_steps_that_most_of_them_have(runs):
@@ -177,6 +203,11 @@ def test_parameters_are_those_that_an_optimiser_moves(tmp_path, place):
         (["foreign"], "left out, of no task and agent of the ladder: foreign. No run is left"),
         (["bare"], "bare/config.json: not the settings of a run (seed is null)"),
         (["silent"], "silent: finished, and rollout/return_mean has no value. Name other runs"),
+        (["metrics.csv"], "metrics.csv: not a table of the scoreboard (no column run)"),
+        (["settings.csv"], "settings.csv, line 2: not a run of the scoreboard (Expecting"),
+        (["score.csv"], "score.csv, line 2: settings must be an object and score a number"),
+        (["seed.csv"], "seed.csv, line 2: not the settings of a run (seed is null)"),
+        (["empty.csv"], "empty.csv has no rows yet"),
         (["experiments", "--by", "model"], "unrecognized arguments: --by model"),
     ],
 )
@@ -184,6 +215,12 @@ def test_a_mistake_gets_one_line_and_nothing_is_written(runs, capsys, command, l
     write_run(1.0, finished=False, **T_MAZE).rename("young")
     write_run(1.0, env="CartPole-v1").rename("foreign")
     write_run(float("nan"), "rollout/return_mean", **T_MAZE).rename("silent")
+    heading = "run,settings,score,steps_per_second,n_trained\n"
+    Path("metrics.csv").write_text("env_steps,eval/return_mean\n1,1\n")
+    Path("settings.csv").write_text(heading + "a,{,1,,\n")
+    Path("score.csv").write_text(heading + "a,{},nan,,\n")
+    Path("seed.csv").write_text(heading + 'a,"{""model"": ""LSTM"", ""env"": ""a""}",1,,\n')
+    Path("empty.csv").write_text(heading)
     Path("bare").mkdir()
     Path("bare/config.json").write_text('{"model": "LSTM", "env": "TMazePassive-v0"}')
     assert main(["scoreboard", *command]) == 2
