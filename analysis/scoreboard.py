@@ -133,16 +133,29 @@ def _page(table: Table, left_out: LeftOut) -> str:
 
 
 def _numbers(cells: Iterable[Cell]) -> Table:
-    """Return a line for each run that counts, which `kept` reads back."""
-    place = ("task", "agent", "seed", "n_steps", "score", "normalised", "metric", "chance", "best")
-    rows: list[Sequence[object]] = [(*place, "steps_per_second", "n_trained", "run", "settings")]
-    for task, agent, _, runs, results, _ in cells:
-        for run, (score, speed, n_trained) in zip(runs, results, strict=True):
-            shown = f"{score:.6g}", f"{task.normalised(np.array(score)):.6g}"
-            limits = task.metric, task.chance, task.best
-            cost = "" if speed is None else f"{speed:.1f}", "" if n_trained is None else n_trained
-            seed = run.settings["seed"]
-            settings = json.dumps({"seed": seed, **run.kind})
-            named = task.name, agent.name, seed, run.n_steps
-            rows.append((*named, *shown, *limits, *cost, printable(str(run.folder)), settings))
-    return rows
+    """Return a line for each run that counts; `kept` reads them back."""
+    lines = [
+        _line(cell.task, cell.agent, run, result)
+        for cell in cells
+        for run, result in zip(cell.runs, cell.results, strict=True)
+    ]
+    return [list(lines[0]), *(list(line.values()) for line in lines)]
+
+
+def _line(task: Task, agent: AgentKind, run: Entry, result: Result) -> dict[str, object]:
+    speed, n_trained = result.steps_per_second, result.n_trained
+    return {
+        "task": task.name,
+        "agent": agent.name,
+        "seed": run.settings["seed"],
+        "n_steps": run.n_steps,
+        "score": f"{result.score:.6g}",
+        "normalised": f"{task.normalised(np.array(result.score)):.6g}",
+        "metric": task.metric,
+        "chance": task.chance,
+        "best": task.best,
+        "steps_per_second": "" if speed is None else f"{speed:.1f}",
+        "n_trained": "" if n_trained is None else n_trained,
+        "run": printable(str(run.folder)),
+        "settings": json.dumps({"seed": run.settings["seed"], **run.kind}),
+    }

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,7 @@ from gymnasium.spaces.utils import flatten
 from gymnasium.vector.utils import iterate
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import training
+from benchmarks import frame_replay, training
 from benchmarks.comparing import Pair, Round, Runner, compare, largest_difference
 from benchmarks.random_models import TINY, write_transformer_xl
 from benchmarks.shares import PARTS, Clock
@@ -217,3 +218,19 @@ def test_a_random_model_is_loaded_as_published_ones_are(tmp_path):
     model = load_language_model(tmp_path, mem_len=4)
     assert (model.n_layer, model.width, model.embeddings.n_tokens) == (2, 32, 16)
     assert len(model.vocabulary) == 16
+
+
+def test_a_replay_of_frames_is_filled_and_drawn_from(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(frame_replay, "N_BATCHES", 2)
+    assert frame_replay.main(["--rows", "6500", "--folder", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    rows = dict(re.split(r"  +", line) for line in printed.splitlines()[1:] if line)
+    n_bytes = 84 * 84 + 8 + 1 + 4 + 1  # of a row: a frame, a sentence, an action, reward, goes on
+    assert rows["rows"] == "6,432"  # two rounds of 16 episodes of 201 rows
+    assert rows["on the disk"] == f"{6432 * n_bytes / 1e9:.2f} GB"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_replay_that_no_round_of_episodes_fits_into_is_refused(capsys):
+    assert frame_replay.main(["--rows", "3215"]) == 2
+    assert "--rows" in capsys.readouterr().err

@@ -1,0 +1,120 @@
+"""Fill a replay of frames on the disk, then say what it and a batch from it cost.
+
+Run: python -m benchmarks.frame_replay [--rows 1000000] [--folder FOLDER]
+
+Frames are of 84 x 84 random bytes, a sentence's number beside each, 16 environments, episodes of
+200 steps: what NStepDQN keeps of CrafterText. A million of them take 7.1 GB of the folder, which is
+emptied afterwards. Batches of 64 are drawn first from files the system may still hold in its own
+memory, then from files it was asked to forget, as where the machine has little to spare.
+"""
+
+import os
+import sys
+from argparse import ArgumentDefaultsHelpFormatter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from benchmarks.measuring import Machine, Stopwatch, peak_megabytes
+from models.observations import Observations
+from plots.table import aligned
+from settings import load_config
+from trainers.frame_replay import FrameReplay, FrameReplaySettings
+from utils.command_line import Parser, run_program, whole_number
+
+N_ENVS, LENGTH, BATCH, N_BATCHES = 16, 200, 64, 200
+SIDE, N_ACTIONS, FRAME_STACK = 84, 139, 4
+MOST_ROWS = 10**9
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure as the command line says and return the exit status."""
+    return run_program(run, argv)
+
+
+def run(argv: Sequence[str] | None) -> None:
+    """Fill, draw, and print what it took."""
+    parser = Parser(
+        prog="python -m benchmarks.frame_replay",
+        description=(__doc__ or "").partition("\n")[0],
+        formatter_class=ArgumentDefaultsHelpFormatter,
+    )
+    n_rows = whole_number(N_ENVS * (LENGTH + 1), MOST_ROWS)
+    parser.add_argument("--rows", metavar="N", type=n_rows, default=10**6, help="rows to keep")
+    parser.add_argument("--folder", type=Path, help="a folder on the disk that is meant")
+    arguments = parser.parse_args(argv)
+    print(Machine.here())
+    with TemporaryDirectory(dir=arguments.folder) as folder:
+        table = [("", ""), *measured(Path(folder), arguments.rows)]
+    print(aligned(table))
+
+
+def measured(folder: Path, n_rows: int) -> Iterator[tuple[str, str]]:
+    """Yield what was measured and the figure."""
+    settings = {"model": "ELLM", "algorithm": "NStepDQN", "replay_capacity": n_rows}
+    config = load_config(values=settings)
+    assert isinstance(config, FrameReplaySettings)
+    shown = _shown(np.random.default_rng(0))
+    replay = FrameReplay(config, FRAME_STACK, folder, next(shown))
+    before = peak_megabytes()
+    watch = Stopwatch()
+    _fill(replay, shown, n_rows)
+    replay.state_dict()
+    yield "rows", f"{len(replay):,}"
+    yield "written, rows/s", f"{len(replay) / watch.seconds:,.0f}"
+    on_disk = sum(file.stat().st_size for file in folder.iterdir())
+    yield "on the disk", f"{on_disk / 1e9:.2f} GB"
+    yield "a checkpoint of it", f"{1000 * _seconds(replay.state_dict):.0f} ms"
+    draw = partial(replay.sample, BATCH)
+    yield f"a batch of {BATCH}", f"{1000 * _median_seconds(draw):.1f} ms"
+    _forget(folder)
+    yield "a batch, first time from the disk", f"{1000 * _median_seconds(draw):.1f} ms"
+    after = peak_megabytes()
+    yield "most memory of the process", f"{after:,.0f} MB, {after - before:,.0f} of them since"
+
+
+def _fill(replay: FrameReplay, shown: Iterator[Observations], n_rows: int) -> None:
+    """Add whole episodes until the replay is full."""
+    actions = torch.arange(N_ENVS) % N_ACTIONS
+    rewards, ended = torch.zeros(N_ENVS), torch.zeros(N_ENVS, dtype=torch.bool)
+    n_rounds = n_rows // (N_ENVS * (LENGTH + 1))
+    for _ in tqdm(range(n_rounds), unit=" rounds of episodes", disable=n_rounds < 50):
+        for step in range(1, LENGTH + 1):
+            replay.add(next(shown), actions, rewards, ended | (step == LENGTH))
+        for env in range(N_ENVS):
+            replay.end(env, next(shown))
+
+
+def _shown(numbers: np.random.Generator) -> Iterator[Observations]:
+    """Yield what all environments show, no two alike."""
+    while True:
+        frames = numbers.integers(0, 256, (N_ENVS, 1, SIDE, SIDE), dtype=np.uint8)
+        sentences = numbers.integers(0, 1000, (N_ENVS, 1))
+        yield Observations(images=torch.from_numpy(frames), text=torch.from_numpy(sentences))
+
+
+def _median_seconds(draw: Callable[[], object]) -> float:
+    return float(np.median([_seconds(draw) for _ in range(N_BATCHES)]))
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    watch = Stopwatch()
+    work()
+    return watch.seconds
+
+
+def _forget(folder: Path) -> None:
+    """Ask the system to let go of what it holds of files."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
