@@ -66,7 +66,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("runs", metavar="FOLDER", nargs="+", type=Path, help="run folders, or folders of them")
-    add("--by", metavar="KEY,KEY", default="model", help="settings that tell agents apart (model)")
+    by = "settings that tell agents apart (model); pretrained: whether a run had --init-from"
+    add("--by", metavar="KEY,KEY", default="model", help=by)
     add("--metric", metavar="NAME", default=METRIC, help=f"a column of metrics.csv ({METRIC})")
     add("--axis", choices=AXES, default="steps", help="what runs to the right (steps)")
     add("--statistic", choices=NAMES, default="iqm", help="interquartile mean (iqm) or mean")

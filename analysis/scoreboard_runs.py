@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from analysis.scoreboard_scores import Found, Result, kept
 from analysis.scoreboard_tasks import AGENTS, TASKS, AgentKind, Task
 from plots.runs import run_folders
-from runs.folder import is_finished
+from runs.folder import begun_with, is_finished
 from settings import completed, read_json_object, settings_without_effect
 from settings.parts import reading
 from settings.values import shown
@@ -110,6 +110,7 @@ def _entries(found: Iterable[Found], left_out: LeftOut) -> list[Entry]:
     """Return the finished runs of the ladder."""
     entries: list[Entry] = []
     unfinished: list[Path] = []
+    pretrained: list[Path] = []
     foreign: list[Path] = []
     for run in found:
         settings = _checked(run)
@@ -120,9 +121,12 @@ def _entries(found: Iterable[Found], left_out: LeftOut) -> list[Entry]:
         elif run.result is None and not is_finished(run.folder):
             unfinished.append(run.folder)
             left_out.reasons[task.name, agent.name] = "not finished"
+        elif run.result is None and begun_with(run.folder) is not None:
+            pretrained.append(run.folder)
         else:
             entries.append(Entry(run.folder, task, agent, settings, run.result))
     left_out.add("not finished", unfinished)
+    left_out.add("begun with another run's parameters", pretrained)
     left_out.add("of no task and agent of the ladder", foreign)
     return entries
 

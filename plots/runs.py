@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from runs.folder import begun_with
 from runs.metrics import FILE
 from settings import completed, read_json_object, settings_without_effect
 from utils.errors import UserError, printable, suggestion
 
 AXES = {"steps": "env_steps", "seconds": "time/seconds"}
+PRETRAINED = "pretrained"
 PLAIN = ("model", "algorithm", "suggester", "curiosity")  # settings whose values name themselves
 
 
@@ -22,7 +24,8 @@ class Run(NamedTuple):
 
     Attributes:
         folder: Where it lies.
-        settings: Its config.json, with what is younger than the run as it was before.
+        settings: Its config.json, with what is younger than the run as it was before, and under
+            `pretrained` whether it began with another run's parameters (--init-from).
         x: Environment steps or seconds behind each row.  [rows]
         y: The metric.  [rows]
     """
@@ -72,7 +75,8 @@ def read_run(folder: Path, metric: str, axis: str) -> Run:
             raise UserError(f"{folder / FILE}: no column '{column}'.{hint}")
     x, y = _numbers(folder, rows, columns)
     known = ~np.isnan(x + y)  # no mean return before the first episode's end
-    return Run(folder, completed(settings), x[known], y[known])
+    told = {PRETRAINED: begun_with(folder) is not None, **completed(settings)}
+    return Run(folder, told, x[known], y[known])
 
 
 def read_columns(folder: Path) -> dict[str, np.ndarray]:

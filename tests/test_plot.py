@@ -103,6 +103,19 @@ def test_they_are_drawn_apart_by_what_differs(runs):
     ]
 
 
+def test_runs_that_began_with_the_parameters_of_others_are_drawn_apart(runs, capsys):
+    for seed in range(3):
+        write_run(f"runs/finetuned{seed}", [0.5, 0.8, 0.9], seed=seed)
+        began = {"init_from": {"checkpoint": f"/runs/{seed}/ckpt_best.pt"}}
+        Path(f"runs/finetuned{seed}/run.json").write_text(json.dumps(began))
+    assert plot.main(["runs"]) == 2
+    assert "in more than the seed: pretrained (false, true)" in capsys.readouterr().err
+    assert plot.main(["runs", "--by", "model,pretrained"]) == 0
+    found = {line["agent"]: float(line["final"]) for line in numbers(runs / "curves.csv")}
+    assert found["HELM, pretrained=true"] == pytest.approx(0.9)
+    assert found["HELM, pretrained=false"] == pytest.approx(0.6)
+
+
 def test_what_a_run_keeps_of_itself_does_not_matter(runs):
     write_run("runs/helm3", [0.0, 0.4, 0.9], seed=3, save_ckpt=False, media_minutes=1)
     assert plot.main(["runs"]) == 0

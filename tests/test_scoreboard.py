@@ -24,10 +24,10 @@ HELM = {"model": "HELM", "language_model": "SmolLM2-135M-Instruct"}
 NUMBERS = itertools.count()
 
 
-def write_run(score, name="eval/return_mean", finished=True, **changes):
+def write_run(score, name="eval/return_mean", finished=True, begun_with=None, **changes):
     """Write a run whose last row is at a score."""
     config = load_config(values={"model": "LSTM", "media_minutes": None} | changes)
-    folder = create_run_folder(config, f"run{next(NUMBERS):04d}", [])
+    folder = create_run_folder(config, f"run{next(NUMBERS):04d}", [], begun_with=begun_with)
     with MetricsWriter(folder, config) as metrics:
         for step, value in ((50, score - 0.2), (100, score)):
             metrics.write(step, {name: value, "time/seconds": step / 10})
@@ -145,12 +145,15 @@ def test_a_cell_with_as_many_seeds_of_two_settings_stays_empty_and_says_so(runs)
     assert "T-Maze 10 by none: these differ in more than the seed (learning_rate), name" in line
 
 
-def test_runs_that_are_unfinished_or_of_no_task_are_named(runs):
+def test_runs_that_are_unfinished_begun_with_others_or_of_no_task_are_named(runs):
     young = write_run(1.0, finished=False, **T_MAZE | HELM)
     foreign = write_run(1.0, env="TMazeActive-v0", algorithm="DQN")
     by_another = write_run(1.0, **T_MAZE | {"algorithm": "PPO"})
     elsewhere = write_run(1.0, **T_MAZE | {"length": 11})
-    cells, (of_young, of_others) = cells_and_lines()
+    warm = write_run(1.0, begun_with={"checkpoint": "/x/ckpt_best.pt"}, **T_MAZE | {"model": "GPT"})
+    cells, (of_young, of_warm, of_others) = cells_and_lines()
+    assert cells["T-Maze 10", "GPT"].empty == "not run"
+    assert of_warm == f"left out, begun with another run's parameters: {warm}"
     assert cells["T-Maze 10", "HELM, SmolLM2"].empty == "not finished"
     assert of_young == f"left out, not finished: {young}"
     assert "of no task and agent of the ladder" in of_others
