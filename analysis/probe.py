@@ -19,6 +19,7 @@ from analysis.lengths import TASKS
 from analysis.probe_figure import UNTRAINED, draw
 from analysis.read_out import Reading, read_out
 from analysis.remembered import Remembered, remembered
+from analysis.scoreboard_tasks import TASKS as LADDER
 from analysis.source import Choice, Source
 from envs.cues import cues_of
 from models import build_agent
@@ -32,7 +33,19 @@ FEWEST, EPISODES, MOST = 32, 400, 10_000
 SCORED = 100  # episodes of a score
 SUCCESS = "success_mean"
 # Where nothing but what was shown decides the score. In Key-to-Door nothing has to be remembered.
-DECIDED = ("TMazePassive-v0", "TMazeActive-v0", "VisualMatch-v0")
+DECIDED = (
+    "TMazePassive-v0",
+    "TMazeActive-v0",
+    "VisualMatch-v0",
+    "MiniGrid-MemoryS11-v0",
+    "popgym-RepeatPreviousEasy-v0",
+)
+# Cards to look back: the suit of card -k is asked for, the last being -1 (popgym 1.0.7, its `k`).
+LOOKED_BACK = {
+    "popgym-RepeatPreviousEasy-v0": 3,
+    "popgym-RepeatPreviousMedium-v0": 31,
+    "popgym-RepeatPreviousHard-v0": 63,
+}
 VERDICTS = {
     (True, True): "in memory, used",
     (True, False): "in memory, not used",
@@ -150,11 +163,17 @@ def _line(
     task = TASKS.get(config.env)
     length = "" if task is None else f" {config.length}"
     name, agent = f"{config.env}{length}, {config.algorithm}", f"{config.model}{suffix}"
-    horizon = None if task is None else config.length + task.more
-    chance = task.chance if task is not None and config.env in DECIDED else None
+    horizon = LOOKED_BACK.get(config.env) if task is None else config.length + task.more
+    chance = _chance(config.env) if config.env in DECIDED else None
     return Line(
         printable(name), printable(agent), printable(str(place)), score, chance, horizon, readings
     )
+
+
+def _chance(env: str) -> float:
+    """Return the score of the best agent without a memory."""
+    chances = {task.env: task.chance for task in LADDER}
+    return TASKS[env].chance if env in TASKS else chances[env]
 
 
 def _places(path: Path) -> Sequence[Path]:

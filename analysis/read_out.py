@@ -13,13 +13,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from tqdm import tqdm
 
 from analysis.remembered import Remembered, recalled
 from envs.cues import NOT_SHOWN
 
 NOISE = 0.01  # standard deviations of a feature
 CONSTANT = 1e-6  # spread below which a feature is none
-MOST_POINTS = 40  # values of k
+FIRST_POINTS = 10  # values of k up to which none is left out
+MOST_POINTS = 40  # values of k, or some more with the first
 MOST_ROWS = 4000  # states of one k
 LEAST_SHARE = 1 / 8  # of the episodes, from which on a k is read
 LEAST_EPISODES = 8
@@ -74,7 +76,8 @@ def read_out(episodes: Sequence[Remembered], seed: int) -> list[Reading]:
     is_stream = all((episode.cues != NOT_SHOWN).all() for episode in episodes)
     cues = [episode.cues for episode in episodes]
     readings = []
-    for k in points(cues, is_stream):
+    steps = tqdm(points(cues, is_stream), "reading", unit="k", leave=False, delay=2, disable=None)
+    for k in steps:
         states = states_at(features, cues, k, is_stream, rng)
         if len(np.unique(states.answers)) > 1:
             readings.append(read(states, k, rng))
@@ -105,12 +108,12 @@ def standardised(states: Sequence[np.ndarray], rng: np.random.Generator) -> list
 
 
 def points(cues: Sequence[np.ndarray], is_stream: bool) -> list[int]:
-    """Return up to about 40 values of k, from 0 to the longest that enough episodes have."""
+    """Return about 40 values of k, from 0 to the longest that enough episodes have."""
     longest = sorted(_longest(own, is_stream) for own in cues)[::-1]
     enough = max(LEAST_EPISODES, int(np.ceil(LEAST_SHARE * len(cues))))
     last = longest[enough - 1] if enough <= len(longest) else NOT_SHOWN
-    spaced = np.linspace(0, last, min(last, MOST_POINTS) + 1)
-    return [int(k) for k in np.unique(spaced.round())]
+    spaced = np.linspace(0, last, min(last, MOST_POINTS) + 1).round()
+    return sorted({*range(min(last, FIRST_POINTS) + 1), *map(int, spaced)})
 
 
 def states_at(

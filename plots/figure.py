@@ -24,7 +24,8 @@ METRIC_LABELS = {
     "eval/success_mean": "share of successes, greedy evaluation",
     "time/fps": "steps per second",
 }
-ROW_HEIGHT, BAR_HEIGHT = 3.1, 0.36  # inches
+ROW_HEIGHT, BAR_HEIGHT, LINE_HEIGHT = 3.1, 0.36, 0.17  # inches
+LONGEST = 24  # letters of a name that fits on one line, and beside its curve
 
 
 class Labels(NamedTuple):
@@ -42,7 +43,9 @@ def draw(results: Sequence[Result], comparisons: Sequence[Comparison], labels: L
     colours = dict.fromkeys(result.name for result in results)
     for number, name in enumerate(colours):
         colours[name] = COLOURS[number % len(COLOURS)]
-    above, below = ROW_HEIGHT * len(environments), 0.9 + BAR_HEIGHT * len(comparisons)
+    n_lines = max((name.count("\n") for name in map(_compared, comparisons)), default=0)
+    row = BAR_HEIGHT + LINE_HEIGHT * n_lines
+    above, below = ROW_HEIGHT * len(environments), 0.9 + row * len(comparisons)
     with style():
         figure = new_figure(9, above + (below if comparisons else 0))
         heights = (above, below) if comparisons else (above,)
@@ -61,9 +64,8 @@ def draw(results: Sequence[Result], comparisons: Sequence[Comparison], labels: L
 def _draw_curves(axes: "Axes", results: Sequence[Result], colours: dict, labels: Labels) -> None:
     for result in results:
         x, (value, low, high) = result.curves.x, result.mean
-        runs = f"{result.n_runs} run" + "s" * (result.n_runs > 1)
         colour = colours[result.name]
-        axes.plot(x, value, color=colour, label=f"{result.name} ({runs})", zorder=3)
+        axes.plot(x, value, color=colour, label=f"{result.name} ({_runs(result)})", zorder=3)
         if low is not None and high is not None:
             axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     if labels.threshold is not None:
@@ -75,7 +77,8 @@ def _draw_curves(axes: "Axes", results: Sequence[Result], colours: dict, labels:
     axes.set_xlim(left=0)
     axes.margins(x=0.01)
     axes.grid(axis="y")
-    axes.legend(loc="best", handlelength=1.4)
+    if not _are_long(results):  # else they stand at the bars alone, which have the same colours
+        axes.legend(loc="best", handlelength=1.4)
 
 
 def _draw_finals(axes: "Axes", results: Sequence[Result], colours: dict) -> None:
@@ -90,7 +93,10 @@ def _draw_finals(axes: "Axes", results: Sequence[Result], colours: dict) -> None
         text = f"{value:.3g}"
         end = max(result.finals.max(), high if high is not None else value, 0)
         write_beside(axes, text, (end, position), 3)
-    axes.set_yticks(range(len(results)), [result.name for result in results])
+    names = [result.name for result in results]
+    if _are_long(results):
+        names = [f"{_wrapped(result.name)} ({_runs(result)})" for result in results]
+    axes.set_yticks(range(len(results)), names)
     axes.set_ylim(max(len(results) - 0.4, 2.6), -0.6)
     axes.margins(x=0.16)
     axes.set_title("at the end")
@@ -105,14 +111,32 @@ def _draw_comparisons(axes: "Axes", comparisons: Sequence[Comparison], colours: 
             axes.plot([low, high], [position] * 2, color=colour, alpha=0.3, linewidth=9)
         axes.plot(value, position, "o", color=colour, markersize=7)
         write_beside(axes, f"{value:.2f}", (1, position), 8)
-    names = [f"{better}  beats  {other}" for better, other, _ in comparisons]
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_yticks(range(len(comparisons)), map(_compared, comparisons))
+    axes.set_ylim(len(comparisons) - 0.4, -0.6)
     axes.set_xlim(0, 1)
     axes.axvline(0.5, color=QUIET, linewidth=0.9, linestyle=(0, (4, 3)))
     axes.grid(axis="x")
     axes.spines["left"].set_visible(False)
     axes.set_title("probability of improvement")
+
+
+def _compared(comparison: Comparison) -> str:
+    better, other, _ = comparison
+    between = "\nbeats  " if len(better) + len(other) > 2 * LONGEST else "  beats  "
+    return f"{better}{between}{other}"
+
+
+def _are_long(results: Sequence[Result]) -> bool:
+    return any(len(result.name) > LONGEST for result in results)
+
+
+def _wrapped(name: str) -> str:
+    """Return a name with a line for each setting, if it is long."""
+    return name.replace(", ", ",\n") if len(name) > LONGEST else name
+
+
+def _runs(result: Result) -> str:
+    return f"{result.n_runs} run" + "s" * (result.n_runs > 1)
 
 
 def _footnote(results: Sequence[Result], labels: Labels) -> str:

@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -168,11 +170,12 @@ def group_runs(
             raise UserError(f"--by {key}: no setting of these runs.{suggestion(key, known)}")
     grouped: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
-        name = ", ".join(_label(run, key) for key in keys if key != "env")
+        name = ", ".join(_label(key, _text(run.settings.get(key))) for key in keys if key != "env")
         grouped.setdefault((_text(run.settings["env"]), name), []).append(run)
+    names = _without_folders([name for _, name in grouped])
     groups = []
     for (environment, name), found in grouped.items():
-        group = _of_longest_runs(Group(environment, name, found), keys, left_out)
+        group = _of_longest_runs(Group(environment, names[name], found), keys, left_out)
         _check_only_the_seed_differs(group, keys)
         groups.append(_without_repeated_runs(group, left_out))
     return sorted(groups, key=lambda group: (group.environment, group.name))
@@ -187,9 +190,15 @@ def _numbers(folder: Path, rows: Sequence[dict[str, str]], columns: Sequence[str
         raise UserError(f"{folder / FILE}: {names} are not numbers in every row") from None
 
 
-def _label(run: Run, key: str) -> str:
-    value = run.settings.get(key)
-    return _text(value) if key == "model" else f"{key}={_text(value)}"
+def _label(key: str, text: str) -> str:
+    return text if key == "model" else f"{key}={text}"
+
+
+def _without_folders(names: Iterable[str]) -> dict[str, str]:
+    """Return names with paths cut down to their last part; in full where that makes two alike."""
+    short = {name: re.sub(r"(?<==)[^,]*/(?=[^,/])", "", name) for name in names}
+    counts = Counter(short.values())
+    return {name: text if counts[text] == 1 else name for name, text in short.items()}
 
 
 def _text(value: object) -> str:

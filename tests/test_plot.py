@@ -1,10 +1,15 @@
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
 
 import plot
+from plots.figure import Labels, draw
+from plots.results import compare, summarize
 from plots.runs import group_runs, read_runs
 
 SETTINGS = {"model": "HELM", "env": "Maze-v0", "seed": 0, "beta": 100.0, "save_ckpt": True}
@@ -114,6 +119,40 @@ def test_runs_that_began_with_the_parameters_of_others_are_drawn_apart(runs, cap
     found = {line["agent"]: float(line["final"]) for line in numbers(runs / "curves.csv")}
     assert found["HELM, pretrained=true"] == pytest.approx(0.9)
     assert found["HELM, pretrained=false"] == pytest.approx(0.6)
+
+
+def test_a_path_is_called_by_its_last_part_unless_two_are_alike(runs):
+    for name in ("a/llama", "b/llama", "b/gpt2"):
+        write_run(f"runs/{name}", [0.1, 0.2], language_model=f"/models/{name}")
+    command = ["--by", "model,language_model"]
+    assert plot.main([*(f"runs/{name}" for name in ("a/llama", "b/gpt2")), *command]) == 0
+    found = [line["agent"] for line in numbers(runs / "curves.csv")]
+    assert found == ["HELM, language_model=gpt2", "HELM, language_model=llama"]
+    assert plot.main([*(f"runs/{name}" for name in ("a/llama", "b/llama")), *command]) == 0
+    found = [line["agent"] for line in numbers(runs / "curves.csv")]
+    assert found == [f"HELM, language_model=/models/{folder}/llama" for folder in "ab"]
+
+
+def test_long_names_stay_within_the_picture_and_off_the_curves(runs):
+    for name in ("first", "second"):
+        for seed in range(2):
+            changes = {"seed": seed, "single_task": f"the {name} of two long tasks", "n_layer": 3}
+            write_run(f"long/{name}{seed}", [0.1, 0.2], **changes)
+    found = read_runs([runs / "long"], plot.METRIC, "steps")
+    groups = group_runs(found, ["single_task", "n_layer", "model"])
+    results = [summarize(group, "mean", None) for group in groups]
+    figure = draw(results, compare(results), Labels("rollout/return_mean", "steps", "mean"))
+    figure.canvas = FigureCanvasAgg(figure)
+    figure.draw_without_rendering()
+    width = figure.bbox.width
+    named = [text for text in figure.findobj(Text) if re.search("[a-z]", text.get_text())]
+    boxes = {text.get_text(): text.get_window_extent() for text in named if text.get_visible()}
+    assert [text for text, box in boxes.items() if not 0 <= box.x0 < box.x1 <= width] == []
+    curves, finals, _ = [axes for part in figure.subfigs for axes in part.axes]
+    assert curves.get_window_extent().width > width / 3
+    (name,) = (name for name in boxes if name.startswith("single_task=the first") and "run" in name)
+    assert boxes[name].x0 >= curves.get_window_extent().x1
+    assert finals.get_window_extent().x0 >= boxes[name].x1
 
 
 def test_what_a_run_keeps_of_itself_does_not_matter(runs):

@@ -10,8 +10,8 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from analysis.__main__ import main
-from analysis.probe import Line
-from analysis.read_out import Reading, read_out
+from analysis.probe import LOOKED_BACK, Line
+from analysis.read_out import Reading, points, read_out
 from analysis.remembered import Remembered, recalled
 from envs import key_to_door, make_vector_env, t_maze, visual_match
 from envs.any_gymnasium import vector_of
@@ -99,6 +99,14 @@ def test_steps_count_from_the_last_sight_and_in_a_stream_from_every_one():
     assert [part.tolist() for part in stream] == [[1, 2], [3, 1]]
 
 
+def test_no_k_is_left_out_of_the_first_ten_however_long_an_episode():
+    cues = [np.zeros(500, dtype=np.int64)] * 8
+    ks = points(cues, is_stream=True)
+    assert ks[:11] == list(range(11))
+    assert (ks[-1], sorted(set(ks))) == (499, ks)
+    assert len(ks) < 52
+
+
 def test_a_stream_is_read_k_steps_later_whatever_came_after():
     """The state is the card before the last: k = 1 is read, and nothing else."""
     rng = np.random.default_rng(0)
@@ -170,6 +178,22 @@ def test_cards_are_told_where_they_are_to_be_repeated(task):
     shown = env.step(np.zeros(3, int))[0]
     expected = [NOT_SHOWN] * 3 if "First" in task else list(shown)
     assert cues_of(env).tolist() == expected
+    env.close()
+
+
+@pytest.mark.parametrize("task", LOOKED_BACK)
+def test_who_names_the_suit_of_so_many_cards_ago_is_always_right(task):
+    env = make_vector_env(load_config(None, [f"env={task}", "n_envs=1"]), 0)
+    shown = [env.reset(seed=0)[0][0]]
+    rewards = []
+    for _ in range(LOOKED_BACK[task] + 15):
+        wanted = shown[max(len(shown) - 1 - LOOKED_BACK[task], 0)]
+        observations, reward, *_ = env.step(np.array([wanted]))
+        shown.append(observations[0])
+        rewards.append(reward[0])
+    paid = rewards[LOOKED_BACK[task] :]
+    assert set(rewards[: LOOKED_BACK[task]]) == {0}
+    assert min(paid) > 0
     env.close()
 
 
