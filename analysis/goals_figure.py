@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from plots.style import COLOURS, QUIET, new_figure, short_number, style
+from plots.style import (
+    COLOURS,
+    QUIET,
+    counted_runs,
+    draw_curve,
+    new_figure,
+    short_number,
+    style,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +81,9 @@ def _draw_curves(
     for axes, name in zip(panels, names, strict=True):
         for one in told:
             if name in one.curves:
-                _draw_curve(axes, one, one.curves[name], _colour(one, colours))
+                label = f"{one.name}, {one.environment} ({counted_runs(one.n_runs)})"
+                curve = one.curves[name]
+                draw_curve(axes, curve.curves.x, curve.mean, _colour(one, colours), label)
         axes.set_title(CURVES[name])
         _dress(axes)
     drawn = [axes.get_legend_handles_labels() for axes in panels]
@@ -86,15 +96,6 @@ def _draw_curves(
         handlelength=1.4,
         fontsize=9,
     )
-
-
-def _draw_curve(axes: "Axes", one: Any, result: Any, colour: str) -> None:
-    value, low, high = result.mean
-    runs = f"{one.n_runs} run" + "s" * (one.n_runs > 1)
-    label = f"{one.name}, {one.environment} ({runs})"
-    axes.plot(result.curves.x, value, color=colour, label=label, zorder=3)
-    if low is not None:
-        axes.fill_between(result.curves.x, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
 def _draw_rates(
@@ -187,7 +188,7 @@ def _draw_costs(axes: "Axes", one: Any) -> None:
         result = one.curves.get(f"suggester/{name}")
         if result is not None:
             label = f"{name.replace('_', ' ')} {float(result.final.value):,.0f}"
-            _line(axes, result, COLOURS[n], label)
+            draw_curve(axes, result.curves.x, result.mean, COLOURS[n], label)
     spent = [
         f"{float(one.curves[f'suggester/{name}'].final.value):,.0f} {name}"
         for name in SPENT
@@ -198,13 +199,6 @@ def _draw_costs(axes: "Axes", one: Any) -> None:
     _dress(axes)
     axes.yaxis.set_major_formatter(short_number)
     axes.legend(loc="best", handlelength=1.4, fontsize=8)
-
-
-def _line(axes: "Axes", result: Any, colour: str, label: str) -> None:
-    value, low, high = result.mean
-    axes.plot(result.curves.x, value, color=colour, label=label)
-    if low is not None:
-        axes.fill_between(result.curves.x, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
 def _leave_empty(axes: "Axes", title: str, why: str) -> None:

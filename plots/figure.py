@@ -7,7 +7,17 @@ import numpy as np
 
 from plots.results import Comparison, Result
 from plots.statistics import NAMES
-from plots.style import COLOURS, INK, QUIET, new_figure, short_number, style, write_beside
+from plots.style import (
+    COLOURS,
+    INK,
+    QUIET,
+    counted_runs,
+    draw_curve,
+    new_figure,
+    short_number,
+    style,
+    write_beside,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,11 +73,8 @@ def draw(results: Sequence[Result], comparisons: Sequence[Comparison], labels: L
 
 def _draw_curves(axes: "Axes", results: Sequence[Result], colours: dict, labels: Labels) -> None:
     for result in results:
-        x, (value, low, high) = result.curves.x, result.mean
-        colour = colours[result.name]
-        axes.plot(x, value, color=colour, label=f"{result.name} ({_runs(result)})", zorder=3)
-        if low is not None and high is not None:
-            axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+        label = f"{result.name} ({counted_runs(result.n_runs)})"
+        draw_curve(axes, result.curves.x, result.mean, colours[result.name], label)
     if labels.threshold is not None:
         axes.axhline(labels.threshold, color=QUIET, linewidth=0.9, linestyle=(0, (4, 3)))
     axes.set_title(results[0].environment)
@@ -95,7 +102,7 @@ def _draw_finals(axes: "Axes", results: Sequence[Result], colours: dict) -> None
         write_beside(axes, text, (end, position), 3)
     names = [result.name for result in results]
     if _are_long(results):
-        names = [f"{_wrapped(result.name)} ({_runs(result)})" for result in results]
+        names = [f"{_wrapped(result.name)} ({counted_runs(result.n_runs)})" for result in results]
     axes.set_yticks(range(len(results)), names)
     axes.set_ylim(max(len(results) - 0.4, 2.6), -0.6)
     axes.margins(x=0.16)
@@ -133,10 +140,6 @@ def _are_long(results: Sequence[Result]) -> bool:
 def _wrapped(name: str) -> str:
     """Return a name with a line for each setting, if it is long."""
     return name.replace(", ", ",\n") if len(name) > LONGEST else name
-
-
-def _runs(result: Result) -> str:
-    return f"{result.n_runs} run" + "s" * (result.n_runs > 1)
 
 
 def _footnote(results: Sequence[Result], labels: Labels) -> str:

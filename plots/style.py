@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 from utils.files import written_whole
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, FigureBase
+
+    from plots.statistics import Estimate
 
 INK, QUIET, RULE = "#24292f", "#57606a", "#e3e6ea"
 # Okabe and Ito's palette, ordered so that neighbours differ in lightness too; without its yellow,
@@ -94,6 +97,19 @@ def save_figure(figure: "Figure", *paths: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with written_whole(path) as file:
                 figure.savefig(file, format=path.suffix[1:], metadata=metadata)
+
+
+def draw_curve(axes: "Axes", x: "np.ndarray", mean: "Estimate", colour: str, label: str) -> None:
+    """Draw a curve [P], and its interval as a band where it has one."""
+    value, low, high = mean
+    axes.plot(x, value, color=colour, label=label, zorder=3)
+    if low is not None and high is not None:
+        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+
+
+def counted_runs(n_runs: int) -> str:
+    """Return a number of runs in words."""
+    return f"{n_runs} run" + "s" * (n_runs > 1)
 
 
 def write_beside(axes: "Axes", text: str, place: tuple[float, float], points: float) -> None:
