@@ -15,6 +15,7 @@ import torch
 from gymnasium import spaces
 from sb3_contrib import RecurrentPPO
 from stable_baselines3 import PPO
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
@@ -138,7 +139,7 @@ def rival(name: str, config: PpoSettings) -> PPO | RecurrentPPO:
         raise UserError(f"{name} sees an image or numbers here, and {config.env} shows {space}")
     kind = "Cnn" if reader.image_shape else "Mlp"
     own = OWN[name]
-    return own.learner(
+    learner = own.learner(
         f"{kind}{own.policy}",
         Sb3Environments(env),
         batch_size=own.batch_size(config),
@@ -158,6 +159,8 @@ def rival(name: str, config: PpoSettings) -> PPO | RecurrentPPO:
             **own.options,
         },
     )
+    learner.set_logger(Logger(folder=None, output_formats=[]))  # its own would leave empty folders
+    return learner
 
 
 class Own(NamedTuple):
