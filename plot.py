@@ -40,7 +40,8 @@ def plot(argv: Sequence[str] | None) -> None:
     axis, threshold, output = arguments.axis, arguments.threshold, arguments.output.with_suffix("")
     left_out: list[str] = []
     runs = read_runs(arguments.runs, arguments.metric, axis, left_out)
-    groups = group_runs(runs, arguments.by.split(","), left_out)
+    keys, panels = arguments.by.split(","), arguments.panels.split(",")
+    groups = group_runs(runs, keys, left_out, panels)
     results = [summarize(group, arguments.statistic, threshold) for group in groups]
     comparisons = compare(results)
     tables = [results_table(results, axis, threshold)]
@@ -68,6 +69,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("runs", metavar="FOLDER", nargs="+", type=Path, help="run folders, or folders of them")
     by = "settings that tell agents apart (model); pretrained: whether a run had --init-from"
     add("--by", metavar="KEY,KEY", default="model", help=by)
+    add("--panels", metavar="KEY,KEY", default="env", help="settings with a panel each (env)")
     add("--metric", metavar="NAME", default=METRIC, help=f"a column of metrics.csv ({METRIC})")
     add("--axis", choices=AXES, default="steps", help="what runs to the right (steps)")
     add("--statistic", choices=NAMES, default="iqm", help="interquartile mean (iqm) or mean")

@@ -39,7 +39,7 @@ class Run(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Runs that differ in their seed alone, under the name they are drawn with."""
+    """Runs that differ in their seed alone, under the names of their panel and their curve."""
 
     environment: str
     name: str
@@ -148,7 +148,10 @@ def read_runs(
 
 
 def group_runs(
-    runs: Iterable[Run], keys: Sequence[str], left_out: list[str] | None = None
+    runs: Iterable[Run],
+    keys: Sequence[str],
+    left_out: list[str] | None = None,
+    panels: Sequence[str] = ("env",),
 ) -> list[Group]:
     """Return the runs grouped by environment and by the named settings, sorted.
 
@@ -159,23 +162,29 @@ def group_runs(
         runs: To be grouped.
         keys: Settings that tell agents apart.
         left_out: Gets a line for each group from which runs are left out.
+        panels: Settings that stand for the environment: what is never averaged over.
 
     Raises:
         UserError: a setting no run has; runs of a group that differ in more than the seed.
     """
     runs, left_out = list(runs), [] if left_out is None else left_out
     known = {name for run in runs for name in run.settings}
-    for key in keys:
-        if key not in known:
-            raise UserError(f"--by {key}: no setting of these runs.{suggestion(key, known)}")
+    for option, names in (("--by", keys), ("--panels", panels)):
+        for key in names:
+            if key not in known:
+                raise UserError(
+                    f"{option} {key}: no setting of these runs.{suggestion(key, known)}"
+                )
     grouped: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
-        name = ", ".join(_label(key, _text(run.settings.get(key))) for key in keys if key != "env")
-        grouped.setdefault((_text(run.settings["env"]), name), []).append(run)
-    names = _without_folders([name for _, name in grouped])
+        texts = {key: _text(run.settings.get(key)) for key in (*panels, *keys)}
+        place = ", ".join(texts.pop(key) for key in dict.fromkeys(panels))
+        name = ", ".join(_label(key, text) for key, text in texts.items())
+        grouped.setdefault((place, name), []).append(run)
+    short = _without_folders([name for _, name in grouped])
     groups = []
     for (environment, name), found in grouped.items():
-        group = _of_longest_runs(Group(environment, names[name], found), keys, left_out)
+        group = _of_longest_runs(Group(environment, short[name], found), keys, left_out)
         _check_only_the_seed_differs(group, keys)
         groups.append(_without_repeated_runs(group, left_out))
     return sorted(groups, key=lambda group: (group.environment, group.name))

@@ -89,6 +89,16 @@ def test_each_environment_is_apart(runs):
     assert found == [("CNN-PPO", "Maze-v0"), ("HELM", "Maze-v0"), ("HELM", "Other-v0")]
 
 
+def test_other_settings_may_tell_panels_apart(runs):
+    for task in ("place plant", "collect wood"):
+        for model in ("HELM", "CNN"):
+            write_run(f"tasks/{task} {model}", [0.1, 0.2], single_task=task, model=model)
+    assert plot.main(["tasks", "--panels", "single_task,single_task", "--by", "env,model"]) == 0
+    found = [(line["agent"], line["environment"]) for line in numbers(runs / "curves.csv")]
+    agents = ["env=Maze-v0, CNN", "env=Maze-v0, HELM"]
+    assert found == [(name, task) for task in ("collect wood", "place plant") for name in agents]
+
+
 def test_runs_that_differ_in_more_than_the_seed_are_not_averaged(runs, capsys):
     write_run("runs/helm3", [0.0, 0.4, 0.9], seed=3, beta=1.0, n_layer=2)
     assert plot.main(["runs"]) == 2
@@ -225,6 +235,7 @@ def test_a_run_without_any_episode_is_left_out_or_said_to_be_the_only_one(runs, 
         (["nowhere"], "nowhere: neither a run folder nor a folder of run folders"),
         (["runs", "--metric", "luck"], "no column 'luck'. It has env_steps"),
         (["runs", "--metric", "rollout/return_men"], "Did you mean 'rollout/return_mean'?"),
+        (["runs", "--panels", "env,evn"], "--panels evn: no setting of these runs. Did you mean"),
         (["runs", "--by", "modle"], "--by modle: no setting of these runs. Did you mean 'model'?"),
         (["runs", "--output", "curves.pdf"], "--output curves.pdf: name a file ending in .png or"),
         (["runs", "--output", "nowhere/x.png"], "there is no folder nowhere"),
