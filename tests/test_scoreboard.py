@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from analysis.__main__ import main
-from analysis.scoreboard import read_cells
+from analysis.scoreboard import read_cells, scores_table
 from analysis.scoreboard_runs import LeftOut
 from analysis.scoreboard_scores import score_of, trained_parameters
+from plots.table import markdown
 from runs.folder import create_run_folder, note_end
 from runs.metrics import MetricsWriter
 from settings import load_config
@@ -98,6 +99,14 @@ def test_runs_of_a_table_and_of_folders_stand_together(runs):
     assert list(cells["T-Maze 10", "GPT"].scores) == pytest.approx([1.0])
     assert cells["T-Maze 10", "none"].steps_per_second == 10
     assert line.startswith("left out, T-Maze 10 by LSTM: others have the same settings and seed: ")
+
+
+def test_the_published_table_is_that_of_the_published_runs():
+    docs = Path(__file__).resolve().parent.parent / "docs"
+    left_out = LeftOut()
+    cells = read_cells([docs / "scoreboard.csv"], left_out)
+    assert markdown(scores_table(cells)) in (docs / "scoreboard.md").read_text()
+    assert left_out.lines == []
 
 
 def test_agents_are_compared_at_the_steps_that_most_of_them_have(runs):
