@@ -71,7 +71,7 @@ def test_the_table_has_agents_by_tasks_with_intervals_and_seeds(runs, capsys):
     with (runs / "analysis_output/scoreboard.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["agent"] == "LSTM"]
     assert [row["task"] for row in rows] == ["T-Maze 10"] * 3 + ["MemoryS11"]
-    assert [row["score"] for row in rows] == ["1", "0.75", "0.5", "0.4952"]
+    assert [row["score"] for row in rows] == ["1.0", "0.75", "0.5", "0.4952"]
     assert [row["normalised"] for row in rows[:3]] == ["1", "0.5", "0"]
     assert [row["seed"] for row in rows[:3]] == ["0", "1", "2"]
     assert {row["steps_per_second"] for row in rows} == {"10.0"}
