@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -102,6 +103,17 @@ def test_two_ranks_with_halves_of_a_rollout_update_like_one_with_the_whole(case,
     for half in halves:
         torch.testing.assert_close(half, whole, atol=1e-5, rtol=1e-5)
     assert same(halves[0], halves[1])
+
+
+def test_no_rank_leaves_before_all_are_done(tmp_path):
+    def on_rank(rank):
+        with joined_ranks() as ranks:
+            if ranks.first:
+                time.sleep(0.5)
+                (tmp_path / "done").touch()
+        return (tmp_path / "done").exists()
+
+    assert on_ranks(2, on_rank, tmp_path) == [True, True]
 
 
 def with_noise_of_all(arguments, size, rank):

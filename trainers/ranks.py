@@ -48,8 +48,10 @@ def joined_ranks() -> Iterator["Ranks"]:
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0][:200]
         raise RunError(f"the ranks do not find each other ({reason})") from None
+    ranks = Ranks(dist.get_rank(), dist.get_world_size())
     try:
-        yield Ranks(dist.get_rank(), dist.get_world_size())
+        yield ranks
+        ranks.all_reduce_max(0)  # so that none takes its connections down before all are done
     finally:
         dist.destroy_process_group()
 
