@@ -9,7 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runs.folder import default_run_id, folder_of, is_finished, locked, recorded_config
+from runs.folder import (
+    begun_with,
+    default_run_id,
+    folder_of,
+    is_finished,
+    locked,
+    recorded_config,
+)
 from settings import (
     Config,
     all_settings,
@@ -221,6 +228,11 @@ def _check_folder(run: Run) -> None:
     if differing:
         raise UserError(
             f"{run.folder}: holds a run that differs in {', '.join(differing)}. "
+            "Give this sweep a --name of its own"
+        )
+    if begun_with(run.folder) is not None:
+        raise UserError(
+            f"{run.folder}: holds a run that began with another's parameters (--init-from). "
             "Give this sweep a --name of its own"
         )
     if not is_finished(run.folder):

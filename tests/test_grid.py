@@ -137,6 +137,13 @@ def test_a_folder_of_another_run_is_refused(in_empty_folder):
         check_runs([run], accept)
 
 
+def test_a_run_that_began_with_the_parameters_of_another_is_refused(in_empty_folder):
+    (run,) = make_grid([], {"seed": ["0"]})
+    create_run_folder(run.config, run.run_id, [], begun_with={"checkpoint": "/x/ckpt_best.pt"})
+    with pytest.raises(UserError, match=r"began with another's parameters \(--init-from\)"):
+        check_runs([run], accept)
+
+
 def test_a_run_that_is_going_on_is_refused(in_empty_folder):
     (run,) = make_grid([], {"seed": ["0"]})
     folder = create_run_folder(run.config, run.run_id, [])
