@@ -3,7 +3,6 @@
 import utils.starting  # noqa: F401
 
 # isort: split
-import sys
 from collections.abc import Sequence
 
 from composition import NewRun, begin, go_on
@@ -11,7 +10,7 @@ from runs.training_arguments import has_printed, training_arguments
 from settings import load_config
 from trainers.ranks import joined_ranks
 from trainers.run import RunSettings
-from utils.command_line import run_program
+from utils.command_line import leave, run_program
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,4 +33,4 @@ def train(argv: Sequence[str] | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())
