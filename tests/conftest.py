@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from envs import miniworld
+from models import baselines
 from tests.fake_lab import FakeLab
 from utils.errors import UserError
 
@@ -19,6 +20,7 @@ def pytest_configure(config):
     torch.set_num_threads(1)  # test processes run side by side
     os.environ["OMP_NUM_THREADS"] = "1"  # and what they start
     os.fsync = lambda _: None  # tests kill processes, never the machine
+    baselines.ALONE = 64  # as published, each checkpoint of a CNN takes up to 137 MB
 
 
 @pytest.fixture(scope="session", autouse=True)
