@@ -51,15 +51,15 @@ def token_distances(
         betas: Inverse temperatures.
 
     Returns:
-        Of the images, grey and flat as the retrieval sees them, [B*(B-1)/2]; and of their
-        projections and their tokens under the name of each beta.
+        Of the images, flat as the retrieval sees them, [B*(B-1)/2]; and of their projections and
+        their tokens under the name of each beta.
     """
-    grey = images.mean(1).flatten(1)
-    found = {PROJECTION: torch.pdist(grey @ retrieval.projection.T)}
+    flat = retrieval.flat(images)
+    found = {PROJECTION: torch.pdist(flat @ retrieval.projection.T)}
     for beta in betas:
-        tokens = FrozenHopfield(retrieval.projection, retrieval.embeddings, beta)(images)[:, 0]
-        found[f"beta {beta:g}"] = torch.pdist(tokens)
-    return torch.pdist(grey).cpu().numpy(), {k: v.cpu().numpy() for k, v in found.items()}
+        same = type(retrieval)(retrieval.projection, retrieval.embeddings, beta)
+        found[f"beta {beta:g}"] = torch.pdist(same(images)[:, 0])
+    return torch.pdist(flat).cpu().numpy(), {k: v.cpu().numpy() for k, v in found.items()}
 
 
 def _correlations(observed: np.ndarray, by_name: Mapping[str, np.ndarray]) -> list[tuple]:

@@ -23,7 +23,8 @@ class FrozenHopfield(ImageToLanguage):
 
     o is the image's mean over colours, flattened; P a fixed random projection; E the embeddings as
     the language model feeds them to its first layer. The paper writes a dot product; the published
-    code and its results use the cosine, and so does this.
+    code and its results use the cosine, and so does this. Colours as bright as each other, such as
+    pure red, green and blue, are one and the same to it.
 
     Args:
         projection: P.  [D, H*W]
@@ -54,11 +55,23 @@ class FrozenHopfield(ImageToLanguage):
         """Return how much every token counts, given its cosine, which is overwritten.  [N, V]"""
         return similarities.mul_(self.beta).softmax(-1)
 
+    def flat(self, images: Tensor) -> Tensor:
+        """Return what is projected of images.  [N, H*W]"""
+        return images.mean(1).flatten(1)
+
     def similarities(self, images: Tensor) -> Tensor:
         """Return the cosine of each projected image with every token.  [N, V]"""
-        state = images.mean(1).flatten(1) @ self.projection.T  # [N, D]
+        state = self.flat(images) @ self.projection.T  # [N, D]
         norms = torch.outer(state.norm(dim=-1), self.embeddings.norms)
         return self.embeddings.dot(state).div_(norms.add_(1e-8))
+
+
+class ColourHopfield(FrozenHopfield):
+    """The same of every colour, o being the whole image; P is [D, C*H*W]."""
+
+    def flat(self, images: Tensor) -> Tensor:
+        """Return images as they are.  [N, C*H*W]"""
+        return images.flatten(1)
 
 
 class VectorHopfield(FrozenHopfield):

@@ -22,7 +22,12 @@ from torch import Tensor, nn
 
 from models.agent import ActorCriticAgent, Batch, Evaluation, Memory, Step
 from models.encoders import EncoderSettings, build_encoder
-from models.frozen_hopfield import FrozenHopfield, VectorHopfield, random_projection
+from models.frozen_hopfield import (
+    ColourHopfield,
+    FrozenHopfield,
+    VectorHopfield,
+    random_projection,
+)
 from models.heads import ActorCritic
 from models.image_to_language import ImageToLanguage, NothingToLanguage
 from models.images import Features
@@ -50,6 +55,12 @@ class HelmSettings(LanguageMemorySettings):
     title = "HELM"
 
     beta: float = setting("inverse temperature of HELM's token retrieval", low=0, high=1e6)
+    retrieval_colours: str = setting(
+        "what HELM's token retrieval reads of a pixel: the mean of its colours, as published; or "
+        "each of them, where red, green and blue must be told apart",
+        choices=("mean", "each"),
+        default="mean",
+    )
 
 
 class LanguageMemoryAgent(ActorCriticAgent):
@@ -193,12 +204,20 @@ def _retrieval(
     """Return what leads from images or vectors to the language model.
 
     Raises:
-        UserError: text alone is shown, and the language model does not read it.
+        UserError: text alone is shown, and the language model does not read it; or there are no
+            colours to be told apart.
     """
+    shape, n_read = reader.image_shape, reader.n_numbers
     kind: type[FrozenHopfield] = VectorHopfield
-    n_read = reader.n_numbers
-    if reader.image_shape is not None:
-        kind, n_read = FrozenHopfield, math.prod(reader.image_shape[1:])
+    if config.retrieval_colours == "each":
+        if shape is None or shape[0] == 1:
+            raise UserError(
+                "retrieval_colours: each tells colours apart, and the environment shows none. "
+                "Choose retrieval_colours=mean"
+            )
+        kind, n_read = ColourHopfield, math.prod(shape)
+    elif shape is not None:
+        kind, n_read = FrozenHopfield, math.prod(shape[1:])
     if n_read:
         projection = random_projection(language_model.width, n_read)
         return kind(projection, language_model.embeddings, config.beta)

@@ -263,6 +263,20 @@ def test_looking_into_an_agent_changes_nothing(name):
     assert torch.equal(play(look=False), play(look=True))
 
 
+@pytest.mark.parametrize(("retrieval_colours", "n_different"), [("mean", 1), ("each", 3)])
+def test_retrieval_colours_says_whether_helms_memory_sees_them(retrieval_colours, n_different):
+    _, agent = build("HELM", retrieval_colours=retrieval_colours)
+    images = 255 * torch.eye(3, dtype=torch.uint8)[:, :, None, None].expand(3, 3, 9, 9)
+    tokens = agent.language.tokens(percept(images, torch.ones(3, dtype=torch.bool)))
+    assert len(tokens.unique(dim=0)) == n_different
+
+
+def test_colours_cannot_be_read_where_there_are_none():
+    config = small_config(model="HELM", retrieval_colours="each", **tiny_settings("HELM"))
+    with pytest.raises(UserError, match="Choose retrieval_colours=mean"):
+        build_agent(config, *spaces((1, 9, 9)))
+
+
 @pytest.mark.parametrize("name", [name for name in BY_PPO if "HELM" in name])
 def test_attention_goes_to_steps_of_the_running_episode(name):
     _, agent = build(name, mem_len=8)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from models.frozen_hopfield import FrozenHopfield, random_projection
+from models.frozen_hopfield import ColourHopfield, FrozenHopfield, random_projection
 from models.language import DenseEmbeddings
 from tests import golden_data
 
@@ -35,6 +35,25 @@ def test_a_large_beta_is_the_single_most_similar_token():
 def test_a_black_image_gives_finite_tokens():
     black = torch.zeros_like(HOPFIELD["observations"][:1])
     assert retrieval(100.0)(black).isfinite().all()
+
+
+def test_each_colour_is_read_like_a_pixel_of_its_own():
+    images, embeddings = torch.rand(5, 3, 4, 4), DenseEmbeddings(torch.randn(30, 8))
+    projection = random_projection(8, 3 * 4 * 4)
+    in_one_row = images.reshape(5, 1, 1, 48)
+    expected = FrozenHopfield(projection, embeddings, 9.0)(in_one_row)
+    torch.testing.assert_close(
+        ColourHopfield(projection, embeddings, 9.0)(images), expected, atol=1e-6, rtol=0
+    )
+
+
+def test_colours_as_bright_as_each_other_are_told_apart_where_each_is_read():
+    images = torch.eye(3)[:, :, None, None].expand(3, 3, 2, 2)  # red, green and blue
+    embeddings = DenseEmbeddings(torch.randn(30, 8))
+    published = FrozenHopfield(random_projection(8, 4), embeddings, 100.0)(images)
+    assert torch.equal(published, published[:1].expand_as(published))
+    tokens = ColourHopfield(random_projection(8, 12), embeddings, 100.0)(images)
+    assert len(tokens.unique(dim=0)) == 3
 
 
 def test_the_projections_entries_have_the_variance_of_the_paper():

@@ -337,7 +337,7 @@ def test_who_reads_what_follows_from_the_names():
     }
     assert read["HELM"] - read["CNN"] == {
         *("beta", "language_model", "n_layer", "mem_len", "frozen_dtype"),
-        *("text_to", "text_tokens"),
+        *("text_to", "text_tokens", "retrieval_colours"),
     }
 
 

@@ -209,6 +209,9 @@ def replay_cases():
         "heads that do not divide": settings(**BY_GPT, memory_width=8, memory_heads=3),
         "no memory length": settings(**BY_GPT, mem_len=0),
         "HELMv2 without images": settings(**(FROM_REPLAY | {"model": "HELMv2"})),
+        "colours without images": settings(
+            **(FROM_REPLAY | {"model": "HELM", "retrieval_colours": "each"})
+        ),
         "SHELM without images": settings(**(FROM_REPLAY | {"model": "SHELM"})),
     }
 
