@@ -3,8 +3,7 @@
 import functools
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -48,18 +47,23 @@ class ProcessVectorEnv(AsyncVectorEnv):
 
     def reset(self, **options: Any) -> Any:
         """Begin a new episode everywhere."""
-        with self._watched():
-            return super().reset(**options)
+        return self._watched(super().reset, **options)
 
     def step(self, actions: Any) -> Any:
         """Take one step everywhere."""
-        with self._watched():
-            return super().step(actions)
+        return self._watched(super().step, actions)
 
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _watched(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Let the processes work.
+
+        Not a context manager, whose generator crashes Python 3.12.1 later on, when it collects
+        garbage.
+
+        Raises:
+            RunError: one of them has died.
+        """
         try:
-            yield
+            return work(*arguments, **options)
         except (EOFError, ConnectionError):
             for process in self.processes:
                 process.join(SECONDS_TO_DIE)
