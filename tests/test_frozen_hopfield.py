@@ -51,9 +51,9 @@ def test_colours_as_bright_as_each_other_are_told_apart_where_each_is_read():
     images = torch.eye(3)[:, :, None, None].expand(3, 3, 2, 2)  # red, green and blue
     embeddings = DenseEmbeddings(torch.randn(30, 8))
     published = FrozenHopfield(random_projection(8, 4), embeddings, 100.0)(images)
-    assert torch.equal(published, published[:1].expand_as(published))
-    tokens = ColourHopfield(random_projection(8, 12), embeddings, 100.0)(images)
-    assert len(tokens.unique(dim=0)) == 3
+    torch.testing.assert_close(published, published[:1].expand_as(published), atol=1e-5, rtol=0)
+    tokens = ColourHopfield(random_projection(8, 12), embeddings, 100.0)(images)[:, 0]
+    assert torch.pdist(tokens).min() > 1e-2
 
 
 def test_the_projections_entries_have_the_variance_of_the_paper():
