@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from plots.runs import columns_of, read_columns, read_rows, read_run
+import numpy as np
+
+from plots.runs import AXES, read_columns, read_rows
+from runs.metrics import FILE
 from trainers.checkpoint import LAST, load_checkpoint
 from utils.errors import UserError
 
@@ -54,23 +57,32 @@ def measured(folder: Path, metric: str) -> Result:
     """Return what a finished run came to.
 
     Raises:
-        UserError: the metric has no value.
+        UserError: the metric has no value, or nobody logged how far the run was, and when.
     """
     columns = read_columns(folder)
-    speed = columns["env_steps"][-1] / columns["time/seconds"][-1]
-    return Result(score_of(folder, metric), speed, trained_parameters(folder))
-
-
-def score_of(folder: Path, metric: str) -> float:
-    """Return the mean of a run's last five greedy evaluations, else of its last 100 episodes."""
-    if f"eval/{metric}" in columns_of(folder):
-        evaluated = read_run(folder, f"eval/{metric}", "steps").y
-        if len(evaluated):
-            return float(evaluated[-N_LAST:].mean())
-    played = read_run(folder, f"rollout/{metric}", "steps").y
-    if not len(played):
+    missing = [name for name in AXES.values() if name not in columns]
+    if missing:
+        raise UserError(f"{folder / FILE}: no column '{missing[0]}'. Name other runs")
+    score = score_of(columns, metric)
+    if score is None:
         raise UserError(f"{folder}: finished, and rollout/{metric} has no value. Name other runs")
-    return float(played[-1])
+    n_steps, seconds = (columns[name][-1] for name in AXES.values())
+    return Result(score, n_steps / seconds, trained_parameters(folder))
+
+
+def score_of(columns: Mapping[str, np.ndarray], metric: str) -> float | None:
+    """Return the mean of a run's last five greedy evaluations, else of its last 100 episodes.
+
+    Args:
+        columns: What the run has logged, by name; NaN where there was nothing to say.  [rows]
+        metric: The last part of a column's name.
+    """
+    for name, n_last in (f"eval/{metric}", N_LAST), (f"rollout/{metric}", 1):
+        values = columns.get(name, np.array([]))
+        known = values[~np.isnan(values)]
+        if len(known):
+            return float(known[-n_last:].mean())
+    return None
 
 
 def trained_parameters(folder: Path) -> int | None:

@@ -13,6 +13,7 @@ from analysis.__main__ import main
 from analysis.scoreboard import read_cells, scores_table
 from analysis.scoreboard_runs import LeftOut
 from analysis.scoreboard_scores import score_of, trained_parameters
+from plots.runs import read_columns
 from plots.table import markdown
 from runs.folder import create_run_folder, note_end
 from runs.metrics import MetricsWriter
@@ -183,10 +184,10 @@ def test_a_score_is_the_mean_of_five_evaluations_or_the_last_hundred_episodes(ru
     evaluated = ["0.0", "0.2", "", "0.4", "0.6", "0.8", "1.0"]
     lines += [f"{n},0.3,{value},{n}" for n, value in enumerate(evaluated, 1)]
     (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
-    assert score_of(folder, "return_mean") == pytest.approx(0.6)
+    assert score_of(read_columns(folder), "return_mean") == pytest.approx(0.6)
     never = [f"{n},0.{n},,{n}" for n in range(1, 8)]
     (folder / "metrics.csv").write_text("\n".join([lines[0], *never]) + "\n")
-    assert score_of(folder, "return_mean") == 0.7
+    assert score_of(read_columns(folder), "return_mean") == 0.7
 
 
 @pytest.mark.parametrize("place", ["optimizer", "networks/optimizer", "networks/optimizers/all"])
@@ -215,6 +216,7 @@ def test_parameters_are_those_that_an_optimiser_moves(tmp_path, place):
         (["foreign"], "left out, of no task and agent of the ladder: foreign. No run is left"),
         (["bare"], "bare/config.json: not the settings of a run (seed is null)"),
         (["silent"], "silent: finished, and rollout/return_mean has no value. Name other runs"),
+        (["untimed"], "untimed/metrics.csv: no column 'time/seconds'. Name other runs"),
         (["metrics.csv"], "metrics.csv: not a table of the scoreboard (no column run)"),
         (["settings.csv"], "settings.csv, line 2: not a run of the scoreboard (Expecting"),
         (["score.csv"], "score.csv, line 2: settings must be an object and score a number"),
@@ -227,6 +229,8 @@ def test_a_mistake_gets_one_line_and_nothing_is_written(runs, capsys, command, l
     write_run(1.0, finished=False, **T_MAZE).rename("young")
     write_run(1.0, env="CartPole-v1").rename("foreign")
     write_run(float("nan"), "rollout/return_mean", **T_MAZE).rename("silent")
+    write_run(1.0, **T_MAZE).rename("untimed")
+    Path("untimed/metrics.csv").write_text("env_steps,eval/return_mean\n1,1\n")
     heading = "run,settings,score,steps_per_second,n_trained\n"
     Path("metrics.csv").write_text("env_steps,eval/return_mean\n1,1\n")
     Path("settings.csv").write_text(heading + "a,{,1,,\n")
