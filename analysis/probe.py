@@ -22,7 +22,7 @@ from analysis.remembered import Remembered, remembered
 from analysis.scoreboard_tasks import TASKS as LADDER
 from analysis.source import Choice, Source
 from envs.cues import cues_of
-from models import build_agent
+from models import agent_class, build_agent
 from models.agent import Agent
 from plots.runs import run_folders
 from trainers.evaluation import evaluate
@@ -120,8 +120,14 @@ def is_read(reading: Reading) -> bool:
 
 
 def analyse(paths: Iterable[Path], play: Play) -> Findings:
-    """Let the agents of runs play, and return what can be read from their memories."""
+    """Let the agents of runs play, and return what can be read from their memories.
+
+    Raises:
+        UserError: a run cannot be read; told before the first plays where that can be seen.
+    """
     places = [place for path in paths for place in _places(path)]
+    for place in places:
+        _telling(_source(place, play)).close()
     with tqdm(total=len(places) * play.n_episodes, unit=" episodes", disable=None) as progress:
         lines = [line for place in places for line in lines_of(place, play, progress)]
     return Findings(draw(lines), list(_summary(lines)), list(_numbers(lines)))
@@ -131,11 +137,9 @@ def lines_of(place: Path, play: Play, progress: tqdm) -> list[Line]:
     """Return what the memory of a run holds, and what that of its untrained twin does.
 
     Raises:
-        UserError: it is no run, or its environment does not tell what is to be remembered.
+        UserError: as `_source` and `_telling`; too few episodes show anything.
     """
-    source = Source(Choice([place], n_episodes=play.n_episodes, seed=play.seed))
-    if source.checkpoint is None:
-        raise UserError(f"{place}: episodes have no memory to read. Name a run or a checkpoint")
+    source = _source(place, play)
     env = _telling(source)
     try:
         agents = [source.agent, *_twins(source, env, play)]
@@ -179,6 +183,19 @@ def _chance(env: str) -> float:
 def _places(path: Path) -> Sequence[Path]:
     """Return the run folders that a path stands for, or the checkpoint that it is."""
     return [path] if path.is_file() else run_folders(path)
+
+
+def _source(place: Path, play: Play) -> Source:
+    """Return who plays: the agent of a run.
+
+    Raises:
+        UserError: it is no run, or what its agent is made of is missing.
+    """
+    source = Source(Choice([place], n_episodes=play.n_episodes, seed=play.seed))
+    if source.checkpoint is None:
+        raise UserError(f"{place}: episodes have no memory to read. Name a run or a checkpoint")
+    agent_class(source.config.model).check(source.config)
+    return source
 
 
 def _telling(source: Source) -> VectorEnv:

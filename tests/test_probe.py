@@ -1,6 +1,8 @@
 """The probe: what is read from hidden states, who tells what was shown, and what is said of it."""
 
 import csv
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import gymnasium
@@ -309,3 +311,16 @@ def test_a_mistake_gets_one_line(in_empty_folder, capsys):
         assert line in error
         assert len([each for each in error.splitlines() if "episodes/s" not in each]) == 1
         assert not (in_empty_folder / "analysis_output").exists()
+
+
+def test_a_run_that_cannot_be_read_is_told_of_before_the_first_plays(
+    in_empty_folder, capsys, monkeypatch
+):
+    embeddings = shutil.copy(tiny_settings("SHELM")["embeddings"], "own.npz")
+    good, silent = train("CNN", "good", **MAZE), train("CNN", "silent")
+    lost = train("SHELM", "lost", embeddings=embeddings)
+    Path(embeddings).unlink()
+    monkeypatch.setattr("analysis.probe.remembered", lambda *_: pytest.fail("an agent plays"))
+    for place, line in {silent: "it does not tell", lost: "own.npz is missing"}.items():
+        assert main(["probe", str(good), str(place)]) == 2
+        assert line in capsys.readouterr().err
