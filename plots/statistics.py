@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 CONFIDENCE = 0.95
 N_RESAMPLES = 2000
@@ -33,6 +32,8 @@ class Curves(NamedTuple):
 
 def interquartile_mean(values: np.ndarray, axis: int = 0) -> np.ndarray:
     """Return the mean of the middle half; below four values nothing is cut and it is the mean."""
+    from scipy import stats  # slow to import, and eval.py can do without
+
     return stats.trim_mean(values, QUARTER, axis=axis)
 
 
@@ -101,6 +102,8 @@ def _wins(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _interval(
     samples: Sequence[np.ndarray], statistic: Callable[..., np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
+    from scipy import stats
+
     found = stats.bootstrap(
         samples,
         statistic,
