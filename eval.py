@@ -24,14 +24,13 @@ from models.agent import Agent
 from models.baselines import RandomAgent
 from report.movie import write_movies
 from report.page import EpisodePage
-from rewards.goal_settings import OF_EVALUATION, as_played, task_settings
+from rewards.goal_settings import task_settings
 from runs.folder import write_json
-from runs.named_files import OF_AGENTS, say_named_files
-from settings import MOST_SEED, Config, read_settings, with_env_settings
+from settings import MOST_SEED, Config
 from sharing.fetched import local_place
-from trainers.checkpoint import checkpoint_config, find_checkpoint, load_checkpoint
-from trainers.evaluation import Episode, Recording, evaluate
-from utils.command_line import Parser, run_program, whole_number
+from trainers.checkpoint import find_checkpoint, load_checkpoint
+from trainers.evaluation import Episode, Recording, evaluate, played_config
+from utils.command_line import Parser, add_trust, run_program, whole_number
 from utils.errors import printable
 from utils.folders import check_writable, folder_name
 from utils.seeding import seed_everything
@@ -112,13 +111,8 @@ def evaluation_config(
     checkpoint: dict[str, Any], path: Path, arguments: argparse.Namespace
 ) -> Config:
     """Return the settings of a checkpoint as they are to be played with, names all known."""
-    config = checkpoint_config(checkpoint, path)
+    config = played_config(checkpoint, path, arguments.trust, arguments.var)
     check_env_name(config.env)
-    places = read_settings(config).intersection(OF_AGENTS)
-    config = with_env_settings(config, arguments.var, places, OF_EVALUATION)
-    changed = changes(arguments, config)
-    config = as_played(config, changed)
-    say_named_files(config, path, with_agent=not arguments.random, changed=changed)
     agent = agent_class(config.model)
     if not arguments.random:
         agent.check(config)
@@ -265,6 +259,7 @@ def _add_what_is_played(parser: Parser) -> None:
         help="play with another setting of the environment, such as length=100, or with a "
         "pretrained part from another place; repeatable",
     )
+    add_trust(parser)
 
 
 def _add_what_is_written(parser: Parser) -> None:

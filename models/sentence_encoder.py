@@ -32,6 +32,7 @@ class SentenceSettings(Part):
     sentence_encoder: str = setting(
         "frozen BERT that reads texts of observations: all-MiniLM-L6-v2, hub name, folder",
         default=DEFAULT_ENCODER,
+        safe=(DEFAULT_ENCODER,),
     )
 
 

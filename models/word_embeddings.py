@@ -55,7 +55,7 @@ class EmbeddingsSettings(ClipSettings, LanguageModelSettings):
     title = "SHELM"
 
     embeddings: str | None = setting(
-        "file of prepare_embeddings.py; null: the one in data/ by its name"
+        "file of prepare_embeddings.py; null: the one in data/ by its name", safe=(None,)
     )
 
 

@@ -26,7 +26,7 @@ from settings.parts import (
 from settings.values import checked, from_text, shortened, shown
 from utils.errors import UserError, suggestion
 from utils.files import read_bytes
-from utils.user_modules import admit, is_named, named_modules, parts_of, search
+from utils.user_modules import is_named, search
 
 MOST_BYTES = 2**24  # of a settings file
 DEFAULT_FILE = Path(__file__).resolve().parent.parent / "config.json"
@@ -77,6 +77,7 @@ def load_config(
     above = [*from_python, *_given_by_texts(overrides, chosen, problems)]
     good = _good([*below, *above], chosen, problems)
     problems += _missing(str(default_file), _values(below), chosen)
+    problems += _untyped(from_file, chosen)
     problems += _unread_of_file(from_file, good, chosen)
     problems += _unread(above, good)
     if problems:
@@ -88,25 +89,17 @@ def load_config(
     return config
 
 
-def config_from_dict(values: Any, source: str, code: Mapping[str, Path] = NOTHING) -> Config:
+def config_from_dict(values: Any, source: str) -> Config:
     """Return the settings stored in a checkpoint or a run folder, which must be complete.
 
-    Some may be missing: those without effect, and those that came later.
-
-    Args:
-        values: As they were stored, perhaps somebody else's.
-        source: Where they stand.
-        code: The folders in which modules of the user's own were, where that is known.
+    Some may be missing: those without effect, and those that came later. An agent of the user's own
+    is imported: runs/stored.py says first whether it may be.
 
     Raises:
-        UserError: a line for everything that is wrong with them, or with those modules.
+        UserError: a line for everything that is wrong with them, or with that agent.
     """
     if not isinstance(values, dict):
         raise UserError(f"{source}: its settings are not there but {shown(values)}")
-    if is_named(values.get("model")):
-        parts_of("model", values["model"])  # raises where it has not that form
-    for setting, module in named_modules(values).items():
-        admit(setting, module, code.get(module))
     chosen = values
     values = completed(values, chosen)
     problems: list[str] = []
@@ -270,6 +263,20 @@ def _missing(source: str, named: Collection[str], chosen: Mapping[str, Any]) -> 
     """Return a line for every setting that is not named."""
     missing = [name for name in all_settings(chosen) if name not in named]
     return [f"{source}: setting '{name}' is missing" for name in missing]
+
+
+def _untyped(from_file: Iterable[Given], chosen: Mapping[str, Any]) -> list[str]:
+    """Return a line for every value of a settings file that only the command line may give."""
+    declarations = all_settings(chosen)
+    metadata = [
+        (each, declarations[each.name].metadata) for each in from_file if each.name in declarations
+    ]
+    return [
+        f"{each.source}: {each.name} is taken from the command line alone. Leave it out of the "
+        f"file, and add --var {each.name}=..."
+        for each, facts in metadata
+        if facts["typed"] and each.value != facts["default"]
+    ]
 
 
 def _unread(given: Iterable[Given], *chosen: Mapping[str, Any]) -> list[str]:

@@ -39,12 +39,12 @@ from runs.folder import (
     check_settings,
     is_finished,
     note_end,
-    recorded_code,
     recorded_settings,
     resume_command,
 )
 from runs.metrics import MetricsWriter
-from settings import Config, config_from_dict, setting
+from runs.stored import stored_config
+from settings import Config, setting
 from trainers.interruption import Interruption
 from trainers.published import PUBLISHED, load_published
 from trainers.ranks import Ranks
@@ -354,13 +354,13 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
-def checkpoint_config(checkpoint: Mapping[str, Any], path: Path) -> Config:
+def checkpoint_config(checkpoint: Mapping[str, Any], path: Path, trust: bool = False) -> Config:
     """Return the settings in a checkpoint; run.json beside it says where its own code was.
 
     Raises:
-        UserError: they are not those of a run, or that code cannot be had.
+        UserError: they are not those of a run, or code they name is not there or may not be run.
     """
-    return config_from_dict(checkpoint["config"], str(path), recorded_code(path.parent))
+    return stored_config(checkpoint["config"], str(path), path.parent, trust)
 
 
 def checksum(path: Path) -> str:

@@ -80,6 +80,7 @@ class NStepDqnSettings(FrameReplaySettings, EpsilonSettings, FinetuneSettings):
         "run folder or checkpoint of an agent that explores: its greedy actions take the place of "
         "some random ones; null: none",
         default=None,
+        safe=(None,),
     )
     guide_share: float = setting(
         "share of exploring actions that are the guide's", low=0, high=1, default=GUIDE_SHARE

@@ -70,6 +70,16 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{self.prog}: {message}. See {self.prog} --help")
 
 
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add the option by which a user trusts a run of somebody else's."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="follow the settings of a run that was not begun here by you, where they lead to "
+        "code, addresses or places, or name code that has changed since",
+    )
+
+
 def run_program(program: Callable[[Sequence[str] | None], None], argv: Sequence[str] | None) -> int:
     """Run a program and return its exit status.
 
