@@ -53,6 +53,12 @@ def train(command, run_id, *more, **changes):
     return folder_of(run_id)
 
 
+def test_a_run_that_is_over_before_its_warmup_says_so(command, caplog):
+    (row,) = outcome(train(command, "run", n_steps=20))["metrics"]
+    assert int(row["env_steps"]) == 20
+    assert "nothing was learned: the 20 steps were over before warmup_steps=30" in caplog.text
+
+
 def test_an_agent_is_trained_then_evaluated_with_a_page_of_its_values(command):
     folder = train(command, "run")
     rows = outcome(folder)["metrics"]

@@ -4,10 +4,13 @@ import difflib
 import os
 import re
 import signal
+import traceback
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 LEAST_LIKENESS = 0.6  # of a suggested name, from 0 to 1
 SHORTEST_PART, MOST_SUGGESTED = 3, 3
+LONGEST_MESSAGE = 200
 
 
 class UserError(Exception):
@@ -41,6 +44,16 @@ class Interrupted(Exception):
     def __init__(self, message: str, signal: signal.Signals) -> None:
         super().__init__(message)
         self.signal = signal
+
+
+def told(error: BaseException) -> str:
+    """Return an error's kind and message, and the line that raised it."""
+    message = " ".join(str(error).split())[:LONGEST_MESSAGE]
+    kind = f"{type(error).__name__}: {message}"
+    if isinstance(error, SyntaxError):  # its message has the line
+        return kind
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{kind} ({Path(where.filename).name}, line {where.lineno})"
 
 
 def suggestion(name: str, allowed: Iterable[str]) -> str:
