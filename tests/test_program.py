@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -290,6 +291,44 @@ def test_a_mistake_in_an_evaluation_gets_one_line(mistake, in_empty_folder, caps
     assert eval_program.main(command) == 2
     assert_one_line(capsys, line)
     assert sorted(in_empty_folder.rglob("*")) == before
+
+
+RESULT = "ckpt_best_eval_sampled_1_episodes_seed_0"
+TAKEN_PLACES = {
+    "the result": ("{run}/{result}.json", []),
+    "what becomes the result": ("{run}/{result}.json.partial", []),
+    "the page": ("{run}/{result}.html", ["--report"]),
+    "an episode": ("episodes/{task}/CNN-PPO/first_{result}_001.npz", []),
+    "a movie": ("episodes/{task}/CNN-PPO/first_{result}_001.mp4", ["--video"]),
+}
+
+
+def test_an_evaluation_whose_files_cannot_be_written_is_not_played(in_empty_folder, capsys):
+    run = train("CNN-PPO", "first")
+
+    def refused(line, *options, checkpoint=run):
+        capsys.readouterr()
+        before = sorted(in_empty_folder.rglob("*"))
+        command = ["--ckpt-path", str(checkpoint), "--n-episodes", "1", *options]
+        assert eval_program.main(command) == 2
+        shown = capsys.readouterr()
+        assert line in shown.err
+        assert len(shown.err.splitlines()) == 1
+        assert not shown.out
+        assert sorted(in_empty_folder.rglob("*")) == before
+
+    for place, options in TAKEN_PLACES.values():
+        taken = Path(place.format(run=run, result=RESULT, task=TASK))
+        taken.mkdir(parents=True)
+        refused(f"{taken}: a folder, where a file is to be written", *options)
+        taken.rmdir()
+    shutil.rmtree("episodes")
+    Path("episodes").touch()
+    refused("is not a folder", "--report")
+    Path("episodes").unlink()
+    long = run / f"{'c' * 210}.pt"
+    shutil.copy(run / BEST, long)
+    refused("no room", checkpoint=long)
 
 
 @pytest.mark.parametrize("name", BY_PPO)
