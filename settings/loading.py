@@ -8,12 +8,12 @@ import dataclasses
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from settings.config import Config
-from settings.declaration import Declaration
 from settings.parts import (
     NOTHING,
     all_settings,
@@ -29,6 +29,7 @@ from utils.files import read_bytes
 from utils.user_modules import is_named, search
 
 MOST_BYTES = 2**24  # of a settings file
+MOST_UNKNOWN = 10  # unknown keys that are told one by one; to look for a likeness takes long
 DEFAULT_FILE = Path(__file__).resolve().parent.parent / "config.json"
 SEVERAL = "agents"  # in a settings file: settings of several agents, for sweep.py alone
 CONFIGS = "configs"  # the folder of the published settings, beside the default
@@ -242,21 +243,22 @@ def _good(given: Iterable[Given], chosen: Mapping[str, Any], problems: list[str]
     """Return the good values; a line for each bad one is added to the problems."""
     declarations = all_settings(chosen)
     good: dict[str, Any] = {}
-    for source, name, value in given:
+    unknown: list[Given] = []
+    for each in given:
+        if each.name not in declarations:
+            unknown.append(each)
+            continue
         try:
-            good[name] = checked(_known(name, declarations), value)
+            good[each.name] = checked(declarations[each.name], each.value)
         except ValueError as error:
-            good.pop(name, None)
-            problems.append(f"{source}: {error}")
+            good.pop(each.name, None)
+            problems.append(f"{each.source}: {error}")
+    for each in unknown[:MOST_UNKNOWN]:
+        text = shortened(str(each.name))
+        problems.append(f"{each.source}: unknown key '{text}'.{suggestion(text, declarations)}")
+    if len(unknown) > MOST_UNKNOWN:
+        problems.append(f"{each.source}: {len(unknown) - MOST_UNKNOWN:,} more unknown keys")
     return good
-
-
-def _known(name: Any, declarations: Mapping[str, Declaration]) -> Declaration:
-    """Return the declaration of a setting, or raise ValueError with the line to show."""
-    if name not in declarations:
-        text = shortened(str(name))
-        raise ValueError(f"unknown key '{text}'.{suggestion(text, declarations)}")
-    return declarations[name]
 
 
 def _missing(source: str, named: Collection[str], chosen: Mapping[str, Any]) -> list[str]:
@@ -320,7 +322,6 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the pairs of a JSON object as a dictionary, or raise ValueError."""
     values = dict(pairs)
     if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for name, n in Counter(name for name, _ in pairs).items() if n > 1)
         raise ValueError(f"the key '{shortened(twice)}' stands there twice")
     return values

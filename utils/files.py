@@ -46,8 +46,11 @@ def read_bytes(path: Path, most: int) -> bytes:
     """Return what is in a file, or all that is written to a pipe, as bash makes one of <(...).
 
     Raises:
-        ValueError: there are more bytes than `most`, or nobody writes to the pipe.
+        ValueError: there are more bytes than `most`, nobody writes to the pipe, or it is a device.
     """
+    mode = os.stat(path).st_mode
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):  # not even opened, which may set it going
+        raise ValueError("a device, not a file")
     content = bytearray()
     with open(path, "rb", buffering=0, opener=open_without_waiting) as file:
         while len(content) <= most:
