@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from models.frozen import check_finite
 from models.language.layers import frozen, layer_norm
 from models.language.model_files import ModelFiles, find_model
 from models.sentences import SentenceTable, SentenceVectors
@@ -183,6 +184,7 @@ def load_sentence_encoder(
     def load() -> SentenceEncoder:
         encoder = SentenceEncoder(find_model(name_or_folder))
         encoder(["a"])
+        check_finite(encoder)
         return encoder
 
     try:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from models.frozen import check_finite
 from models.language.bert import Bert
 from models.language.key_value_memory import KeyValueMemory, MemoryLengthSettings
 from models.language.language_model import LanguageModel
@@ -131,6 +132,7 @@ def _build(
         if sizes != (facts.width, facts.n_tokens):
             raise ValueError(f"embeddings are {sizes[1]} x {sizes[0]}")
         _read_one_token(model)
+        check_finite(model)
     except UserError:
         raise
     except Exception as error:  # files that do not fit raise about ten kinds of errors
