@@ -142,7 +142,9 @@ def result_file(config: Config, path: Path, arguments: argparse.Namespace) -> Pa
     """Return where the figures go, beside the checkpoint, apart from other evaluations of it."""
     tasks = {} if arguments.tasks is None else {"tasks": arguments.tasks}
     changed = change_name(tasks | changes(arguments, config))
-    return path.with_name(f"{path.stem}_{result_name(arguments)}{changed}.json")
+    policy = "random" if arguments.random else "greedy" if arguments.greedy else "sampled"
+    played = f"eval_{policy}_{arguments.n_episodes}_episodes_seed_{arguments.seed}"
+    return path.with_name(f"{path.stem}_{played}{changed}.json")
 
 
 def episode_folder(config: Config, arguments: argparse.Namespace) -> Path:
@@ -299,12 +301,6 @@ def _add_what_is_written(parser: Parser) -> None:
         help="play single tasks of Crafter in the place of the run's goals and tell the success of "
         "each: 'chop tree,mine stone', or all",
     )
-
-
-def result_name(arguments: argparse.Namespace) -> str:
-    """Return a file name that tells evaluations of one checkpoint apart."""
-    policy = "random" if arguments.random else "greedy" if arguments.greedy else "sampled"
-    return f"eval_{policy}_{arguments.n_episodes}_episodes_seed_{arguments.seed}"
 
 
 def action_choice(arguments: argparse.Namespace, player: Agent) -> str:

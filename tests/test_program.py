@@ -158,6 +158,17 @@ def test_printed_settings_are_a_settings_file(in_empty_folder, capsys):
     assert (printed["gamma"], printed["seed"]) == (0.5, 7)
 
 
+def test_the_settings_of_a_run_are_printed_and_nothing_else(in_empty_folder, capfd):
+    folder = train("CNN-PPO", "first", gamma=0.5)
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    capfd.readouterr()
+    assert main_program.main(["--print-config", "--resume", str(folder)]) == 0
+    printed = capfd.readouterr()
+    assert json.loads(printed.out) == json.loads((folder / "config.json").read_text())
+    assert not printed.err
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+
+
 def test_help_prints_every_setting(capsys):
     with pytest.raises(SystemExit) as exit_:
         main_program.main(["--help"])
@@ -208,6 +219,8 @@ TRAINING_MISTAKES = {
     ),
     "no such settings file": (["--config", "nowhere.json"], "no such settings file"),
     "unknown device": (["--var", "device=abacus"], "device: 'abacus'"),
+    "one processor of several": (["--var", "device=cpu:7"], "device: 'cpu:7' is not on this"),
+    "a value without end": (["--var", f"env={'x' * 100_000}"], "xxx ... xxx"),
     "unknown option": (["--vra", "gamma=1"], "unrecognized arguments"),
     "bad seed": (["--seed", "x"], 'seed: "x" is not a whole number'),
     "seed below zero": (["--seed=-1"], "seed: -1 is out of range"),
