@@ -32,10 +32,10 @@ from runs.loggers import check_loggers
 from settings import Config
 from trainers import learner_class
 from trainers.checkpoint import (
-    checksum,
     find_checkpoint,
     load_checkpoint,
     own_checkpoint,
+    recorded_sha256,
     restore_agent,
 )
 from trainers.collector import Collector
@@ -216,7 +216,7 @@ def configured_guide(config: NStepDqnSettings, env: VectorEnv, trust: bool) -> G
         raise UserError(
             f"guide {config.guide}: it was trained for another task ({error})"
         ) from error
-    return Guide(agent.requires_grad_(False), checksum(path))
+    return Guide(agent.requires_grad_(False), recorded_sha256(path))
 
 
 def restored_agent(

@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -215,22 +215,23 @@ def recorded_settings(folder: Path) -> Any:
     return _description(folder).get("settings")
 
 
-def note_resumption(folder: Path, config: Config, env_steps: int, same_episodes: bool) -> list[str]:
+def note_resumption(
+    folder: Path, config: Config, env_steps: int, differences: Sequence[str]
+) -> list[str]:
     """Add to run.json where a run goes on, and whether as if it had never been interrupted.
 
     Args:
         folder: The run's.
         config: Its settings.
         env_steps: Environment steps behind it.
-        same_episodes: Whether it goes on in the episodes in which it stopped.
+        differences: In what else it differs from a run that goes on exactly, in words.
 
     Returns:
-        In what it differs from a run that goes on exactly, in words.
+        All differences.
     """
     description, here = _description_to_amend(folder), describe_basis(config)
     earlier = description.get("resumed", [])
-    differences = [] if same_episodes else ["in new episodes"]
-    differences += basis_differences((earlier or [description])[-1], here)
+    differences = [*differences, *basis_differences((earlier or [description])[-1], here)]
     entry = {"env_steps": env_steps, "time": now(), "command": command()}
     entry |= {"exact": not differences, "differences": differences, **here}
     description |= {"resumed": [*earlier, entry]}

@@ -284,7 +284,7 @@ EVALUATION_MISTAKES = {
     "missing": (["--ckpt-path", "nowhere"], "no such file or folder"),
     "empty folder": (["--ckpt-path", "empty"], "holds neither"),
     "text file": (["--ckpt-path", "text.pt"], "not a checkpoint"),
-    "another torch file": (["--ckpt-path", "other.pt"], "not a checkpoint of format"),
+    "another torch file": (["--ckpt-path", "other.pt"], "not a checkpoint of this program"),
     "without settings": (["--ckpt-path", "bare.pt"], "not a checkpoint"),
     "no episodes": (["--ckpt-path", "text.pt", "--n-episodes", "0"], "whole number from 1 to"),
     "an option of main.py": (["--ckpt-path", "text.pt", "--deterministic"], "--greedy"),
