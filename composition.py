@@ -137,7 +137,6 @@ def configured_run(
     share = ranks.share(config)
     with opened_env(share, share.seed, given) as env:
         learner_of = learner_class(config.algorithm)
-        ranks.run_on_first(lambda: learner_of.check_fits(share, env.single_observation_space))
         agent = build_agent(config, env.single_observation_space, env.single_action_space)
         if start is not None:
             ranks.run_on_first(lambda: start.give(agent))

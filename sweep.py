@@ -320,7 +320,9 @@ def train(work: Work, estimates: Estimates, arguments: argparse.Namespace) -> si
     stop = stop_file()
     with (
         ray_pool(arguments.address, arguments.cpus, arguments.gpus) as pool,
-        Interruption("ending the runs, they save first") as interruption,  # after Ray's handlers
+        Interruption(
+            "ending the runs, they save first; Ctrl-C leaves at once"
+        ) as interruption,  # after Ray's handlers
         display(estimates) as shown,
     ):
         stop.unlink(missing_ok=True)

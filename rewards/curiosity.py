@@ -16,6 +16,7 @@ from models.agent import Agent, Moves
 from models.images import Features
 from models.sentence_encoder import SentenceSettings
 from settings import Part, setting
+from utils.moments import load_moments, moments, with_moments
 from utils.running_statistics import RunningMeanVariance
 
 TEXT = "text"  # the kind that has a weight of its own
@@ -155,7 +156,7 @@ class Curiosity(ABC):
         self.networks = nn.ModuleDict(networks)
         self.parameters = [p for p in self.networks.parameters() if p.requires_grad]
         rate = config.curiosity_learning_rate
-        self.optimizer = torch.optim.Adam(self.parameters, lr=rate, fused=True)
+        self.optimizer = with_moments(torch.optim.Adam(self.parameters, lr=rate, fused=True))
         self.statistics = RunningMeanVariance()
         self._ranks: Ranks | None = None
 
@@ -256,15 +257,15 @@ class Curiosity(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Return networks, optimiser and statistics, which all ranks have alike."""
         return {
-            "networks": dict(self.networks.state_dict()),  # plain, as it is checked when loaded
-            "optimizer": self.optimizer.state_dict(),
+            "networks": dict(self.networks.state_dict()),
+            "optimizer": moments(self.optimizer),
             "statistics": self.statistics.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self.networks.load_state_dict(state["networks"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_moments(self.optimizer, state["optimizer"])
         self.statistics.load_state_dict(state["statistics"])
 
     def _parts(self, experience: Experience, n_batches: int) -> Iterator[Experience]:

@@ -14,8 +14,6 @@ from models.sentences import SentenceTable
 from trainers.evaluation import Episode
 from trainers.learner import Learner, RewardTransform, Transition
 from trainers.ranks import Ranks
-from trainers.saved_state import check_like
-from utils.seeding import derived_seed
 
 EPISODES_AVERAGED = 100
 
@@ -145,7 +143,6 @@ class Collector:
             "rollout/n_episodes": self.n_episodes,
         }
         if self._has_success:
-            # None of a checkpoint that is older than this figure.
             known = [each.success for each in self.episodes if each.success is not None]
             metrics["rollout/success_mean"] = float(np.mean(known)) if known else math.nan
         return metrics | self._env_metrics()
@@ -159,10 +156,8 @@ class Collector:
             "n_episodes": self.n_episodes,
             "episodes": [tuple(episode) for episode in self.episodes],
             "resumable": resumable,
-            "own": {"env": env, "sentences": self._sentences.state_dict()},
+            "own": {"env": env, "sentences": self._sentences.state_dict(), **self._running()},
         }
-        if resumable:
-            state["own"] |= self._running()
         if self.scaling is not None:
             scaling = self.scaling.state_dict()
             state["own"]["scaling"] = scaling.pop("own")
@@ -170,7 +165,11 @@ class Collector:
         return state
 
     def load_state_dict(self, state: dict[str, Any], seed: int) -> tuple[Percept, Memory | None]:
-        """Go on from a saved state, before the agent takes over its own.
+        """Go on from a saved state, before the agent takes over its own; episodes have begun.
+
+        Args:
+            state: That.
+            seed: Of new episodes, where the saved ones cannot go on.
 
         Returns:
             What the agent will be told next, and what it remembers; None where new episodes begin.
@@ -179,29 +178,25 @@ class Collector:
             Exception: of several kinds; it is not a state of this collector.
         """
         own = state["own"]
-        for name in ("env_steps", "n_episodes"):
-            check_like(state[name], getattr(self, name), name)
         self.env_steps, self.n_episodes = state["env_steps"], state["n_episodes"]
-        self.episodes.extend(_episode(*saved) for saved in state["episodes"])
-        self._sentences.load_state_dict(own.get("sentences", []))  # none in an earlier version's
-        self.begin(derived_seed(seed, self.env_steps))
+        for paid, length, success in state["episodes"]:
+            known = None if success is None else bool(success)
+            self.episodes.append(Episode(float(paid), int(length), known))
+        self._sentences.load_state_dict(own["sentences"])
         if self.scaling is not None:
-            scaling = state["scaling"] | {"own": own["scaling"]}
-            check_like(scaling, self.scaling.state_dict(), "scaling")
-            self.scaling.load_state_dict(scaling)
-        assert self._percept is not None, "episodes have just begun"
-        if state["resumable"] and self.env.load_state_dict(own["env"]):
-            assert self._memory is not None, "episodes have just begun"
-            check_like(own["percept"], self._running()["percept"], "percept")
-            # Those of the episodes that have just begun are none of this run.
-            self._sentences.load_state_dict(own.get("sentences", []))
-            self._sentences.check(own["percept"]["observations"]["text"])
-            self._memory.load_state_dict(own["memory"])
-            self._percept = _restored(own["percept"], self._device)
-            return self._percept, self._memory
-        if self.scaling is not None:
-            self.scaling.begin()
-        return self._percept, None
+            self.scaling.load_state_dict(state["scaling"] | {"own": own["scaling"]})
+        assert self._memory is not None, "episodes have begun"
+        if not (state["resumable"] and self.env.load_state_dict(own["env"])):
+            self.begin(seed)
+            assert self._percept is not None, "episodes have begun"
+            return self._percept, None
+        percept, device = own["percept"], self._device
+        self._memory.load_state_dict(own["memory"])
+        self._percept = Percept(
+            Observations(**percept["observations"]).map(lambda kind: kind.to(device)),
+            *(percept[name].to(device) for name in Percept._fields[1:]),
+        )
+        return self._percept, self._memory
 
     @property
     def _sentences(self) -> SentenceTable:
@@ -252,24 +247,9 @@ class Collector:
         return torch.as_tensor(array, device=self._device)
 
 
-def _episode(episode_return: Any, length: Any, success: Any = None) -> Episode:
-    """Return an episode of a checkpoint, which may be older than `success`."""
-    known = None if success is None else bool(success)
-    return Episode(float(episode_return), int(length), known)
-
-
 def stacked(observations: Any) -> Any:
     """Return the observations of some environments, an array of them, as one of a batch."""
     first = observations[0]
     if isinstance(first, dict):
         return {key: stacked([each[key] for each in observations]) for key in first}
     return np.stack(list(observations))
-
-
-def _restored(state: dict[str, Any], device: torch.device) -> Percept:
-    kinds = {
-        name: None if kind is None else kind.to(device)
-        for name, kind in state["observations"].items()
-    }
-    others = {name: state[name].to(device) for name in ("starts", "last_actions", "last_rewards")}
-    return Percept(Observations(**kinds), **others)

@@ -4,13 +4,10 @@ An episode's last observation makes room for the first of the next, and after a 
 another rollout begins.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from models.observations import Observations
-from trainers.saved_state import check_like
 
 
 class Ends:
@@ -39,30 +36,3 @@ class Ends:
         )
         if self.context is not None and context is not None:
             self.context = torch.cat((self.context, context))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all there are."""
-        kinds = self.observations._asdict()
-        return {"rows": self.rows, "observations": kinds, "context": self.context}
-
-    @classmethod
-    def from_state_dict(cls, state: dict[str, Any], device: torch.device) -> "Ends":
-        """Return those that `state_dict` returned."""
-        context = None if state["context"] is None else state["context"].to(device)
-        seen = Observations(**state["observations"]).map(lambda kind: kind.to(device))
-        ends = cls(seen, context)
-        ends.add(state["rows"].to(device), seen, context)
-        return ends
-
-
-def check_ends(saved: dict[str, Any], observations: Observations, context: Tensor | None) -> None:
-    """Raise ValueError unless a saved state is one of such observations and contexts."""
-    n_ends = len(saved["rows"])
-
-    def many(kind: Tensor) -> Tensor:
-        return kind[:1].expand(n_ends, *kind.shape[1:])
-
-    like = Ends(observations, context)
-    rows = like.rows.new_zeros(n_ends)
-    like.add(rows, observations.map(many), None if context is None else many(context))
-    check_like(saved, like.state_dict(), "ends")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from gymnasium.spaces import Space
 from torch import Tensor
 
 from models.agent import Agent, Memory, Moves, Sequences, Step
@@ -31,16 +30,15 @@ from trainers.replay import (
     example_episode,
     n_rows_wanted,
 )
-from trainers.running_episodes import RunningEpisodes, SeenStep
-from trainers.saved_state import check_batch_reward, check_like
+from trainers.running_episodes import RunningEpisodes, step_tensors
 from trainers.trial import fill_with_noise, left_alone, seconds_of
 from utils.errors import UserError
 
-MOST_AT_ONCE = 64  # gradient steps between two looks at signals
+SUMMED_AT_ONCE = 64  # gradient steps whose metrics wait on the device
 TRIED_STEPS, TRIED_SEQUENCES = 32, 16
 COUNTS = (
-    *("n_explored", "n_updates", "n_owed", "n_warmup_steps", "longest"),
-    *("_n_episodes", "_n_since", "_n_unpaid", "_has_ended", "_is_stale"),
+    *("n_explored", "n_updates", "n_warmup_steps", "longest"),
+    *("_n_episodes", "_n_unpaid", "_is_stale"),
 )
 
 log = logging.getLogger(__name__)
@@ -103,13 +101,11 @@ class OffPolicyLearner(ABC):
             ranks.run_on_first(lambda: check_alone(config.algorithm, ranks.size))
         self.config, self.agent, self.curiosity = config, agent, curiosity
         self.replay: Replay | None = None
-        self.n_explored = self.n_updates = self.n_owed = 0
+        self.n_explored = self.n_updates = 0
         self.n_warmup_steps = self.longest = self._n_episodes = 0
-        self._n_since = 0  # environment steps since an episode ended last
         self._n_unpaid = 0  # environment steps that no gradient steps are owed for yet
         self.running = RunningEpisodes()
-        self._has_ended = False
-        self._logged = LoggedMeans()
+        self._has_ended = False  # an episode, since the last update
         self._is_stale = False
         self._files: ReplayFiles | None = None
 
@@ -135,24 +131,9 @@ class OffPolicyLearner(ABC):
         return self._n_episodes < self.config.warmup_episodes
 
     @property
-    def n_pending(self) -> int:
-        """Steps of each environment since an episode ended last."""
-        return self._n_since // max(len(self.running.lengths), 1)
-
-    @property
-    def steps_per_update(self) -> int | None:
-        """None: gradient steps follow the ends of episodes, whenever those are."""
-        return None
-
-    @property
-    def ready(self) -> bool:
-        """Whether gradient steps are owed, an episode of the warm-up has ended, or the run has."""
-        return self.n_owed > 0 or self._has_ended or (self._is_over and self._n_since > 0)
-
-    @property
-    def is_updating(self) -> bool:
-        """Whether some of the gradient steps that were owed have been taken, and some not yet."""
-        return self.n_owed > 0 and not self._has_ended
+    def update_due(self) -> bool:
+        """Whether an episode has ended, or the run is over."""
+        return self._has_ended or self._is_over
 
     @property
     def _is_over(self) -> bool:
@@ -175,57 +156,53 @@ class OffPolicyLearner(ABC):
     def observe(self, transition: Transition) -> None:
         """Keep the step; what has ended becomes part of the replay."""
         percept, step, n_envs = transition.percept, transition.step, transition.percept.n_envs
-        was_warming_up = self.is_warming_up
         paid = transition.rewards.float()
-        self.running.add(SeenStep(percept, step.context, step.actions, paid, transition.terminated))
-        self._n_since += n_envs
+        self.running.add(
+            step_tensors(percept, step.context, step.actions, paid, transition.terminated)
+        )
         self._n_unpaid += n_envs
-        if was_warming_up:
+        if self.is_warming_up:
             self.n_warmup_steps += n_envs
         else:
             self.n_explored += n_envs
         ended = transition.ended.nonzero().flatten().tolist()
-        if not ended:
-            return
-        self._store(ended, transition)
-        self._n_episodes += len(ended)
-        self._has_ended = True
-        if not self.is_warming_up:
-            owed = self._n_unpaid * self.config.updates_per_step
-            self.n_owed += math.floor(owed) if was_warming_up else math.ceil(owed)
-            self._n_unpaid = 0
-        self._n_since = 0
+        if ended:
+            self._store(ended, transition)
+            self._n_episodes += len(ended)
+            self._has_ended = True
 
     def update(self, progress: float) -> dict[str, float]:
-        """Take some of the gradient steps that are owed; return means over all of this time.
-
-        While more are owed the learner stays `ready`.
-        """
+        """Take the gradient steps that are owed for the steps so far; return means over them."""
+        n_steps = self._n_owed() if self._has_ended else 0
         self._has_ended = False
-        if self._is_over:
-            self._n_since = 0
-            if not self.n_updates + self.n_owed:
-                log.warning(
-                    f"nothing was learned: the {self.config.n_steps:,} steps were over before "
-                    f"the warm-up's {self.config.warmup_episodes:,} episodes. Choose a larger "
-                    "n_steps or a smaller warmup_episodes"
-                )
-        n_steps = min(self.n_owed, MOST_AT_ONCE)
-        logged = []
-        for _ in range(n_steps):
+        means, logged = LoggedMeans(), []
+        for number in range(n_steps):
             assert self.replay is not None, "gradient steps are owed for what replay holds"
             sequences, curious = self._with_curiosity(self.replay.sample(self.config.batch_size))
             logged.append(self.learn(sequences) | curious)
             self.n_updates += 1
-        self.n_owed -= n_steps
-        self._sum_up(logged)
+            if len(logged) == SUMMED_AT_ONCE or number == n_steps - 1:
+                self._sum_up(logged, means)
+                logged = []
         if n_steps and self.agent.n_context and any(self.running.lengths):
             self._is_stale = True
-        metrics = self._logged.means()
-        if self.n_owed == 0:
-            self._logged.clear()
+        if self._is_over and not self.n_updates:
+            log.warning(
+                f"nothing was learned: the {self.config.n_steps:,} steps were over before the "
+                f"warm-up's {self.config.warmup_episodes:,} episodes. Choose a larger n_steps or "
+                "a smaller warmup_episodes"
+            )
         rest = {"train/n_updates": float(self.n_updates), "train/replay_steps": float(self._filled)}
-        return self.nothing_learned() | metrics | rest
+        return self.nothing_learned() | means.means() | rest
+
+    def _n_owed(self) -> int:
+        """Return how many gradient steps the steps since the last ones are worth."""
+        if self.is_warming_up:
+            return 0
+        owed = self._n_unpaid * self.config.updates_per_step
+        self._n_unpaid = 0
+        # Those of the warm-up are rounded down, as in the published code.
+        return math.ceil(owed) if self.n_explored else math.floor(owed)
 
     def nothing_learned(self) -> dict[str, float]:
         """Return what to log where there was no gradient step: NaN under every name."""
@@ -263,23 +240,14 @@ class OffPolicyLearner(ABC):
             ]
         return []
 
-    @staticmethod
-    def check_fits(config: Any, observation_space: Space) -> None:
-        """Raise nothing: replay takes its memory as it fills."""
-        return
-
-    def state_dict(self, pending: bool = True) -> dict[str, Any]:
-        """Return all that is needed to go on; new rows of the replay are written into its folder.
-
-        Running episodes are left out unless they go on.
-        """
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that is needed to go on; new rows of the replay are written into files."""
         curious = {} if self.curiosity is None else {"curiosity": self.curiosity.state_dict()}
         return curious | {
             "networks": self.networks_state(),
-            "counts": self._counts(pending),
-            "logged": self._logged.state_dict(),
+            "counts": {name: getattr(self, name) for name in COUNTS},
             "replay": None if self.replay is None else self._replay_files.save(self.replay),
-            "own": {"running": self.running.state_dict()} if pending else {},
+            "own": {"running": self.running.state_dict()},
         }
 
     def load_state_dict(
@@ -287,23 +255,20 @@ class OffPolicyLearner(ABC):
     ) -> None:
         """Go on from what `state_dict` returned; trainers/learner.py says how."""
         self.load_networks_state(state["networks"])
-        check_batch_reward(state.get("curiosity"), self.curiosity)
         if self.curiosity is not None:
             self.curiosity.load_state_dict(state["curiosity"])
-        check_like(state["counts"], {name: getattr(self, name) for name in COUNTS}, "counts")
         for name in COUNTS:
             setattr(self, name, state["counts"][name])
-        self._logged.load_state_dict(state["logged"])
         context = self.agent.peek_context(percept, self.agent.initial_memory(percept.n_envs))
         if state["replay"] is not None:
             self._load_replay(state["replay"], example_episode(percept, context))
         self.running.begin(percept.n_envs)
-        if memory is None or not state["own"]:
-            self._n_since, self._is_stale = 0, False
+        if memory is None:
+            self._is_stale = False
         elif state["own"]["running"] is not None:
-            self.running.load_state_dict(state["own"]["running"], percept, context)
-            steps = state["own"]["running"]["steps"]
-            self.agent.reader.sentences.check(steps.get("seen_text"))
+            nothing = torch.zeros(percept.n_envs, device=context.device)
+            like = step_tensors(percept, context, nothing.long(), nothing, nothing.bool())
+            self.running.load_state_dict(state["own"]["running"], like)
 
     def _with_curiosity(self, sequences: Sequences) -> tuple[Sequences, dict[str, Tensor]]:
         """Return sequences whose rewards have the intrinsic one added, and what to log of it."""
@@ -315,29 +280,18 @@ class OffPolicyLearner(ABC):
         paid[counted] += rewards
         return sequences._replace(rewards=paid.view_as(sequences.rewards)), logged
 
-    def _counts(self, pending: bool) -> dict[str, Any]:
-        """Return all counts; without what is pending, those steps are to be taken anew."""
-        counts = {name: getattr(self, name) for name in COUNTS}
-        if not pending:
-            phase = "n_warmup_steps" if self.is_warming_up else "n_explored"
-            for name in (phase, "_n_unpaid", "_n_since"):
-                counts[name] -= self._n_since
-        return counts
-
     @property
     def _filled(self) -> int:
         return 0 if self.replay is None else len(self.replay)
 
-    def _sum_up(self, logged: list[dict[str, Tensor]]) -> None:
+    def _sum_up(self, logged: list[dict[str, Tensor]], means: LoggedMeans) -> None:
         """Add up what gradient steps have to log; only now is the device waited for."""
-        if not logged:
-            return
         names = list(logged[0])
         device = self.agent.device  # where a gradient that there is not has no place
         table = torch.stack([torch.stack([row[n].to(device) for n in names]) for row in logged])
         sums = table.double().sum(0).tolist()
-        self._logged.add(dict(zip(names, sums, strict=True)), len(logged))
-        if not self._logged.are_finite:
+        means.add(dict(zip(names, sums, strict=True)), len(logged))
+        if not means.are_finite:
             finite = table.isfinite().all(1)
             number = int((~finite).nonzero()[0])
             raise NotFiniteError({"epoch": 0, "number": number, "logged": logged[number]})

@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from gymnasium.spaces import Space
 from torch import Tensor, nn
 
 from models.agent import ActorCriticAgent, Agent, Batch, Memory, Step
-from models.observations import ObservationReader, Percept
+from models.observations import Percept
 from settings import Part, setting
-from trainers.ends import Ends, check_ends
+from trainers.ends import Ends
 from trainers.guards import NotFiniteError
 from trainers.learner import BatchReward, Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.ranks import Ranks
-from trainers.rollout import Past, Rollout, check_rollout, check_rollout_fits
-from trainers.saved_state import check_batch_reward, check_like, check_optimizer
+from trainers.rollout import Past, Rollout, check_rollout_fits
+from trainers.saved_state import check_steps
 from trainers.schedules import (
     Coefficients,
     ScheduleSettings,
@@ -30,6 +29,7 @@ from trainers.schedules import (
     impossible_decays,
 )
 from trainers.trial import Trial, Workload
+from utils.moments import load_moments, moments, with_moments
 from utils.running_statistics import RunningMeanVariance
 
 MOST_SAMPLES = 2**24
@@ -90,8 +90,11 @@ class PPO:
         self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
         self.curiosity = curiosity
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=config.learning_rate, eps=1e-8, weight_decay=0.01, fused=True
+        self.ranks.run_on_first(self._check_fits)
+        self.optimizer = with_moments(
+            torch.optim.AdamW(
+                self.parameters, lr=config.learning_rate, eps=1e-8, weight_decay=0.01, fused=True
+            )
         )
         self.schedules = configured_schedules(config, config.n_updates)
         self.advantage_statistics = RunningMeanVariance()
@@ -118,31 +121,10 @@ class PPO:
             )
         return problems
 
-    @staticmethod
-    def check_fits(config: PpoSettings, space: Space) -> None:
-        """Raise UserError where a rollout of such observations is more than the memory there is."""
-        shape = ObservationReader(space).image_shape
-        check_rollout_fits(config.n_envs, config.n_rollout_steps, shape, config.device)
-
     @property
-    def n_pending(self) -> int:
-        """Steps of the rollout that is being collected."""
-        return self.rollout.n_stored if self.rollout else 0
-
-    @property
-    def steps_per_update(self) -> int:
-        """T, the steps of a rollout."""
-        return self.config.n_rollout_steps
-
-    @property
-    def ready(self) -> bool:
+    def update_due(self) -> bool:
         """Whether the rollout is full."""
         return self.rollout is not None and self.rollout.is_full
-
-    @property
-    def is_updating(self) -> bool:
-        """False: an update is made as a whole."""
-        return False
 
     def act(self, percept: Percept, memory: Memory) -> Step:
         """Sample actions from the policy, which is all the exploration there is."""
@@ -231,65 +213,40 @@ class PPO:
     def keep_in(self, folder: Path) -> None:
         """Keep nothing there: a rollout is small enough for a checkpoint."""
 
-    def state_dict(self, pending: bool = True) -> dict[str, Any]:
-        """Return optimiser, statistics and counts, and the rollout that is being collected."""
-        own = {}
-        if pending:
-            own = {
-                "rollout": None if self.rollout is None else self.rollout.state_dict(),
-                "past": None if self.past is None else self.past.state_dict(),
-                "memory_is_stale": self._memory_is_stale,
-            }
-        state = {
-            "optimizer": self.optimizer.state_dict(),
+    def state_dict(self) -> dict[str, Any]:
+        """Return optimiser, statistics, counts, and the steps that the next rollout needs again."""
+        past = self.past
+        state: dict[str, Any] = {
+            "optimizer": moments(self.optimizer),
             "advantages": self.advantage_statistics.state_dict(),
             "n_epochs_done": self.n_epochs_done,
-            "own": own,
+            "own": {"past": None if past is None else past.tensors()},
         }
-        return (
-            state if self.curiosity is None else state | {"curiosity": self.curiosity.state_dict()}
-        )
+        if self.curiosity is not None:
+            state["curiosity"] = self.curiosity.state_dict()
+        return state
 
     def load_state_dict(
         self, state: dict[str, Any], percept: Percept, memory: Memory | None
     ) -> None:
         """Go on from what `state_dict` returned; trainers/learner.py says how."""
-        check_optimizer(state["optimizer"], self.optimizer, self.parameters)
-        check_like(state["advantages"], self.advantage_statistics.state_dict(), "advantages")
-        check_like(state["n_epochs_done"], self.n_epochs_done, "n_epochs_done")
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_moments(self.optimizer, state["optimizer"])
         self.advantage_statistics.load_state_dict(state["advantages"])
         self.n_epochs_done = state["n_epochs_done"]
-        check_batch_reward(state.get("curiosity"), self.curiosity)
         if self.curiosity is not None:
             self.curiosity.load_state_dict(state["curiosity"])
-        own, device = state["own"], self.agent.device
-        if memory is None or not own:
+        past = state["own"]["past"]
+        if past is None or memory is None:
             return
-        self._check_pending(own, percept, memory)
-        self._memory_is_stale = own["memory_is_stale"]
-        if own["rollout"] is not None:
-            self.rollout = Rollout.from_state_dict(own["rollout"], device)
-        if own["past"] is not None:
-            self.past = Past.from_state_dict(own["past"], device)
+        context = self.agent.act(percept, memory.copy()).context
+        check_steps(past, Past(percept.observations, percept.starts, context).tensors(), "past")
+        self.past, self._memory_is_stale = Past.of(past, self.agent.device), True
 
-    def _check_pending(self, own: dict[str, Any], percept: Percept, memory: Memory) -> None:
-        """Raise ValueError unless what was pending is like what the agent would bring about."""
-        step = self.agent.act(percept, memory.copy())
-        check_like(own["memory_is_stale"], self._memory_is_stale, "memory_is_stale")
-        for past in (own["past"], own["rollout"] and own["rollout"]["past"]):
-            if past is not None:
-                n_steps = min(len(past["starts"]), self.agent.n_context)
-                like = Rollout(n_steps, percept.observations, step.context).past_of_next(n_steps)
-                check_like(past, like.state_dict(), "past")
-                self.agent.reader.sentences.check(past["observations"]["text"])
-        if own["rollout"] is not None:
-            check_rollout(own["rollout"], self.config.n_rollout_steps, percept, step)
-            if self.curiosity is not None:
-                context = step.context if self.curiosity.reads_memory else None
-                check_ends(own["rollout"]["ends"], percept.observations, context)
-                self.agent.reader.sentences.check(own["rollout"]["ends"]["observations"]["text"])
-            self.agent.reader.sentences.check(own["rollout"]["observations"]["text"])
+    def _check_fits(self) -> None:
+        """Raise UserError where a rollout is more than the memory there is."""
+        config, shape = self.config, self.agent.reader.image_shape
+        n_envs = config.n_envs // self.ranks.size
+        check_rollout_fits(n_envs, config.n_rollout_steps, shape, config.device)
 
     def _values_at_time_limit(self, transition: Transition) -> Tensor:
         """Return the value of the last observation where a time limit cut in, else 0.  [N]"""
@@ -306,7 +263,7 @@ class PPO:
         """Return the context after a step, where the intrinsic reward reads it.  [N, ...]"""
         if self.curiosity is None or not self.curiosity.reads_memory:
             return None
-        if not (self.ready or transition.ended.any()):
+        if not (self.update_due or transition.ended.any()):
             return None  # the next step has it
         return self.agent.peek_context(transition.following, transition.memory)
 

@@ -7,21 +7,19 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from models.agent import Batch, Moves, Step
-from models.observations import ObservationBatch, Observations, Percept
+from models.agent import Batch, Moves
+from models.observations import ObservationBatch, Observations
 from trainers.ends import Ends
 from trainers.learner import Transition
 from trainers.losses import generalized_advantages
-from trainers.saved_state import check_like
 from utils.errors import UserError
 
 GIB = 2**30
-STORED = ("starts", "actions", "log_probs", "values", "context", "rewards", "continues")
 
 
 def check_rollout_fits(
@@ -72,15 +70,18 @@ class Past(NamedTuple):
         since_last = self.starts.flip(0).int().argmax(0) + 1
         return torch.where(self.starts.any(0), since_last, n_steps)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the steps."""
-        return self._asdict() | {"observations": self.observations._asdict()}
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all there is of the steps, by name."""
+        seen = self.observations._asdict().items()
+        kinds = {name: kind for name, kind in seen if kind is not None}
+        return kinds | {"starts": self.starts, "context": self.context}
 
     @classmethod
-    def from_state_dict(cls, state: dict[str, Any], device: torch.device) -> "Past":
-        """Return the steps that `state_dict` returned."""
-        seen = Observations(**state["observations"]).map(lambda kind: kind.to(device))
-        return cls(seen, state["starts"].to(device), state["context"].to(device))
+    def of(cls, tensors: dict[str, Tensor], device: torch.device) -> "Past":
+        """Return the steps that `tensors` returned."""
+        here = {name: kind.to(device) for name, kind in tensors.items()}
+        starts, context = here.pop("starts"), here.pop("context")
+        return cls(Observations(**here), starts, context)
 
 
 class Sequences(NamedTuple):
@@ -222,36 +223,6 @@ class Rollout:
             context = torch.cat((self.context.flatten(0, 1), context))
         return Moves(self._batch_of_all, before, after, self.actions.flatten(), context)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the steps stored so far."""
-        n = self.n_stored
-        stored = {name: getattr(self, name)[:n].clone() for name in STORED}
-        observations = self.observations.map(lambda kind: kind[:n].clone())._asdict()
-        return {
-            "n_steps": self.n_steps,
-            "past": None if self.past is None else self.past.state_dict(),
-            "observations": observations,
-            "bootstrap": self.bootstrap,
-            **stored,
-            **({} if self.ends is None else {"ends": self.ends.state_dict()}),
-        }
-
-    @classmethod
-    def from_state_dict(cls, state: dict[str, Any], device: torch.device) -> "Rollout":
-        """Return the rollout whose steps `state_dict` returned."""
-        seen = Observations(**state["observations"])
-        first = seen.map(lambda kind: kind[0].to(device))
-        past = None if state["past"] is None else Past.from_state_dict(state["past"], device)
-        rollout = cls(state["n_steps"], first, state["context"][0].to(device), past)
-        rollout.n_stored = n = len(state["starts"])
-        if "ends" in state:
-            rollout.ends = Ends.from_state_dict(state["ends"], device)
-        rollout.observations.map(lambda kept, kind: kept[:n].copy_(kind), seen)
-        rollout.bootstrap = state["bootstrap"].to(device)
-        for name in STORED:
-            getattr(rollout, name)[:n] = state[name]
-        return rollout
-
     def estimate(self, gamma: float, gae_lambda: float) -> None:
         """Fill in advantages and returns."""
         self.advantages = generalized_advantages(
@@ -318,13 +289,3 @@ def _ranges(firsts: Tensor, lengths: Tensor) -> Tensor:
     starts = lengths.cumsum(0) - lengths
     of = torch.arange(len(firsts)).repeat_interleave(lengths)
     return firsts[of] + torch.arange(len(of)) - starts[of]
-
-
-def check_rollout(saved: dict[str, Any], n_steps: int, percept: Percept, step: Step) -> None:
-    """Raise ValueError unless a saved rollout is one of T such steps."""
-    empty = Rollout(n_steps, percept.observations, step.context)
-    empty.n_stored = len(saved["actions"])
-    if not 0 < empty.n_stored <= saved["n_steps"] == n_steps:
-        raise ValueError(f"the rollout has {empty.n_stored} of {saved['n_steps']} steps")
-    steps = {name: value for name, value in saved.items() if name != "ends"}
-    check_like(steps | {"past": None}, empty.state_dict(), "rollout")
