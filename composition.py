@@ -24,9 +24,9 @@ from models.agent import Agent
 from models.tile_reader import load_tile_reader, with_tile_reader
 from report.while_training import configured_showcase
 from rewards import check_curiosity
+from rewards.curiosity import configured_curiosity
 from rewards.goals import GoalRewards, with_goals
 from rewards.scaling import ScalingSettings, configured_scaling
-from rewards.sight import configured_curiosity
 from runs.folder import begun_with, check_run_id, create_run_folder, locked, resumed_config
 from runs.loggers import check_loggers
 from settings import Config
@@ -147,8 +147,8 @@ def configured_run(
         ranks.synchronize(agent, config)
         n_actions = int(cast(Discrete, env.single_action_space).n)
         curiosity = configured_curiosity(config, agent, n_actions)
-        if curiosity is not None:
-            curiosity.share(ranks)
+        if curiosity is not None and ranks.size > 1:
+            curiosity.share(ranks.all_gather)
         learner = learner_of(config, agent, ranks, curiosity)
         if isinstance(learner, NStepDQN):
             learner.guide = configured_guide(config.part(NStepDqnSettings), env, trust)
