@@ -28,7 +28,7 @@ def train(argv: Sequence[str] | None) -> None:
             go_on(arguments.resume, ranks)
             return
         given = (arguments.config, arguments.overrides)
-        config = ranks.run_on_first(lambda: load_config(*given).part(RunSettings))
+        config = load_config(*given).part(RunSettings)
         begin(config, NewRun(arguments.run_id, arguments.overrides, arguments.init_from), ranks)
 
 

@@ -167,7 +167,7 @@ class ActivePretraining(Curiosity):
         """Return the rewards of all steps.  [B]"""
         n_steps = len(experience.actions)
         n_groups = math.ceil(n_steps / self.config.apt_group)
-        order = torch.arange(n_steps) if n_groups == 1 else self.shuffled(n_steps)
+        order = torch.arange(n_steps) if n_groups == 1 else torch.randperm(n_steps)
         groups = order.to(experience.actions.device).tensor_split(n_groups)
         rewards = {
             kind: self._of_codes(each.map(self._encoder(kind)).each(), groups)

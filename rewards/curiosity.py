@@ -5,7 +5,7 @@ losses. One reward a step comes out; then the networks learn from the same batch
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -87,14 +87,14 @@ class Sight(NamedTuple):
 class Ranks(Protocol):
     """The processes that train together."""
 
-    size: int
-    rank: int
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite tensors with the first rank's."""
 
-    def all_gather(self, tensor: Tensor) -> Tensor:
-        """Return the rows of all ranks, as many of each, in their order."""
+    def average_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Replace gradients by their means over all ranks."""
 
-    def broadcast(self, tensor: Tensor) -> Tensor:
-        """Overwrite a tensor with the first rank's and return it."""
+    def least(self, value: int) -> int:
+        """Return the smallest of a value over all ranks."""
 
 
 class Experience(NamedTuple):
@@ -127,8 +127,7 @@ class Losses(NamedTuple):
 class Curiosity(ABC):
     """An intrinsic reward, and the networks that compute it.
 
-    Where several ranks train together each computes the rewards of all and learns from all: the
-    networks stay the same everywhere, and are those of one process.
+    Where several ranks train together each has statistics of its own, and all the same networks.
 
     Args:
         config: Its settings.
@@ -206,7 +205,7 @@ class Curiosity(ABC):
         """Compute the rewards of B steps, then learn from them.
 
         Args:
-            moves: The steps; those of this rank.
+            moves: The steps.
             n_batches: Gradient steps to take, each on a part of the batch, unless the settings say.
 
         Returns:
@@ -216,22 +215,15 @@ class Curiosity(ABC):
         rewards = self.raw_rewards(experience)
         logged = {"reward_mean": rewards.mean(), "reward_std": rewards.std(correction=0)}
         logged |= self.learn(experience, self.config.curiosity_batches or n_batches)
-        own = self._own(self.config.curiosity_weight * rewards)
-        return own, {f"curiosity/{name}": value for name, value in logged.items()}
+        weighted = self.config.curiosity_weight * rewards
+        return weighted, {f"curiosity/{name}": value for name, value in logged.items()}
 
     @torch.no_grad()
     def read(self, moves: Moves) -> Experience:
-        """Return the features of what was seen, those of all ranks."""
+        """Return the features of what was seen."""
         features = self._features_of(moves)
-        own = Experience(
-            _selected(features, moves.before), _selected(features, moves.after), moves.actions
-        )
-        if self._ranks is None:
-            return own
         return Experience(
-            self._of_all(own.seen),
-            self._of_all(own.following),
-            self._ranks.all_gather(own.actions),
+            _selected(features, moves.before), _selected(features, moves.after), moves.actions
         )
 
     def learn(self, experience: Experience, n_batches: int = 1) -> dict[str, Tensor]:
@@ -241,20 +233,19 @@ class Curiosity(ABC):
             loss, logged = self.losses(part)
             self.optimizer.zero_grad()
             loss.backward()
+            if self._ranks is not None:
+                self._ranks.average_gradients(self.parameters)
             self.optimizer.step()
             rows.append({"loss": loss.detach()} | {k: v.detach() for k, v in logged.items()})
         return {name: torch.stack([row[name] for row in rows]).mean() for name in rows[0]}
 
     def share(self, ranks: Ranks) -> None:
-        """Give all ranks the first one's networks, and the rows of all from now on."""
-        if ranks.size == 1:
-            return
+        """Give all ranks the first one's networks, and the means of their gradients from now on."""
         self._ranks = ranks
-        for tensor in self.networks.state_dict().values():
-            ranks.broadcast(tensor)
+        ranks.broadcast(self.networks.state_dict().values())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return networks, optimiser and statistics, which all ranks have alike."""
+        """Return networks, optimiser and statistics."""
         return {
             "networks": dict(self.networks.state_dict()),  # plain, as it is checked when loaded
             "optimizer": self.optimizer.state_dict(),
@@ -270,29 +261,15 @@ class Curiosity(ABC):
     def _parts(self, experience: Experience, n_batches: int) -> Iterator[Experience]:
         """Yield a batch in so many parts, drawn at random."""
         n_steps = len(experience.actions)
-        if min(n_batches, n_steps) < 2:
+        n_parts = min(n_batches, n_steps)
+        if self._ranks is not None and n_batches > 1:
+            n_parts = self._ranks.least(n_parts)
+        if n_parts < 2:
             yield experience
             return
-        order = self.shuffled(n_steps).to(experience.actions.device)
-        for steps in order.tensor_split(min(n_batches, n_steps)):
+        order = torch.randperm(n_steps).to(experience.actions.device)
+        for steps in order.tensor_split(n_parts):
             yield experience.select(steps)
-
-    def shuffled(self, n_steps: int) -> Tensor:
-        """Return the numbers of so many steps in a random order, the same on all ranks."""
-        order = torch.randperm(n_steps)
-        return order if self._ranks is None else self._ranks.broadcast(order)
-
-    def _of_all(self, features: Named) -> dict[str, Features]:
-        """Return the rows of all ranks; equal ones are no longer computed once."""
-        assert self._ranks is not None, "asked for where there are others"
-        gather = self._ranks.all_gather
-        return {kind: Features(gather(each.each())) for kind, each in features.items()}
-
-    def _own(self, rewards: Tensor) -> Tensor:
-        """Return this rank's rewards of those of all."""
-        if self._ranks is None:
-            return rewards
-        return rewards.chunk(self._ranks.size)[self._ranks.rank]
 
 
 def weighted_sum(values: Mapping[str, Tensor], text_weight: float) -> Tensor:

@@ -14,9 +14,9 @@ and ckpt_last.pt all else that a run needs to go on as if it had never been inte
     collector   counts, statistics, and where the environments can be saved, the running episodes
     run         the seconds so far, the best return
     own         where all random streams stand
-    other_ranks what each rank but the first has of its own
+    other_ranks learner, collector and own of each rank but the first
 
-What a rank has of its own stands under "own" in every part. Where environments cannot be saved, a
+Where environments cannot be saved, a
 resumed run collects its current rollout anew, in new episodes.
 """
 
@@ -29,7 +29,7 @@ import re
 import shlex
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,7 +65,7 @@ UNWRITTEN = HEADER.format(FORMAT, "-" * 64).encode()
 log = logging.getLogger(__name__)
 
 
-PARTS = ("learner", "collector")  # that may have something of each rank's own
+OF_EACH_RANK = ("learner", "collector", "own")
 
 
 @dataclass(frozen=True)
@@ -130,22 +130,27 @@ class Checkpoints:
             save_checkpoint(self.folder / BEST, self.run.agent_state())
 
     def after_update(self, is_last: bool) -> None:
-        """Write the last checkpoint when it is due, and do what signals have asked for."""
-        pause = 60 * self.run.config.checkpoint_minutes
-        is_time = time.perf_counter() - self._last_saved >= pause
-        if any(self.run.ranks.all_reduce_max(is_last or is_time)):
-            self._save()
-        if not is_last:
-            self.after_step()
-
-    def after_step(self) -> None:
-        """Do what signals have asked any rank for.
+        """Write the last checkpoint when it is due, and do what signals have asked any rank for.
 
         Raises:
             Interrupted: to end the run.
         """
-        asked = self.interruption.stop or 0, self.interruption.save
+        pause = 60 * self.run.config.checkpoint_minutes
+        is_due = is_last or time.perf_counter() - self._last_saved >= pause
+        asked = self.interruption.stop or 0, self.interruption.save or is_due
         stop, save = self.run.ranks.all_reduce_max(*asked)
+        self._do(0 if is_last else stop, bool(save))
+
+    def after_step(self) -> None:
+        """Do what signals have asked for; several ranks agree on it after an update.
+
+        Raises:
+            Interrupted: to end the run.
+        """
+        if self.run.ranks.size == 1:
+            self._do(self.interruption.stop or 0, self.interruption.save)
+
+    def _do(self, stop: int, save: bool) -> None:
         if not (stop or save):
             return
         env_steps = self._save()
@@ -180,33 +185,22 @@ def agent_state(config: Config, agent: Agent, env_steps: int) -> dict[str, Any]:
 
 def gathered_state(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     """Return the state of a run with what the other ranks have of their own, on the first rank."""
-    own = {"own": state["own"]} | {part: state[part]["own"] for part in PARTS}
-    return state | {"other_ranks": ranks.gather(own)[1:]}
+    return state | {"other_ranks": ranks.gather({part: state[part] for part in OF_EACH_RANK})[1:]}
 
 
 def own_checkpoint(folder: Path, config: CheckpointSettings, ranks: Ranks) -> dict[str, Any] | None:
     """Return what this rank goes on from: what is common, and what is its own.
 
     Raises:
-        UserError: as `unfinished_checkpoint`, on the first rank.
+        UserError: as `unfinished_checkpoint`.
     """
-
-    def states() -> Sequence[dict[str, Any] | None]:
-        state = unfinished_checkpoint(folder, config, ranks.size)
-        return [None] * ranks.size if state is None else states_of_ranks(state)
-
-    return ranks.scatter(states)
-
-
-def states_of_ranks(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the state each rank goes on from, given a checkpoint."""
-    others = state.pop("other_ranks", [])
-    return [state, *(_with_own(state, own) for own in others)]
-
-
-def _with_own(state: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    parts = {part: state[part] | {"own": own[part]} for part in PARTS}
-    return state | parts | {"own": own["own"]}
+    of_first: list[dict[str, Any] | None] = []
+    # It may note an end in run.json; the others read what it has found to be good.
+    ranks.run_on_first(lambda: of_first.append(unfinished_checkpoint(folder, config, ranks.size)))
+    if ranks.first:
+        return of_first[0]
+    state = last_checkpoint(folder)
+    return None if state is None else state | state["other_ranks"][ranks.rank - 1]
 
 
 def save_checkpoint(path: Path, state: dict[str, Any], previous: Path | None = None) -> None:

@@ -84,10 +84,18 @@ WEIGHT = ("agent", "heads.actor.0.weight")
 FOUND = {
     "an optimiser that would write beyond a parameter": (*RESUMED, PARAMETER, "0"),
     "steps of an optimiser": (*RESUMED, ("learner", "optimizer", "state", 0, "step"), "a megabyte"),
-    "a rollout of other steps": (*RESUMED, ("learner", "own", "rollout", "n_steps"), "10**30"),
-    "a rollout of text": (*RESUMED, ("learner", "own", "rollout", "n_steps"), "text with signs"),
-    "vast values": (*RESUMED, ("learner", "own", "rollout", "values"), "vast"),
-    "another context": (*RESUMED, ("learner", "own", "rollout", "context"), "without a row"),
+    "a rollout of other steps": (
+        *RESUMED,
+        ("learner", "collected", "rollout", "n_steps"),
+        "10**30",
+    ),
+    "a rollout of text": (
+        *RESUMED,
+        ("learner", "collected", "rollout", "n_steps"),
+        "text with signs",
+    ),
+    "vast values": (*RESUMED, ("learner", "collected", "rollout", "values"), "vast"),
+    "another context": (*RESUMED, ("learner", "collected", "rollout", "context"), "without a row"),
     "a stream of random numbers": (*RESUMED, ("own", "random", "torch"), "-1"),
     "a stream's position": (*RESUMED, ("own", "random", "numpy", 2), "-1"),
     "an environment's stream": (
