@@ -1,4 +1,4 @@
-"""Intrinsic rewards in PPO, DQN and SAC: what is rewarded, whole runs, resumption, ranks."""
+"""Intrinsic rewards in PPO, DQN and SAC: what is rewarded, whole runs, resumption."""
 
 import math
 import signal
@@ -13,7 +13,6 @@ from models.observations import ObservationBatch, Observations
 from rewards.sight import configured_curiosity
 from tests.agents import collect_rollout, small_config
 from tests.counting import CountingEnv
-from tests.ranks import on_ranks
 from tests.test_resume import folder_of, resume, signal_at
 from tests.test_text_runs import command as on_missions
 from tests.test_text_runs import encoder as encoder  # a fixture
@@ -23,7 +22,6 @@ from trainers.checkpoint import LAST, load_checkpoint
 from trainers.collector import Collector
 from trainers.dqn import DQN
 from trainers.ppo import PPO
-from trainers.ranks import joined_ranks
 
 SMALL = {"curiosity_width": 8, "curiosity_weight": 0.5}
 PPO_RUN = {"n_rollout_steps": 16, "n_batches": 2, "n_epochs": 1, "n_steps": 64}
@@ -210,39 +208,3 @@ def test_a_damaged_state_of_the_intrinsic_networks_is_refused(in_empty_folder, c
     del state["curiosity"]
     with pytest.raises((ValueError, TypeError)):
         learner.load_state_dict(state, None, None)
-
-
-def rewarded(images, changes, ranks):
-    """Return the rewards of a rank's part of the steps, and what all networks became."""
-    _, _, reward = curious_agent(**changes)
-    if not ranks.first:
-        for tensor in reward.networks.state_dict().values():
-            tensor.zero_()  # the first one's are given to all
-    reward.share(ranks)
-    torch.manual_seed(ranks.rank)
-    own = images.chunk(ranks.size)[ranks.rank]
-    steps = torch.arange(len(own) - 1)
-    rewards, logged = reward(Moves(shown(0, own), steps, steps + 1, steps % 4), 1)
-    return {"rewards": rewards, "logged": logged, "networks": dict(reward.networks.state_dict())}
-
-
-@pytest.mark.parametrize(("curiosity", "features"), [("RND", "observation"), ("APT", "agent")])
-def test_ranks_compute_what_one_process_would_of_all_their_steps(curiosity, features, tmp_path):
-    changes = {"curiosity": curiosity, "curiosity_features": features}
-    torch.manual_seed(3)
-    half = torch.randint(0, 256, (9, 3, 9, 9), dtype=torch.uint8)
-    images = torch.cat((half, half.flip(0)))
-
-    def on_rank(rank):
-        with joined_ranks() as ranks:
-            return rewarded(images, changes, ranks)
-
-    first, second = on_ranks(2, on_rank, tmp_path)
-    _, _, reward = curious_agent(**changes)
-    steps = torch.cat((torch.arange(8), 9 + torch.arange(8)))
-    actions = torch.arange(8).repeat(2) % 4
-    rewards, logged = reward(Moves(shown(0, images), steps, steps + 1, actions), 1)
-    both = torch.cat((first["rewards"], second["rewards"]))
-    torch.testing.assert_close(both, rewards, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(first["logged"], logged, atol=1e-5, rtol=1e-4)
-    assert same(first["networks"], second["networks"])

@@ -196,10 +196,9 @@ def average_gradients(parameters: Sequence[Tensor]) -> None:
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     with _together():
         dist.all_reduce(flat)
-    flat /= dist.get_world_size()
-    parts = flat.split([gradient.numel() for gradient in gradients])
-    means = [part.view_as(each) for part, each in zip(parts, gradients, strict=True)]
-    torch._foreach_copy_(gradients, means)
+    sums = flat.split([gradient.numel() for gradient in gradients])
+    for gradient, total in zip(gradients, sums, strict=True):
+        torch.div(total.view_as(gradient), dist.get_world_size(), out=gradient)
 
 
 def _check_started_by_torchrun() -> None:
