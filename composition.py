@@ -33,14 +33,14 @@ from runs.loggers import check_loggers
 from settings import Config
 from trainers import learner_class
 from trainers.checkpoint import (
-    checkpoint_config,
-    checksum,
     find_checkpoint,
     load_checkpoint,
     own_checkpoint,
+    recorded_sha256,
     restore_agent,
 )
 from trainers.collector import Collector
+from trainers.evaluation import played_config
 from trainers.greedy_evaluation import GreedyEvaluation, envs_needed
 from trainers.n_step_dqn import Guide, NStepDQN, NStepDqnSettings
 from trainers.ranks import Ranks
@@ -59,19 +59,21 @@ class NewRun(NamedTuple):
         overrides: What was given as KEY=VALUE.
         init_from: The run or checkpoint whose agent's parameters it begins with.
         env: The object it is trained in, if that has no name.
+        trust: Whether a guide's run is trusted, whoever has begun it.
     """
 
     run_id: str | None = None
     overrides: Sequence[str] = ()
     init_from: Path | None = None
     env: GivenEnv | None = None
+    trust: bool = False
 
 
 def begin(config: RunSettings, new: NewRun, ranks: Ranks) -> Path:
     """Train a run from its first step to its last and return its folder."""
     check(config, new)
     start = None if new.init_from is None else WarmStart.named(new.init_from)
-    with configured_run(config, ranks, new.env, start) as run:
+    with configured_run(config, ranks, new.env, start, new.trust) as run:
         of_env: dict[str, str] = getattr(run.collector.env, "fingerprints", dict)()
         weights = run.learner.agent.fingerprints() | of_env
         facts = None if start is None else start._asdict()
@@ -101,9 +103,9 @@ def check_captions(config: RunSettings) -> None:
         load_tile_reader()
 
 
-def go_on(folder: Path, ranks: Ranks, env: GivenEnv | None = None) -> Path:
+def go_on(folder: Path, ranks: Ranks, env: GivenEnv | None = None, trust: bool = False) -> Path:
     """Go on with an unfinished run from its last good checkpoint, or from its beginning."""
-    config = ranks.run_on_first(lambda: resumed_config(folder).part(RunSettings))
+    config = ranks.run_on_first(lambda: resumed_config(folder, trust).part(RunSettings))
     if env is None:
         check_env_name(config.env)
     elif given_name(env) != config.env:
@@ -112,7 +114,7 @@ def go_on(folder: Path, ranks: Ranks, env: GivenEnv | None = None) -> Path:
         checkpoint = own_checkpoint(folder, config, ranks)
         facts = begun_with(folder) if checkpoint is None else None
         start = None if facts is None else WarmStart.recorded(facts)
-        with configured_run(config, ranks, env, start) as run:
+        with configured_run(config, ranks, env, start, trust) as run:
             ranks.print(run.resume(folder, checkpoint))
             ranks.print(run.train(folder).report(folder, by_name=env is None))
     return folder
@@ -124,6 +126,7 @@ def configured_run(
     ranks: Ranks,
     given: GivenEnv | None = None,
     start: WarmStart | None = None,
+    trust: bool = False,
 ) -> Iterator[Run]:
     """Build everything the settings name; close the environments in the end."""
     check_loggers(config)
@@ -153,7 +156,7 @@ def configured_run(
             curiosity.share(ranks)
         learner = learner_of(config, agent, ranks, curiosity)
         if isinstance(learner, NStepDQN):
-            learner.guide = configured_guide(config.part(NStepDqnSettings), env)
+            learner.guide = configured_guide(config.part(NStepDqnSettings), env, trust)
         collector = Collector(env, learner, scaling, ranks)
         with evaluation_of(config, given) as evaluation:
             showcase = configured_showcase(config, agent)
@@ -201,7 +204,7 @@ def opened_env(
             env.close()
 
 
-def configured_guide(config: NStepDqnSettings, env: VectorEnv) -> Guide | None:
+def configured_guide(config: NStepDqnSettings, env: VectorEnv, trust: bool) -> Guide | None:
     """Return the agent that explores for another, if the settings name one.
 
     Raises:
@@ -211,14 +214,14 @@ def configured_guide(config: NStepDqnSettings, env: VectorEnv) -> Guide | None:
         return None
     path = find_checkpoint(Path(config.guide), "guide")
     checkpoint = load_checkpoint(path)
-    theirs = replace(checkpoint_config(checkpoint, path), device=config.device)
+    theirs = replace(played_config(checkpoint, path, trust), device=config.device)
     try:
         agent = restored_agent(theirs, env, checkpoint, path)
     except UserError as error:
         raise UserError(
             f"guide {config.guide}: it was trained for another task ({error})"
         ) from error
-    return Guide(agent.requires_grad_(False), checksum(path))
+    return Guide(agent.requires_grad_(False), recorded_sha256(path))
 
 
 def restored_agent(

@@ -48,7 +48,7 @@ class GymnasiumSettings(Config):
     title = TITLE
 
     env_args: dict[str, Any] = setting(  # noqa: RUF009  nobody changes it
-        "arguments for the environment's constructor", default={}
+        "arguments for the environment's constructor", default={}, safe=()
     )
     env_processes: bool = setting(
         "a process for each environment: pays where steps are slow; the numbers stay the same",

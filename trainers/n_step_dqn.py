@@ -6,6 +6,7 @@ and then. With the settings of ELLM (arXiv:2302.06692), whose networks have the 
 """
 
 import copy
+import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,9 @@ from trainers.warm_start import FinetuneSettings
 FLOATS = {"float16": torch.float16, "float32": torch.float32}
 EPSILON_FINAL, GUIDE_SHARE = 0.01, 0.5  # as published
 NOT_YET = -1
+
+log = logging.getLogger(__name__)
+
 COUNTS = ("n_seen", "n_updates", "paid", "paid_since", "_n_since_row")
 
 
@@ -78,6 +82,7 @@ class NStepDqnSettings(FrameReplaySettings, EpsilonSettings, FinetuneSettings):
         "run folder or checkpoint of an agent that explores: its greedy actions take the place of "
         "some random ones; null: none",
         default=None,
+        safe=(None,),
     )
     guide_share: float = setting(
         "share of exploring actions that are the guide's", low=0, high=1, default=GUIDE_SHARE
@@ -241,6 +246,12 @@ class NStepDQN:
         """Return what there is to log, means over the gradient steps since the last row."""
         curious = () if self.curiosity is None else self.curiosity.names
         names = *(f"train/{name}" for name in self.logged), *curious
+        if self.n_seen >= self.config.n_steps and not self.n_updates:
+            log.warning(
+                f"nothing was learned: the {self.config.n_steps:,} steps were over before "
+                f"warmup_steps={self.config.warmup_steps:,}, a first episode or, with "
+                "train_after_reward, a reward. Choose a larger n_steps"
+            )
         metrics = dict.fromkeys(names, math.nan)
         metrics |= self._logged.means()
         self._logged.clear()

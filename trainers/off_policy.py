@@ -4,6 +4,7 @@ The story (Ni et al. 2023, arXiv:2307.03864): a few episodes of random actions; 
 episode has ended, as many gradient steps as are owed for the steps since the last ones.
 """
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ COUNTS = (
     *("n_explored", "n_updates", "n_owed", "n_warmup_steps", "longest"),
     *("_n_episodes", "_n_since", "_n_unpaid", "_has_ended", "_is_stale"),
 )
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -140,18 +143,23 @@ class OffPolicyLearner(ABC):
 
     @property
     def ready(self) -> bool:
-        """Whether gradient steps are owed, or an episode of the warm-up has ended.
+        """Whether gradient steps are owed, an episode of the warm-up has ended, or the run has.
 
         Ranks see episodes end at different steps. They learn together after as many steps of each.
         """
         if self.ranks.size > 1:
-            return self._n_observed >= STEPS_APART
-        return self.n_owed > 0 or self._has_ended
+            return self._n_observed >= STEPS_APART or (self._is_over and self._n_observed > 0)
+        return self.n_owed > 0 or self._has_ended or (self._is_over and self._n_since > 0)
 
     @property
     def is_updating(self) -> bool:
         """Whether some of the gradient steps that were owed have been taken, and some not yet."""
         return self.ranks.size == 1 and self.n_owed > 0 and not self._has_ended
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the run has had all its steps, be it within an episode."""
+        return self.n_warmup_steps + self.n_explored >= self.config.n_steps
 
     def act(self, percept: Percept, memory: Memory) -> Step:
         """Choose actions: random ones in the warm-up; the memory is advanced in any case."""
@@ -199,6 +207,14 @@ class OffPolicyLearner(ABC):
         """
         self._has_ended = False
         self._n_observed = 0
+        if self._is_over:
+            self._n_since = 0
+            if not self.n_updates + self.n_owed:
+                log.warning(
+                    f"nothing was learned: the {self.config.n_steps:,} steps were over before "
+                    f"the warm-up's {self.config.warmup_episodes:,} episodes. Choose a larger "
+                    "n_steps or a smaller warmup_episodes"
+                )
         n_steps = min(self.n_owed, MOST_AT_ONCE)
         if self.ranks.size > 1:
             n_steps = self.ranks.least(self.n_owed)  # 0 where one rank is still warming up

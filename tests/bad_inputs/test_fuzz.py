@@ -100,12 +100,12 @@ FOUND = {
     "a stream's position": (*RESUMED, ("own", "random", "numpy", 2), "-1"),
     "an environment's stream": (
         *RESUMED,
-        ("collector", "own", "env", "worlds", "generators", 1),
+        ("collector", "env", "worlds", "generators", 1),
         "in a list",
     ),
     "places outside the world": (
         *RESUMED,
-        ("collector", "own", "env", "worlds", "arrays", "positions"),
+        ("collector", "env", "worlds", "arrays", "positions"),
         "very large",
     ),
     "rewards": (*RESUMED, ("collector", "own", "scaling", "discounted"), "true"),
