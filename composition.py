@@ -25,9 +25,9 @@ from models.agent import Agent
 from models.tile_reader import load_tile_reader, with_tile_reader
 from report.while_training import configured_showcase
 from rewards import check_curiosity
+from rewards.curiosity import configured_curiosity
 from rewards.goals import GoalRewards, with_goals
 from rewards.scaling import ScalingSettings, configured_scaling
-from rewards.sight import configured_curiosity
 from runs.folder import begun_with, check_run_id, create_run_folder, locked, resumed_config
 from runs.loggers import check_loggers
 from settings import Config
@@ -139,9 +139,8 @@ def configured_run(
     with opened_env(share, share.seed, given) as env:
         learner_of = learner_class(config.algorithm)
         learner_of.check_fits(share, env.single_observation_space)
-        if ranks.size > 1 and (
-            problems := learner_of.contradictions(share, agent_class(share.model))
-        ):
+        problems = learner_of.contradictions(share, agent_class(share.model))
+        if problems:  # a part of the environments can be too few
             raise UserError(*problems)
         agent = build_agent(config, env.single_observation_space, env.single_action_space)
         if start is not None:
@@ -152,7 +151,7 @@ def configured_run(
         ranks.synchronize(agent, config)
         n_actions = int(cast(Discrete, env.single_action_space).n)
         curiosity = configured_curiosity(config, agent, n_actions)
-        if curiosity is not None:
+        if curiosity is not None and ranks.size > 1:
             curiosity.share(ranks)
         learner = learner_of(config, agent, ranks, curiosity)
         if isinstance(learner, NStepDQN):

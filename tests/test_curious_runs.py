@@ -8,10 +8,10 @@ import torch
 
 import main as main_program
 from models import build_agent
-from models.agent import Moves, Sequences
+from models.agent import Sequences, Transitions
 from models.observations import ObservationBatch, Observations
-from rewards.sight import configured_curiosity
-from tests.agents import collect_rollout, small_config
+from rewards.curiosity import configured_curiosity
+from tests.agents import collect_rollout, random_images, small_config
 from tests.counting import CountingEnv
 from tests.test_resume import folder_of, resume, signal_at
 from tests.test_text_runs import command as on_missions
@@ -30,20 +30,13 @@ NARROW = {"LSTM": {"memory_width": 8}, "GPT": {"memory_width": 8, "memory_heads"
 
 
 class CountingReward:
-    """Is told the moves and pays the difference of the counts that are shown."""
+    """Pays ten times the task's reward and half the difference of the counts that are shown."""
 
-    reads_memory = False
+    metrics, reads_context = (), False
 
-    def __init__(self):
-        self.told = None
-
-    def weighted_task(self, rewards):
-        return 10 * rewards
-
-    def __call__(self, moves, n_batches=1):
-        counts = moves.observations.images.pixels()[:, 0, 0, 0].float()
-        self.told = moves
-        return 0.5 * (counts[moves.after] - counts[moves.before]), {}
+    def __call__(self, steps):
+        before, after = steps.observations.images.pixels()[:, 0, 0, 0].float().chunk(2)
+        return 10 * steps.rewards + 0.5 * (after - before), {}
 
 
 def counting_collector(model, reward, truncates=False, **changes):
@@ -57,17 +50,15 @@ def counting_collector(model, reward, truncates=False, **changes):
 
 @pytest.mark.parametrize("model", ["CNN", "GPT"])
 def test_ppo_shows_what_was_seen_after_each_step_the_last_of_an_episode_included(model):
-    reward = CountingReward()
     changes = {"mem_len": 4, "memory_width": 8} if model == "GPT" else {}
-    collector = counting_collector(model, reward, **changes)
+    collector = counting_collector(model, CountingReward(), **changes)
     for _ in range(2):  # of the GPT's second rollout the steps before are kept as well
         rollout = collect_rollout(collector)
         paid = rollout.rewards.clone()
         collector.learner.update(0.0)
-        assert len(reward.told.before) == 30
         # Each step leads from one count to the next, wherever episodes and rollouts end.
-        torch.testing.assert_close(rollout.rewards, paid + 0.5)
-    assert set((paid / 10).flatten().tolist()) <= set(map(float, range(1, 21)))
+        torch.testing.assert_close(rollout.rewards, 10 * paid + 0.5)
+    assert set(paid.flatten().tolist()) <= set(map(float, range(1, 21)))
 
 
 def test_the_first_minibatch_is_evaluated_as_it_was_collected():
@@ -94,9 +85,16 @@ def curious_agent(model="CNN", algorithm="PPO", env=None, **changes):
     return config, agent, configured_curiosity(config, agent, 4)
 
 
-def shown(n, images=None):
-    images = torch.randint(0, 256, (n, 3, 9, 9), dtype=torch.uint8) if images is None else images
+def shown(images):
     return ObservationBatch.of(Observations(images))
+
+
+def steps_of(images):
+    """Return the steps that lead from the first half of the images to the second."""
+    actions = torch.arange(len(images) // 2) % 4
+    return Transitions(
+        shown(images), torch.zeros(len(images), 0), actions, torch.zeros(len(actions))
+    )
 
 
 @pytest.mark.parametrize("features", ["agent", "observation"])
@@ -104,10 +102,9 @@ def shown(n, images=None):
 def test_the_agent_learns_nothing_from_the_intrinsic_networks(curiosity, features):
     _, agent, reward = curious_agent(curiosity=curiosity, curiosity_features=features)
     before = {name: value.clone() for name, value in agent.state_dict().items()}
-    steps = torch.arange(6)
-    rewards, logged = reward(Moves(shown(12), steps, steps + 6, steps % 4), 2)
+    rewards, logged = reward(steps_of(random_images(12)))
     assert rewards.shape == (6,)
-    assert set(reward.names) == set(logged)
+    assert set(reward.metrics) == set(logged)
     assert same(before, dict(agent.state_dict()))
     assert all(p.grad is None for p in agent.parameters())
 
@@ -116,7 +113,7 @@ def test_the_agent_learns_nothing_from_the_intrinsic_networks(curiosity, feature
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN", "SAC"])
 def test_every_agent_shows_the_features_of_its_encoder(model, algorithm):
     _, agent, _ = curious_agent(model, algorithm)
-    features = agent.curiosity_features(shown(5))
+    features = agent.curiosity_features(shown(random_images(5)))
     assert features.keys() == {"images"}
     assert len(features["images"].each()) == 5
 
@@ -124,21 +121,27 @@ def test_every_agent_shows_the_features_of_its_encoder(model, algorithm):
 def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():
     config, agent, reward = curious_agent("CNN", "DQN", batch_size=2)
     learner = DQN(config, agent, None, reward)
-    images = torch.randint(0, 256, (4 * 2, 3, 9, 9), dtype=torch.uint8)
+    images = random_images(4 * 2)
     mask = torch.tensor([[1.0, 1], [1, 1], [1, 0]])  # [T, B]
     starts = torch.zeros(4, 2, dtype=torch.bool)
     zeros = torch.zeros(3, 2)
     outcomes = []
     for last in (0, 255):
         images[7] = last  # what the ring holds behind the second sequence's end
-        _, _, learner.curiosity = curious_agent("CNN", "DQN", batch_size=2)
-        learner.curiosity._features_of = reward._features_of
-        shown_now = ObservationBatch.of(Observations(images))
+        _, _, learner.reward = curious_agent("CNN", "DQN", batch_size=2)
+        learner.reward.features_of = reward.features_of
         sequences = Sequences(
-            shown_now, starts, starts.long(), torch.zeros(4, 2, 0), zeros.long(), zeros, zeros, mask
+            shown(images),
+            starts,
+            starts.long(),
+            torch.zeros(4, 2, 0),
+            zeros.long(),
+            zeros,
+            zeros,
+            mask,
         )
-        changed, _ = learner._with_curiosity(sequences)
-        outcomes.append((changed.rewards, learner.curiosity.state_dict()))
+        changed, _ = learner._rewarded(sequences)
+        outcomes.append((changed.rewards, learner.reward.state_dict()))
     assert same(*outcomes)
     rewards = outcomes[0][0]
     assert rewards[2, 1] == 0
@@ -176,7 +179,7 @@ def test_an_interrupted_curious_run_ends_as_if_nothing_had_been(run, in_empty_fo
     assert resume("cut") == 0
     assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
     last = [load_checkpoint(folder_of(name) / LAST)["learner"] for name in ("cut", "whole")]
-    assert same(*(each["curiosity"] for each in last))
+    assert same(*(each["reward"] for each in last))
 
 
 @pytest.mark.parametrize(("algorithm", "curiosity", "features"), [
@@ -185,7 +188,7 @@ def test_an_interrupted_curious_run_ends_as_if_nothing_had_been(run, in_empty_fo
 def test_text_is_novel_beside_images(algorithm, curiosity, features, encoder, in_empty_folder):
     changes = {"curiosity": curiosity, "curiosity_features": features, "curiosity_width": 8}
     assert main_program.main(on_missions(algorithm, "CNN", encoder, **changes)) == 0
-    networks = load_checkpoint(folder_of("tiny") / LAST)["learner"]["curiosity"]["networks"]
+    networks = load_checkpoint(folder_of("tiny") / LAST)["learner"]["reward"]["networks"]
     assert {"images", "text"} <= {name.split(".")[0] for name in networks}
 
 
@@ -202,9 +205,9 @@ def test_a_damaged_state_of_the_intrinsic_networks_is_refused(in_empty_folder, c
     config, agent, reward = curious_agent()
     learner = PPO(config, agent, None, reward)
     state = learner.state_dict()
-    state["curiosity"]["networks"]["images.encoder.layers.0.weight"][0, 0] = math.nan
+    state["reward"]["networks"]["images.encoder.layers.0.weight"][0, 0] = math.nan
     with pytest.raises(ValueError, match="not finite"):
         learner.load_state_dict(state, None, None)
-    del state["curiosity"]
+    del state["reward"]
     with pytest.raises((ValueError, TypeError)):
         learner.load_state_dict(state, None, None)

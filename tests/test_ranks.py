@@ -101,7 +101,7 @@ def test_ranks_that_see_different_things_end_with_the_same_agent(name, words_of,
         assert not same(one["learner"]["advantages"], two["learner"]["advantages"])
     assert one["learner"].get("counts", {"n_updates": 1})["n_updates"] > 0
     if "curiosity" in RUNS[name]:
-        curious = [rank["learner"]["curiosity"] for rank in (one, two)]
+        curious = [rank["learner"]["reward"] for rank in (one, two)]
         assert same(*(each["optimizer"] for each in curious))
         networks = [each["networks"] for each in curious]
         own = [key for key in networks[0] if not torch.equal(networks[0][key], networks[1][key])]

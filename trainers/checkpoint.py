@@ -354,11 +354,14 @@ def _check_goes_on(checkpoint: Mapping[str, Any], path: Path) -> None:
 def _check_replay(checkpoint: Mapping[str, Any], folder: Path) -> None:
     """Raise Damaged where a file that a checkpoint's replay is in is not as it was then."""
     try:
-        replay = checkpoint["learner"].get("replay")
-        files = (
-            [(name, n, sha256) for name, (n, sha256) in replay["files"].items()] if replay else []
-        )
-        strange = [name for name, _, _ in files if not re.fullmatch(REPLAY_FILE, name)]
+        files = []
+        for rank, state in enumerate([checkpoint, *checkpoint.get("other_ranks", [])]):
+            replay, place = state["learner"].get("replay"), folder / Ranks(rank).own_name(REPLAY)
+            named = replay["files"].items() if replay else ()
+            files += [(place / name, n_bytes, sha256) for name, (n_bytes, sha256) in named]
+            strange = [name for name, _ in named if not re.fullmatch(REPLAY_FILE, name)]
+            if strange:
+                break
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{folder}: the checkpoint does not hold a state of this run (no files of a replay). "
@@ -366,8 +369,7 @@ def _check_replay(checkpoint: Mapping[str, Any], folder: Path) -> None:
         ) from error
     if strange:
         raise UserError(f"{folder}: the checkpoint's replay is in '{strange[0]}', no file of one")
-    for name, n_bytes, sha256 in files:
-        path = folder / REPLAY / name
+    for path, n_bytes, sha256 in files:
         try:
             if checksum(path, n_bytes).hexdigest() != sha256:
                 raise Damaged(f"{path}: damaged, its content does not have its checksum")

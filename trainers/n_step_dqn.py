@@ -17,17 +17,17 @@ from gymnasium.spaces import Space
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.agent import Agent, Memory, Moves, Step
+from models.agent import Agent, Memory, Step, Transitions
 from models.observations import ObservationBatch, Percept
 from models.off_policy_agent import FrameValueAgent
 from settings import Part, setting
 from trainers.exploration import EpsilonSettings, epsilon_after, explored
 from trainers.frame_replay import FrameReplay, FrameReplaySettings, FrameSteps
 from trainers.guards import NotFiniteError
-from trainers.learner import BatchReward, Transition
+from trainers.learner import Reward, Transition
 from trainers.logged_means import LoggedMeans
 from trainers.ranks import Ranks
-from trainers.saved_state import check_batch_reward, check_like, check_optimizer
+from trainers.saved_state import check_like, check_optimizer, check_reward
 from trainers.targets import double_q_targets, follow, n_step_returns
 from trainers.warm_start import FinetuneSettings
 
@@ -117,7 +117,7 @@ class NStepDQN:
         config: The settings of the run.
         agent: What is trained.
         ranks: The processes that train together, each from its own replay; None for this one alone.
-        curiosity: An intrinsic reward beside the task's, if there is one.
+        reward: What n steps of the replay pay, if not what the environment did.
 
     Attributes:
         target: The heads that are copied now and then; the encoder is the agent's own.
@@ -138,10 +138,10 @@ class NStepDQN:
         config: NStepDqnSettings,
         agent: FrameValueAgent,
         ranks: Ranks | None = None,
-        curiosity: BatchReward | None = None,
+        reward: Reward | None = None,
     ) -> None:
         self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
-        self.curiosity = curiosity
+        self.reward = reward
         self.target = copy.deepcopy(agent.head).requires_grad_(False)
         self.parameters = agent.finetuned(config.finetune)
         agent.requires_grad_(False)
@@ -244,8 +244,8 @@ class NStepDQN:
 
     def update(self, progress: float) -> dict[str, float]:
         """Return what there is to log, means over the gradient steps since the last row."""
-        curious = () if self.curiosity is None else self.curiosity.names
-        names = *(f"train/{name}" for name in self.logged), *curious
+        rewarded = () if self.reward is None else self.reward.metrics
+        names = *(f"train/{name}" for name in self.logged), *rewarded
         if self.n_seen >= self.config.n_steps and not self.n_updates:
             log.warning(
                 f"nothing was learned: the {self.config.n_steps:,} steps were over before "
@@ -265,7 +265,7 @@ class NStepDQN:
     def learn(self, steps: FrameSteps) -> dict[str, Tensor]:
         """Take one gradient step on the Huber loss of the actions taken."""
         returns, discounts = self._returns(steps)
-        returns, curious = self._with_curiosity(steps, returns)
+        returns, rewarded = self._rewarded(steps, returns)
         loss, chosen = self._loss(steps, returns, discounts)
         self.optimizer.zero_grad()
         loss.backward()
@@ -273,7 +273,7 @@ class NStepDQN:
         norms = torch._foreach_norm([p.grad for p in self.parameters if p.grad is not None])
         self.optimizer.step()
         self.n_updates += 1
-        return curious | {
+        return rewarded | {
             "train/critic_loss": loss.detach(),
             "train/q_mean": chosen.detach().mean(),
             "train/reward_mean": returns.float().mean(),
@@ -316,7 +316,7 @@ class NStepDQN:
             "counts": {name: getattr(self, name) for name in COUNTS},
             "logged": self._logged.state_dict(),
             "replay": None if self.replay is None else self.replay.state_dict(),
-            "curiosity": None if self.curiosity is None else self.curiosity.state_dict(),
+            "reward": None if self.reward is None else self.reward.state_dict(),
             "guide": None if self.guide is None else self.guide.sha256,
             "guide_memory": None if memory is None else memory.state_dict(),
         }
@@ -335,9 +335,9 @@ class NStepDQN:
         for name in COUNTS:
             setattr(self, name, state["counts"][name])
         self._logged.load_state_dict(state["logged"])
-        check_batch_reward(state["curiosity"], self.curiosity)
-        if self.curiosity is not None:
-            self.curiosity.load_state_dict(state["curiosity"])
+        check_reward(state["reward"], self.reward)
+        if self.reward is not None:
+            self.reward.load_state_dict(state["reward"])
         if state["replay"] is not None:
             self.replay = self._empty_replay(percept)
             self.replay.load_state_dict(state["replay"])
@@ -353,21 +353,13 @@ class NStepDQN:
         rewards = steps.rewards.clamp(-1, 1) if config.clip_reward else steps.rewards
         return n_step_returns(rewards, steps.goes_on, config.gamma, FLOATS[config.return_dtype])
 
-    def _with_curiosity(
-        self, steps: FrameSteps, returns: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return what is learned from with the intrinsic reward in it [B], and what to log of it.
-
-        What is seen n steps later is what the intrinsic reward finds new.
-        """
-        if self.curiosity is None:
+    def _rewarded(self, steps: FrameSteps, returns: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what n steps taken as one pay [B], and what to log of it."""
+        if self.reward is None:
             return returns, {}
-        n_samples = len(returns)
         both = steps.observations.map(lambda *kinds: torch.cat(kinds), steps.following)
-        before = torch.arange(n_samples, device=returns.device)
-        moves = Moves(ObservationBatch.of(both), before, before + n_samples, steps.actions)
-        rewards, logged = self.curiosity(moves)
-        return self.curiosity.weighted_task(returns.float()) + rewards, logged
+        batch, nothing = ObservationBatch.of(both), returns.new_zeros(2 * len(returns), 0)
+        return self.reward(Transitions(batch, nothing, steps.actions, returns.float()))
 
     def _loss(self, steps: FrameSteps, returns: Tensor, discounts: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss, and the values of the actions taken [B]."""
