@@ -14,6 +14,7 @@ from models.language import describe_language_model, load_language_model
 from models.language.model_files import EMBEDDED, HUB_NAMES, LocalModel, find_model
 from models.language.vocabulary import read_vocabulary
 from tests.published_models import TRANSFORMER_XL, WORDS, tiny_bert_folder
+from tests.tiny_decoders import tiny_decoder_folder
 from utils.errors import UserError
 
 
@@ -86,17 +87,38 @@ def test_embedded_ids_are_what_the_first_layer_is_fed(tmp_path):
     assert torch.equal(model.embed(ids)[0, 0], model.embed(ids)[1, 1])
 
 
-def test_safetensors_are_preferred(tmp_path):
-    from safetensors.torch import save_file
+@pytest.mark.parametrize("second", ["pytorch_model.bin", "pytorch_model.bin.index.json", "x.gguf"])
+def test_two_kinds_of_weights_in_a_folder_are_refused(tmp_path, second):
+    folder = tiny_bert_folder(tmp_path)
+    (folder / second).write_bytes(b"nothing to read here")
+    names = " and ".join(sorted(["model.safetensors", second]))
+    with pytest.raises(UserError, match=f"more than one kind of weights, {names}"):
+        load_language_model(folder)
 
-    shutil.copytree(TRANSFORMER_XL, tmp_path / "model")
-    folder = tmp_path / "model"
-    weights = torch.load(folder / "pytorch_model.bin", weights_only=True)
-    named = {name: tensor.clone() for name, tensor in weights.items()}
-    save_file(named, folder / "model.safetensors")
-    (folder / "pytorch_model.bin").write_bytes(b"nothing to read here")
-    found = load_language_model(folder).embed(torch.arange(9))
-    assert torch.equal(found, load_language_model(TRANSFORMER_XL).embed(torch.arange(9)))
+
+def test_weights_outside_a_received_folder_are_not_loaded(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = tiny_decoder_folder(tmp_path / "received", "llama")
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    (tmp_path / "outside").mkdir()
+    other = {name: tensor + 1 for name, tensor in weights.items()}
+    save_file(other, tmp_path / "outside" / "x.safetensors", metadata={"format": "pt"})
+    index = {"weight_map": dict.fromkeys(weights, "../outside/x.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match="more than one kind of weights"):
+        load_language_model(folder)
+    (folder / "pytorch_model.bin").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(UserError, match="names weights outside its folder"):
+        load_language_model(folder)
+    (folder / "model.safetensors.index.json").unlink()
+    (tmp_path / "pytorch_model.bin").rename(folder / "pytorch_model.bin")
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "../outside"}')
+    assert torch.equal(
+        load_language_model(folder).embed(torch.arange(3)), weights["model.embed_tokens.weight"][:3]
+    )
 
 
 @pytest.mark.parametrize("n_layer", [0, 4])

@@ -22,6 +22,7 @@ from utils.saved_tensors import load_saved
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 GGUF = ".gguf"
 INDEX = ".index.json"  # what is added to those names where the weights are split over files
+WEIGHTS = (*WEIGHT_FILES, *(f"{name}{INDEX}" for name in WEIGHT_FILES))
 
 
 class Package(NamedTuple):
@@ -136,7 +137,7 @@ class ModelFiles(ABC):
         return _sha256(self._weight_files())
 
     def _weight_files(self) -> list[Path]:
-        path = self.find(*WEIGHT_FILES, *(f"{name}{INDEX}" for name in WEIGHT_FILES))
+        path = self.find(*WEIGHTS)
         if not path.name.endswith(INDEX):
             return [path]
         try:
@@ -165,6 +166,16 @@ class LocalModel(ModelFiles):
             if (self.folder / name).is_file():
                 return self.folder / name
         raise UserError(f"{self.folder}: {' or '.join(names)} is missing in this model folder.")
+
+    def _weight_files(self) -> list[Path]:
+        there = [name for name in WEIGHTS if (self.folder / name).is_file()]
+        there += [path.name for path in self.folder.glob(f"*{GGUF}")]
+        if len(there) > 1:
+            raise UserError(
+                f"{self.folder}: holds more than one kind of weights, "
+                f"{' and '.join(sorted(there))}. Keep the one that is meant, move the others away."
+            )
+        return super()._weight_files()
 
 
 class GgufModel(ModelFiles):
@@ -273,6 +284,9 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        return load_saved(path)
+        found = load_saved(path)
+        if not all(isinstance(tensor, Tensor) for tensor in found.values()):
+            raise ValueError("not tensors alone")
+        return found
     except Exception as error:  # a broken file raises about ten kinds of errors
         raise UserError(f"{path}: not a readable file of weights, fetch it again.") from error

@@ -5,12 +5,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
-from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_MAPPING,
 )
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging
@@ -88,32 +90,38 @@ def reach_of(config: PreTrainedConfig, name: str) -> dict[str, int | None]:
 
 
 def load_published(
-    published: ModelFiles, config: PreTrainedConfig, kind: Any = AutoModel
+    published: ModelFiles, config: PreTrainedConfig, with_head: bool = False
 ) -> PreTrainedModel:
     """Return the model in the type it is published in.
+
+    The library is given tensors and no folder: in a folder it would look for weights by rules of
+    its own, and find others than those the fingerprint tells.
 
     Args:
         published: Its files.
         config: Its settings.
-        kind: The library's class of models without a head, or of those with one.
+        with_head: Whether with the head that tells how likely the next tokens are.
     """
-    folder, name = published.weight_files()[0].parent, published.name
+    name, weights = published.name, published.weights()
+    kinds = MODEL_FOR_CAUSAL_LM_MAPPING if with_head else MODEL_MAPPING
     try:
         with _quiet():
-            model, report = kind.from_pretrained(
-                folder,
+            model, report = kinds[type(config)].from_pretrained(
+                None,
                 config=config,
+                state_dict=weights,
                 dtype="auto",
                 attn_implementation=_attention(config),
-                local_files_only=True,
                 output_loading_info=True,
             )
-    except Exception as error:  # a broken file raises about ten kinds of errors
-        raise UserError(f"{folder}: the weights do not load: {first_line(error)}.") from error
+    except Exception as error:  # weights that do not fit raise about ten kinds of errors
+        raise UserError(
+            f"language model '{name}': the weights do not load: {first_line(error)}."
+        ) from error
     if report["missing_keys"]:
         raise UserError(
-            f"language model '{name}': {len(report['missing_keys'])} weights are missing in "
-            f"{folder}, '{min(report['missing_keys'])}' among them."
+            f"language model '{name}': {len(report['missing_keys'])} weights are missing, "
+            f"'{min(report['missing_keys'])}' among them."
         )
     return model
 
