@@ -96,6 +96,51 @@ def test_two_kinds_of_weights_in_a_folder_are_refused(tmp_path, second):
         load_language_model(folder)
 
 
+@pytest.mark.parametrize(
+    ("model_type", "key"),
+    [
+        *(("llama", "num_hidden_layers"), ("gpt2", "n_layer"), ("bert", "num_hidden_layers")),
+        *(("transfo-xl", "d_model"), ("qwen3", "num_hidden_layers"), ("qwen3", "hidden_size")),
+    ],
+)
+def test_sizes_beyond_all_weights_are_refused_at_once(tmp_path, model_type, key):
+    folder = tmp_path / "received"
+    if model_type == "bert":
+        tiny_bert_folder(folder)
+    elif model_type == "transfo-xl":
+        shutil.copytree(TRANSFORMER_XL, folder)
+    else:
+        tiny_decoder_folder(folder, model_type)
+    config = json.loads((folder / "config.json").read_text())
+    config = {name: value for name, value in config.items() if name != "layer_types"}
+    (folder / "config.json").write_text(json.dumps(config | {key: 10**9}))
+    begun = time.process_time()
+    with pytest.raises(UserError) as caught:
+        load_language_model(folder, mem_len=4)
+    assert len(caught.value.lines) == 1
+    assert time.process_time() - begun < 2
+
+
+@pytest.mark.parametrize("number", [5 * 10**9, 4 * 10**9])
+@pytest.mark.parametrize("name", ["model", "added", "vocab.json"])
+def test_a_token_with_a_huge_number_is_refused_at_once(tmp_path, name, number):
+    folder = tiny_decoder_folder(tmp_path, "llama")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    if name == "model":
+        content["model"]["vocab"]["\u0120word5"] = number
+    elif name == "added":
+        content["added_tokens"][0]["id"] = number
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    if name == "vocab.json":
+        (folder / "tokenizer.json").unlink()
+        (folder / "vocab.json").write_text(json.dumps({"a": 0, "b": number}))
+        (folder / "merges.txt").write_text("")
+    begun = time.process_time()
+    with pytest.raises(UserError, match=r"(tokenizer|vocab)\.json: not a readable vocabulary"):
+        find_model(folder).vocabulary()
+    assert time.process_time() - begun < 2
+
+
 def test_weights_outside_a_received_folder_are_not_loaded(tmp_path):
     from safetensors.torch import load_file, save_file
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
@@ -23,6 +24,8 @@ WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 GGUF = ".gguf"
 INDEX = ".index.json"  # what is added to those names where the weights are split over files
 WEIGHTS = (*WEIGHT_FILES, *(f"{name}{INDEX}" for name in WEIGHT_FILES))
+MOST_COUNTED = 1000  # layers, heads or experts
+COUNTS = re.compile(r"(?:^|_)n(?:um)?_\w*(?:layer|head|expert)")
 
 
 class Package(NamedTuple):
@@ -104,6 +107,7 @@ class ModelFiles(ABC):
             raise UserError(f"{path}: not a JSON file ({error}).") from error
         if not isinstance(config, dict):
             raise UserError(f"{path}: expected an object with the model's settings.")
+        _check_counts(config, path)
         return config
 
     def weights(self) -> dict[str, Tensor]:
@@ -260,6 +264,17 @@ def _embedded_model(name: str) -> ModelFiles:
     if place.suffix == GGUF:
         return GgufModel(name, place, package.sha256)
     return LocalModel(name, place, package.sha256)
+
+
+def _check_counts(settings: Mapping[str, Any], path: Path) -> None:
+    """Refuse more layers than any model has, before they are built one by one."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            _check_counts(value, path)
+        elif isinstance(value, int) and value > MOST_COUNTED and COUNTS.search(key):
+            raise UserError(
+                f"{path}: {key}={value}, at most {MOST_COUNTED:,} are read. Fetch the file again."
+            )
 
 
 def _check_sha256(path: Path, found: str, expected: str) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 from utils.errors import UserError
 from utils.saved_tensors import load_saved
 
+MOST_TOKENS = 10_000_000  # published vocabularies have a thirtieth
+
 
 def read_vocabulary(path: Path) -> list[str]:
     """Return the string of every token, in the order of their ids."""
@@ -55,6 +57,8 @@ def _from_pieces(token: str) -> str:
 
 def _by_id(strings: dict[int, str]) -> list[str]:
     """Return the strings in the order of their ids, an empty one where an id is not used."""
+    if max(strings) >= MOST_TOKENS:
+        raise ValueError(f"a token has the number {max(strings)}")
     return [strings.get(number, "") for number in range(max(strings) + 1)]
 
 
