@@ -12,7 +12,7 @@ from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 from models.language import describe_language_model, load_language_model
 from models.language.model_files import EMBEDDED, HUB_NAMES, LocalModel, find_model
-from models.language.vocabulary import read_vocabulary
+from models.language.tokenizer import read_tokenizer, token_strings
 from tests.published_models import TRANSFORMER_XL, WORDS, tiny_bert_folder
 from tests.tiny_decoders import tiny_decoder_folder
 from utils.errors import UserError
@@ -121,8 +121,13 @@ def test_sizes_beyond_all_weights_are_refused_at_once(tmp_path, model_type, key)
     assert time.process_time() - begun < 2
 
 
-@pytest.mark.parametrize("number", [5 * 10**9, 4 * 10**9])
-@pytest.mark.parametrize("name", ["model", "added", "vocab.json"])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        *(("model", 5 * 10**9), ("model", 4 * 10**9), ("added", 5 * 10**9)),
+        *(("vocab.json", 5 * 10**9), ("vocab.json", 4 * 10**9)),
+    ],
+)
 def test_a_token_with_a_huge_number_is_refused_at_once(tmp_path, name, number):
     folder = tiny_decoder_folder(tmp_path, "llama")
     content = json.loads((folder / "tokenizer.json").read_text())
@@ -136,7 +141,7 @@ def test_a_token_with_a_huge_number_is_refused_at_once(tmp_path, name, number):
         (folder / "vocab.json").write_text(json.dumps({"a": 0, "b": number}))
         (folder / "merges.txt").write_text("")
     begun = time.process_time()
-    with pytest.raises(UserError, match=r"(tokenizer|vocab)\.json: not a readable vocabulary"):
+    with pytest.raises(UserError, match=r"(tokenizer|vocab)\.json: not a readable tokenizer"):
         find_model(folder).vocabulary()
     assert time.process_time() - begun < 2
 
@@ -270,7 +275,7 @@ def test_a_saved_vocabulary_may_hold_the_published_kinds_of_data(tmp_path, as_zi
     words = {"counter": Counter("aab"), "idx2sym": ["a", "b"], "sym2idx": OrderedDict(a=0, b=1)}
     path = tmp_path / "vocab.bin"
     torch.save(words, path, _use_new_zipfile_serialization=as_zip)
-    assert read_vocabulary(path) == ["a", "b"]
+    assert token_strings(read_tokenizer(path)) == ["a", "b"]
 
 
 class Intruder:
@@ -285,10 +290,12 @@ def test_a_saved_vocabulary_runs_no_code(tmp_path, as_zip, monkeypatch):
     torch.save(words, path, _use_new_zipfile_serialization=as_zip)
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("code was run"))
     with pytest.raises(UserError, match=r"vocab\.bin"):
-        read_vocabulary(path)
+        read_tokenizer(path)
 
 
 def test_a_tokenizer_file_is_read_in_the_order_of_ids(tmp_path):
     path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps({"model": {"vocab": {"b": 1, "a": 0}}}))
-    assert read_vocabulary(path) == ["a", "b"]
+    path.write_text(
+        json.dumps({"model": {"type": "WordLevel", "unk_token": "a", "vocab": {"b": 1, "a": 0}}})
+    )
+    assert token_strings(read_tokenizer(path)) == ["a", "b"]

@@ -3,29 +3,28 @@
 import hashlib
 import json
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch import Tensor
 
 from models.language.gguf_file import unpacked
-from models.language.tokenizer import TOKENIZERS, Tokenizer, read_tokenizer
-from models.language.vocabulary import READERS, read_vocabulary
+from models.language.tokenizer import TOKENIZERS, read_tokenizer, token_strings
 from utils.errors import UserError, suggestion
 from utils.hub import HubError, hub_file
 from utils.saved_tensors import load_saved
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 GGUF = ".gguf"
 INDEX = ".index.json"  # what is added to those names where the weights are split over files
 WEIGHTS = (*WEIGHT_FILES, *(f"{name}{INDEX}" for name in WEIGHT_FILES))
-MOST_COUNTED = 1000  # layers, heads or experts
-COUNTS = re.compile(r"(?:^|_)n(?:um)?_\w*(?:layer|head|expert)")
 
 
 class Package(NamedTuple):
@@ -57,7 +56,7 @@ HUB_NAMES = {
 }
 OFFLINE_CHOICES = (
     f"Without a connection: {', '.join(EMBEDDED)} (installed with this project), a local folder "
-    f"with config.json, {' or '.join(WEIGHT_FILES)}, and one of {', '.join(READERS)}; or a "
+    f"with config.json, {' or '.join(WEIGHT_FILES)}, and one of {', '.join(TOKENIZERS)}; or a "
     "GGUF file"
 )
 
@@ -107,7 +106,6 @@ class ModelFiles(ABC):
             raise UserError(f"{path}: not a JSON file ({error}).") from error
         if not isinstance(config, dict):
             raise UserError(f"{path}: expected an object with the model's settings.")
-        _check_counts(config, path)
         return config
 
     def weights(self) -> dict[str, Tensor]:
@@ -126,14 +124,14 @@ class ModelFiles(ABC):
 
     def vocabulary(self) -> list[str]:
         """Return the string of every token."""
-        return read_vocabulary(self.find(*READERS))
+        return token_strings(self._tokenizer)
 
     def tokenize(self, text: str) -> list[int]:
         """Return the ids of a text's tokens, without those that mark its beginning and end."""
-        return self._tokenizer(text)
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     @cached_property
-    def _tokenizer(self) -> Tokenizer:
+    def _tokenizer(self) -> "Tokenizer":
         return read_tokenizer(self.find(*TOKENIZERS))
 
     def fingerprint(self) -> str:
@@ -264,17 +262,6 @@ def _embedded_model(name: str) -> ModelFiles:
     if place.suffix == GGUF:
         return GgufModel(name, place, package.sha256)
     return LocalModel(name, place, package.sha256)
-
-
-def _check_counts(settings: Mapping[str, Any], path: Path) -> None:
-    """Refuse more layers than any model has, before they are built one by one."""
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            _check_counts(value, path)
-        elif isinstance(value, int) and value > MOST_COUNTED and COUNTS.search(key):
-            raise UserError(
-                f"{path}: {key}={value}, at most {MOST_COUNTED:,} are read. Fetch the file again."
-            )
 
 
 def _check_sha256(path: Path, found: str, expected: str) -> None:

@@ -1,5 +1,6 @@
 """Decoder-only models of the transformers library as they are published: settings and weights."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +29,8 @@ DECODERS = (
     - set(MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES)
 )
 CHANGING_ROTATIONS = {"dynamic", "longrope"}
+MOST_COUNTED = 1000  # layers, heads or experts
+COUNTS = re.compile(r"(?:^|_)n(?:um)?_\w*(?:layer|head|expert)")
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -41,6 +44,7 @@ def describe(settings: Mapping[str, Any], name: str) -> tuple[int, int, int, int
 
 def configuration(settings: Mapping[str, Any], name: str) -> PreTrainedConfig:
     """Return the library's settings of a decoder; UserError where it is none or lacks some."""
+    _check_counts(settings, name)
     try:
         config = CONFIG_MAPPING[settings["model_type"]].from_dict(dict(settings))
     except Exception as error:  # the library checks values in many ways
@@ -51,6 +55,18 @@ def configuration(settings: Mapping[str, Any], name: str) -> PreTrainedConfig:
     if config.is_encoder_decoder:
         raise UserError(f"language model '{name}' has an encoder; only decoders are supported.")
     return config
+
+
+def _check_counts(settings: Mapping[str, Any], name: str) -> None:
+    """Refuse more layers than any model has, before the library makes a list of them."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            _check_counts(value, name)
+        elif isinstance(value, int) and value > MOST_COUNTED and COUNTS.search(key):
+            raise UserError(
+                f"language model '{name}': config.json has {key}={value}, "
+                f"at most {MOST_COUNTED:,} are read."
+            )
 
 
 def positions_of(config: PreTrainedConfig, name: str) -> int | None:
