@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.language.causal_layer import CausalLayer, Window
-from models.language.layer_stack import LayerStack
+from models.language.key_value_memory import Window
+from models.language.layer_stack import CausalLayer, LayerStack
 from models.language.layers import (
     ACTIVATIONS,
     FrozenFeedForward,
