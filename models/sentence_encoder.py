@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from models.language.bert import Bert
 from models.language.model_files import ModelFiles, find_model
 from models.sentences import SentenceTable, SentenceVectors
-from models.shared_weights import once_a_machine
+from models.shared_weights import check_finite, once_a_machine
 from settings import Part, setting
 from utils.errors import UserError
 from utils.threads import one_thread
@@ -163,6 +163,7 @@ def load_sentence_encoder(
 
     def load() -> SentenceEncoder:
         encoder = SentenceEncoder(find_model(name_or_folder))
+        check_finite(encoder, f"'{name_or_folder}'")
         encoder(["a"])
         return encoder
 

@@ -13,7 +13,13 @@ from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from models.language import describe_language_model, load_language_model
 from models.language.model_files import EMBEDDED, HUB_NAMES, LocalModel, find_model
 from models.language.tokenizer import read_tokenizer, token_strings
-from tests.published_models import TRANSFORMER_XL, WORDS, tiny_bert_folder
+from models.sentence_encoder import load_sentence_encoder
+from tests.published_models import (
+    TRANSFORMER_XL,
+    WORDS,
+    tiny_bert_folder,
+    tiny_sentence_encoder,
+)
 from tests.tiny_decoders import tiny_decoder_folder
 from utils.errors import UserError
 
@@ -144,6 +150,20 @@ def test_a_token_with_a_huge_number_is_refused_at_once(tmp_path, name, number):
     with pytest.raises(UserError, match=r"(tokenizer|vocab)\.json: not a readable tokenizer"):
         find_model(folder).vocabulary()
     assert time.process_time() - begun < 2
+
+
+@pytest.mark.parametrize("part", ["embeddings.word_embeddings", "embeddings.position_embeddings"])
+def test_a_row_that_is_no_number_is_refused(tmp_path, part):
+    from safetensors.torch import load_file, save_file
+
+    folder = tiny_sentence_encoder(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    weights[f"{part}.weight"][-1] = torch.nan
+    save_file(weights, folder / "model.safetensors")
+    for load in (load_language_model, load_sentence_encoder):
+        with pytest.raises(UserError, match="holds a number that is not finite") as caught:
+            load(str(folder))
+        assert len(caught.value.lines) == 1
 
 
 def test_weights_outside_a_received_folder_are_not_loaded(tmp_path):

@@ -13,7 +13,7 @@ from models.language.language_model import LanguageModel
 from models.language.model_files import ModelFiles, find_model
 from models.language.token_embeddings import AdaptiveEmbeddings, DenseEmbeddings, TokenEmbeddings
 from models.language.transformer_xl import TransformerXL
-from models.shared_weights import once_a_machine
+from models.shared_weights import check_finite, once_a_machine
 from settings import Config, setting
 from utils.errors import UserError, suggestion
 
@@ -129,6 +129,7 @@ def _build(
         sizes = (model.width, model.embeddings.n_tokens)
         if sizes != (facts.width, facts.n_tokens):
             raise ValueError(f"embeddings are {sizes[1]} x {sizes[0]}")
+        check_finite(model, f"language model '{files.name}'")
         _read_one_token(model)
     except UserError:
         raise
