@@ -60,7 +60,8 @@ class ClipSettings(Config):
 
     clip_encoder: str = setting("images to language: grid-clip, or of open_clip: ViT-B-16, RN50")
     clip_pretrained: str = setting(
-        "its weights: a tag of open_clip (openai, openai@REVISION), or a local file"
+        "its weights: a tag of open_clip (openai, openai@REVISION), or a local file",
+        safe=("openai",),
     )
 
 

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from models.language.bert import Bert
+from models.language.layers import check_finite
 from models.language.model_files import ModelFiles, find_model
 from models.sentences import SentenceTable, SentenceVectors
-from models.shared_weights import check_finite, once_a_machine
+from models.shared_weights import once_a_machine
 from settings import Part, setting
 from utils.errors import UserError
 from utils.threads import one_thread
@@ -30,6 +31,7 @@ class SentenceSettings(Part):
     sentence_encoder: str = setting(
         "frozen BERT that reads texts of observations: all-MiniLM-L6-v2, hub name, folder",
         default=DEFAULT_ENCODER,
+        safe=(DEFAULT_ENCODER,),
     )
 
 
@@ -163,8 +165,8 @@ def load_sentence_encoder(
 
     def load() -> SentenceEncoder:
         encoder = SentenceEncoder(find_model(name_or_folder))
-        check_finite(encoder, f"'{name_or_folder}'")
         encoder(["a"])
+        check_finite(encoder)
         return encoder
 
     try:

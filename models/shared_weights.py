@@ -5,9 +5,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch.distributed as dist
-from torch import nn
-
-from utils.errors import UserError
 
 Loaded = TypeVar("Loaded")
 
@@ -35,15 +32,3 @@ def once_a_machine(load: Callable[[], Loaded]) -> Loaded:
     if not have_loaded[rank - local_rank]:
         raise SystemExit(2)
     return loaded[0] if loaded else load()
-
-
-def check_finite(model: nn.Module, name: str) -> None:
-    """Raise UserError where a weight is no number: a row that is rarely read would be found late.
-
-    Args:
-        model: Just loaded.
-        name: What the error calls it.
-    """
-    for part, parameter in model.named_parameters():
-        if not parameter.isfinite().all():
-            raise UserError(f"{name}: {part} holds a number that is not finite. Fetch it again.")

@@ -13,7 +13,7 @@ MAY_IMPORT = {
     "models": {"settings", "utils"},
     "envs": {"settings", "utils"},
     "rewards": {"models", "settings", "utils"},
-    "trainers": {"models", "runs", "settings", "utils"},
+    "trainers": {"rewards", "models", "runs", "settings", "utils"},
     "plots": {"runs", "settings", "utils"},
     "analysis": {"plots", "trainers", "rewards", "models", "envs", "runs", "settings", "utils"},
     "report": {"analysis", "plots", "trainers", "models", "runs", "settings", "utils"},
@@ -44,7 +44,7 @@ WRAPPED = {
     "deepmind_lab": "envs/psychlab.py",
     "open_clip": "models/clip_encoder.py",
     "wandb": "runs/loggers.py",
-    "ray": "sweeps/cluster.py",
+    "ray": "sweeps/jobs.py",
     "optuna": "sweeps/study.py",
 }
 

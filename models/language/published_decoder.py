@@ -120,8 +120,9 @@ def load_published(
     """
     kinds: Any = MODEL_FOR_CAUSAL_LM_MAPPING if with_head else MODEL_MAPPING
     try:
+        kind: Any = kinds[type(config)]
         with _quiet():
-            model, report = kinds[type(config)].from_pretrained(
+            model, report = kind.from_pretrained(
                 None,
                 config=config,
                 state_dict=weights,
