@@ -16,10 +16,11 @@ from pathlib import Path
 
 from plots.figure import Labels, draw
 from plots.results import compare, comparisons_table, results_table, summarize
-from plots.runs import AXES, Group, group_runs, read_runs
+from plots.runs import Group, group_runs, read_runs
 from plots.statistics import NAMES
 from plots.style import save_figure, short_number
 from plots.table import aligned, markdown, write_csv, write_text
+from runs.run_data import AXES
 from utils.command_line import Parser, finite_number, run_program
 from utils.errors import UserError
 from utils.folders import check_writable

@@ -13,20 +13,12 @@ import numpy as np
 from analysis.findings import Findings
 from analysis.goals_figure import draw, plain_name
 from plots.results import Result, summarize
-from plots.runs import (
-    Group,
-    Run,
-    agent_name,
-    columns_of,
-    group_runs,
-    read_columns,
-    read_run,
-    run_folders,
-)
+from plots.runs import Group, agent_name, group_runs
 from plots.table import Table
+from runs.metrics import STEPS
+from runs.run_data import RunRecord, columns_of, read_columns, read_run, run_folders
 from utils.errors import UserError, printable
 
-STEPS = "env_steps"
 PER_EPISODE, OVER_THE_RUN = "rollout/achievements_mean", "rollout/achievements_total"
 PAID = "goals/return_mean"
 RATE = "achievements/"
@@ -86,10 +78,10 @@ def analyse(paths: Iterable[Path], keys: Sequence[str]) -> Findings:
             differ in more than their seed.
     """
     left_out: list[str] = []
-    folders = {folder.resolve(): folder for path in paths for folder in run_folders(path)}
-    for folder in folders.values():
+    folders = run_folders(*paths)
+    for folder in folders:
         _check_tells_of_goals(folder)
-    runs = [read_run(folder, STEPS, "steps") for folder in folders.values()]
+    runs = [read_run(folder, STEPS, "steps") for folder in folders]
     told = [_told(group, keys) for group in group_runs(runs, keys, left_out)]
     _check_any_value(told)
     if left_out:
@@ -201,7 +193,7 @@ def _result(group: Group, runs: Sequence[Mapping[str, np.ndarray]], name: str) -
     if not all(map(np.any, known)):
         return None
     shown = [
-        Run(run.folder, run.settings, columns[STEPS][rows], columns[name][rows])
+        RunRecord(run.folder, run.settings, columns[STEPS][rows], columns[name][rows])
         for run, columns, rows in zip(group.runs, runs, known, strict=True)
     ]
     return summarize(group._replace(runs=shown), "mean", None)

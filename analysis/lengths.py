@@ -14,9 +14,18 @@ import numpy as np
 
 from analysis.findings import Findings
 from analysis.lengths_figure import draw
-from plots.runs import Run, agent_name, columns_of, group_runs, read_run, run_folders
+from plots.runs import agent_name, group_runs
 from plots.statistics import Estimate, estimate
 from plots.table import Table
+from runs.folder import SETTINGS
+from runs.run_data import (
+    RunRecord,
+    checked_settings,
+    columns_of,
+    read_run,
+    read_settings_of,
+    run_folders,
+)
 from settings import read_json_object
 from settings.values import shown
 from utils.errors import UserError, printable
@@ -127,8 +136,7 @@ def read_played(paths: Iterable[Path], keys: Sequence[str], left_out: list[str])
         UserError: a folder is not a run's, or has no length; no run counts; runs that should be
             averaged differ in more than their seed.
     """
-    folders = {folder.resolve(): folder for path in paths for folder in run_folders(path)}
-    runs = [run for folder in folders.values() for run in _finished(folder, left_out)]
+    runs = [run for folder in run_folders(*paths) for run in _finished(folder, left_out)]
     if not runs:
         raise UserError(f"{'; '.join(left_out)}. No run is left to show")
     played: list[Played] = []
@@ -167,7 +175,7 @@ def final_score(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.interp(points, x, y)[-N_LAST:].mean())
 
 
-def curve(folder: Path, metric: str) -> Run:
+def curve(folder: Path, metric: str) -> RunRecord:
     """Return a run's greedy evaluations, smoothed; its training episodes where there are none."""
     if f"eval/{metric}" in columns_of(folder):
         run = read_run(folder, f"eval/{metric}", "steps")
@@ -235,17 +243,15 @@ def _numbers(played: Iterable[Played]) -> Table:
     return rows
 
 
-def _finished(folder: Path, left_out: list[str]) -> Iterator[Run]:
+def _finished(folder: Path, left_out: list[str]) -> Iterator[RunRecord]:
     """Yield the run of a folder unless it is too young to count."""
-    settings = read_json_object(folder / "config.json")
+    settings = read_settings_of(folder)
     place, environment = printable(str(folder)), settings.get("env")
     if environment not in TASKS:
         raise UserError(
             f"{place}: env is {shown(environment)}, and lengths are compared in {', '.join(TASKS)}"
         )
-    wanted, length = settings.get("n_steps"), settings.get("length")
-    if not (isinstance(wanted, int) and isinstance(length, int)):
-        raise UserError(f"{folder / 'config.json'}: not the settings of a run")
+    wanted = checked_settings(settings, str(folder / SETTINGS), n_steps=int, length=int)["n_steps"]
     run = curve(folder, TASKS[environment].metric)
     last = run.x[-1] if len(run.x) else 0
     if last >= LEAST_SHARE * wanted:
@@ -254,7 +260,7 @@ def _finished(folder: Path, left_out: list[str]) -> Iterator[Run]:
         left_out.append(f"left out, at {last:,.0f} of its {wanted:,} steps: {place}")
 
 
-def _of_run(run: Run, agent: str) -> Iterator[Played]:
+def _of_run(run: RunRecord, agent: str) -> Iterator[Played]:
     """Yield a run's score in training, and one for each length it was evaluated at."""
     settings, task = run.settings, TASKS[run.settings["env"]]
     length, context, place = settings["length"], context_of(settings), printable(str(run.folder))
@@ -264,7 +270,7 @@ def _of_run(run: Run, agent: str) -> Iterator[Played]:
         yield Played(settings["env"], agent, *lengths, score, source, context, place)
 
 
-def _evaluations(run: Run, metric: str) -> dict[str | None, tuple[int, float]]:
+def _evaluations(run: RunRecord, metric: str) -> dict[str | None, tuple[int, float]]:
     """Return length and score by file: of each length the greedy one, of the most episodes."""
     best: dict[int, tuple[tuple, str, float]] = {}
     for path in sorted(run.folder.glob("*eval_*.json")):

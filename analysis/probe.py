@@ -24,7 +24,7 @@ from analysis.source import Choice, Source
 from envs.cues import cues_of
 from models import agent_class, build_agent
 from models.agent import Agent
-from plots.runs import run_folders
+from runs.run_data import run_folders
 from trainers.evaluation import evaluate
 from utils.errors import UserError, printable
 from utils.seeding import derived_seed, seed_everything

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from runs.folder import EXPERIMENTS, is_finished
+from runs.run_data import Progress, read_progress
 from sweeps.grid import Run
-from sweeps.progress import Progress, read_progress
 from sweeps.worker import Ending, Order
 
 DESK = EXPERIMENTS / ".sweep"  # what runs are given and what they print

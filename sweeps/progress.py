@@ -1,56 +1,11 @@
 """How far runs are and how fast, from their metrics.csv; what is left, from that."""
 
-import csv
-import math
 import statistics
 from collections.abc import Iterable
-from pathlib import Path
-from typing import NamedTuple
 
 from runs.folder import folder_of
-from runs.metrics import FILE
+from runs.run_data import read_progress
 from settings import Config
-
-TAIL = 16_384  # holds the last row of a metrics.csv many times
-
-
-class Progress(NamedTuple):
-    """The last row of a run.
-
-    Attributes:
-        env_steps: Environment steps behind it.
-        mean_return: Of the last episodes; None before the first has ended.
-        speed: Environment steps per second, updates included; None where unknown.
-    """
-
-    env_steps: int = 0
-    mean_return: float | None = None
-    speed: float | None = None
-
-
-def read_progress(folder: Path) -> Progress:
-    """Return what the last whole row of metrics.csv says, zeros where there is none."""
-    if not (folder / FILE).is_file():
-        return Progress()
-    try:
-        with (folder / FILE).open("rb") as file:
-            header = file.readline()
-            size = file.seek(0, 2)
-            file.seek(max(len(header), size - TAIL))
-            rows = [line for line in file.read().splitlines(True) if line.endswith(b"\n")]
-    except OSError:
-        return Progress()
-    if not rows:
-        return Progress()
-    names, values = csv.reader([header.decode(errors="replace"), rows[-1].decode(errors="replace")])
-    row = dict(zip(names, values, strict=False))
-    try:
-        speed = float(row["time/fps"])
-        known = speed if math.isfinite(speed) and speed > 0 else None
-        mean_return = row["rollout/return_mean"]
-        return Progress(int(row["env_steps"]), float(mean_return) if mean_return else None, known)
-    except (KeyError, ValueError):
-        return Progress()
 
 
 def measured_speed(config: Config) -> float | None:

@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plots.runs import read_run
 from runs.folder import EXPERIMENTS, write_json
+from runs.run_data import read_progress, read_run
 from settings import Config, read_json_object, settings_without_effect
 from sweeps.grid import Run, check_runs
 from sweeps.jobs import Job, State
-from sweeps.progress import read_progress
 from sweeps.space import Range, Space
 from sweeps.study import Study
 from utils.errors import UserError

@@ -1,7 +1,8 @@
 import pytest
 
+from runs.run_data import Progress, read_progress
 from sweeps.grid import make_grid
-from sweeps.progress import Progress, duration, measured_speed, read_progress, shared_out
+from sweeps.progress import duration, measured_speed, shared_out
 
 HEADER = "env_steps,train/loss,rollout/return_mean,time/fps\r\n"
 
