@@ -491,7 +491,7 @@ def _draw_agent(axes: "Axes", position: int, cell: Cell) -> None:
     scores = np.clip(cell.task.normalised(np.array(cell.scores)), LEFT, RIGHT)
     axes.scatter(scores, [position] * len(scores), s=9, color=colour, zorder=3)
     marker = "o" if value >= LEFT else "<"
-    at = max(value, LEFT)
+    at = max(float(value), LEFT)
     (mean,) = axes.plot(at, position, marker, color=colour, markersize=7.5, zorder=4)
     mean.set(markeredgecolor="white", clip_on=False)
     axes.text(1.29, position, f"{value:.2f}", ha="right", va="center", size=8.5, color=INK)
