@@ -24,22 +24,22 @@ from models.agent import Agent
 from models.tile_reader import load_tile_reader, with_tile_reader
 from report.while_training import configured_showcase
 from rewards import check_curiosity
+from rewards.curiosity import configured_curiosity
 from rewards.goals import GoalRewards, with_goals
 from rewards.scaling import ScalingSettings, configured_scaling
-from rewards.sight import configured_curiosity
 from runs.folder import begun_with, check_run_id, create_run_folder, locked, resumed_config
 from runs.loggers import check_loggers
 from settings import Config
 from trainers import learner_class
 from trainers.checkpoint import (
-    checkpoint_config,
-    checksum,
     find_checkpoint,
     load_checkpoint,
     own_checkpoint,
+    recorded_sha256,
     restore_agent,
 )
 from trainers.collector import Collector
+from trainers.evaluation import played_config
 from trainers.greedy_evaluation import GreedyEvaluation, envs_needed
 from trainers.n_step_dqn import Guide, NStepDQN, NStepDqnSettings
 from trainers.ranks import Ranks
@@ -57,12 +57,14 @@ class NewRun(NamedTuple):
         overrides: What was given as KEY=VALUE.
         init_from: The run or checkpoint whose agent's parameters it begins with.
         env: The object it is trained in, if that has no name.
+        trust: Whether a guide's run is trusted, whoever has begun it.
     """
 
     run_id: str | None = None
     overrides: Sequence[str] = ()
     init_from: Path | None = None
     env: GivenEnv | None = None
+    trust: bool = False
 
 
 def begin(config: RunSettings, new: NewRun, ranks: Ranks) -> Path:
@@ -72,7 +74,7 @@ def begin(config: RunSettings, new: NewRun, ranks: Ranks) -> Path:
     if new.init_from is not None:
         source = new.init_from
         start = ranks.run_on_first(lambda: WarmStart.named(source))
-    with configured_run(config, ranks, new.env, start) as run:
+    with configured_run(config, ranks, new.env, start, new.trust) as run:
         of_env: dict[str, str] = getattr(run.collector.env, "fingerprints", dict)()
         weights = run.learner.agent.fingerprints() | of_env
         facts = None if start is None else start._asdict()
@@ -102,9 +104,9 @@ def check_captions(config: RunSettings) -> None:
         load_tile_reader()
 
 
-def go_on(folder: Path, ranks: Ranks, env: GivenEnv | None = None) -> Path:
+def go_on(folder: Path, ranks: Ranks, env: GivenEnv | None = None, trust: bool = False) -> Path:
     """Go on with an unfinished run from its last good checkpoint, or from its beginning."""
-    config = ranks.run_on_first(lambda: resumed_config(folder).part(RunSettings))
+    config = ranks.run_on_first(lambda: resumed_config(folder, trust).part(RunSettings))
     if env is None:
         ranks.run_on_first(lambda: check_env_name(config.env))
     elif given_name(env) != config.env:
@@ -113,7 +115,7 @@ def go_on(folder: Path, ranks: Ranks, env: GivenEnv | None = None) -> Path:
         checkpoint = own_checkpoint(folder, config, ranks)
         facts = begun_with(folder) if checkpoint is None else None
         start = None if facts is None else WarmStart.recorded(facts)
-        with configured_run(config, ranks, env, start) as run:
+        with configured_run(config, ranks, env, start, trust) as run:
             ranks.print(run.resume(folder, checkpoint))
             ranks.print(run.train(folder).report(folder, by_name=env is None))
     return folder
@@ -125,6 +127,7 @@ def configured_run(
     ranks: Ranks,
     given: GivenEnv | None = None,
     start: WarmStart | None = None,
+    trust: bool = False,
 ) -> Iterator[Run]:
     """Build everything the settings name; close the environments in the end."""
     ranks.run_on_first(lambda: check_loggers(config))
@@ -144,11 +147,11 @@ def configured_run(
         ranks.synchronize(agent, config)
         n_actions = int(cast(Discrete, env.single_action_space).n)
         curiosity = configured_curiosity(config, agent, n_actions)
-        if curiosity is not None:
-            curiosity.share(ranks)
+        if curiosity is not None and ranks.size > 1:
+            curiosity.share(ranks.all_gather)
         learner = learner_of(config, agent, ranks, curiosity)
         if isinstance(learner, NStepDQN):
-            learner.guide = configured_guide(config.part(NStepDqnSettings), env)
+            learner.guide = configured_guide(config.part(NStepDqnSettings), env, trust)
         collector = Collector(env, learner, scaling, ranks)
         with evaluation_of(config, given) as evaluation:
             showcase = configured_showcase(config, agent)
@@ -196,7 +199,7 @@ def opened_env(
             env.close()
 
 
-def configured_guide(config: NStepDqnSettings, env: VectorEnv) -> Guide | None:
+def configured_guide(config: NStepDqnSettings, env: VectorEnv, trust: bool) -> Guide | None:
     """Return the agent that explores for another, if the settings name one.
 
     Raises:
@@ -206,14 +209,14 @@ def configured_guide(config: NStepDqnSettings, env: VectorEnv) -> Guide | None:
         return None
     path = find_checkpoint(Path(config.guide), "guide")
     checkpoint = load_checkpoint(path)
-    theirs = replace(checkpoint_config(checkpoint, path), device=config.device)
+    theirs = replace(played_config(checkpoint, path, trust), device=config.device)
     try:
         agent = restored_agent(theirs, env, checkpoint, path)
     except UserError as error:
         raise UserError(
             f"guide {config.guide}: it was trained for another task ({error})"
         ) from error
-    return Guide(agent.requires_grad_(False), checksum(path))
+    return Guide(agent.requires_grad_(False), recorded_sha256(path))
 
 
 def restored_agent(

@@ -22,18 +22,17 @@ from envs import action_names, check_env_name, number_names, picture_legend
 from models import agent_class, resolve_device
 from models.agent import Agent
 from models.baselines import RandomAgent
-from report.movie import write_movies
+from report.movie import FORMATS, write_movies
 from report.page import EpisodePage
-from rewards.goal_settings import OF_EVALUATION, as_played, task_settings
+from rewards.goal_settings import task_settings
 from runs.folder import write_json
-from runs.named_files import OF_AGENTS, say_named_files
-from settings import MOST_SEED, Config, read_settings, with_env_settings
+from settings import MOST_SEED, Config
 from sharing.fetched import local_place
-from trainers.checkpoint import checkpoint_config, find_checkpoint, load_checkpoint
-from trainers.evaluation import Episode, Recording, evaluate
-from utils.command_line import Parser, run_program, whole_number
+from trainers.checkpoint import find_checkpoint, load_checkpoint
+from trainers.evaluation import Episode, Recording, evaluate, played_config
+from utils.command_line import Parser, add_trust, run_program, whole_number
 from utils.errors import printable
-from utils.folders import check_writable, folder_name
+from utils.folders import check_file, check_writable, folder_name
 from utils.seeding import seed_everything
 
 EPISODES = Path("episodes")
@@ -51,13 +50,12 @@ def play(argv: Sequence[str] | None) -> None:
     """Restore the agent, play the episodes, print them and write them beside the checkpoint."""
     arguments = parse_arguments(argv)
     path = find_checkpoint(local_place(arguments.ckpt_path))
-    check_writable(path.parent, "--ckpt-path")
     checkpoint = load_checkpoint(path)
     config = evaluation_config(checkpoint, path, arguments)
+    check_places(config, path, arguments)
     if arguments.tasks is not None:
         play_tasks(config, checkpoint, path, arguments)
         return
-    check_writable(episode_folder(config, arguments), "episodes:")
     print(heading(config, path, checkpoint, arguments), flush=True)
     seed_everything(arguments.seed, config.deterministic)
     in_detail = arguments.report or arguments.video
@@ -100,8 +98,7 @@ def play_tasks(
     success = float(np.mean([each["success_mean"] for each in figures.values()]))
     print(f"{'mean of the tasks':30s}{success:6.3f}")
 
-    changed = change_name({"tasks": arguments.tasks} | changes(arguments, config))
-    file = path.with_name(f"{path.stem}_{result_name(arguments)}{changed}.json")
+    file = result_file(config, path, arguments)
     about = {"checkpoint": path.name, "env_steps": checkpoint["env_steps"], "actions": actions}
     result = about | settings(arguments, config) | {"success_mean": success, "tasks": figures}
     write_json(file, result)
@@ -112,13 +109,8 @@ def evaluation_config(
     checkpoint: dict[str, Any], path: Path, arguments: argparse.Namespace
 ) -> Config:
     """Return the settings of a checkpoint as they are to be played with, names all known."""
-    config = checkpoint_config(checkpoint, path)
+    config = played_config(checkpoint, path, arguments.trust, arguments.var)
     check_env_name(config.env)
-    places = read_settings(config).intersection(OF_AGENTS)
-    config = with_env_settings(config, arguments.var, places, OF_EVALUATION)
-    changed = changes(arguments, config)
-    config = as_played(config, changed)
-    say_named_files(config, path, with_agent=not arguments.random, changed=changed)
     agent = agent_class(config.model)
     if not arguments.random:
         agent.check(config)
@@ -129,10 +121,41 @@ def evaluation_config(
     )
 
 
+def check_places(config: Config, path: Path, arguments: argparse.Namespace) -> None:
+    """Raise UserError unless every file that is asked for can be written where it belongs."""
+    result = result_file(config, path, arguments)
+    check_writable(result.parent, "--ckpt-path")
+    check_file(result)
+    if arguments.report:
+        check_file(result.with_suffix(".html"))
+    if arguments.tasks is not None:
+        return
+    folder = episode_folder(config, arguments)
+    check_writable(folder, "episodes:")
+    endings = (".npz", *FORMATS) if arguments.video else (".npz",)
+    for number in range(1, arguments.n_episodes + 1):
+        for ending in endings:
+            check_file(folder / f"{episode_name(result, number)}{ending}")
+
+
+def result_file(config: Config, path: Path, arguments: argparse.Namespace) -> Path:
+    """Return where the figures go, beside the checkpoint, apart from other evaluations of it."""
+    tasks = {} if arguments.tasks is None else {"tasks": arguments.tasks}
+    changed = change_name(tasks | changes(arguments, config))
+    policy = "random" if arguments.random else "greedy" if arguments.greedy else "sampled"
+    played = f"eval_{policy}_{arguments.n_episodes}_episodes_seed_{arguments.seed}"
+    return path.with_name(f"{path.stem}_{played}{changed}.json")
+
+
 def episode_folder(config: Config, arguments: argparse.Namespace) -> Path:
     """Return where the episodes are kept; known names, no path of their own."""
     player = "random" if arguments.random else folder_name(config.model)
     return EPISODES / folder_name(config.env) / f"{player}{change_name(changes(arguments, config))}"
+
+
+def episode_name(result: Path, number: int) -> str:
+    """Return what the files of an episode are called, runs of one environment told apart."""
+    return f"{result.resolve().parent.name}_{result.stem}_{number:03d}"
 
 
 def changes(arguments: argparse.Namespace, config: Config) -> dict[str, object]:
@@ -177,16 +200,13 @@ class EpisodeFiles:
     def __init__(
         self, arguments: argparse.Namespace, config: Config, checkpoint: Path, env: VectorEnv
     ) -> None:
-        changed = changes(arguments, config)
-        name = f"{checkpoint.stem}_{result_name(arguments)}{change_name(changed)}"
-        self.result = checkpoint.with_name(f"{name}.json")
+        self.result = result_file(config, checkpoint, arguments)
         self.folder = episode_folder(config, arguments)
-        self.name = f"{checkpoint.resolve().parent.name}_{name}"
         self.video = arguments.video
         n_actions = int(cast(Discrete, env.single_action_space).n)
         self.actions = action_names(config.env, n_actions, env.metadata)
         player = "Chance" if arguments.random else config.model
-        title = f"{player} on {task(config, changed)}"
+        title = f"{player} on {task(config, changes(arguments, config))}"
         explained = number_names(config.env, env.metadata), picture_legend(config.env)
         self.page = EpisodePage(title, self.actions, *explained) if arguments.report else None
         self.count = 0
@@ -195,7 +215,7 @@ class EpisodeFiles:
         """Write an episode's files as it comes and return its return and length."""
         self.count += 1
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{self.name}_{self.count:03d}.npz"
+        path = self.folder / f"{episode_name(self.result, self.count)}.npz"
         recording.save(path)
         if self.video:
             write_movies(path, recording, self.actions)
@@ -265,6 +285,7 @@ def _add_what_is_played(parser: Parser) -> None:
         help="play with another setting of the environment, such as length=100, or with a "
         "pretrained part from another place; repeatable",
     )
+    add_trust(parser)
 
 
 def _add_what_is_written(parser: Parser) -> None:
@@ -280,12 +301,6 @@ def _add_what_is_written(parser: Parser) -> None:
         help="play single tasks of Crafter in the place of the run's goals and tell the success of "
         "each: 'chop tree,mine stone', or all",
     )
-
-
-def result_name(arguments: argparse.Namespace) -> str:
-    """Return a file name that tells evaluations of one checkpoint apart."""
-    policy = "random" if arguments.random else "greedy" if arguments.greedy else "sampled"
-    return f"eval_{policy}_{arguments.n_episodes}_episodes_seed_{arguments.seed}"
 
 
 def action_choice(arguments: argparse.Namespace, player: Agent) -> str:

@@ -30,9 +30,9 @@ from envs import GivenEnv, check_env_name, given_name
 from models import agent_class, resolve_device
 from models.agent import Agent
 from models.observations import Percept
-from runs.named_files import say_named_files
 from settings import Config, load_config
-from trainers.checkpoint import checkpoint_config, find_checkpoint, load_checkpoint
+from trainers.checkpoint import find_checkpoint, load_checkpoint
+from trainers.evaluation import played_config
 from trainers.ranks import joined_ranks
 from trainers.run import RunSettings
 from utils.errors import UserError
@@ -77,21 +77,24 @@ def train(
         return begin(config, new, ranks)
 
 
-def resume(run: str | Path, env: GivenEnv | None = None) -> Path:
+def resume(run: str | Path, env: GivenEnv | None = None, trust: bool = False) -> Path:
     """Go on with an unfinished run and return its folder.
 
     Args:
         run: Its folder.
         env: What it was trained in, if that was an object.
+        trust: Follow its settings to code, addresses and places, though you have not begun it here.
 
     Raises:
         UserError: it cannot go on, or not in that environment.
     """
     with joined_ranks() as ranks:
-        return go_on(Path(run), ranks, env)
+        return go_on(Path(run), ranks, env, trust)
 
 
-def load(run: str | Path, env: GivenEnv | None = None, device: str = "auto") -> "Player":
+def load(
+    run: str | Path, env: GivenEnv | None = None, device: str = "auto", trust: bool = False
+) -> "Player":
     """Return the agent of a run, to be played step by step in one environment.
 
     Args:
@@ -99,16 +102,16 @@ def load(run: str | Path, env: GivenEnv | None = None, device: str = "auto") -> 
         env: What to play in instead of the run's own environment: as of `train`, a vector
             environment being of one.
         device: auto, cpu or cuda.
+        trust: As of `resume`.
 
     Raises:
         UserError: it is no run, or its agent or environment cannot be had here.
     """
     path = find_checkpoint(Path(run), "run")
     checkpoint = load_checkpoint(path)
-    config = checkpoint_config(checkpoint, path)
+    config = played_config(checkpoint, path, trust)
     if env is None:
         check_env_name(config.env)
-    say_named_files(config, path)
     agent_class(config.model).check(config)
     config = replace(config, device=resolve_device(device), n_envs=1)
     with ExitStack() as stack:

@@ -25,11 +25,14 @@ def train(argv: Sequence[str] | None) -> None:
         return
     with joined_ranks() as ranks:
         if arguments.resume:
-            go_on(arguments.resume, ranks)
+            go_on(arguments.resume, ranks, trust=arguments.trust)
             return
         given = (arguments.config, arguments.overrides)
         config = ranks.run_on_first(lambda: load_config(*given).part(RunSettings))
-        begin(config, NewRun(arguments.run_id, arguments.overrides, arguments.init_from), ranks)
+        new = NewRun(
+            arguments.run_id, arguments.overrides, arguments.init_from, trust=arguments.trust
+        )
+        begin(config, new, ranks)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import eval as evaluation
-from runs.folder import recorded_config
+from runs.folder import SETTINGS
 from sharing.evaluations import evaluations
 from sharing.fetched import HUB
 from sharing.published_run import Source, shortened_settings, write_published
-from trainers.checkpoint import BEST, LAST, find_checkpoint, load_checkpoint
-from utils.command_line import Parser, run_program, whole_number
+from trainers.checkpoint import (
+    BEST,
+    LAST,
+    checkpoint_config,
+    find_checkpoint,
+    load_checkpoint,
+)
+from utils.command_line import Parser, add_trust, run_program, whole_number
 from utils.errors import UserError, printable
 from utils.folders import check_writable
 from utils.hub import HubError, check_logged_in, check_repository_name, upload
@@ -46,7 +52,8 @@ def publish(argv: Sequence[str] | None) -> None:
         check_folder(arguments.folder)
     for name, value in shortened_settings(checkpoint).items():
         print(printable(f"{name} is published as '{value}': others play with --var {name}=PLACE"))
-    source = Source(arguments.run, path, checkpoint, scores(path, checkpoint, arguments))
+    config = checkpoint_config(checkpoint, path, arguments.trust)
+    source = Source(arguments.run, config, checkpoint, scores(path, checkpoint, arguments))
     if arguments.folder is not None:
         arguments.folder.mkdir(parents=True, exist_ok=True)
         write_published(source, arguments.folder, arguments.repository)
@@ -79,6 +86,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         default=10,
         help="episodes to play where no evaluation of the checkpoint is known (10)",
     )
+    add_trust(parser)
     arguments = parser.parse_args(argv)
     if arguments.repository is None and arguments.folder is None:
         parser.error("name OWNER/NAME on the hub, or a --folder")
@@ -100,7 +108,8 @@ def checkpoint_path(arguments: argparse.Namespace) -> Path:
         raise UserError(
             f"RUN {found}: a file. Name the run's folder, and --checkpoint best or last"
         )
-    recorded_config(arguments.run)
+    if not (arguments.run / SETTINGS).is_file():
+        raise UserError(f"RUN {arguments.run}: not a run folder, it has no {SETTINGS}")
     if arguments.checkpoint is None:
         return found
     path = arguments.run / CHECKPOINTS[arguments.checkpoint]
@@ -130,7 +139,8 @@ def scores(path: Path, checkpoint: dict, arguments: argparse.Namespace) -> list[
     env_steps = checkpoint["env_steps"]
     if not evaluations(path, env_steps):
         n_episodes = str(arguments.n_episodes)
-        evaluation.play(["--ckpt-path", str(path), "--n-episodes", n_episodes])
+        trust = ["--trust"] * arguments.trust
+        evaluation.play(["--ckpt-path", str(path), "--n-episodes", n_episodes, *trust])
     return evaluations(path, env_steps)
 
 

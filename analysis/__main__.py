@@ -13,7 +13,7 @@ from analysis import attention, distances, goals, layers, lengths, probe, scoreb
 from analysis.findings import Findings
 from analysis.source import Choice, Source
 from settings import MOST_SEED
-from utils.command_line import Parser, finite_number, run_program, whole_number
+from utils.command_line import Parser, add_trust, finite_number, run_program, whole_number
 from utils.folders import check_writable
 
 EPILOG = """SOURCE is a run folder or checkpoint, whose agent then plays; or episodes that eval.py
@@ -80,13 +80,14 @@ def findings(arguments: argparse.Namespace) -> Findings:
     """Return what the chosen analysis comes to."""
     if arguments.analysis == "probe":
         asked = (arguments.n_episodes, arguments.random_share, arguments.seed, arguments.untrained)
-        return probe.analyse(arguments.runs, probe.Play(*asked))
+        return probe.analyse(arguments.runs, probe.Play(*asked, trust=arguments.trust))
     if arguments.analysis in OF_RUNS:
         _, of_runs, keys = OF_RUNS[arguments.analysis]
         return of_runs(arguments.runs, arguments.by.split(",") if keys else ())
     _, run = ANALYSES[arguments.analysis]
     choice = Choice(
-        arguments.source, arguments.config, arguments.var, arguments.n_episodes, arguments.seed
+        *(arguments.source, arguments.config, arguments.var, arguments.n_episodes),
+        *(arguments.seed, arguments.trust),
     )
     return run(Source(choice), arguments)
 
@@ -141,6 +142,7 @@ def add_probe(parser: argparse.ArgumentParser) -> None:
     twin = "let a fresh agent of the same settings read the same episodes, too"
     add("--untrained", action="store_true", help=twin)
     add("--seed", metavar="N", type=whole_number(0, MOST_SEED), default=0)
+    add_trust(parser)
     add_output(parser)
 
 
@@ -160,6 +162,7 @@ def add_source(parser: argparse.ArgumentParser, n_episodes: int) -> None:
     episodes = f"episodes to play, where none are named ({n_episodes})"
     add("--n-episodes", metavar="N", type=whole_number(1, 1000), default=n_episodes, help=episodes)
     add("--seed", metavar="N", type=whole_number(0, MOST_SEED), default=0)
+    add_trust(parser)
     add_output(parser)
 
 

@@ -74,12 +74,14 @@ class Play(NamedTuple):
         random_share: Probability of an action drawn at random in the place of the agent's.
         seed: Of all that is drawn.
         untrained: Whether a fresh agent of the same settings reads the same episodes besides.
+        trust: Whether the runs are trusted, whoever has begun them.
     """
 
     n_episodes: int = EPISODES
     random_share: float = 0.0
     seed: int = 0
     untrained: bool = False
+    trust: bool = False
 
 
 class Line(NamedTuple):
@@ -201,7 +203,7 @@ def _source(place: Path, play: Play) -> Source:
     Raises:
         UserError: it is no run, or what its agent is made of is missing.
     """
-    source = Source(Choice([place], n_episodes=play.n_episodes, seed=play.seed))
+    source = Source(Choice([place], n_episodes=play.n_episodes, seed=play.seed, trust=play.trust))
     if source.checkpoint is None:
         raise UserError(f"{place}: episodes have no memory to read. Name a run or a checkpoint")
     agent_class(source.config.model).check(source.config)

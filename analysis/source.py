@@ -19,10 +19,9 @@ from models.language_memory import LanguageMemory
 from models.observations import ObservationReader, Observations
 from models.tile_reader import with_tile_reader
 from rewards.goals import with_goals
-from runs.named_files import say_named_files
 from settings import Config, load_config
-from trainers.checkpoint import checkpoint_config, find_checkpoint, load_checkpoint, restore_agent
-from trainers.evaluation import evaluate
+from trainers.checkpoint import find_checkpoint, load_checkpoint, restore_agent
+from trainers.evaluation import evaluate, played_config
 from utils.errors import UserError
 from utils.seeding import seed_everything
 
@@ -39,6 +38,7 @@ class Choice(NamedTuple):
         overrides: KEY=VALUE, for an agent without checkpoint.
         n_episodes: How many to play, where none are named.
         seed: Of what is played and drawn.
+        trust: Whether the run is trusted, whoever has begun it.
     """
 
     paths: Sequence[Path] = ()
@@ -46,6 +46,7 @@ class Choice(NamedTuple):
     overrides: Sequence[str] = ()
     n_episodes: int = 1
     seed: int = 0
+    trust: bool = False
 
 
 class Source:
@@ -78,8 +79,7 @@ class Source:
     def config(self) -> Config:
         """The settings of the checkpoint or of the command line."""
         if self.checkpoint:
-            config = checkpoint_config(self._state, self.checkpoint)
-            say_named_files(config, self.checkpoint)
+            config = played_config(self._state, self.checkpoint, self.choice.trust)
         else:
             config = load_config(self.choice.settings, self.choice.overrides)
             agent_class(config.model).check(config)

@@ -109,7 +109,7 @@ def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeSt
     try:
         module = _load(suite)
         make = getattr(module, "make_drawn", module.make) if drawn else module.make
-        return EpisodeStatistics(checked_vector_env(make(config, seed)))
+        return EpisodeStatistics(checked_vector_env(make(config, seed)), config.env)
     except ModuleNotFoundError as error:
         raise _missing_package(config.env, error) from error
     except DependencyNotInstalled as error:

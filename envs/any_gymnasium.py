@@ -51,7 +51,7 @@ class GymnasiumSettings(Config):
     title = TITLE
 
     env_args: dict[str, Any] = setting(  # noqa: RUF009  nobody changes it
-        "arguments for the environment's constructor", default={}
+        "arguments for the environment's constructor", default={}, safe=()
     )
     env_processes: bool | None = setting(
         "a process for each environment; null measures which is faster, the numbers stay the same",

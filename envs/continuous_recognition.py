@@ -39,7 +39,7 @@ class RecognitionSettings(Config):
 
     title = NAME
 
-    stimuli: str | None = setting("folder of pictures to recognise; null draws them")
+    stimuli: str | None = setting("folder of pictures to recognise; null draws them", safe=(None,))
 
 
 READS = (RecognitionSettings,)

@@ -34,13 +34,14 @@ def given_vector_env(env: GivenEnv, n_envs: int, seed: int) -> EpisodeStatistics
         UserError: it is neither, of another number, or not as `checked_vector_env` wants it.
     """
     if not isinstance(env, VectorEnv):
-        return EpisodeStatistics(checked_vector_env(vector_of(lambda: _one(env), n_envs, seed)))
+        made = vector_of(lambda: _one(env), n_envs, seed)
+        return EpisodeStatistics(checked_vector_env(made), given_name(made))
     if env.num_envs != n_envs:
         raise UserError(
             f"env: a vector environment of {env.num_envs} where {n_envs} are needed. Give one of "
             "that many, or a function that makes one environment"
         )
-    return EpisodeStatistics(checked_vector_env(env))
+    return EpisodeStatistics(checked_vector_env(env), given_name(env))
 
 
 def given_name(env: GivenEnv) -> str:

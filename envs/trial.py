@@ -4,11 +4,9 @@ They show whether it keeps what Gymnasium asks of it, and how long a step takes.
 """
 
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -19,12 +17,11 @@ from gymnasium.error import DependencyNotInstalled
 
 from envs.conversion import is_text, shown
 from envs.converted import Converted
-from utils.errors import UserError
+from utils.errors import UserError, told
 from utils.seeding import random_state, set_random_state
 
 SECONDS = 0.1  # of checking, and of measuring
 MOST_STEPS = 1_000
-LONGEST_MESSAGE = 200
 
 PLAIN = (bool, int, float, str, torch.Tensor, type(None))
 
@@ -69,7 +66,7 @@ def why_not_drawn(make_one: MakeOne, make_drawn: MakeOne) -> str | None:
             env.reset(seed=0)
             picture = np.asarray(env.render())
     except Exception as error:  # whatever its author did
-        return _told(error)
+        return told(error)
     if picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3:
         return None
     return f"it draws {picture.dtype} {list(picture.shape)}, not uint8 [H, W, 3]"
@@ -77,7 +74,7 @@ def why_not_drawn(make_one: MakeOne, make_drawn: MakeOne) -> str | None:
 
 def failure(name: str, error: BaseException) -> UserError:
     """Return what to say of an error that somebody's environment raised."""
-    return UserError(f"env: '{name}' raised {_told(error)}")
+    return UserError(f"env: '{name}' raised {told(error)}")
 
 
 @contextmanager
@@ -186,13 +183,3 @@ def _is_of(value: Any, space: spaces.Space) -> bool:
         array = np.asarray(value)
         return array.shape == space.shape and np.can_cast(array.dtype, space.dtype, "same_kind")
     return space.contains(value)
-
-
-def _told(error: BaseException) -> str:
-    """Return an error's kind and message, and the line that raised it."""
-    message = " ".join(str(error).split())[:LONGEST_MESSAGE]
-    told = f"{type(error).__name__}: {message}"
-    if isinstance(error, SyntaxError):  # its message has the line
-        return told
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{told} ({Path(where.filename).name}, line {where.lineno})"

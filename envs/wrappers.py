@@ -1,10 +1,14 @@
-"""What every suite is wrapped in: statistics of episodes."""
+"""What every suite is wrapped in: statistics of episodes, and one line for what it raises."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+from utils.errors import RunError, UserError, told
 
 
 class EpisodeStatistics(RecordEpisodeStatistics):
@@ -12,18 +16,33 @@ class EpisodeStatistics(RecordEpisodeStatistics):
 
     Where an episode ended, info["episode"] holds "r" [N] and "l" [N], and where the environment
     says so "success" [N], valid where the mask info["_episode"] [N] is true.
+
+    Args:
+        env: The environments.
+        name: What the settings call them.
     """
+
+    def __init__(self, env: VectorEnv, name: str) -> None:
+        super().__init__(env)
+        self.name, self._n_steps = name, 0
 
     @property
     def has_success(self) -> bool:
         """Whether episodes succeed or fail."""
         return getattr(self.unwrapped, "has_success", False)
 
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin a new episode everywhere."""
+        return self._told(super().reset, seed=seed, options=options)
+
     def step(
         self, actions: np.ndarray
     ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Take one step everywhere and add the statistics of episodes that ended."""
-        observations, rewards, terminated, truncated, info = super().step(actions)
+        self._n_steps += 1
+        observations, rewards, terminated, truncated, info = self._told(super().step, actions)
         if "success" in info:
             info["episode"]["success"] = info["success"]
         return observations, rewards, terminated, truncated, info
@@ -59,3 +78,19 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         self.episode_returns[:] = state["returns"].numpy()
         self.episode_lengths[:] = state["lengths"].numpy()
         return True
+
+    def _told(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Let the environments work.
+
+        Raises:
+            RunError: one of them raised something, or wanted to end the program.
+        """
+        try:
+            return work(*arguments, **options)
+        except (UserError, RunError, OSError, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:  # whatever its author did
+            raise RunError(
+                f"env: '{self.name}' raised {told(error)} in vector step {self._n_steps:,} of this "
+                "process. A run's last checkpoint stays: mend the environment, then --resume"
+            ) from error

@@ -149,6 +149,8 @@ def resolve_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
+        if name.startswith("cpu:"):
+            raise ValueError("there is one alone, and torch takes any number for it")
         torch.zeros(1, device=name).item()
     except Exception:  # torch raises about five kinds of errors here
         raise UserError(f"device: '{name}' is not on this machine. Use auto, cpu or cuda") from None

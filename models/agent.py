@@ -130,22 +130,22 @@ class Sequences(NamedTuple):
     mask: Tensor
 
 
-class Moves(NamedTuple):
-    """B steps of any episodes, for a reward that is computed on what is learned from.
+class Transitions(NamedTuple):
+    """B steps of any episodes, for a reward that is computed from a batch.
 
     Attributes:
-        observations: M of them: all that was seen before or after one of the steps.
-        before: Which of them was seen before each step.  [B] int64
-        after: Which was seen after it, also where that ended the episode.  [B] int64
+        observations: What was seen before each step, then what was seen after each, also where
+            that ended the episode.  2B
+        context: `Step.context` of the observations; after a step it is of a meaning only where the
+            reward reads it.  [2B, ...]
         actions: What was done.  [B] int64
-        context: `Step.context` of each observation, where the reward asks for it.  [M, ...]
+        rewards: What the environment paid for it.  [B] float32
     """
 
     observations: ObservationBatch
-    before: Tensor
-    after: Tensor
+    context: Tensor
     actions: Tensor
-    context: Tensor | None = None
+    rewards: Tensor
 
 
 class Evaluation(NamedTuple):

@@ -5,6 +5,7 @@ import logging
 import os
 import pkgutil
 import warnings
+import zipfile
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,14 +19,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.image_to_language import BLOCK_SIZE
-from models.script_archive import archived_tensors, is_script_archive
 from models.shared_weights import once_a_machine
 from settings import Config, setting
 from utils.errors import UserError, suggestion
 from utils.hub import HubError, hub_file
 
 DATA_FOLDER = Path("data")
-NOT_WEIGHTS = ("input_resolution", "context_length", "vocab_size", "attn_mask")
+# What takes the weights out of OpenAI's archives; the numbers beside them are none.
+RECIPE = (
+    "import torch; weights = torch.jit.load({archive!r}, map_location='cpu').state_dict(); "
+    "torch.save({{name: weights[name] for name in weights if name not in "
+    "('input_resolution', 'context_length', 'vocab_size')}}, {weights!r})"
+)
 
 
 class StandIn(NamedTuple):
@@ -55,7 +60,8 @@ class ClipSettings(Config):
 
     clip_encoder: str = setting("images to language: grid-clip, or of open_clip: ViT-B-16, RN50")
     clip_pretrained: str = setting(
-        "its weights: a tag of open_clip (openai, openai@REVISION), or a local file"
+        "its weights: a tag of open_clip (openai, openai@REVISION), or a local file",
+        safe=("openai",),
     )
 
 
@@ -311,25 +317,31 @@ def _empty_model(name: str, facts: Mapping[str, Any]) -> Any:
 
 
 def _load_weights(clip: nn.Module, path: Path, name: str) -> None:
-    """Fill a model from safetensors, a saved state dict, or the archives OpenAI publishes."""
+    """Fill a model from safetensors or a saved state dict."""
     import open_clip
 
+    _check_no_program(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # old formats, and files that are refused anyway
-            if is_script_archive(path):
-                clip.load_state_dict(_weights_of(path))
-            else:
-                open_clip.load_checkpoint(clip, str(path))
+            open_clip.load_checkpoint(clip, str(path))
     except Exception as error:  # a broken or foreign file raises about ten kinds of errors
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path}: these are not the weights of {name} ({reason})") from error
 
 
-def _weights_of(path: Path) -> dict[str, Tensor]:
-    """Return the weights in an archive of OpenAI's; sizes and masks are no weights."""
-    tensors = archived_tensors(path)
-    return {n: t for n, t in tensors.items() if n.rpartition(".")[2] not in NOT_WEIGHTS}
+def _check_no_program(path: Path) -> None:
+    """Raise UserError for a file of `torch.jit.save`, which `torch.jit.load` would run."""
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        holds_code = any(name.endswith("/constants.pkl") for name in archive.namelist())
+    if holds_code:
+        recipe = RECIPE.format(archive=str(path), weights=f"{path.stem}-weights.pt")
+        raise UserError(
+            f"{path}: a TorchScript archive holds a program, and none is run here. If you trust "
+            f"where it comes from, save its weights alone and name that file. In Python: {recipe}"
+        )
 
 
 def _is_causal(clip: nn.Module) -> bool:

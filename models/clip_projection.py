@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from models.clip_encoder import ImageTextEncoder
-from models.frozen import Frozen
 from models.frozen_hopfield import random_projection
-from models.image_to_language import ImageToLanguage
+from models.image_to_language import Frozen, ImageToLanguage
 from models.language import TokenEmbeddings
 from utils.running_statistics import Moments
 

@@ -1,6 +1,7 @@
 """What every way from an image to language has in common."""
 
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +10,14 @@ from models.images import unit_images
 from models.observations import Observations
 
 BLOCK_SIZE = 16
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+
+class Frozen(Generic[AnyModule]):
+    """Holds a pretrained module so that its owner neither trains nor saves nor moves it."""
+
+    def __init__(self, module: AnyModule) -> None:
+        self.module = module.requires_grad_(False)
 
 
 class ImageToLanguage(nn.Module):

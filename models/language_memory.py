@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.agent import Memory
-from models.frozen import Frozen
-from models.image_to_language import ImageToLanguage
+from models.image_to_language import Frozen, ImageToLanguage
 from models.language import KeyValueMemory, LanguageModel
 from models.observation_cache import ObservationCache
 from models.observations import ObservationReader, Observations, Percept

@@ -1,16 +1,15 @@
 """Sentences as vectors: a frozen BERT that sees both ways, averaged over its tokens."""
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from models.language.layers import frozen, layer_norm
+from models.language.bert import Bert
+from models.language.layers import check_finite
 from models.language.model_files import ModelFiles, find_model
 from models.sentences import SentenceTable, SentenceVectors
 from models.shared_weights import once_a_machine
@@ -32,6 +31,7 @@ class SentenceSettings(Part):
     sentence_encoder: str = setting(
         "frozen BERT that reads texts of observations: all-MiniLM-L6-v2, hub name, folder",
         default=DEFAULT_ENCODER,
+        safe=(DEFAULT_ENCODER,),
     )
 
 
@@ -49,24 +49,15 @@ class SentenceEncoder(nn.Module):
         from tokenizers import Tokenizer
 
         self.published = published
-        config, weights = published.config(), published.weights()
         self.tokenizer = Tokenizer.from_file(str(published.find("tokenizer.json")))
+        self.bert = Bert(published, mem_len=1)
         self.tokenizer.no_padding()
-        self.tokenizer.enable_truncation(min(MOST_TOKENS, config["max_position_embeddings"]))
-        self.tokens = frozen(weights["embeddings.word_embeddings.weight"])
-        types = weights["embeddings.token_type_embeddings.weight"]
-        self.positions = frozen(weights["embeddings.position_embeddings.weight"] + types[0])
-        self.norm = layer_norm(weights, "embeddings.LayerNorm", config["layer_norm_eps"])
-        self.layers = nn.ModuleList(
-            _layer(config, weights, f"encoder.layer.{index}.")
-            for index in range(config["num_hidden_layers"])
-        )
-        self.requires_grad_(False).eval()
+        self.tokenizer.enable_truncation(min(MOST_TOKENS, self.bert.n_positions))
 
     @property
     def width(self) -> int:
         """Return D."""
-        return self.tokens.shape[1]
+        return self.bert.width
 
     @cached_property
     def fingerprint(self) -> str:
@@ -77,7 +68,7 @@ class SentenceEncoder(nn.Module):
     def forward(self, texts: list[str]) -> Tensor:
         """Map n texts to their vectors; a text without a token is zeros.  [n, D]"""
         tokenized = [encoding.ids for encoding in self.tokenizer.encode_batch(texts)]
-        vectors = self.tokens.new_zeros(len(texts), self.width)
+        vectors = torch.zeros(len(texts), self.width, device=self._device)
         # Texts of one length are read together: there is no padding to mask.
         rows_of: dict[int, list[int]] = {}
         for row, tokens in enumerate(tokenized):
@@ -87,25 +78,18 @@ class SentenceEncoder(nn.Module):
             for begin in range(0, len(rows), BLOCK):
                 block = rows[begin : begin + BLOCK]
                 ids = torch.tensor([tokenized[row] for row in block], device=vectors.device)
-                vectors[block] = self._read(ids)
+                vectors[block] = self.bert.read_both_ways(ids).mean(1)
         return vectors
 
     @torch.no_grad()
     def token_sum(self, text: str) -> Tensor:
         """Map a text to the sum of its token outputs.  [D]"""
-        ids = torch.tensor([self.tokenizer.encode(text).ids], device=self.tokens.device)
-        return self._outputs(ids)[0].sum(0)
+        ids = torch.tensor([self.tokenizer.encode(text).ids], device=self._device)
+        return self.bert.read_both_ways(ids)[0].sum(0)
 
-    def _read(self, ids: Tensor) -> Tensor:
-        """Map token ids [B, K] to the mean of the last layer's outputs.  [B, D]"""
-        return self._outputs(ids).mean(1)
-
-    def _outputs(self, ids: Tensor) -> Tensor:
-        """Map token ids [B, K] to the last layer's outputs.  [B, K, D]"""
-        hidden = self.norm(self.tokens[ids] + self.positions[: ids.shape[1]])
-        for layer in self.layers:
-            hidden = layer(hidden)
-        return hidden
+    @property
+    def _device(self) -> torch.device:
+        return next(self.parameters()).device
 
 
 class SentenceFeatures(SentenceVectors):
@@ -153,14 +137,14 @@ def with_orthogonal_layers(encoder: SentenceEncoder) -> SentenceEncoder:
     spoiled = copy.deepcopy(encoder)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad(), one_thread():
-        for name, parameter in spoiled.layers.named_parameters():
+        for name, parameter in spoiled.bert.layers.named_parameters():
             if "norm" in name:
                 continue
             if parameter.ndim == 1:
                 parameter.zero_()
                 continue
             # Queries, keys and values are three layers, which stand in one tensor here.
-            for weight in parameter.chunk(3 if "in_proj" in name else 1):
+            for weight in parameter.chunk(3 if "qkv" in name else 1):
                 nn.init.orthogonal_(weight, generator=generator)
     spoiled.fingerprint = sha256(f"{encoder.fingerprint} orthogonal".encode()).hexdigest()
     return spoiled
@@ -182,6 +166,7 @@ def load_sentence_encoder(
     def load() -> SentenceEncoder:
         encoder = SentenceEncoder(find_model(name_or_folder))
         encoder(["a"])
+        check_finite(encoder)
         return encoder
 
     try:
@@ -194,38 +179,3 @@ def load_sentence_encoder(
             f"{setting_name}: '{name_or_folder}' is no BERT as it is published ({reason}). "
             f"Choose {DEFAULT_ENCODER}, or another of the sentence-transformers library"
         ) from error
-
-
-def _layer(config: Mapping[str, Any], weights: Mapping[str, Tensor], prefix: str) -> nn.Module:
-    """Return one layer of the published encoder as PyTorch's own."""
-    with torch.device("meta"):  # nothing is drawn at random for weights about to be replaced
-        layer = nn.TransformerEncoderLayer(
-            d_model=config["hidden_size"],
-            nhead=config["num_attention_heads"],
-            dim_feedforward=config["intermediate_size"],
-            activation=config["hidden_act"],
-            layer_norm_eps=config["layer_norm_eps"],
-            batch_first=True,
-        )
-    layer.load_state_dict(_layer_weights(weights, prefix), assign=True)
-    return layer
-
-
-def _layer_weights(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return one layer's tensors under the names of PyTorch's own encoder layer."""
-    renamed = {
-        "self_attn.out_proj": "attention.output.dense",
-        "norm1": "attention.output.LayerNorm",
-        "linear1": "intermediate.dense",
-        "linear2": "output.dense",
-        "norm2": "output.LayerNorm",
-    }
-    layer = {}
-    for part in ("weight", "bias"):
-        qkv = [
-            weights[f"{prefix}attention.self.{name}.{part}"] for name in ("query", "key", "value")
-        ]
-        layer[f"self_attn.in_proj_{part}"] = torch.cat(qkv)
-        for ours, published in renamed.items():
-            layer[f"{ours}.{part}"] = weights[f"{prefix}{published}.{part}"]
-    return layer

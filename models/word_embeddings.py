@@ -55,7 +55,7 @@ class EmbeddingsSettings(ClipSettings, LanguageModelSettings):
     title = "SHELM"
 
     embeddings: str | None = setting(
-        "file of prepare_embeddings.py; null: the one in data/ by its name"
+        "file of prepare_embeddings.py; null: the one in data/ by its name", safe=(None,)
     )
 
 
@@ -92,15 +92,15 @@ class PromptEmbeddings:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 found = cls(**{name: arrays[name] for name in names})
-                checksum = str(arrays[CHECKSUM]) if CHECKSUM in arrays else None
+                checksum = str(arrays[CHECKSUM])
             found.check()
         except Exception as error:  # a broken file raises about ten kinds of errors
             raise UserError(f"{path}: not a file of prepare_embeddings.py, delete it") from error
         if checksum != found.checksum():
-            reason = "has no checksum, as earlier versions wrote it"
-            if checksum is not None:
-                reason = "damaged, its content does not have its checksum"
-            raise UserError(f"{path}: {reason}. Delete it and run prepare_embeddings.py again")
+            raise UserError(
+                f"{path}: damaged, its content does not have its checksum. Delete it and run "
+                "prepare_embeddings.py again"
+            )
         return found
 
     def check(self) -> None:

@@ -1,18 +1,21 @@
 """What is wanted in a run, who says so, and what is paid: the settings of goals."""
 
 import dataclasses
+import logging
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
 from models.sentence_encoder import DEFAULT_ENCODER
 from rewards.similarity import SAME_TEXT
-from rewards.suggestions import SUGGESTERS
+from rewards.suggestions import SILENT, SUGGESTERS
 from rewards.tasks import KINDS, ONLY_BY_SUBGOALS, REWARD_LAST, SURVIVAL, TASK, TASKS
 from settings import Config, Part, setting
 from utils.errors import UserError, suggestion
 
 ALL = "all"  # tasks
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class GoalSettings(Part):
         "frozen BERT that compares actions with goals: all-MiniLM-L6-v2, hub name, folder; "
         f"{SAME_TEXT}: letter by letter",
         default=DEFAULT_ENCODER,
+        safe=(DEFAULT_ENCODER, SAME_TEXT),
     )
     novelty_filter: bool = setting("a goal is suggested and paid once an episode", default=True)
     check_success: bool | None = setting(
@@ -95,10 +99,11 @@ def contradictions(config: GoalSettings) -> list[str]:
 
 
 def as_played(config: Config, given: Collection[str]) -> Config:
-    """Return the settings of a run that is played for other goals than its own.
+    """Return the settings of a run that is played, perhaps for other goals than its own.
 
     A task that is given takes the place of the run's suggester, and a suggester that of its task;
-    what then says nothing any more is as if nobody had ever given it.
+    what then says nothing any more is as if nobody had ever given it. A language model is asked
+    for suggestions only where its suggester is given.
 
     Args:
         config: Of the run, with what is given for playing.
@@ -112,6 +117,8 @@ def as_played(config: Config, given: Collection[str]) -> Config:
         if name in given and rival not in given and getattr(config, name) is not None:
             without: dict[str, Any] = {rival: None}
             config = replace(config, **without)
+    if "suggester" not in given:
+        config = _unasked(config)
     idle = [name for name in _idle(config.part(GoalSettings)) if name not in given]
     config = replace(config, **{name: _DEFAULTS[name] for name in idle})
     problems = contradictions(config.part(GoalSettings))
@@ -141,6 +148,21 @@ def task_settings(config: Config, names: str) -> dict[str, Config]:
         allowed = ", ".join(name for name in TASKS if name not in endless)
         raise UserError(f"--tasks: '{wrong[0]}' is none of {ALL}, {allowed}.{hint}")
     return {task: replace(config, **_of_task(task)) for task in tasks}
+
+
+def _unasked(config: Config) -> Config:
+    """Return settings under which no language model is asked for goals."""
+    suggester = config.part(GoalSettings).suggester
+    if suggester is None or not SUGGESTERS[suggester].asks:
+        return config
+    log.info(
+        f"no goals are suggested: suggester={suggester} asks a language model, and playing asks "
+        f"one only with --var suggester={suggester}"
+    )
+    # An agent that reads its goals reads that there are none.
+    reads_goals = config.part(GoalSettings).goal_conditioned
+    changed: dict[str, Any] = {"suggester": SILENT if reads_goals else None}
+    return replace(config, **changed)
 
 
 def _idle(config: GoalSettings) -> dict[str, str]:

@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -21,20 +21,24 @@ from runs.description import (
     command,
     describe_basis,
     describe_run,
-    describe_user_modules,
     now,
 )
-from runs.named_files import say_named_files
-from settings import Config, completed, config_from_dict, read_json_object, settings_without_effect
+from runs.stored import (
+    BEGUN_HERE,
+    DESCRIPTION,
+    INIT_FROM,
+    begun_here,
+    check_outside,
+    stored_config,
+)
+from settings import Config, completed, read_json_object, settings_without_effect
 from utils.errors import UserError
 from utils.files import keep_copy, open_without_waiting, written_whole
 from utils.folders import check_without_links, folder_name
 from utils.starting import typed
-from utils.user_modules import trust
 
 EXPERIMENTS = Path("experiments")
-SETTINGS, DESCRIPTION, LOCK = "config.json", "run.json", "lock"
-INIT_FROM = "init_from"  # in run.json: the checkpoint that a run began with
+SETTINGS, LOCK = "config.json", "lock"
 LONGEST_NAME = 120  # file systems allow 255 bytes for one name
 
 log = logging.getLogger(__name__)
@@ -78,15 +82,13 @@ def create_run_folder(
         description = describe_run(config, weights or {}) | {"settings": dataclasses.asdict(config)}
         if begun_with is not None:
             description[INIT_FROM] = dict(begun_with)
+        description[BEGUN_HERE] = begun_here(config, description)
         write_json(unfinished / DESCRIPTION, description)
-        made = _rename_to_free(unfinished, [folder] if run_id else _numbered(folder))
+        return _rename_to_free(unfinished, [folder] if run_id else _numbered(folder))
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    for facts in describe_user_modules(config).values():
-        trust(Path(facts["folder"]))
-    return made
 
 
 def check_run_id(config: Config, run_id: str | None) -> None:
@@ -129,33 +131,21 @@ def resume_command(folder: Path, n_ranks: int | None = None) -> str:
     return shlex.join([*words, "--resume", str(folder)])
 
 
-def recorded_config(folder: Path) -> Config:
+def recorded_config(folder: Path, trust: bool = False) -> Config:
     """Return the settings of an earlier run.
 
+    Args:
+        folder: The run's.
+        trust: Whether code it names may be run, whoever has begun it.
+
     Raises:
-        UserError: the folder is not a run's, or its settings are not of this program.
+        UserError: the folder is not a run's, its settings are not of this program, or name code
+            that may not be run.
     """
     path = folder / SETTINGS
     if not path.is_file():
         raise UserError(f"{folder}: not a run folder, it has no {SETTINGS}. Name one of main.py's")
-    values = read_json_object(path)
-    return config_from_dict(values, str(path), recorded_code(folder))
-
-
-def recorded_code(folder: Path) -> dict[str, Path]:
-    """Return where a run had code of the user's own, as far as its folder says: folders by module.
-
-    Args:
-        folder: The run's.
-    """
-    modules = _description(folder).get("user_modules")
-    table = modules if _is_table(modules) else {}
-    places = {module: facts.get("folder") for module, facts in table.items() if _is_table(facts)}
-    return {
-        module: Path(place)
-        for module, place in places.items()
-        if isinstance(place, str) and os.path.isabs(place)
-    }
+    return stored_config(read_json_object(path), str(path), folder, trust)
 
 
 def begun_with(folder: Path) -> dict[str, Any] | None:
@@ -164,15 +154,16 @@ def begun_with(folder: Path) -> dict[str, Any] | None:
     return found if _is_table(found) else None
 
 
-def resumed_config(folder: Path) -> Config:
-    """Return the settings of a run that goes on, saying what they make the program read.
+def resumed_config(folder: Path, trust: bool) -> Config:
+    """Return the settings of a run that goes on.
 
     Raises:
-        UserError: as `recorded_config`, or the folder holds links.
+        UserError: as `recorded_config`; the folder holds links; or the run was begun by somebody
+            else, its settings lead outside, and the user does not trust it.
     """
     check_without_links(folder)
-    config = recorded_config(folder)
-    say_named_files(config, folder / SETTINGS, learns=True)
+    config, path = recorded_config(folder, trust), folder / SETTINGS
+    check_outside(config, read_json_object(path), path, trust, learns=True)
     return config
 
 
@@ -224,25 +215,28 @@ def recorded_settings(folder: Path) -> Any:
     return _description(folder).get("settings")
 
 
-def note_resumption(folder: Path, config: Config, env_steps: int, same_episodes: bool) -> list[str]:
+def note_resumption(
+    folder: Path, config: Config, env_steps: int, differences: Sequence[str]
+) -> list[str]:
     """Add to run.json where a run goes on, and whether as if it had never been interrupted.
 
     Args:
         folder: The run's.
         config: Its settings.
         env_steps: Environment steps behind it.
-        same_episodes: Whether it goes on in the episodes in which it stopped.
+        differences: In what else it differs from a run that goes on exactly, in words.
 
     Returns:
-        In what it differs from a run that goes on exactly, in words.
+        All differences.
     """
     description, here = _description_to_amend(folder), describe_basis(config)
     earlier = description.get("resumed", [])
-    differences = [] if same_episodes else ["in new episodes"]
-    differences += basis_differences((earlier or [description])[-1], here)
+    differences = [*differences, *basis_differences((earlier or [description])[-1], here)]
     entry = {"env_steps": env_steps, "time": now(), "command": command()}
     entry |= {"exact": not differences, "differences": differences, **here}
-    write_json(folder / DESCRIPTION, description | {"resumed": [*earlier, entry]})
+    description |= {"resumed": [*earlier, entry]}
+    description[BEGUN_HERE] = begun_here(config, description)  # it is the user's run from now on
+    write_json(folder / DESCRIPTION, description)
     return differences
 
 

@@ -38,7 +38,9 @@ class LoggerSettings(Config):
         high=100_000,
         has_effect=False,
     )
-    wandb: bool = setting("send metrics to Weights & Biases as well", has_effect=False)
+    wandb: bool = setting(
+        "send metrics to Weights & Biases as well", has_effect=False, safe=(False,)
+    )
     wandb_project: str = setting("its project there", has_effect=False)
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import hashlib
 import logging
 import math
 import os
@@ -10,15 +11,17 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any
 
 from runs.loggers import LoggerSettings, Media, configured_loggers
 from utils.errors import UserError
-from utils.files import keep_copy, written_whole
+from utils.files import checksum, keep_copy, written_whole
 
 FILE = "metrics.csv"
 LINE_END = b"\r\n"
 STEPS = "env_steps"
+NOTHING = {"n_bytes": 0, "sha256": hashlib.sha256().hexdigest()}  # as long as no row is written
+CHANGED = "not as it was at the checkpoint"
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +36,8 @@ class MetricsWriter:
     Args:
         folder: The run's.
         config: The settings of the run.
-        env_steps: Of the last row that was written where the run goes on; what the folder says of
-            later steps is taken back.
-        per_row: Environment steps from one row to the next; None where they differ.
+        env_steps: Where the run goes on; what the folder says of later steps is taken back.
+        saved: What `sync` said when it stood there.
     """
 
     def __init__(
@@ -43,10 +45,10 @@ class MetricsWriter:
         folder: Path,
         config: LoggerSettings,
         env_steps: int = 0,
-        per_row: int | None = 1,
+        saved: Mapping[str, Any] = NOTHING,
     ) -> None:
         self._path = folder / FILE
-        self._columns = _take_up(self._path, env_steps, per_row)
+        self._columns = _take_up(self._path, env_steps, saved)
         self._file = self._path.open("a", newline="", encoding="utf-8")
         self._loggers = configured_loggers(folder, config, env_steps)
 
@@ -71,11 +73,13 @@ class MetricsWriter:
         for logger in self._loggers:
             logger.show(env_steps, media)
 
-    def sync(self) -> None:
-        """Bring everything written onto the disk."""
+    def sync(self) -> dict[str, Any]:
+        """Bring everything written onto the disk, and describe metrics.csv as it is now."""
         os.fsync(self._file.fileno())
         for logger in self._loggers:
             logger.sync()
+        n_bytes = self._path.stat().st_size
+        return {"n_bytes": n_bytes, "sha256": checksum(self._path, n_bytes).hexdigest()}
 
     def _add_columns(self, names: list[str]) -> None:
         """Write the heading, or widen the table where a new version of the program logs more."""
@@ -104,71 +108,61 @@ class MetricsWriter:
             self._file.close()
 
 
-class _Found(NamedTuple):
-    """What a CSV file holds of the rows that should be in it.
-
-    Attributes:
-        columns: Their names, none where the heading is missing or damaged.
-        rows: The rows by their step, without line ends.
-        is_whole: Whether no row is missing and nothing else is in the way, apart from what a crash
-            leaves behind: rows of later steps, and an unfinished line at the end.
-        of_how_many: For a message: how many rows there should be, if that is known.
-    """
-
-    columns: list[str]
-    rows: dict[int, bytes]
-    is_whole: bool
-    of_how_many: str
+def last_step(folder: Path) -> int:
+    """Return the environment steps of the last row of a run's metrics, 0 where there is none."""
+    path = folder / FILE
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    return max((step for line in lines if (step := _step(line)) is not None), default=0)
 
 
-def _take_up(path: Path, env_steps: int, per_row: int | None) -> list[str]:
-    """Cut a CSV file behind the last of the expected rows and return its columns.
-
-    Where rows are missing or damaged a line says so, and the file as it was is kept beside it.
+def are_as_saved(folder: Path, saved: Mapping[str, Any]) -> bool:
+    """Return whether metrics.csv begins as it was when `MetricsWriter.sync` described it.
 
     Raises:
         UserError: something else than a file stands there.
     """
+    path = folder / FILE
     if path.exists() and not path.is_file():
         raise UserError(f"{path}: not a file. Remove it, or restore the run's")
+    try:
+        return checksum(path, saved["n_bytes"]).hexdigest() == saved["sha256"]
+    except FileNotFoundError:
+        return not saved["n_bytes"]
+    except ValueError:
+        return False
+
+
+def _take_up(path: Path, env_steps: int, saved: Mapping[str, Any]) -> list[str]:
+    """Cut a CSV file behind what was saved of it and return its columns.
+
+    Where that is not as it was, a line says so, the file is kept beside itself, and rows that can
+    be read stay.
+
+    Raises:
+        UserError: as `are_as_saved`.
+    """
+    as_saved = are_as_saved(path.parent, saved)
     content = path.read_bytes() if path.exists() else b""
-    found = _read_rows(content, env_steps, per_row)
-    if not found.is_whole:
-        kept = f"; the file as it was is {keep_copy(path)}" if content else ""
+    cut = content[: saved["n_bytes"]]
+    if not as_saved:
+        heading, *rows = content[: content.rfind(b"\n") + 1].splitlines() or [b""]
+        n_cells = heading.count(b",")
+        whole = ((_step(row), row) for row in rows if row.count(b",") == n_cells)
+        known = {step: row for step, row in whole if step is not None and step <= env_steps}
+        kept = [known[step] for step in sorted(known)]
+        if not heading.startswith(STEPS.encode()):
+            kept = []
+        cut = b"".join(line + LINE_END for line in [heading, *kept]) if kept else b""
+        copy = f"; the file as it was is {keep_copy(path)}" if content else ""
         log.warning(
-            f"{path}: damaged, {len(found.rows)}{found.of_how_many} rows up to step "
-            f"{env_steps:,} are left{kept}"
+            f"{path}: {CHANGED}, {len(kept)} rows up to step {env_steps:,} can be read{copy}"
         )
-    lines = [",".join(found.columns).encode(), *found.rows.values()] if found.rows else []
-    cut = b"".join(line + LINE_END for line in lines)
     if cut != content:
         with written_whole(path) as file:
             file.write(cut)
-    return found.columns if found.rows else []
+    return cut.partition(LINE_END)[0].decode(errors="replace").split(",") if cut else []
 
 
-def _read_rows(content: bytes, env_steps: int, per_row: int | None) -> _Found:
-    """Return what there is of the rows up to a step, `per_row` steps apart if that is known."""
-    lines = content.splitlines(keepends=True)
-    if lines and not lines[-1].endswith((b"\r", b"\n")):
-        del lines[-1]
-    heading, *others = [line.rstrip(b"\r\n") for line in lines] or [b""]
-    columns = heading.decode(errors="replace").split(",")
-    expected = [] if per_row is None else list(range(per_row, env_steps + 1, per_row))
-    of_how_many = "" if per_row is None else f" of the {len(expected)}"
-    if columns[0] != STEPS or len(set(columns)) < len(columns):
-        missing = bool(expected or lines or (per_row is None and env_steps))
-        return _Found([], {}, not missing, of_how_many)
-    read = [(_step(line, len(columns)), line) for line in others]
-    steps = [step for step, _ in read if step is None or step <= env_steps]
-    if per_row is None:
-        expected = sorted({step for step in steps if step is not None})
-    wanted = set(expected)
-    rows = {step: line for step, line in read if step is not None and step in wanted}
-    return _Found(columns, dict(sorted(rows.items())), steps == expected, of_how_many)
-
-
-def _step(line: bytes, n_columns: int) -> int | None:
+def _step(line: bytes) -> int | None:
     """Return the step of a row, None for what is no row."""
-    is_row = re.match(rb"\d{1,18},", line) and line.count(b",") == n_columns - 1
-    return int(line.partition(b",")[0]) if is_row else None
+    return int(line.partition(b",")[0]) if re.match(rb"\d{1,18},", line) else None

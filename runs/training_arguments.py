@@ -11,7 +11,7 @@ from typing import Any
 from runs.folder import recorded_config
 from settings import chosen_agent, describe_settings, load_config
 from settings.published_experiments import published_table
-from utils.command_line import Parser
+from utils.command_line import Parser, add_trust
 
 
 def training_arguments(argv: Sequence[str] | None, description: str | None) -> argparse.Namespace:
@@ -46,6 +46,7 @@ def training_arguments(argv: Sequence[str] | None, description: str | None) -> a
         type=Path,
         help="begin with the parameters of another run's agent: its folder, or a checkpoint",
     )
+    add_trust(parser)
     parser.add_argument("--list-configs", action="store_true", help="show the published settings")
     parser.add_argument("--print-config", action="store_true", help="show all settings and stop")
     arguments = parser.parse_args(argv)

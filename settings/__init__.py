@@ -16,7 +16,13 @@ from settings.loading import (
     read_json_object,
     with_env_settings,
 )
-from settings.parts import all_settings, composed_class, read_settings, settings_without_effect
+from settings.parts import (
+    all_settings,
+    composed_class,
+    outside_settings,
+    read_settings,
+    settings_without_effect,
+)
 
 __all__ = [
     "DEFAULT_FILE",
@@ -34,6 +40,7 @@ __all__ = [
     "file_settings",
     "given_by_file",
     "load_config",
+    "outside_settings",
     "read_json_object",
     "read_settings",
     "setting",

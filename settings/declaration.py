@@ -29,6 +29,8 @@ def setting(
     choices: tuple[str, ...] | None = None,
     has_effect: bool = True,
     default: Any = NO_DEFAULT,
+    safe: tuple[Any, ...] | None = None,
+    typed: bool = False,
 ) -> Any:
     """Declare a field: one line of explanation, an inclusive range or the allowed names.
 
@@ -36,9 +38,14 @@ def setting(
     does not name the setting, and for runs that are older than it.
 
     A setting without effect says what a run keeps and shows, not what it learns.
+
+    Values other than the safe ones lead outside, to an address or to a place that is read or
+    written: they are not taken from somebody else's run (runs/stored.py). One that must be typed is
+    taken from no settings file either.
     """
     limits = {"low": low, "high": high, "choices": choices}
     more = {"help": text, "has_effect": has_effect, "default": default}
+    more |= {"safe": safe, "typed": typed}
     return dataclasses.field(metadata=limits | more)
 
 

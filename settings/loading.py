@@ -8,12 +8,12 @@ import dataclasses
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from settings.config import Config
-from settings.declaration import Declaration
 from settings.parts import (
     NOTHING,
     all_settings,
@@ -26,9 +26,10 @@ from settings.parts import (
 from settings.values import checked, from_text, shortened, shown
 from utils.errors import UserError, suggestion
 from utils.files import read_bytes
-from utils.user_modules import admit, is_named, named_modules, parts_of, search
+from utils.user_modules import is_named, search
 
 MOST_BYTES = 2**24  # of a settings file
+MOST_UNKNOWN = 10  # unknown keys that are told one by one; to look for a likeness takes long
 DEFAULT_FILE = Path(__file__).resolve().parent.parent / "config.json"
 SEVERAL = "agents"  # in a settings file: settings of several agents, for sweep.py alone
 CONFIGS = "configs"  # the folder of the published settings, beside the default
@@ -77,6 +78,7 @@ def load_config(
     above = [*from_python, *_given_by_texts(overrides, chosen, problems)]
     good = _good([*below, *above], chosen, problems)
     problems += _missing(str(default_file), _values(below), chosen)
+    problems += _untyped(from_file, chosen)
     problems += _unread_of_file(from_file, good, chosen)
     problems += _unread(above, good)
     if problems:
@@ -88,25 +90,17 @@ def load_config(
     return config
 
 
-def config_from_dict(values: Any, source: str, code: Mapping[str, Path] = NOTHING) -> Config:
+def config_from_dict(values: Any, source: str) -> Config:
     """Return the settings stored in a checkpoint or a run folder, which must be complete.
 
-    Some may be missing: those without effect, and those that came later.
-
-    Args:
-        values: As they were stored, perhaps somebody else's.
-        source: Where they stand.
-        code: The folders in which modules of the user's own were, where that is known.
+    Some may be missing: those without effect, and those that came later. An agent of the user's own
+    is imported: runs/stored.py says first whether it may be.
 
     Raises:
-        UserError: a line for everything that is wrong with them, or with those modules.
+        UserError: a line for everything that is wrong with them, or with that agent.
     """
     if not isinstance(values, dict):
         raise UserError(f"{source}: its settings are not there but {shown(values)}")
-    if is_named(values.get("model")):
-        parts_of("model", values["model"])  # raises where it has not that form
-    for setting, module in named_modules(values).items():
-        admit(setting, module, code.get(module))
     chosen = values
     values = completed(values, chosen)
     problems: list[str] = []
@@ -249,27 +243,42 @@ def _good(given: Iterable[Given], chosen: Mapping[str, Any], problems: list[str]
     """Return the good values; a line for each bad one is added to the problems."""
     declarations = all_settings(chosen)
     good: dict[str, Any] = {}
-    for source, name, value in given:
+    unknown: list[Given] = []
+    for each in given:
+        if each.name not in declarations:
+            unknown.append(each)
+            continue
         try:
-            good[name] = checked(_known(name, declarations), value)
+            good[each.name] = checked(declarations[each.name], each.value)
         except ValueError as error:
-            good.pop(name, None)
-            problems.append(f"{source}: {error}")
+            good.pop(each.name, None)
+            problems.append(f"{each.source}: {error}")
+    for each in unknown[:MOST_UNKNOWN]:
+        text = shortened(str(each.name))
+        problems.append(f"{each.source}: unknown key '{text}'.{suggestion(text, declarations)}")
+    if len(unknown) > MOST_UNKNOWN:
+        problems.append(f"{each.source}: {len(unknown) - MOST_UNKNOWN:,} more unknown keys")
     return good
-
-
-def _known(name: Any, declarations: Mapping[str, Declaration]) -> Declaration:
-    """Return the declaration of a setting, or raise ValueError with the line to show."""
-    if name not in declarations:
-        text = shortened(str(name))
-        raise ValueError(f"unknown key '{text}'.{suggestion(text, declarations)}")
-    return declarations[name]
 
 
 def _missing(source: str, named: Collection[str], chosen: Mapping[str, Any]) -> list[str]:
     """Return a line for every setting that is not named."""
     missing = [name for name in all_settings(chosen) if name not in named]
     return [f"{source}: setting '{name}' is missing" for name in missing]
+
+
+def _untyped(from_file: Iterable[Given], chosen: Mapping[str, Any]) -> list[str]:
+    """Return a line for every value of a settings file that only the command line may give."""
+    declarations = all_settings(chosen)
+    metadata = [
+        (each, declarations[each.name].metadata) for each in from_file if each.name in declarations
+    ]
+    return [
+        f"{each.source}: {each.name} is taken from the command line alone. Leave it out of the "
+        f"file, and add --var {each.name}=..."
+        for each, facts in metadata
+        if facts["typed"] and each.value != facts["default"]
+    ]
 
 
 def _unread(given: Iterable[Given], *chosen: Mapping[str, Any]) -> list[str]:
@@ -313,7 +322,6 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the pairs of a JSON object as a dictionary, or raise ValueError."""
     values = dict(pairs)
     if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for name, n in Counter(name for name, _ in pairs).items() if n > 1)
         raise ValueError(f"the key '{shortened(twice)}' stands there twice")
     return values

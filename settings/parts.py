@@ -12,9 +12,11 @@ import dataclasses
 import functools
 import importlib
 import json
+import os
 import pkgutil
+import re
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -118,6 +120,16 @@ def settings_without_effect(chosen: Mapping[str, Any] = NOTHING) -> set[str]:
     return {name for name, each in all_settings(chosen).items() if not each.metadata["has_effect"]}
 
 
+def outside_settings() -> dict[str, Callable[[Any], bool]]:
+    """Return of each setting that may lead outside whether a value of it does."""
+    safe = {name: each.metadata["safe"] for name, each in all_settings().items()}
+    return {
+        name: functools.partial(_leads_outside, values)
+        for name, values in safe.items()
+        if values is not None
+    }
+
+
 def reading(chosen: Mapping[str, Any] = NOTHING) -> Reading:
     """Return who reads what."""
     return Reading(
@@ -205,6 +217,23 @@ def _recomposed(values: Mapping[str, Any], places: Iterable[Path]) -> Config:
 def _hashed(config: Config) -> int:
     """Return the hash of settings, of which some are objects that have none."""
     return hash(json.dumps(dataclasses.asdict(config), sort_keys=True))
+
+
+def _leads_outside(safe: tuple[Any, ...], value: Any) -> bool:
+    """Return whether a value is not safe; of arguments, whether a text in them may be a place.
+
+    A text with a colon may name a module, or be an address.
+    """
+    if not isinstance(value, dict):
+        return value not in safe
+    parts: list[Any] = [value]
+    for part in parts:  # which grows
+        if isinstance(part, dict):
+            parts += [*part, *part.values()]
+        elif isinstance(part, list):
+            parts += part
+    texts = [part for part in parts if isinstance(part, str)]
+    return any(re.search(r"[/\\:~]", text) or os.path.lexists(text) for text in texts)
 
 
 def _all_parts(chosen: Mapping[str, Any]) -> tuple[type[Part], ...]:

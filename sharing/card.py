@@ -1,8 +1,10 @@
 """The card of a published run: what a hub shows of it, and its search reads."""
 
+import html
 import json
+import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,12 +51,13 @@ def _metadata(facts: Facts) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     config = facts.config
+    env, algorithm, model = map(printable, (config.env, config.algorithm, config.model))
     results = [
         EvalResult(
             task_type=TASK,
             task_name=TASK,
-            dataset_type=config.env,
-            dataset_name=config.env,
+            dataset_type=env,
+            dataset_name=env,
             metric_type="mean_reward",
             metric_name="mean_reward",
             metric_value=f"{one['return_mean']:.2f} +/- {one['return_std']:.2f}",
@@ -62,19 +65,12 @@ def _metadata(facts: Facts) -> str:
         )
         for one in facts.evaluations[:1]
     ]
-    tags = [
-        TASK,
-        "deep-reinforcement-learning",
-        LIBRARY,
-        config.env,
-        config.algorithm,
-        config.model,
-    ]
+    tags = [TASK, "deep-reinforcement-learning", LIBRARY, env, algorithm, model]
     data = ModelCardData(
         library_name=LIBRARY,
         pipeline_tag=TASK,
         tags=list(dict.fromkeys(tags)),
-        model_name=config.model if results else None,
+        model_name=model if results else None,
         eval_results=results or None,
     )
     return data.to_yaml()
@@ -82,9 +78,9 @@ def _metadata(facts: Facts) -> str:
 
 def _head(facts: Facts) -> str:
     config = facts.config
-    by = "" if config.algorithm in config.model else f", trained by {config.algorithm}"
+    by = "" if config.algorithm in config.model else f", trained by {_escaped(config.algorithm)}"
     lines = [
-        f"# {config.model} on {config.env}",
+        f"# {_escaped(config.model)} on {_escaped(config.env)}",
         f"The agent after {facts.env_steps:,} environment steps{by}, seed {config.seed}.",
     ]
     if facts.curve:
@@ -104,8 +100,7 @@ def _scores(facts: Facts) -> str:
         if with_success:
             row.append(f"{one['success_mean']:.1%}" if "success_mean" in one else "")
         told = "most probable" if one.get("greedy") else "sampled"  # where eval.py did not say
-        actions = printable(str(one.get("actions", told)))
-        table.append([*row, one["n_episodes"], actions, one["seed"]])
+        table.append([*row, one["n_episodes"], one.get("actions", told), one["seed"]])
     return f"## Scores\n\n{_table(table)}"
 
 
@@ -119,11 +114,11 @@ def _training(facts: Facts) -> str:
     told, description = "", facts.description
     if command := [str(word) for word in description.get("command", [])]:
         program = Path(command[0]).name
-        told = f"\n```\n{shlex.join([program, *command[1:]])}\n```\n"
+        told = f"\n```\n{printable(shlex.join([program, *command[1:]]))}\n```\n"
     commit = description.get("git_commit")
     if commit:
         changed = ", with changes that were not committed" if description.get("git_dirty") else ""
-        told += f"\nCommit {commit}{changed}.\n"
+        told += f"\nCommit {_escaped(commit)}{changed}.\n"
     return f"## Train it\n{told}"
 
 
@@ -138,16 +133,15 @@ def _pretrained(facts: Facts) -> str:
 
 
 def _settings(facts: Facts) -> str:
-    rows = [[name, json.dumps(value)] for name, value in _read_by_it(facts.config)]
+    config, read = facts.config, read_settings(facts.config)
+    rows = [[name, json.dumps(getattr(config, name))] for name in all_settings() if name in read]
     return f"## Settings\n\n{_table([['setting', 'value'], *rows])}"
 
 
-def _read_by_it(config: Config) -> Iterator[tuple[str, Any]]:
-    read = read_settings(config)
-    for name in all_settings():
-        if name in read:
-            yield name, getattr(config, name)
-
-
 def _table(table: Table) -> str:
-    return markdown([[str(cell).replace("|", r"\|") for cell in row] for row in table])
+    return markdown([[_escaped(cell) for cell in row] for row in table])
+
+
+def _escaped(value: object) -> str:
+    """Return a value as Markdown that shows it as it is: no HTML, link or line comes of it."""
+    return re.sub(r"[\\`*\[\]|~]", r"\\\g<0>", html.escape(printable(str(value)), quote=False))

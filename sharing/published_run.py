@@ -1,6 +1,7 @@
 """The folder of a published run: the agent, its settings and history, a picture and a card."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from plots.table import write_text
 from runs.folder import DESCRIPTION, SETTINGS, write_json
 from runs.loggers import RETURN
 from runs.metrics import FILE as METRICS
-from settings import config_from_dict, read_json_object
+from settings import Config, read_json_object
 from sharing.card import Facts, card
 from sharing.private import public_description, without_places
 from trainers.checkpoint import FORMAT
@@ -28,13 +29,13 @@ class Source(NamedTuple):
 
     Attributes:
         folder: The run's.
-        path: The checkpoint's.
+        config: The settings.
         checkpoint: What it holds.
         evaluations: Of it, see `sharing.evaluations`.
     """
 
     folder: Path
-    path: Path
+    config: Config
     checkpoint: dict[str, Any]
     evaluations: list[dict[str, Any]]
 
@@ -57,7 +58,7 @@ def write_published(source: Source, folder: Path, repository: str | None) -> Non
         shutil.copyfile(source.folder / METRICS, folder / METRICS)
     has_curve = _draw_curve(source.folder, folder / CURVE)
     facts = Facts(
-        config_from_dict(settings, str(source.path)),
+        replace(source.config, **settings),
         source.checkpoint["weights"],
         source.checkpoint["env_steps"],
         description,

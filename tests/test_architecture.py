@@ -13,7 +13,7 @@ MAY_IMPORT = {
     "models": {"settings", "utils"},
     "envs": {"settings", "utils"},
     "rewards": {"models", "settings", "utils"},
-    "trainers": {"models", "runs", "settings", "utils"},
+    "trainers": {"rewards", "models", "runs", "settings", "utils"},
     "plots": {"runs", "settings", "utils"},
     "analysis": {"plots", "trainers", "rewards", "models", "envs", "runs", "settings", "utils"},
     "report": {"analysis", "plots", "trainers", "models", "runs", "settings", "utils"},

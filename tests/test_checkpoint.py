@@ -1,5 +1,7 @@
+import hashlib
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -7,12 +9,13 @@ import torch
 from tests.agents import small_config
 from trainers.checkpoint import (
     BEST,
-    HEADER,
+    FORMAT,
     HELD_BY_LAST,
     LAST,
     PREVIOUS,
     check_weights,
     find_checkpoint,
+    give_way,
     last_checkpoint,
     load_checkpoint,
     save_checkpoint,
@@ -20,7 +23,7 @@ from trainers.checkpoint import (
 )
 from utils.errors import UserError
 
-BARE: dict[str, dict] = {name: {} for name in ("config", "agent", "weights", *HELD_BY_LAST)}
+BARE: dict[str, Any] = {name: {} for name in ("config", "agent", "weights", *HELD_BY_LAST)}
 
 
 def save(folder, env_steps):
@@ -71,13 +74,55 @@ def test_any_flipped_bit_is_recognised(tmp_path):
             load_checkpoint(tmp_path / LAST)
 
 
-def test_a_run_with_damaged_checkpoints_only_says_so(tmp_path):
+def test_a_run_with_damaged_checkpoints_only_begins_anew_and_says_what_is_lost(tmp_path, caplog):
     assert last_checkpoint(tmp_path) is None
     save(tmp_path, 1)
     save(tmp_path, 2)
-    for name in (LAST, PREVIOUS):
-        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"ckpt_last\.pt: damaged"):
+    damaged = {name: (tmp_path / name).read_bytes()[:-1] for name in (LAST, PREVIOUS)}
+    for name, content in damaged.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "metrics.csv").write_text("env_steps,a\n1,0\n2,0\n")
+    assert last_checkpoint(tmp_path) is None
+    assert "ckpt_last.pt: damaged" in caplog.text
+    assert "beginning anew: 2 steps are lost" in caplog.text
+    assert {name: (tmp_path / name).read_bytes() for name in damaged} == damaged
+    give_way(tmp_path, None)
+    kept = {path.name.removesuffix(".damaged-1"): path for path in tmp_path.glob("*.damaged-1")}
+    assert {name: path.read_bytes() for name, path in kept.items()} == damaged
+
+
+ROWS = "rows_000000000000.pt"
+
+
+def save_with_replay(folder, env_steps, *names):
+    """Write a last checkpoint whose replay is in some files."""
+    contents = {name: (folder / "replay" / name).read_bytes() for name in names}
+    files = {n: (len(c), hashlib.sha256(c).hexdigest()) for n, c in contents.items()}
+    state = {**BARE, "env_steps": env_steps, "learner": {"replay": {"files": files}}}
+    save_checkpoint(folder / LAST, state, folder / PREVIOUS)
+
+
+@pytest.mark.parametrize("damage", ["missing", "damaged"])
+def test_a_checkpoint_is_as_good_as_the_files_of_its_replay(damage, tmp_path, caplog):
+    (tmp_path / "replay").mkdir()
+    later = tmp_path / "replay" / ROWS.replace("0.pt", "8.pt")
+    (tmp_path / "replay" / ROWS).write_bytes(b"first")
+    later.write_bytes(b"second")
+    save_with_replay(tmp_path, 10, ROWS)
+    save_with_replay(tmp_path, 25, ROWS, later.name)
+    later.write_bytes(b"second, and what was written since")
+    assert last_checkpoint(tmp_path)["env_steps"] == 25
+    later.unlink() if damage == "missing" else later.write_bytes(b"secOnd, and more")
+    assert last_checkpoint(tmp_path)["env_steps"] == 10
+    assert f"{later}: {damage}" in caplog.text
+    assert "going on from the one before: 15 steps are lost" in caplog.text
+
+
+@pytest.mark.parametrize("files", [{"../x.pt": (1, "")}, {ROWS: 3}, [1], {3: (1, "")}])
+def test_a_checkpoint_that_names_other_files_is_refused(files, tmp_path):
+    state = {**BARE, "env_steps": 1, "learner": {"replay": {"files": files}}}
+    save_checkpoint(tmp_path / LAST, state)
+    with pytest.raises(UserError, match="the checkpoint"):
         last_checkpoint(tmp_path)
 
 
@@ -93,8 +138,6 @@ def test_a_finished_run_and_changed_settings_are_refused(tmp_path):
     save_checkpoint(tmp_path / LAST, checkpoint | {"env_steps": 60})
     with pytest.raises(UserError, match=r"finished, it has had its 60 steps. Play it: python eval"):
         unfinished_checkpoint(tmp_path, config)
-    save_checkpoint(tmp_path / LAST, checkpoint | {"env_steps": 60, "n_pending": 3})
-    assert unfinished_checkpoint(tmp_path, config)["n_pending"] == 3
 
 
 def test_a_run_from_before_a_setting_with_a_default_goes_on(tmp_path):
@@ -105,15 +148,15 @@ def test_a_run_from_before_a_setting_with_a_default_goes_on(tmp_path):
     assert unfinished_checkpoint(tmp_path, config)["env_steps"] == 30
 
 
-def test_a_checkpoint_of_an_earlier_version_can_be_played_but_not_gone_on_from(tmp_path):
-    config = small_config()
-    earlier = {"config": vars(config), "agent": {}, "weights": {}, "env_steps": 30, "optimizer": {}}
-    save_checkpoint(tmp_path / LAST, earlier)
+@pytest.mark.parametrize("number", [2, 3, 99])
+def test_another_format_is_one_line_that_says_where_it_can_be_used(number, tmp_path):
+    save(tmp_path, 30)
     content = (tmp_path / LAST).read_bytes()
-    (tmp_path / LAST).write_bytes(content.replace(b"checkpoint 003", b"checkpoint 002", 1))
-    assert load_checkpoint(tmp_path / LAST)["env_steps"] == 30
-    with pytest.raises(UserError, match=r"of an earlier version, which this one can play but not"):
-        unfinished_checkpoint(tmp_path, config)
+    (tmp_path / LAST).write_bytes(content.replace(b"%03d" % FORMAT, b"%03d" % number, 1))
+    said = rf"of format {number}, and this version reads format 4\. .* at commit 56e76aa"
+    for read in (load_checkpoint, lambda _: last_checkpoint(tmp_path)):
+        with pytest.raises(UserError, match=said):
+            read(tmp_path / LAST)
 
 
 def test_other_weights_are_refused_by_name():
@@ -155,12 +198,6 @@ def test_another_file_is_no_checkpoint(tmp_path):
     (tmp_path / LAST).write_text("hello")
     with pytest.raises(UserError, match="not a checkpoint"):
         load_checkpoint(tmp_path / LAST)
-    torch.save({"format": 1}, tmp_path / LAST)
-    with pytest.raises(UserError, match="not a checkpoint of format 3, but of an earlier one"):
-        load_checkpoint(tmp_path / LAST)
-    (tmp_path / LAST).write_text(HEADER.format(99, "0" * 64))
-    with pytest.raises(UserError, match=r"format 3 \(found 99\)"):
-        load_checkpoint(tmp_path / LAST)
 
 
 def test_a_damaged_checkpoint_never_pushes_out_a_good_one(tmp_path):
@@ -168,7 +205,7 @@ def test_a_damaged_checkpoint_never_pushes_out_a_good_one(tmp_path):
     for step in (1, 2):
         save(tmp_path, step)
     last.write_bytes(last.read_bytes()[:-1])
-    assert last_checkpoint(tmp_path)["env_steps"] == 1
+    give_way(tmp_path, last_checkpoint(tmp_path))
     save(tmp_path, 3)
     assert [load_checkpoint(path)["env_steps"] for path in (last, previous)] == [3, 1]
 

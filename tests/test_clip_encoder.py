@@ -1,4 +1,4 @@
-import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -6,10 +6,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import main as main_program
 from models import clip_encoder
 from models.clip_encoder import ClipEncoder, load_encoder
 from tests.agents import small_config
-from tests.tiny_clip import CONFIGS, tiny_clip, tiny_encoder
+from tests.tiny_clip import CONFIGS, tiny_clip, tiny_encoder, tiny_settings
 from utils.errors import UserError
 from utils.hub import HubError
 
@@ -118,14 +119,43 @@ def test_a_fingerprint_tells_weights_apart_and_not_their_files(tmp_path):
     assert len(same.fingerprint) == 64
 
 
-def test_the_archives_openai_publishes_are_read(encoder, tmp_path):
-    class Holder(nn.Module):
-        def __init__(self, tensors):
-            super().__init__()
-            for name, tensor in tensors.items():
-                self.register_parameter(name.replace(".", "/"), nn.Parameter(tensor))
+class Program(nn.Module):
+    """Writes a file where it is loaded by `torch.jit.load`."""
 
-    holder = Holder({})
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images
+
+    @torch.jit.export
+    def __getstate__(self) -> tuple[torch.Tensor, bool]:
+        return torch.zeros(3), self.training
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[torch.Tensor, bool]):
+        written = torch.from_file("code_was_run", shared=True, size=1).fill_(1)
+        self.training = state[1] and bool(written.sum() > 0)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("model", ["HELMv2", "SHELM"])
+def test_a_program_in_an_archive_is_not_run(model, in_empty_folder, capsys):
+    torch.jit.script(Program()).save("program.pt")
+    Path("code_was_run").unlink(missing_ok=True)
+    chosen = tiny_settings(model) | {"model": model, "env": "RandomMaze-v0", "device": "cpu"}
+    chosen["clip_pretrained"] = "program.pt"
+    capsys.readouterr()
+    assert main_program.main([f"--var={key}={value}" for key, value in chosen.items()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("program.pt: a TorchScript archive holds a program")
+    assert [path.name for path in Path().iterdir()] == ["program.pt"]
+    torch.jit.load("program.pt")
+    assert Path("code_was_run").exists()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_the_archives_openai_publishes_are_refused_with_what_converts_them(
+    encoder, in_empty_folder
+):
+    holder = nn.Module()
     for name, tensor in encoder.clip.state_dict().items():
         *path, last = name.split(".")
         parent = holder
@@ -134,14 +164,16 @@ def test_the_archives_openai_publishes_are_read(encoder, tmp_path):
                 parent.add_module(part, nn.Module())
             parent = parent._modules[part]
         parent.register_buffer(last, tensor.half())
-    holder.register_buffer("context_length", torch.tensor(77))
-    holder.transformer.attn_mask = torch.zeros(77, 77)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        torch.jit.script(holder).save(str(tmp_path / "tiny.pt"))
-    archived = load_encoder("tiny-vit", str(tmp_path / "tiny.pt"))
+    for name in ("input_resolution", "context_length", "vocab_size"):
+        holder.register_buffer(name, torch.tensor(77))
+    torch.jit.script(holder).save("tiny.pt")
+    with pytest.raises(UserError, match="In Python: ") as caught:
+        load_encoder("tiny-vit", "tiny.pt")
+    assert len(caught.value.lines) == 1
+    exec(str(caught.value).partition("In Python: ")[2], {})
     images = torch.rand(2, 3, 32, 32)
-    torch.testing.assert_close(archived(images), encoder(images), atol=5e-3, rtol=0)
+    converted = load_encoder("tiny-vit", "tiny-weights.pt")
+    torch.testing.assert_close(converted(images), encoder(images), atol=5e-3, rtol=0)
 
 
 @pytest.fixture

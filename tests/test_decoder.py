@@ -223,7 +223,11 @@ def test_weights_that_cannot_be_had_are_one_line(folders, tmp_path, broken):
     if broken == "incomplete":
         weights.pop("model.norm.weight")
         save_file(weights, path, metadata={"format": "pt"})
-    line = {"missing": "is missing", "unreadable": "do not load", "incomplete": "1 weights are"}
+    line = {
+        "missing": "is missing",
+        "unreadable": "not a readable file of weights",
+        "incomplete": "1 weights are",
+    }
     with pytest.raises(UserError, match=line[broken]) as caught:
         load_language_model(folder)
     assert "\n" not in str(caught.value)

@@ -69,7 +69,7 @@ def settings(**changes):
 
 
 def described(n_envs=2, seed=0):
-    return EpisodeStatistics(DescribedVectorEnv(n_envs, seed))
+    return EpisodeStatistics(DescribedVectorEnv(n_envs, seed), "Described")
 
 
 def test_a_goal_is_paid_once_an_episode_and_anew_in_the_next():

@@ -9,11 +9,19 @@ import huggingface_hub
 import pytest
 import torch
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+from safetensors.torch import load_file, save_file
 
 from models.language import describe_language_model, load_language_model
 from models.language.model_files import EMBEDDED, HUB_NAMES, LocalModel, find_model
-from models.language.vocabulary import read_vocabulary
-from tests.published_models import TRANSFORMER_XL, WORDS, tiny_bert_folder
+from models.language.tokenizer import read_tokenizer, token_strings
+from models.sentence_encoder import load_sentence_encoder
+from tests.published_models import (
+    TRANSFORMER_XL,
+    WORDS,
+    tiny_bert_folder,
+    tiny_sentence_encoder,
+)
+from tests.tiny_decoders import tiny_decoder_folder
 from utils.errors import UserError
 
 
@@ -86,17 +94,84 @@ def test_embedded_ids_are_what_the_first_layer_is_fed(tmp_path):
     assert torch.equal(model.embed(ids)[0, 0], model.embed(ids)[1, 1])
 
 
-def test_safetensors_are_preferred(tmp_path):
-    from safetensors.torch import save_file
+@pytest.mark.parametrize("second", ["pytorch_model.bin", "pytorch_model.bin.index.json", "x.gguf"])
+def test_two_kinds_of_weights_in_a_folder_are_refused(tmp_path, second):
+    folder = tiny_bert_folder(tmp_path)
+    (folder / second).write_bytes(b"nothing to read here")
+    names = " and ".join(sorted(["model.safetensors", second]))
+    with pytest.raises(UserError, match=f"more than one kind of weights, {names}"):
+        load_language_model(folder)
 
-    shutil.copytree(TRANSFORMER_XL, tmp_path / "model")
-    folder = tmp_path / "model"
-    weights = torch.load(folder / "pytorch_model.bin", weights_only=True)
-    named = {name: tensor.clone() for name, tensor in weights.items()}
-    save_file(named, folder / "model.safetensors")
-    (folder / "pytorch_model.bin").write_bytes(b"nothing to read here")
-    found = load_language_model(folder).embed(torch.arange(9))
-    assert torch.equal(found, load_language_model(TRANSFORMER_XL).embed(torch.arange(9)))
+
+@pytest.mark.parametrize(
+    ("model_type", "key"),
+    [
+        *(("llama", "num_hidden_layers"), ("gpt2", "n_layer"), ("bert", "num_hidden_layers")),
+        *(("transfo-xl", "d_model"), ("qwen3", "num_hidden_layers"), ("qwen3", "hidden_size")),
+    ],
+)
+def test_sizes_beyond_all_weights_are_refused_at_once(tmp_path, model_type, key):
+    folder = tmp_path / "received"
+    if model_type == "bert":
+        tiny_bert_folder(folder)
+    elif model_type == "transfo-xl":
+        shutil.copytree(TRANSFORMER_XL, folder)
+    else:
+        tiny_decoder_folder(folder, model_type)
+    config = json.loads((folder / "config.json").read_text())
+    config = {name: value for name, value in config.items() if name != "layer_types"}
+    (folder / "config.json").write_text(json.dumps(config | {key: 10**9}))
+    with pytest.raises(UserError) as caught:
+        load_language_model(folder, mem_len=4)
+    assert len(caught.value.lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        *(("model", 5 * 10**9), ("model", 4 * 10**9), ("added", 5 * 10**9)),
+        *(("vocab.json", 5 * 10**9), ("vocab.json", 4 * 10**9)),
+    ],
+)
+def test_a_token_with_a_huge_number_is_refused_at_once(tmp_path, name, number):
+    folder = tiny_decoder_folder(tmp_path, "llama")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    if name == "model":
+        content["model"]["vocab"]["\u0120word5"] = number
+    elif name == "added":
+        content["added_tokens"][0]["id"] = number
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    if name == "vocab.json":
+        (folder / "tokenizer.json").unlink()
+        (folder / "vocab.json").write_text(json.dumps({"a": 0, "b": number}))
+        (folder / "merges.txt").write_text("")
+    with pytest.raises(UserError, match=r"(tokenizer|vocab)\.json: not a readable tokenizer"):
+        find_model(folder).vocabulary()
+
+
+def test_weights_outside_a_received_folder_are_not_loaded(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = tiny_decoder_folder(tmp_path / "received", "llama")
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    (tmp_path / "outside").mkdir()
+    other = {name: tensor + 1 for name, tensor in weights.items()}
+    save_file(other, tmp_path / "outside" / "x.safetensors", metadata={"format": "pt"})
+    index = {"weight_map": dict.fromkeys(weights, "../outside/x.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match="more than one kind of weights"):
+        load_language_model(folder)
+    (folder / "pytorch_model.bin").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(UserError, match="names weights outside its folder"):
+        load_language_model(folder)
+    (folder / "model.safetensors.index.json").unlink()
+    (tmp_path / "pytorch_model.bin").rename(folder / "pytorch_model.bin")
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "../outside"}')
+    assert torch.equal(
+        load_language_model(folder).embed(torch.arange(3)), weights["model.embed_tokens.weight"][:3]
+    )
 
 
 @pytest.mark.parametrize("n_layer", [0, 4])
@@ -144,6 +219,17 @@ def test_a_broken_file_is_one_line(tmp_path, name):
     with pytest.raises(UserError, match=name) as caught:
         load_language_model(folder)
     assert "\n" not in str(caught.value)
+
+
+def test_a_row_of_embeddings_that_is_not_finite_is_refused(tmp_path):
+    folder = tiny_sentence_encoder(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    (table,) = [name for name in weights if name.endswith("word_embeddings.weight")]
+    weights[table][7, 3] = torch.nan
+    save_file(weights, folder / "model.safetensors")
+    for load in (load_language_model, load_sentence_encoder):
+        with pytest.raises(UserError, match="numbers that are not finite"):
+            load(str(folder))
 
 
 def test_names_of_the_hub_are_found_there(hub, tmp_path):
@@ -203,7 +289,7 @@ def test_a_saved_vocabulary_may_hold_the_published_kinds_of_data(tmp_path, as_zi
     words = {"counter": Counter("aab"), "idx2sym": ["a", "b"], "sym2idx": OrderedDict(a=0, b=1)}
     path = tmp_path / "vocab.bin"
     torch.save(words, path, _use_new_zipfile_serialization=as_zip)
-    assert read_vocabulary(path) == ["a", "b"]
+    assert token_strings(read_tokenizer(path)) == ["a", "b"]
 
 
 class Intruder:
@@ -218,10 +304,12 @@ def test_a_saved_vocabulary_runs_no_code(tmp_path, as_zip, monkeypatch):
     torch.save(words, path, _use_new_zipfile_serialization=as_zip)
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("code was run"))
     with pytest.raises(UserError, match=r"vocab\.bin"):
-        read_vocabulary(path)
+        read_tokenizer(path)
 
 
 def test_a_tokenizer_file_is_read_in_the_order_of_ids(tmp_path):
     path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps({"model": {"vocab": {"b": 1, "a": 0}}}))
-    assert read_vocabulary(path) == ["a", "b"]
+    path.write_text(
+        json.dumps({"model": {"type": "WordLevel", "unk_token": "a", "vocab": {"b": 1, "a": 0}}})
+    )
+    assert token_strings(read_tokenizer(path)) == ["a", "b"]

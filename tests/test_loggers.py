@@ -44,7 +44,7 @@ def test_tensorboard_gets_pictures_movies_and_texts_in_the_one_event_file(tmp_pa
 
 def test_a_resumed_run_shows_and_describes_nothing_twice(tmp_path):
     for env_steps in (0, 16):
-        with MetricsWriter(tmp_path, small_config(), env_steps, per_row=16) as writer:
+        with MetricsWriter(tmp_path, small_config(), env_steps) as writer:
             for later in (16, 32, 48):
                 writer.show(env_steps + later, MEDIA)
     events = plugin_event_accumulator.EventAccumulator(str(tmp_path)).Reload()
@@ -154,10 +154,10 @@ def test_weights_and_biases_gets_settings_rows_and_media(wandb, tmp_path):
 
 def test_a_resumed_run_goes_on_in_the_same_run_of_weights_and_biases(wandb, tmp_path):
     config = small_config(wandb=True)
-    write_and_be_interrupted(tmp_path, config)
+    saved = write_and_be_interrupted(tmp_path, config)
     (run,) = wandb.runs.values()
     assert run.exit_code == 1
-    with MetricsWriter(tmp_path, config, env_steps=32, per_row=16) as writer:
+    with MetricsWriter(tmp_path, config, 32, saved) as writer:
         for env_steps in (48, 64):
             writer.write(env_steps, {"train/loss": 0.5})
     assert list(wandb.runs.values()) == [run]

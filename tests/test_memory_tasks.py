@@ -135,7 +135,7 @@ def test_a_state_that_would_fail_only_later_is_refused(name, where, value):
 
 @every_task
 def test_statistics_tell_which_episodes_succeeded(task):
-    env = EpisodeStatistics(make(task, 64, length=1))
+    env = EpisodeStatistics(make(task, 64, length=1), task)
     assert env.has_success
     env.reset(seed=0)
     generator = np.random.default_rng(0)
@@ -152,7 +152,7 @@ def test_statistics_tell_which_episodes_succeeded(task):
 
 @pytest.mark.parametrize(("task", "n_steps"), [("TMazePassive-v0", 101), ("TMazeActive-v0", 103)])
 def test_who_remembers_the_side_gets_one_and_who_does_not_half(task, n_steps):
-    env = EpisodeStatistics(make(task, 400, length=100))
+    env = EpisodeStatistics(make(task, 400, length=100), task)
     shown, _ = env.reset(seed=1)
     cue = shown[:, 1].copy()
     for t in range(n_steps):
@@ -169,7 +169,7 @@ def test_who_remembers_the_side_gets_one_and_who_does_not_half(task, n_steps):
 
 
 def test_dawdling_costs_one_in_all():
-    env = EpisodeStatistics(make("TMazePassive-v0", 1, length=8))
+    env = EpisodeStatistics(make("TMazePassive-v0", 1, length=8), "TMazePassive-v0")
     env.reset()
     for _ in range(9):
         *_, info = env.step(np.array([LEFT]))

@@ -1,15 +1,16 @@
 import csv
+import hashlib
 import shutil
 from contextlib import suppress
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from runs.metrics import MetricsWriter
+from runs.metrics import CHANGED, MetricsWriter, are_as_saved, last_step
 from tests.agents import small_config
 from utils.errors import UserError
 
-CONFIG = small_config(n_envs=2, n_rollout_steps=8)  # a row every 16 steps
+CONFIG = small_config()
 
 
 def test_csv_and_tensorboard_carry_the_same_names_and_numbers(tmp_path):
@@ -38,11 +39,14 @@ def test_every_row_can_be_read_while_the_run_goes_on(tmp_path):
 
 
 def write_and_be_interrupted(folder, config):
-    """Write three rows, and do not come to the run's end."""
+    """Write three rows and do not come to the run's end; return what was saved of the first two."""
     with suppress(KeyboardInterrupt), MetricsWriter(folder, config) as writer:
-        for env_steps in (16, 32, 48):
+        for env_steps in (16, 32):
             writer.write(env_steps, {"train/loss": 0.5})
+        saved = writer.sync()
+        writer.write(48, {"train/loss": 0.5})
         raise KeyboardInterrupt
+    return saved
 
 
 def read_steps(folder):
@@ -54,11 +58,9 @@ def read_steps(folder):
 
 
 def test_a_resumed_run_has_no_doubled_rows(tmp_path):
-    with MetricsWriter(tmp_path, CONFIG) as writer:
-        for env_steps in (16, 32, 48):
-            writer.write(env_steps, {"train/loss": 0.5})
+    saved = write_and_be_interrupted(tmp_path, CONFIG)
     for _ in range(2):
-        with MetricsWriter(tmp_path, CONFIG, env_steps=32, per_row=16) as writer:
+        with MetricsWriter(tmp_path, CONFIG, 32, saved) as writer:
             writer.write(48, {"train/loss": 0.25})
             writer.write(64, {"train/loss": 0.25})
     assert read_steps(tmp_path) == ([16, 32, 48, 64], [16, 32, 48, 64])
@@ -66,11 +68,11 @@ def test_a_resumed_run_has_no_doubled_rows(tmp_path):
 
 @pytest.mark.parametrize("cut", [1, 2, 5])
 def test_what_a_crash_left_half_written_is_readable_and_taken_back(cut, tmp_path):
-    write_and_be_interrupted(tmp_path, CONFIG)
+    saved = write_and_be_interrupted(tmp_path, CONFIG)
     for path in tmp_path.iterdir():
         path.write_bytes(path.read_bytes()[:-cut])
     assert EventAccumulator(str(tmp_path)).Reload().Scalars("train/loss")[-1].step == 32
-    with MetricsWriter(tmp_path, CONFIG, env_steps=32, per_row=16) as writer:
+    with MetricsWriter(tmp_path, CONFIG, 32, saved) as writer:
         writer.write(48, {"train/loss": 0.25})
     assert read_steps(tmp_path) == ([16, 32, 48], [16, 32, 48])
 
@@ -86,7 +88,17 @@ def test_a_file_removed_while_the_run_goes_on_is_an_error(tmp_path):
 
 
 WHOLE = b"env_steps,train/loss\r\n16,0.5\r\n32,0.5\r\n48,0.5\r\n"
+
+
+def saved_of(rows):
+    """Return what a checkpoint says of a file that begins with so many rows."""
+    content = b"".join(WHOLE.splitlines(keepends=True)[: rows + 1])
+    return {"n_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
 DAMAGED = {
+    "a digit flipped": WHOLE.replace(b"32,0.5", b"32,0.4"),
+    "other line ends": WHOLE.replace(b"\r\n", b"\n"),
     "cut": WHOLE[:35],
     "empty": b"",
     "a row lost": WHOLE.replace(b"16,0.5\r\n", b""),
@@ -103,46 +115,49 @@ DAMAGED = {
 def test_a_damaged_history_is_kept_and_said(damage, tmp_path, caplog):
     path = tmp_path / "metrics.csv"
     path.write_bytes(DAMAGED[damage])
-    with MetricsWriter(tmp_path, CONFIG, env_steps=32, per_row=16) as writer:
+    assert not are_as_saved(tmp_path, saved_of(2))
+    with MetricsWriter(tmp_path, CONFIG, 32, saved_of(2)) as writer:
         writer.write(48, {"train/loss": 0.25})
     (line,) = caplog.messages
     n_left = len(path.read_text().splitlines()) - 2
-    assert f"{path}: damaged, {n_left} of the 2 rows up to step 32 are left" in line
+    assert f"{path}: {CHANGED}, {n_left} rows up to step 32 can be read" in line
     copies = list(tmp_path.glob("metrics.csv.damaged-*"))
     assert [copy.read_bytes() for copy in copies] == [DAMAGED[damage]] * bool(DAMAGED[damage])
     assert all(str(copy) in line for copy in copies)
     lines = path.read_text().splitlines()
     assert lines[0] == "env_steps,train/loss"
     assert lines[-1] == "48,0.25"
-    assert set(lines[1:-1]) <= {"16,0.5", "32,0.5"}
+    assert set(lines[1:-1]) <= {"16,0.5", "17,0.5", "32,0.5", "32,0.4"}
+
+
+def test_a_history_of_which_nothing_is_changed_is_cut_and_nothing_said(tmp_path, caplog):
+    (tmp_path / "metrics.csv").write_bytes(WHOLE + b"64,0.")
+    assert are_as_saved(tmp_path, saved_of(2))
+    assert last_step(tmp_path) == 64
+    with MetricsWriter(tmp_path, CONFIG, 32, saved_of(2)):
+        pass
+    assert (tmp_path / "metrics.csv").read_bytes() == WHOLE.replace(b"48,0.5\r\n", b"")
+    assert caplog.messages == []
 
 
 def test_an_earlier_damaged_history_is_not_replaced_by_a_later_one(tmp_path):
     for content in (b"first\n", b"second\n"):
         (tmp_path / "metrics.csv").write_bytes(content)
-        MetricsWriter(tmp_path, CONFIG).__exit__(None, None, None)
+        MetricsWriter(tmp_path, CONFIG, 32, saved_of(2)).__exit__(None, None, None)
     assert (tmp_path / "metrics.csv.damaged-1").read_bytes() == b"first\n"
     assert (tmp_path / "metrics.csv.damaged-2").read_bytes() == b"second\n"
 
 
 def test_a_missing_history_is_said(tmp_path, caplog):
-    with MetricsWriter(tmp_path, CONFIG, env_steps=32, per_row=16):
+    assert last_step(tmp_path) == 0
+    with MetricsWriter(tmp_path, CONFIG, 32, saved_of(2)):
         pass
-    assert "0 of the 2 rows up to step 32 are left" in caplog.text
-
-
-@pytest.mark.parametrize("line_end", [b"\n", b"\r"])
-def test_other_line_ends_lose_nothing(line_end, tmp_path, caplog):
-    (tmp_path / "metrics.csv").write_bytes(WHOLE.replace(b"\r\n", line_end))
-    with MetricsWriter(tmp_path, CONFIG, env_steps=48, per_row=16):
-        pass
-    assert (tmp_path / "metrics.csv").read_bytes() == WHOLE
-    assert caplog.messages == []
+    assert f"{CHANGED}, 0 rows up to step 32 can be read" in caplog.text
 
 
 def test_a_version_that_logs_more_adds_columns(tmp_path):
     (tmp_path / "metrics.csv").write_bytes(WHOLE)
-    with MetricsWriter(tmp_path, CONFIG, env_steps=48, per_row=16) as writer:
+    with MetricsWriter(tmp_path, CONFIG, 48, saved_of(3)) as writer:
         writer.write(64, {"train/new": 1.0, "train/loss": 0.25})
         writer.write(80, {"train/new": 2.0})
     assert (tmp_path / "metrics.csv").read_text().splitlines() == [

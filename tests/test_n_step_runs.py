@@ -14,7 +14,7 @@ from composition import configured_run
 from settings import load_config
 from tests.bad_inputs.harness import refused
 from tests.published_models import tiny_sentence_encoder
-from tests.test_resume import folder_of, resume, signal_at
+from tests.test_resume import damage, folder_of, resume, signal_at
 from tests.told_in_words import N_STEPS
 from tools.faults import outcome, same
 from trainers.checkpoint import BEST, LAST, load_checkpoint
@@ -51,6 +51,12 @@ def command(encoder, in_empty_folder):
 def train(command, run_id, *more, **changes):
     assert main_program.main(command(run_id, *more, **changes)) == 0
     return folder_of(run_id)
+
+
+def test_a_run_that_is_over_before_its_warmup_says_so(command, caplog):
+    (row,) = outcome(train(command, "run", n_steps=20))["metrics"]
+    assert int(row["env_steps"]) == 20
+    assert "nothing was learned: the 20 steps were over before warmup_steps=30" in caplog.text
 
 
 def test_an_agent_is_trained_then_evaluated_with_a_page_of_its_values(command):
@@ -104,7 +110,7 @@ def test_a_run_interrupted_twice_ends_as_if_nothing_had_been(uniform, command, m
 
 
 def test_frames_written_after_the_last_checkpoint_do_not_count(command, monkeypatch):
-    """What a killed process leaves behind its last checkpoint is cut off."""
+    """What a killed process leaves behind its last checkpoint does not count."""
     train(command, "whole")
     signal_at(monkeypatch, signal.SIGINT, at=47)
     assert main_program.main(command("cut")) == 130
@@ -141,18 +147,16 @@ def _die_at_the_second():
 
 
 @pytest.mark.parametrize("fault", ["missing", "damaged"])
-def test_a_lost_part_of_the_replay_is_one_line(fault, command, monkeypatch, capsys):
+def test_with_damaged_rows_the_run_begins_anew(fault, command, monkeypatch, caplog):
+    train(command, "whole")
     signal_at(monkeypatch, signal.SIGINT, at=47)
     assert main_program.main(command("cut")) == 130
-    path = sorted((folder_of("cut") / "replay").iterdir())[0]
-    content = path.read_bytes()
-    path.unlink() if fault == "missing" else path.write_bytes(b"x" + content[1:])
-    capsys.readouterr()
-    assert resume("cut") == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"{path}: {fault}" in line
-    path.write_bytes(content)
+    path = sorted((folder_of("cut") / "replay").iterdir())[0]  # of both checkpoints
+    damage(path, fault)
     assert resume("cut") == 0
+    assert f"{path}: {fault}" in caplog.text
+    assert "beginning anew: 94 steps are lost" in caplog.text
+    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
 
 
 def test_where_episodes_cannot_be_saved_new_ones_begin(command, monkeypatch, capsys):
@@ -274,15 +278,12 @@ def test_an_orthogonal_text_encoder_is_another_and_always_the_same(command):
 
 def test_an_intrinsic_reward_joins_what_is_learned_from(command):
     class Surprise:
-        names = ("train/surprise",)
+        metrics = ("train/surprise",)
 
-        def weighted_task(self, rewards):
-            return 0.5 * rewards
-
-        def __call__(self, moves, n_batches=1):
-            seen = moves.observations.images.pixels()
-            new = (seen[moves.after] != seen[moves.before]).flatten(1).any(1).float()
-            return new, {"train/surprise": new.mean()}
+        def __call__(self, steps):
+            before, after = steps.observations.images.pixels().chunk(2)
+            new = (after != before).flatten(1).any(1).float()
+            return 0.5 * steps.rewards + new, {"train/surprise": new.mean()}
 
     with configured_run(settings_of(command), Ranks()) as run:
         learner = run.learner
@@ -292,8 +293,8 @@ def test_an_intrinsic_reward_joins_what_is_learned_from(command):
             run.collector.step()
         steps = learner.replay.sample(8)
         alone = learner._returns(steps)[0]
-        learner.curiosity = Surprise()
-        returns, logged = learner._with_curiosity(steps, alone)
+        learner.reward = Surprise()
+        returns, logged = learner._rewarded(steps, alone)
         torch.testing.assert_close(returns, 0.5 * alone.float() + 1)  # every frame is another
         assert logged["train/surprise"] == 1
         assert {"train/surprise", "train/critic_loss"} <= learner.learn(steps).keys()

@@ -62,7 +62,7 @@ def collecting(model, algorithm="DQN", shown="vectors", **changes):
         **({"epsilon_final": 0.5, "epsilon_share": 0.0} if algorithm == "DQN" else {}),
         **(tiny_settings(model) | {"learning_rate": 0.01, "warmup_episodes": 2} | changes),
     )
-    env = EpisodeStatistics(Staggered(shown))
+    env = EpisodeStatistics(Staggered(shown), "Staggered")
     agent = build_agent(config, env.single_observation_space, env.single_action_space)
     with torch.no_grad():
         for parameter in agent.parameters():  # so large that every part makes a difference

@@ -89,6 +89,21 @@ def test_the_same_seed_gives_the_same_metrics(model, learner, in_empty_folder):
     assert first != rows_of(train("third", **settings, seed=1))
 
 
+@pytest.mark.parametrize("n_steps", [40, 170])
+@pytest.mark.parametrize("learner", ["DQN", "SAC"])
+def test_a_run_ends_with_its_steps_though_no_episode_does(
+    learner, n_steps, in_empty_folder, caplog
+):
+    folder = train(model="CNN", **(SHORT | LEARNERS[learner] | {"n_steps": n_steps}))
+    rows = rows_of(folder)
+    assert int(rows[-1]["env_steps"]) == n_steps  # episodes of two times 32 steps end elsewhere
+    has_learned = float(rows[-1]["train/n_updates"]) > 0
+    assert has_learned == (n_steps == 170)
+    told = "nothing was learned: the 40 steps were over before the warm-up's 2 episodes. Choose"
+    assert (told in caplog.text) == (not has_learned)
+    assert "finished" in json.loads((folder / "run.json").read_text())
+
+
 ORIGINAL_RUNS = {
     "tmaze": {"algorithm": "DQN", "model": "LSTM", "env": "TMazePassive-v0"},
     "image": {"algorithm": "SAC", "model": "CNN", "env": "KeyToDoor-v0"},

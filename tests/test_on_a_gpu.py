@@ -4,10 +4,8 @@ import pytest
 import torch
 
 import composition
-from models.observations import Observations
 from settings import load_config
 from tests.pretended_gpu import OnGpu, pretended_gpu
-from trainers.ends import check_ends
 from trainers.ranks import Ranks
 
 PPO = "n_envs=2 n_rollout_steps=4 n_batches=1 n_epochs=1 n_steps=16"
@@ -41,15 +39,6 @@ def test_a_run_mixes_no_devices(settings, gpu):
     config = load_config(None, settings.split())
     folder = composition.begin(config, composition.NewRun("x"), Ranks())
     assert (folder / "ckpt_last.pt").is_file()
-
-
-def test_saved_ends_of_episodes_are_checked_against_what_a_gpu_shows(gpu):
-    shown = Observations(vectors=torch.zeros(2, 3, device="cuda"))
-    saved = {"rows": torch.tensor([1]), "context": None}
-    saved["observations"] = shown.map(lambda kind: kind[:1].cpu())._asdict()
-    check_ends(saved, shown, None)
-    with pytest.raises(ValueError, match="ends"):
-        check_ends(saved | {"rows": torch.zeros(1)}, shown, None)
 
 
 def test_mixing_devices_would_have_been_found(gpu):

@@ -47,7 +47,7 @@ def elsewhere(tmp_path_factory, monkeypatch):
     return go
 
 
-def test_it_is_trained_saved_goes_on_and_plays(folder, monkeypatch, capsys):
+def test_it_is_trained_saved_goes_on_and_plays(folder, monkeypatch):
     assert main_program.main(command(NAME, "whole", **TINY)) == 0
     signal_at(monkeypatch, 2, at=20)
     assert main_program.main(command(NAME, "cut", **TINY)) == 130
@@ -55,13 +55,13 @@ def test_it_is_trained_saved_goes_on_and_plays(folder, monkeypatch, capsys):
     assert main_program.main(["--resume", str(run)]) == 0
     assert same(outcome(run), outcome(run.with_name("whole")))
     assert recorded_config(run).echoes == 2
-    capsys.readouterr()
     assert eval_program.main(["--ckpt-path", str(run), "--n-episodes", "1"]) == 0
-    assert f"reading model={NAME} in {folder}" in capsys.readouterr().out
     assert len(list(Path("episodes/RandomMaze-v0/MyAgent").iterdir())) == 1
 
 
-def test_it_is_found_again_from_another_folder_and_a_change_of_it_is_said(folder, elsewhere):
+def test_it_is_found_again_from_another_folder_and_trusted_when_it_has_changed(
+    folder, elsewhere, capsys
+):
     assert main_program.main(command(NAME, "run", **TINY)) == 0
     run = folder / "experiments" / "MyAgent" / "RandomMaze-v0" / "run"
     facts = json.loads((run / "run.json").read_text())["user_modules"]["my_agents"]
@@ -71,6 +71,9 @@ def test_it_is_found_again_from_another_folder_and_a_change_of_it_is_said(folder
     assert user_modules.sha256_of("my_agents") == facts["sha256"]
     (folder / "my_agents.py").write_text(MY_AGENTS + "\n")
     assert user_modules.sha256_of("my_agents") != facts["sha256"]
+    (line,) = refused(capsys, "eval", ["--ckpt-path", str(run)])
+    assert f"'my_agents' in {folder} has changed since the run began. Add --trust" in line
+    assert eval_program.main(["--ckpt-path", str(run), "--n-episodes", "1", "--trust"]) == 0
 
 
 def test_code_that_a_received_run_names_is_not_run(folder, elsewhere, monkeypatch, capsys):
@@ -81,10 +84,12 @@ def test_code_that_a_received_run_names_is_not_run(folder, elsewhere, monkeypatc
     for place in (folder, Path.cwd()):
         (place / "my_agents.py").write_text("raise AssertionError('code was run')")
     capsys.readouterr()
-    (line,) = refused(capsys, "eval", ["--ckpt-path", str(run)])
-    assert f"'my_agents' in {folder} is code that a stored run names" in line
-    (line,) = refused(capsys, "main", ["--resume", str(run)])
-    assert "name the folder in PYTHONPATH" in line
+    sys.path.append(str(folder))
+    for program, option in (("eval", "--ckpt-path"), ("main", "--resume")):
+        (line,) = refused(capsys, program, [option, str(run)])
+        assert "'my_agents' is code, and the run was not begun here by you. Add --trust" in line
+    (line,) = refused(capsys, "eval", ["--ckpt-path", str(run), "--trust"])
+    assert "importing my_agents raised AssertionError: code was run" in line
 
 
 def test_an_environment_of_ones_own_is_found_again_and_not_run_for_others(
@@ -100,8 +105,9 @@ def test_an_environment_of_ones_own_is_found_again_and_not_run_for_others(
     monkeypatch.setenv("XDG_DATA_HOME", str(Path.cwd() / "of_somebody_else"))
     (folder / "my_envs.py").write_text("raise AssertionError('code was run')")
     capsys.readouterr()
+    sys.path.append(str(folder))
     (line,) = refused(capsys, "eval", ["--ckpt-path", str(run)])
-    assert f"'my_envs' in {folder} is code that a stored run names" in line
+    assert "'my_envs' is code, and the run was not begun here by you. Add --trust" in line
 
 
 def test_a_folder_without_init_file_is_no_way_around_that(folder, elsewhere, capsys):
@@ -115,7 +121,7 @@ def test_a_folder_without_init_file_is_no_way_around_that(folder, elsewhere, cap
     Path("received/run/config.json").write_text(json.dumps(settings))
     sys.path.insert(0, str(Path.cwd()))
     (line,) = refused(capsys, "main", ["--resume", "received/run"])
-    assert "is code that a stored run names" in line
+    assert "there is no module 'received.evil'" in line
 
 
 def test_a_run_whose_agent_is_gone_gets_one_line(folder, elsewhere, capsys):

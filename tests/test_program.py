@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -157,6 +158,17 @@ def test_printed_settings_are_a_settings_file(in_empty_folder, capsys):
     assert (printed["gamma"], printed["seed"]) == (0.5, 7)
 
 
+def test_the_settings_of_a_run_are_printed_and_nothing_else(in_empty_folder, capfd):
+    folder = train("CNN-PPO", "first", gamma=0.5)
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    capfd.readouterr()
+    assert main_program.main(["--print-config", "--resume", str(folder)]) == 0
+    printed = capfd.readouterr()
+    assert json.loads(printed.out) == json.loads((folder / "config.json").read_text())
+    assert not printed.err
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+
+
 def test_help_prints_every_setting(capsys):
     with pytest.raises(SystemExit) as exit_:
         main_program.main(["--help"])
@@ -207,6 +219,8 @@ TRAINING_MISTAKES = {
     ),
     "no such settings file": (["--config", "nowhere.json"], "no such settings file"),
     "unknown device": (["--var", "device=abacus"], "device: 'abacus'"),
+    "one processor of several": (["--var", "device=cpu:7"], "device: 'cpu:7' is not on this"),
+    "a value without end": (["--var", f"env={'x' * 100_000}"], "xxx ... xxx"),
     "unknown option": (["--vra", "gamma=1"], "unrecognized arguments"),
     "bad seed": (["--seed", "x"], 'seed: "x" is not a whole number'),
     "seed below zero": (["--seed=-1"], "seed: -1 is out of range"),
@@ -270,7 +284,7 @@ EVALUATION_MISTAKES = {
     "missing": (["--ckpt-path", "nowhere"], "no such file or folder"),
     "empty folder": (["--ckpt-path", "empty"], "holds neither"),
     "text file": (["--ckpt-path", "text.pt"], "not a checkpoint"),
-    "another torch file": (["--ckpt-path", "other.pt"], "not a checkpoint of format"),
+    "another torch file": (["--ckpt-path", "other.pt"], "not a checkpoint of this program"),
     "without settings": (["--ckpt-path", "bare.pt"], "not a checkpoint"),
     "no episodes": (["--ckpt-path", "text.pt", "--n-episodes", "0"], "whole number from 1 to"),
     "an option of main.py": (["--ckpt-path", "text.pt", "--deterministic"], "--greedy"),
@@ -290,6 +304,44 @@ def test_a_mistake_in_an_evaluation_gets_one_line(mistake, in_empty_folder, caps
     assert eval_program.main(command) == 2
     assert_one_line(capsys, line)
     assert sorted(in_empty_folder.rglob("*")) == before
+
+
+RESULT = "ckpt_best_eval_sampled_1_episodes_seed_0"
+TAKEN_PLACES = {
+    "the result": ("{run}/{result}.json", []),
+    "what becomes the result": ("{run}/{result}.json.partial", []),
+    "the page": ("{run}/{result}.html", ["--report"]),
+    "an episode": ("episodes/{task}/CNN-PPO/first_{result}_001.npz", []),
+    "a movie": ("episodes/{task}/CNN-PPO/first_{result}_001.mp4", ["--video"]),
+}
+
+
+def test_an_evaluation_whose_files_cannot_be_written_is_not_played(in_empty_folder, capsys):
+    run = train("CNN-PPO", "first")
+
+    def refused(line, *options, checkpoint=run):
+        capsys.readouterr()
+        before = sorted(in_empty_folder.rglob("*"))
+        command = ["--ckpt-path", str(checkpoint), "--n-episodes", "1", *options]
+        assert eval_program.main(command) == 2
+        shown = capsys.readouterr()
+        assert line in shown.err
+        assert len(shown.err.splitlines()) == 1
+        assert not shown.out
+        assert sorted(in_empty_folder.rglob("*")) == before
+
+    for place, options in TAKEN_PLACES.values():
+        taken = Path(place.format(run=run, result=RESULT, task=TASK))
+        taken.mkdir(parents=True)
+        refused(f"{taken}: a folder, where a file is to be written", *options)
+        taken.rmdir()
+    shutil.rmtree("episodes")
+    Path("episodes").touch()
+    refused("is not a folder", "--report")
+    Path("episodes").unlink()
+    long = run / f"{'c' * 210}.pt"
+    shutil.copy(run / BEST, long)
+    refused("no room", checkpoint=long)
 
 
 @pytest.mark.parametrize("name", BY_PPO)

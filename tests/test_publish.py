@@ -1,5 +1,6 @@
 """Runs published to a hub and played from it; the hub is a server on this machine."""
 
+import dataclasses
 import json
 import os
 import re
@@ -16,10 +17,13 @@ from safetensors.torch import load_file, save_file
 import eval as eval_program
 import main as main_program
 import publish as publish_program
+from settings import load_config
+from sharing.card import Facts, card
 from sharing.private import public_description, without_places
 from sharing.published_run import FILES
 from tests.fake_hub import OWNER, TOKEN, FakeHub, Repository
 from tests.tiny_clip import tiny_settings
+from utils.errors import printable
 
 NAME = f"{OWNER}/maze"
 TINY = {
@@ -180,6 +184,21 @@ def test_the_card_is_what_a_hub_reads(run):
     assert "\npython main.py --var=n_steps=32\n" in text
     assert re.search(r"\| gamma \| 0\.99 \|", text)
     assert "topk" not in text
+
+
+def test_nothing_of_a_run_becomes_html_or_a_line_of_the_card():
+    evil = "`<img src=x>\n---\n[a](b) | *c*\n```\n<script>"
+    config = dataclasses.replace(load_config(), model=evil, env=evil, algorithm=evil)
+    numbers = dict.fromkeys(("return_mean", "return_std", "length_mean", "length_std"), 0.0)
+    played = numbers | {"n_episodes": 1, "seed": 0, "actions": evil}
+    description = {"command": [evil, "--run-id", evil], "git_commit": evil}
+    facts = Facts(config, {"language_model": evil}, 1, description, [played], NAME, None)
+    _, head, text = re.split(r"^---\n", card(facts), flags=re.MULTILINE)
+    assert yaml.safe_load(head)["tags"][-1] == printable(evil)
+    code = [line for line in text.splitlines() if line.endswith("'")]
+    assert len(code) == 1  # the command, between its fences
+    assert text.count("\n```\n") == 4
+    assert not re.search(r"<|(?<!\\)[`*\[]", text.replace(code[0], "").replace("\n```\n", ""))
 
 
 def test_an_evaluation_is_played_where_none_is_known(run, capsys):

@@ -11,9 +11,8 @@ from analysis import __main__ as analysis
 from models.language.model_files import find_model
 from models.word_embeddings import embeddings_file
 from runs.folder import create_run_folder
-from runs.named_files import say_named_files
 from tests.agents import small_config
-from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
+from tests.published_models import tiny_bert_folder
 from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
 from utils.files import written_whole
@@ -48,55 +47,6 @@ def train(model, **changes):
     assert main_program.main([*command, "--run-id", "received"]) == 0
     (folder,) = Path("experiments").glob("*/*/received")
     return folder
-
-
-def test_a_run_that_goes_on_says_which_files_its_settings_make_it_read(in_empty_folder, capsys):
-    changes = TINY | {"model": "HELM", "language_model": str(TRANSFORMER_XL)}
-    folder = create_run_folder(small_config(**changes), "received", [])
-    assert main_program.main(["--resume", str(folder)]) == 0
-    first = capsys.readouterr().out.splitlines()[0]
-    assert first == f"as {folder}/config.json says, reading language_model={TRANSFORMER_XL}"
-
-
-def test_playing_and_analysing_say_which_files_a_checkpoint_makes_them_read(
-    in_empty_folder, capsys
-):
-    folder = train("SHELM")
-    expected = tiny_settings("SHELM")
-    names = ("language_model", "clip_pretrained", "embeddings")
-    line = f"as {folder}/ckpt_last.pt says, reading "
-    line += ", ".join(f"{name}={expected[name]}" for name in names)
-    (folder / "ckpt_best.pt").unlink(missing_ok=True)
-    capsys.readouterr()
-    assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes", "1"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == line
-    assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes=1", "--random"]) == 0
-    assert "reading" not in capsys.readouterr().out
-    assert analysis.main(["words", str(folder), "--n-episodes", "1"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == line
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"model": "HELM"}, ""),
-        ({"model": "SHELM"}, ""),
-        ({"model": "HELM", "language_model": "transfo-xl-wt103"}, ""),
-        ({"model": "HELM", "language_model": "a/b"}, "language_model=a/b"),
-        ({"model": "HELM", "language_model": "file"}, "language_model=file"),
-        ({"model": "CNN-PPO", "language_model": "file", "clip_pretrained": "file"}, ""),
-        ({"model": "HELMv2", "clip_pretrained": "file"}, "clip_pretrained=file"),
-        ({"model": "HELMv2", "clip_pretrained": "openai"}, ""),
-        ({"model": "SHELM", "embeddings": "file"}, "embeddings=file"),
-        ({"env": "ContinuousRecognition-v0", "stimuli": "file"}, "stimuli=file"),
-        ({"env": "RandomMaze-v0", "stimuli": "file"}, ""),
-        ({"model": "HELM", "language_model": "a/\x1b[2Jb"}, r"language_model=a/\x1b[2Jb"),
-    ],
-)
-def test_only_what_leads_to_a_file_and_is_read_is_said(changes, line, in_empty_folder, capsys):
-    Path("file").touch()
-    say_named_files(small_config(**changes), Path("it"))
-    assert capsys.readouterr().out == (f"as it says, reading {line}\n" if line else "")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Replay against the original's rows and batches, and what is kept of it in files."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -8,8 +9,8 @@ import torch
 
 from models.observations import Observations
 from tests import golden_data
-from trainers.replay import WHOLE, EpisodeSteps, Replay, remove_unnamed
-from utils.errors import RunError, UserError
+from trainers.replay import WHOLE, EpisodeSteps, Replay, ReplayFiles
+from utils.errors import RunError
 
 CASES = ("equal", "wrapped", "windows")
 BYTES_BESIDE_OBSERVATION = 4 + 4 + 1 + 1 + 4  # action, reward, terminal, end and start weight
@@ -175,17 +176,10 @@ def test_an_episode_longer_than_the_ring_is_one_line():
         replay.add(episode(8))
 
 
-def save(replay, folder, saved):
-    """Save what is new; return which files hold everything and those that were written."""
-    before = {path.name for path in folder.glob("*")}
-    named = replay.save_new(folder, saved)
-    return named, sorted({path.name for path in folder.glob("*")} - before)
-
-
-def loaded(folder, named, like):
+def loaded(folder, state, like):
     """Return a fresh replay with what files hold."""
     replay = Replay(like.capacity, like.context_length, episode(4))
-    replay.load(folder, named, like.n_written)
+    ReplayFiles(folder).load(replay, state)
     return replay
 
 
@@ -204,82 +198,50 @@ def assert_same(one, other):
 
 def test_only_new_rows_are_written(tmp_path):
     folder, replay = tmp_path / "replay", replay_of([4, 6], 100)
-    first, written = save(replay, folder, [])
-    assert written == ["rows_000000000000.pt"]
-    again, written = save(replay, folder, first)
-    assert (again, written) == (first, [])
-    content = (folder / first[0]["name"]).read_bytes()
+    files = ReplayFiles(folder)
+    first = files.save(replay)
+    assert list(first["files"]) == ["rows_000000000000.pt"]
+    assert files.save(replay) == first
+    path = folder / "rows_000000000000.pt"
+    content = path.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    assert first["files"][path.name] == (len(content), digest)
     replay.add(episode(5, 2))
-    second, written = save(replay, folder, first)
-    assert written == ["rows_000000000012.pt"]
-    assert [(file["begin"], file["end"]) for file in second] == [(0, 12), (12, 18)]
-    assert (folder / first[0]["name"]).read_bytes() == content
+    second = files.save(replay)
+    assert list(second["files"]) == ["rows_000000000000.pt", "rows_000000000012.pt"]
+    assert path.read_bytes() == content
     assert_same(replay, loaded(folder, second, replay))
 
 
 @pytest.mark.parametrize("context_length", [WHOLE, 3])
 def test_a_ring_that_has_wrapped_is_saved_and_loaded_at_any_time(tmp_path, context_length):
-    replay, named = replay_of([4], 20, context_length), []
+    replay, files = replay_of([4], 20, context_length), ReplayFiles(tmp_path)
     for number in range(1, 15):
         replay.add(episode(3 + number % 4, number))
         if number % 3 == 0:
-            named, _ = save(replay, tmp_path, named)
-            remove_unnamed(tmp_path, {file["name"] for file in named})
-            assert_same(replay, loaded(tmp_path, named, replay))
-            held = sum(file["end"] - file["begin"] for file in named)
-            assert held < replay.capacity + named[0]["end"] - named[0]["begin"]
+            assert_same(replay, loaded(tmp_path, files.save(replay), replay))
     assert replay.n_written > 3 * replay.capacity
 
 
 def test_a_ring_written_several_times_over_between_two_savings_is_saved_once(tmp_path):
-    replay = replay_of([4], 20)
-    named, _ = save(replay, tmp_path, [])
+    replay, files = replay_of([4], 20), ReplayFiles(tmp_path)
+    files.save(replay)
     for number in range(1, 15):
         replay.add(episode(6, number))
-    named, _ = save(replay, tmp_path, named)
-    assert [(file["begin"], file["end"]) for file in named] == [(83, 103)]
-    assert_same(replay, loaded(tmp_path, named, replay))
+    state = files.save(replay)
+    assert list(state["files"]) == ["rows_000000000083.pt"]
+    assert_same(replay, loaded(tmp_path, state, replay))
 
 
-def test_files_that_no_state_names_leave(tmp_path):
-    replay = replay_of([4], 20)
-    first, _ = save(replay, tmp_path, [])
-    for number in range(1, 9):
-        replay.add(episode(4, number))
-    second, _ = save(replay, tmp_path, first)
+def test_files_that_the_last_states_do_not_name_leave(tmp_path):
+    replay, files = replay_of([4], 20), ReplayFiles(tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
-    remove_unnamed(tmp_path, {file["name"] for file in second})
-    assert {path.name for path in tmp_path.iterdir()} == {second[0]["name"], "notes.txt"}
-
-
-def test_a_damaged_or_missing_file_is_one_line(tmp_path):
-    replay = replay_of([4], 20)
-    named, _ = save(replay, tmp_path, [])
-    path = tmp_path / named[0]["name"]
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"rows_000000000000.pt: damaged"):
-        loaded(tmp_path, named, replay)
-    path.unlink()
-    with pytest.raises(UserError, match=r"rows_000000000000.pt: missing.*Restore it"):
-        loaded(tmp_path, named, replay)
-
-
-FILE = {"name": "rows_000000000000.pt", "begin": 0, "end": 5, "sha256": "0" * 64}
-HOSTILE_FILES = {
-    "elsewhere": {"name": "../rows_000000000000.pt"},
-    "of another name": {"name": "ckpt_last.pt"},
-    "backwards": {"end": -5},
-    "larger than the ring": {"end": 10**12},
-    "with text for a number": {"begin": "0"},
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE_FILES)
-def test_files_that_replay_has_not_written_are_not_even_opened(tmp_path, name):
-    with pytest.raises(ValueError, match="replay"):
-        Replay(20, WHOLE, episode(4)).load(tmp_path, [FILE | HOSTILE_FILES[name]], 5)
+    states = []
+    for number in range(1, 30):
+        states.append(files.save(replay)["files"].keys())
+        replay.add(episode(4, number))
+    named = set().union(*states[-3:])
+    assert {path.name for path in tmp_path.iterdir()} == {*named, "notes.txt"}
 
 
 HOSTILE_ROWS = {
@@ -296,19 +258,21 @@ def test_rows_that_are_no_episodes_are_refused(tmp_path, name):
     replay = replay_of([4], 20)
     kind, row, value = HOSTILE_ROWS[name]
     replay.rows[kind][row] = value
-    named, _ = save(replay, tmp_path, [])
+    state = ReplayFiles(tmp_path).save(replay)
     with pytest.raises(ValueError, match="replay: the rows are no whole episodes"):
-        loaded(tmp_path, named, replay)
+        loaded(tmp_path, state, replay)
 
 
 def test_files_of_other_episodes_or_of_too_few_are_refused(tmp_path):
     replay = replay_of([4], 20)
-    named, _ = save(replay, tmp_path, [])
+    state = ReplayFiles(tmp_path).save(replay)
     other = Replay(20, WHOLE, episode(4)._replace(context=torch.zeros(5, 7)))
     with pytest.raises(ValueError, match="context"):
-        other.load(tmp_path, named, replay.n_written)
+        ReplayFiles(tmp_path).load(other, state)
     with pytest.raises(ValueError, match="5 rows are saved, and 9 were there"):
-        Replay(20, WHOLE, episode(4)).load(tmp_path, named, 9)
+        loaded(tmp_path, state | {"n_written": 9}, replay)
+    with pytest.raises(ValueError, match=r"of shape \(5, 2\), not .*\(4, 2\)"):
+        loaded(tmp_path, state, replay_of([2], 4))
 
 
 def test_a_ring_takes_memory_only_where_it_is_written():

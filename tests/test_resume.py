@@ -195,7 +195,49 @@ def test_a_lost_history_does_not_go_unsaid(in_empty_folder, monkeypatch, caplog)
     path = folder_of("cut") / "metrics.csv"
     path.unlink()
     assert resume("cut") == 0
-    assert f"{path}: damaged, 0 of the 2 rows up to step 64 are left" in caplog.text
+    assert f"{path}: not as it was at the checkpoint, 0 rows up to step 78" in caplog.text
+
+
+def test_a_flipped_digit_of_the_history_is_not_exactly(in_empty_folder, monkeypatch, capsys):
+    signal_at(monkeypatch, signal.SIGINT, at=39)
+    assert main_program.main(command("CNN-PPO", "cut")) == 130
+    folder = folder_of("cut")
+    path = folder / "metrics.csv"
+    content = path.read_bytes().decode()
+    digit = content.rindex("64,") - 5
+    flipped = f"{content[:digit]}{9 - int(content[digit])}{content[digit + 1 :]}"
+    path.write_bytes(flipped.encode())
+    assert resume("cut") == 0
+    assert "not exactly: metrics.csv is not as it was at the" in capsys.readouterr().out
+    (resumed,) = json.loads((folder / "run.json").read_text())["resumed"]
+    assert not resumed["exact"]
+    assert (folder / "metrics.csv.damaged-1").read_bytes() == flipped.encode()
+
+
+def contents(folder):
+    """Return every file of a run folder but the lock."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != "lock"]
+    return {str(path): path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize("model", ["CNN-PPO", "LSTM by DQN"])
+def test_a_refused_resumption_changes_nothing(model, in_empty_folder, monkeypatch, capsys):
+    of_run = replay_command("cut") if "DQN" in model else command(model, "cut")
+    signal_at(monkeypatch, signal.SIGINT, at=67 if "DQN" in model else 39)
+    assert main_program.main(of_run) == 130
+    folder = folder_of("cut")
+    state = load_checkpoint(folder / LAST)
+    save_checkpoint(folder / LAST, state | {"agent": {}})
+    for path in (*folder.glob("replay/*"), folder / "metrics.csv"):
+        path.write_bytes(path.read_bytes() + b"of a killed process")
+    (folder / PREVIOUS).write_bytes(b"damaged")
+    before = contents(folder)
+    assert resume("cut") == 2
+    assert "does not hold a state of this run" in capsys.readouterr().err
+    assert contents(folder) == before
+    save_checkpoint(folder / LAST, state)
+    assert resume("cut") == 0
+    assert "going on after" in capsys.readouterr().out
 
 
 def test_settings_edited_before_the_first_checkpoint_are_refused(
@@ -235,6 +277,7 @@ def test_a_state_of_another_kind_is_one_line(in_empty_folder, monkeypatch, capsy
     assert main_program.main(command("CNN-PPO", "cut")) == 130
     path = folder_of("cut") / LAST
     state = load_checkpoint(path)
+    (folder_of("cut") / PREVIOUS).unlink()
     for name, wrong in (("learner", 3), ("collector", 3), ("run", {}), ("own", None)):
         save_checkpoint(path, state | {name: wrong})
         capsys.readouterr()
@@ -283,6 +326,7 @@ def test_other_weights_are_refused_when_resuming_and_when_playing(
     assert main_program.main(command("HELM", "run", language_model=model)) == 130
     tensors = torch.load(model / "pytorch_model.bin", weights_only=True)
     save_file(tensors, model / "model.safetensors")  # the same numbers in another file
+    (model / "pytorch_model.bin").unlink()
     capsys.readouterr()
     folder = str(folder_of("run"))
     for program, flag in ((main_program, "--resume"), (eval_program, "--ckpt-path")):
@@ -473,23 +517,53 @@ def test_a_checkpoint_writes_only_what_is_new_of_the_replay(in_empty_folder, mon
     assert len(after) > len(before)
     assert {name: after[name] for name in before} == before
     named = load_checkpoint(folder_of("cut") / LAST)["learner"]["replay"]["files"]
-    assert {entry["name"] for entry in named} == set(after)
+    assert named.keys() == after.keys()
+
+
+def damage(path, fault):
+    content = path.read_bytes()
+    path.unlink() if fault == "missing" else path.write_bytes(b"x" + content[1:])
 
 
 @pytest.mark.parametrize("fault", ["missing", "damaged"])
-def test_a_lost_part_of_the_replay_is_one_line(fault, in_empty_folder, monkeypatch, capsys):
-    signal_at(monkeypatch, signal.SIGINT, at=67)
+@pytest.mark.parametrize("place", [0, -1])
+def test_with_damaged_rows_a_run_goes_on_from_before_them(
+    place, fault, in_empty_folder, monkeypatch, capsys, caplog
+):
+    assert main_program.main(replay_command("whole")) == 0
+    signal_at(monkeypatch, signal.SIGINT, at=91)
     assert main_program.main(replay_command("cut")) == 130
-    first = load_checkpoint(folder_of("cut") / LAST)["learner"]["replay"]["files"][0]
-    path = folder_of("cut") / "replay" / first["name"]
-    content = path.read_bytes()
-    path.unlink() if fault == "missing" else path.write_bytes(content[:-1])
-    capsys.readouterr()
-    assert resume("cut") == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"{path}: {fault}" in line
-    path.write_bytes(content)
+    folder = folder_of("cut")
+    last, previous = (load_checkpoint(folder / name) for name in (LAST, PREVIOUS))
+    names = [list(each["learner"]["replay"]["files"]) for each in (last, previous)]
+    assert names[0][-1] not in names[1]
+    damage(folder / "replay" / names[0][place], fault)
     assert resume("cut") == 0
+    begun = previous["env_steps"] if place else 0
+    assert f"{names[0][place]}: {fault}" in caplog.text
+    assert f": {last['env_steps'] - begun:,} steps are lost" in caplog.text
+    assert f"going on after {begun} steps, exactly" in capsys.readouterr().out
+    assert same(outcome(folder), outcome(folder_of("whole")))
+    shutil.rmtree(folder / "replay")  # a finished run needs it no more
+    before = contents(folder)
+    assert resume("cut") == 2
+    assert "this run is finished" in capsys.readouterr().err
+    assert contents(folder) == before
+
+
+def test_a_damaged_only_checkpoint_lets_the_run_begin_anew(in_empty_folder, monkeypatch, caplog):
+    assert main_program.main(command("CNN-PPO", "whole")) == 0
+    signal_at(monkeypatch, signal.SIGINT, at=20)
+    assert main_program.main(command("CNN-PPO", "cut", checkpoint_minutes=60)) == 130
+    folder = folder_of("cut")
+    (folder / PREVIOUS).unlink()
+    damage(folder / LAST, "damaged")
+    damaged = (folder / LAST).read_bytes()
+    assert resume("cut") == 0
+    assert f"{folder / LAST}: not a checkpoint" in caplog.text
+    assert "beginning anew: 32 steps are lost" in caplog.text  # of which metrics.csv tells
+    assert (folder / f"{LAST}.damaged-1").read_bytes() == damaged
+    assert same(outcome(folder), outcome(folder_of("whole")))
 
 
 def test_trying_numbers_of_threads_changes_nothing_of_a_run_with_replay(

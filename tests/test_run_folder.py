@@ -129,7 +129,7 @@ def test_an_unfinished_run_offers_to_go_on(in_empty_folder):
     folder = create_run_folder(small_config(), "mine", [])
     with pytest.raises(UserError, match=r"go on with it: python main\.py --resume experiments"):
         create_run_folder(small_config(), "mine", [])
-    note_resumption(folder, small_config(), 32, same_episodes=False)
+    note_resumption(folder, small_config(), 32, ["in new episodes"])
     note_end(folder)
     run = json.loads((folder / "run.json").read_text())
     assert [(entry["env_steps"], entry["exact"]) for entry in run["resumed"]] == [(32, False)]
@@ -139,15 +139,13 @@ def test_an_unfinished_run_offers_to_go_on(in_empty_folder):
 
 def test_a_resumption_is_exact_only_with_the_same_source_and_versions(in_empty_folder, monkeypatch):
     folder = create_run_folder(small_config(), "mine", [])
-    assert note_resumption(folder, small_config(), 16, same_episodes=True) == []
+    assert note_resumption(folder, small_config(), 16, []) == []
     monkeypatch.setattr(run_description, "source_sha256", lambda: "edited")
-    (difference,) = note_resumption(folder, small_config(), 32, same_episodes=True)
+    (difference,) = note_resumption(folder, small_config(), 32, [])
     assert "the source has changed" in difference
-    assert (
-        note_resumption(folder, small_config(), 48, same_episodes=True) == []
-    )  # as the part before it
+    assert note_resumption(folder, small_config(), 48, []) == []  # as the part before it
     monkeypatch.setattr(run_description, "_version", lambda name: "0.1")
-    differences = note_resumption(folder, small_config(), 64, same_episodes=False)
+    differences = note_resumption(folder, small_config(), 64, ["in new episodes"])
     assert differences[0] == "in new episodes"
     assert any(text.startswith("torch 0.1 instead of 2.") for text in differences)
     resumed = json.loads((folder / "run.json").read_text())["resumed"]
@@ -175,7 +173,7 @@ def test_the_source_of_a_run_is_what_training_imports(tmp_path, monkeypatch):
 def test_a_damaged_description_is_kept_and_said(content, in_empty_folder, caplog):
     folder = create_run_folder(small_config(), "mine", [])
     (folder / "run.json").write_bytes(content)
-    differences = note_resumption(folder, small_config(), 16, same_episodes=True)
+    differences = note_resumption(folder, small_config(), 16, [])
     assert differences == ["the source it was made with is not recorded"]
     (line,) = caplog.messages
     assert str(folder / "run.json.damaged-1") in line

@@ -113,7 +113,7 @@ def test_all_problems_are_shown_at_once(tmp_path):
         load_config(path, ["n_epochs=0"])
     lines = str(error.value).splitlines()
     assert len(lines) == 3
-    assert lines[0] == f"{path}: unknown key 'gama'. Did you mean 'gamma'?"
+    assert f"{path}: unknown key 'gama'. Did you mean 'gamma'?" in lines
 
 
 def test_contradictions_are_found():
@@ -369,9 +369,32 @@ def test_a_pipe_gives_settings_and_keeps_nobody_waiting(tmp_path):
                 break
 
 
-def test_settings_without_end_are_refused():
+def test_settings_without_end_are_refused(tmp_path):
+    with (tmp_path / "large.json").open("wb") as file:
+        file.truncate(2**40)  # nothing of it is on the disk
     with pytest.raises(UserError, match="more than 16,777,216 bytes"):
-        load_config("/dev/zero")
+        load_config(tmp_path / "large.json")
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
+def test_a_device_is_refused_before_it_is_opened(device, tmp_path):
+    (tmp_path / "linked.json").symlink_to(device)
+    for path in (device, tmp_path / "linked.json"):
+        with pytest.raises(UserError, match="a device, not a file") as caught:
+            load_config(path)
+        assert len(caught.value.lines) == 1
+
+
+def test_of_a_hundred_thousand_unknown_keys_a_few_are_told(tmp_path):
+    path = settings_file(tmp_path, **{f"learning_rat{n}": 1 for n in range(100_000)}, n_envs="many")
+    with pytest.raises(UserError) as caught:
+        load_config(path)
+    assert caught.value.lines[0] == f'{path}: n_envs: "many" is not a whole number'
+    assert "Did you mean 'learning_rate'?" in caught.value.lines[1]
+    assert caught.value.lines[-1] == f"{path}: 99,990 more unknown keys"
+    path.write_text(path.read_text()[:-1] + ', "learning_rat0": 2}')
+    with pytest.raises(UserError, match="'learning_rat0' stands there twice"):
+        load_config(path)
 
 
 @pytest.mark.parametrize("name", ["stimuli", "language_model", "wandb_project"])

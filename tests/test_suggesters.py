@@ -12,7 +12,6 @@ from rewards.suggestions.language_model import (
     LanguageModelSuggester,
     LanguageModelSuggesterSettings,
 )
-from rewards.suggestions.next_tokens import NextTokens
 from rewards.suggestions.prompted import PromptedSuggester
 from rewards.suggestions.prompts import (
     INSTRUCTION,
@@ -234,20 +233,3 @@ def test_a_bad_setting_is_one_line(folder, in_empty_folder, name):
 def test_an_environment_without_action_names_is_refused(folder):
     with pytest.raises(UserError, match=r"suggester: .*Some-v0 names none"):
         configured(folder, (), suggester_model=str(folder))
-
-
-def test_next_tokens_are_asked_once_and_kept(folder, cache):
-    model = text_model.load_text_model(str(folder))
-    asked = []
-
-    def source(prompts):
-        asked.extend(prompts)
-        return model.top_log_probabilities(prompts, always=("Y",))
-
-    ask = NextTokens(source, model.fingerprint, cache)
-    first, again, other = ask(["Is it?", "Is it?", "Was it?"])
-    assert first == again != other
-    assert NextTokens(source, model.fingerprint, cache)(["Was it?"]) == [other]
-    assert asked == ["Is it?", "Was it?"]
-    assert first["Y"] < 0
-    assert (ask.counts["asked"], ask.counts["from_cache"]) == (2, 1)

@@ -53,9 +53,10 @@ def command(algorithm, memory, encoder, run_id="tiny", **changes):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_an_agent_is_trained_on_missions(algorithm, memory, encoder, in_empty_folder):
     assert main_program.main(command(algorithm, memory, encoder)) == 0
-    row = outcome(folder_of("tiny"))["metrics"][-1]
-    loss = "train/loss" if algorithm == "PPO" else "train/critic_loss"
-    assert math.isfinite(float(row[loss]))
+    name = "train/loss" if algorithm == "PPO" else "train/critic_loss"
+    losses = [row[name] for row in outcome(folder_of("tiny"))["metrics"]]
+    assert any(losses)  # none where a run ends within an episode
+    assert all(math.isfinite(float(loss)) for loss in losses if loss)
     weights = json.loads((folder_of("tiny") / "run.json").read_text())["weights"]
     assert ("sentence_encoder" in weights) == (memory != "SHELM")
 

@@ -1,3 +1,4 @@
+import sys
 from typing import Any
 
 import gymnasium
@@ -9,6 +10,7 @@ from gymnasium.vector.utils import batch_space
 
 from envs.random_maze import RandomMazeVectorEnv
 from envs.wrappers import EpisodeStatistics
+from utils.errors import RunError
 
 
 class ScriptedEnv(VectorEnv):
@@ -46,7 +48,7 @@ def play(env):
 def test_statistics_show_raw_returns_and_lengths_of_ended_episodes():
     ends = {"terminated": [[0, 0], [1, 0], [0, 0]], "truncated": [[0, 0], [0, 0], [1, 1]]}
     script = ScriptedEnv([[1, 10], [2, 20], [4, 40]], **ends)
-    infos = [step[-1] for step in play(EpisodeStatistics(script))]
+    infos = [step[-1] for step in play(EpisodeStatistics(script, "Script"))]
     assert "episode" not in infos[0]
     assert infos[1]["_episode"].tolist() == [True, False]
     assert (infos[1]["episode"]["r"][0], infos[1]["episode"]["l"][0]) == (3, 2)
@@ -56,7 +58,7 @@ def test_statistics_show_raw_returns_and_lengths_of_ended_episodes():
 
 
 def test_a_suite_that_cannot_save_its_episodes_says_so():
-    env = EpisodeStatistics(ScriptedEnv([[1.0]]))
+    env = EpisodeStatistics(ScriptedEnv([[1.0]]), "Script")
     assert env.state_dict() == {"resumable": False}
     assert not env.load_state_dict(env.state_dict())
     assert play(env)[0][1].tolist() == [1.0]
@@ -64,7 +66,7 @@ def test_a_suite_that_cannot_save_its_episodes_says_so():
 
 @pytest.mark.parametrize("n_before", [3, 77])
 def test_running_returns_and_lengths_go_on_with_the_saved_episodes(n_before, tmp_path):
-    first, second = (EpisodeStatistics(RandomMazeVectorEnv(3, seed)) for seed in (0, 9))
+    first, second = (EpisodeStatistics(RandomMazeVectorEnv(3, seed), "") for seed in (0, 9))
     actions = np.random.default_rng(0).integers(0, 4, (n_before + 100, 3))
     first.reset()
     for row in actions[:n_before]:
@@ -81,3 +83,23 @@ def test_running_returns_and_lengths_go_on_with_the_saved_episodes(n_before, tmp
             for name in ("r", "l"):
                 assert info["episode"][name].tolist() == other["episode"][name].tolist()
     assert n_ended > 0
+
+
+def leave():
+    sys.exit(0)
+
+
+def stumble():
+    raise KeyError("a line\nand another")
+
+
+@pytest.mark.parametrize(("fault", "said"), [(leave, "SystemExit: 0"), (stumble, "KeyError: ")])
+def test_what_an_environment_raises_is_one_line_with_its_name_and_step(fault, said):
+    script = ScriptedEnv([[1.0]] * 3)
+    env = EpisodeStatistics(script, "Mine-v0")
+    env.reset()
+    env.step(np.zeros(1, int))
+    script.step = lambda actions: fault()
+    place = r"\(test_wrappers\.py, line \d+\) in vector step 2 of this process"
+    with pytest.raises(RunError, match=rf"^env: 'Mine-v0' raised {said}.*{place}.*--resume$"):
+        env.step(np.zeros(1, int))

@@ -164,12 +164,9 @@ def replay_rows(folder: Path, saved: dict[str, Any] | None) -> dict[str, Any] | 
 
     Files of frames are the same ones whatever happens: their checksums say what they hold.
     """
-    if saved is None or "files" not in saved:
+    if saved is None or "logs" in saved:
         return saved
-    parts = []
-    for entry in saved["files"]:
-        with (folder / "replay" / entry["name"]).open("rb") as file:
-            parts.append(load_saved(file))
+    parts = [load_saved(folder / "replay" / name) for name in saved["files"]]
     rows = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     kept = {name: row[-saved["capacity"] :] for name, row in rows.items()}
     return kept | {"n_written": saved["n_written"]}

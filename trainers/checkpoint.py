@@ -10,9 +10,11 @@ a dictionary of tensors, numbers and text. Every checkpoint holds
 
 and ckpt_last.pt all else that a run needs to go on as if it had never been interrupted:
 
-    learner     optimiser, statistics, and what has been collected since the last update
+    learner     optimiser, statistics, and what has been collected since the last update; of a
+                replay, which files it is in
     collector   counts, statistics, and where the environments can be saved, the running episodes
     run         the seconds so far, the best return
+    metrics     how long metrics.csv was, and the sha256 of that
     own         where all random streams stand
     other_ranks what each rank but the first has of its own
 
@@ -39,25 +41,25 @@ from runs.folder import (
     check_settings,
     is_finished,
     note_end,
-    recorded_code,
     recorded_settings,
     resume_command,
 )
-from runs.metrics import MetricsWriter
-from settings import Config, config_from_dict, setting
+from runs.metrics import MetricsWriter, last_step
+from runs.stored import stored_config
+from settings import Config, setting
 from trainers.interruption import Interruption
 from trainers.published import PUBLISHED, load_published
 from trainers.ranks import Ranks
 from utils.errors import Interrupted, UserError
-from utils.files import name_also, written_whole
+from utils.files import checksum, name_also, put_aside, written_whole
 from utils.folders import check_without_links
 from utils.saved_tensors import load_saved, save_tensors
 from utils.starting import typed
 
-FORMAT = 3
-PLAYABLE = (2, 3)  # formats whose agents can still be played
+FORMAT = 4
+LAST_OF_FORMAT_3 = "56e76aa"  # the commit that still reads it
 HELD_BY_ALL = ("config", "agent", "weights", "env_steps")
-HELD_BY_LAST = ("n_pending", "learner", "collector", "run", "own")
+HELD_BY_LAST = ("n_pending", "learner", "collector", "run", "own", "metrics")
 BEST, LAST, PREVIOUS = "ckpt_best.pt", "ckpt_last.pt", "ckpt_last.previous.pt"
 HEADER = "HELM checkpoint {:03d} sha256 {}\n"
 UNWRITTEN = HEADER.format(FORMAT, "-" * 64).encode()
@@ -65,6 +67,8 @@ UNWRITTEN = HEADER.format(FORMAT, "-" * 64).encode()
 log = logging.getLogger(__name__)
 
 
+REPLAY = "replay"  # the folder of what a learner keeps in files, all of them called:
+REPLAY_FILE = r"(rows_\d{12,}\.pt|env\d{4,}_\d{12,}\.rows)"
 PARTS = ("learner", "collector")  # that may have something of each rank's own
 
 
@@ -163,7 +167,7 @@ class Checkpoints:
         if self.run.config.save_ckpt:
             state = gathered_state(self.run.state_dict(), self.run.ranks)
             if self.writer is not None:
-                self.writer.sync()
+                state["metrics"] = self.writer.sync()
                 save_checkpoint(self.folder / LAST, state, self.folder / PREVIOUS)
         return self.run.env_steps
 
@@ -251,46 +255,74 @@ def find_checkpoint(path: Path, option: str = "--ckpt-path") -> Path:
     )
 
 
-def last_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """Return the last good checkpoint of a run, None if it has written none.
+class Damaged(UserError):
+    """A checkpoint, or a file of its replay, is not what was once written."""
 
-    A damaged last one gives its place to the one before, which the next would else push out.
+
+def last_checkpoint(folder: Path) -> dict[str, Any] | None:
+    """Return the last good checkpoint of a run with the name of its file, None if there is none.
+
+    A checkpoint is as good as the files of its replay. Nothing is changed here: what is damaged
+    gives way in `give_way`, once all else has been found in order.
 
     Raises:
-        UserError: there are checkpoints, and all are damaged or hold no run.
+        UserError: there are checkpoints, and none of them holds a run of this version.
     """
-    problems = []
-    for path in (folder / LAST, folder / PREVIOUS):
+    problems, reached = [], last_step(folder)
+    for name in (LAST, PREVIOUS):
+        path = folder / name
         if not path.is_file():
             continue
         try:
             checkpoint = load_checkpoint(path)
+            reached = max(reached, checkpoint["env_steps"])
             _check_goes_on(checkpoint, path)
+            _check_replay(checkpoint, folder)
         except UserError as error:
             problems.append(error)
             continue
         if problems:
-            log.warning("%s; going on from the one before", problems[0])
-            name_also(path, folder / LAST)
-        return checkpoint
+            n_lost = reached - checkpoint["env_steps"]
+            log.warning(f"{problems[0]}; going on from the one before: {n_lost:,} steps are lost")
+        return checkpoint | {"file": name}
+    others = [problem for problem in problems if not isinstance(problem, Damaged)]
+    if others:
+        raise others[0]
     if problems:
-        raise problems[0]
+        log.warning(f"{problems[0]}; beginning anew: {reached:,} steps are lost")
     return None
+
+
+def give_way(folder: Path, checkpoint: Mapping[str, Any] | None) -> None:
+    """Put damaged checkpoints aside, which the next would else take for the one before."""
+    source = None if checkpoint is None else checkpoint["file"]
+    if source != LAST:
+        for name in (LAST, PREVIOUS):
+            if name != source and (folder / name).exists():
+                put_aside(folder / name)
+    if source == PREVIOUS:
+        name_also(folder / PREVIOUS, folder / LAST)
 
 
 def unfinished_checkpoint(
     folder: Path, config: CheckpointSettings, n_ranks: int = 1
 ) -> dict[str, Any] | None:
-    """Return what a run goes on from, None where nothing has been saved yet.
+    """Return what a run goes on from, None where nothing good has been saved.
 
     Where a run was killed between its last checkpoint and its end, the end is noted in run.json.
 
     Raises:
         UserError: the run is finished, saves nothing, or its settings are no longer those of the
-            checkpoint; or another number of ranks made it; or all its checkpoints are damaged.
+            checkpoint; or another number of ranks made it.
     """
     if not config.save_ckpt:
         raise UserError(f"{folder}: a run with save_ckpt=false cannot go on. Begin another")
+    finished = UserError(
+        f"{folder}: this run is finished, it has had its {config.n_steps:,} steps. Play it: "
+        f"{shlex.join([*typed('eval.py'), '--ckpt-path', str(folder)])}"
+    )
+    if is_finished(folder):  # its replay may be gone
+        raise finished
     checkpoint = last_checkpoint(folder)
     if checkpoint is None:
         if (folder / PUBLISHED).is_file():
@@ -305,28 +337,45 @@ def unfinished_checkpoint(
             f"this is {n_ranks}. Go on with: {resume_command(folder, made_by)}"
         )
     if checkpoint["env_steps"] >= config.n_steps and not checkpoint["n_pending"]:
-        if not is_finished(folder):
-            note_end(folder)
-        raise UserError(
-            f"{folder}: this run is finished, it has had its {config.n_steps:,} steps. Play it: "
-            f"{shlex.join([*typed('eval.py'), '--ckpt-path', str(folder)])}"
-        )
+        note_end(folder)
+        raise finished
     return checkpoint
 
 
 def _check_goes_on(checkpoint: Mapping[str, Any], path: Path) -> None:
     """Raise UserError where a checkpoint holds an agent, but not the run it was trained in."""
     missing = [name for name in HELD_BY_LAST if name not in checkpoint]
-    if "optimizer" in checkpoint:
-        raise UserError(
-            f"{path}: of an earlier version, which this one can play but not go on from. Use the "
-            "version that run.json names, or begin another run"
-        )
     if missing:
         raise UserError(
             f"{path}: holds an agent to play with, as {BEST} does, but not what a run needs to go "
             f"on ({', '.join(missing)}). Restore the run's own {LAST}"
         )
+
+
+def _check_replay(checkpoint: Mapping[str, Any], folder: Path) -> None:
+    """Raise Damaged where a file that a checkpoint's replay is in is not as it was then."""
+    try:
+        replay = checkpoint["learner"].get("replay")
+        files = (
+            [(name, n, sha256) for name, (n, sha256) in replay["files"].items()] if replay else []
+        )
+        strange = [name for name, _, _ in files if not re.fullmatch(REPLAY_FILE, name)]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{folder}: the checkpoint does not hold a state of this run (no files of a replay). "
+            "Restore the run's own"
+        ) from error
+    if strange:
+        raise UserError(f"{folder}: the checkpoint's replay is in '{strange[0]}', no file of one")
+    for name, n_bytes, sha256 in files:
+        path = folder / REPLAY / name
+        try:
+            if checksum(path, n_bytes).hexdigest() != sha256:
+                raise Damaged(f"{path}: damaged, its content does not have its checksum")
+        except FileNotFoundError:
+            raise Damaged(f"{path}: missing, a part of the replay") from None
+        except (OSError, TypeError, ValueError) as error:
+            raise Damaged(f"{path}: damaged ({error})") from None
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -341,7 +390,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise
     except Exception as error:  # torch.load documents no set of exceptions for a bad file
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
-        raise UserError(f"{path}: not a checkpoint of this program ({reason})") from None
+        raise Damaged(f"{path}: not a checkpoint of this program ({reason})") from None
     if not isinstance(state, dict) or not all(name in state for name in HELD_BY_ALL):
         raise UserError(
             f"{path}: not a checkpoint of this program (it lacks some of {', '.join(HELD_BY_ALL)})"
@@ -354,16 +403,16 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
-def checkpoint_config(checkpoint: Mapping[str, Any], path: Path) -> Config:
+def checkpoint_config(checkpoint: Mapping[str, Any], path: Path, trust: bool = False) -> Config:
     """Return the settings in a checkpoint; run.json beside it says where its own code was.
 
     Raises:
-        UserError: they are not those of a run, or that code cannot be had.
+        UserError: they are not those of a run, or code they name is not there or may not be run.
     """
-    return config_from_dict(checkpoint["config"], str(path), recorded_code(path.parent))
+    return stored_config(checkpoint["config"], str(path), path.parent, trust)
 
 
-def checksum(path: Path) -> str:
+def recorded_sha256(path: Path) -> str:
     """Return the sha256 that a checkpoint's first line says of the rest."""
     with path.open("rb") as file:
         return file.readline(len(UNWRITTEN)).split()[-1].decode()
@@ -411,14 +460,11 @@ def _read(path: Path) -> Any:
             rb"HELM checkpoint (\d{3}) sha256 ([0-9a-f]{64}|-{64})\n", file.read(len(UNWRITTEN))
         )
         if header is None:
-            raise UserError(
-                f"{path}: not a checkpoint of format {FORMAT}, "
-                "but of an earlier one, or another file"
-            )
+            raise Damaged(f"{path}: not a checkpoint of this program, or damaged in its first line")
         _check_format(path, int(header[1]))
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest != header[2].decode():
-            raise UserError(f"{path}: damaged, its content does not have its checksum")
+            raise Damaged(f"{path}: damaged, its content does not have its checksum")
         file.seek(len(UNWRITTEN))
         return load_saved(file)
 
@@ -430,5 +476,8 @@ def _read_published(path: Path) -> Any:
 
 
 def _check_format(path: Path, found: object) -> None:
-    if found not in PLAYABLE:
-        raise UserError(f"{path}: not a checkpoint of format {FORMAT} (found {found})")
+    if found != FORMAT:
+        raise UserError(
+            f"{path}: a checkpoint of format {found}, and this version reads format {FORMAT}. "
+            f"Play it or go on with it at commit {LAST_OF_FORMAT_3}, which reads formats 2 and 3"
+        )

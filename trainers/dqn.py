@@ -15,7 +15,7 @@ from models.agent import Sequences, Step
 from models.off_policy_agent import ValueAgent
 from settings import Part, setting
 from trainers.exploration import EpsilonSettings, epsilon_after, explored
-from trainers.learner import BatchReward
+from trainers.learner import Reward
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
 from trainers.ranks import Ranks
 from trainers.saved_state import check_like, check_optimizer
@@ -53,9 +53,9 @@ class DQN(OffPolicyLearner):
         config: DqnSettings,
         agent: ValueAgent,
         ranks: Ranks | None = None,
-        curiosity: BatchReward | None = None,
+        reward: Reward | None = None,
     ) -> None:
-        super().__init__(config, agent, ranks, curiosity)
+        super().__init__(config, agent, ranks, reward)
         self.target = copy.deepcopy(self.agent).requires_grad_(False)
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, fused=True)

@@ -1,15 +1,21 @@
 """Playing whole episodes without learning."""
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 
 from models.agent import Agent, Memory, Step
 from models.observations import Observations, Percept
+from rewards.goal_settings import OF_EVALUATION, as_played
+from rewards.suggestions import SUGGESTERS, settings_of_suggester
+from runs.stored import check_outside
+from settings import Config, outside_settings, read_settings, with_env_settings
+from trainers.checkpoint import checkpoint_config
 from trainers.narration import Narration, narrated, told_after, told_before
 from utils.files import written_whole
 
@@ -143,3 +149,29 @@ def _recording(
 def _stacked(steps: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Return the arrays of L steps as arrays [L, ...]."""
     return {name: np.stack([step[name] for step in steps]) for name in steps[0]}
+
+
+def played_config(
+    checkpoint: Mapping[str, Any], path: Path, trust: bool, overrides: Sequence[str] = ()
+) -> Config:
+    """Return the settings of a checkpoint as its agent is played.
+
+    Args:
+        checkpoint: As loaded.
+        path: Of its file.
+        trust: Whether its run is trusted, whoever has begun it.
+        overrides: KEY=VALUE texts, of what an evaluation may change.
+
+    Raises:
+        UserError: they are wrong, or lead outside and the run is not to be trusted.
+    """
+    stored = checkpoint_config(checkpoint, path, trust)
+    changes = dict(text.split("=", 1) for text in overrides if "=" in text)
+    places, goals = read_settings(stored).intersection(outside_settings()), set(OF_EVALUATION)
+    if changes.get("suggester") in SUGGESTERS:
+        goals |= settings_of_suggester(changes["suggester"])
+    config = with_env_settings(stored, overrides, places, goals)
+    alone = {"wandb": False, "guide": None}  # what learning alone reads
+    config = replace(as_played(config, changes), **cast(dict[str, Any], alone))
+    check_outside(config, checkpoint["config"], path, trust, changes)
+    return config

@@ -1,8 +1,8 @@
 """Rows of one environment on the disk: appended to files, read from anywhere, never rewritten.
 
 A checkpoint names the files with their checksums, as far as they were written then. What comes
-behind that is cut off when a run goes on from it, so that what a killed process has added does not
-count, and an earlier checkpoint of the run still finds its own rows.
+behind that is overwritten where a run goes on from it, so that what a killed process has added does
+not count, and an earlier checkpoint of the run still finds its own rows.
 
 Rows are read by system calls and not through mapped memory: what a process maps counts as its own,
 and what a replay of a million frames holds would soon be all of it.
@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from trainers.replay import SavedFiles
 from trainers.saved_state import check_like
-from utils.errors import UserError
+from utils.files import checksum
 
 ROWS_AT_ONCE = 64  # that wait in memory before they are written
 SUFFIX = ".rows"
-BLOCK = 2**24  # bytes read at a time for a checksum
 
 
 class FrameLog:
@@ -69,11 +69,13 @@ class FrameLog:
             return
         rows, self._waiting = b"".join(self._waiting), []
         n_rows = len(rows) // self.dtype.itemsize
-        begin = self._begin_of(self.n_written - n_rows)
-        # A file of this name may stand there, of a process that was killed since the checkpoint.
-        mode = "wb" if begin == self.n_written - n_rows else "ab"
+        first = self.n_written - n_rows
+        begin = self._begin_of(first)
         self.folder.mkdir(exist_ok=True)
-        with self._path(begin).open(mode) as file:
+        with open(os.open(self._path(begin), os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+            # What a process has added that was killed since the checkpoint is cut off.
+            file.truncate((first - begin) * self.dtype.itemsize)
+            file.seek(0, os.SEEK_END)
             file.write(rows)
             self._sha256.update(rows)
             self._is_synced = False
@@ -107,39 +109,34 @@ class FrameLog:
             finally:
                 os.close(descriptor)
             self._is_synced = True
-        sha256 = list(self._digests.values())
-        if self.n_written % self.rows_per_file:  # it goes on growing, whatever was given up
-            sha256.append(self._sha256.copy().hexdigest())
-        return {"first": self.first, "n_written": self.n_written, "sha256": sha256}
+        return {"first": self.first, "n_written": self.n_written}
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Go on behind the last row that `save` has told of; what comes behind it is cut off.
+    def files(self) -> SavedFiles:
+        """Return the files, as far as they are written."""
+        per_file, size = self.rows_per_file, self.dtype.itemsize
+        files = {self._path(n).name: (per_file * size, d) for n, d in self._digests.items()}
+        if n_rows := self.n_written % per_file:  # it goes on growing, whatever was given up
+            last = self._path(self.n_written - n_rows)
+            files[last.name] = (n_rows * size, self._sha256.copy().hexdigest())
+        return files
+
+    def load(self, state: dict[str, Any], files: SavedFiles) -> None:
+        """Go on behind the last row that `save` has told of, in files that are as they were.
 
         Raises:
-            UserError: a file is missing or damaged.
             ValueError: it is no such state.
         """
-        like = {"first": 0, "n_written": 0, "sha256": [""] * len(state["sha256"])}
-        check_like(state, like, "replay.logs")
+        check_like(state, {"first": 0, "n_written": 0}, "replay.logs")
         if not 0 <= state["first"] <= state["n_written"]:
             raise ValueError("replay: a log that ends before it begins")
         self.first, self.n_written, self._waiting = state["first"], state["n_written"], []
-        self._digests, self._sha256 = {}, hashlib.sha256()
-        for path, sha256 in zip(self.paths(), state["sha256"], strict=True):
-            self._take_up(path, sha256)
-
-    def _take_up(self, path: Path, sha256: str) -> None:
-        """Check a file, and cut it behind the last row that belongs here."""
-        begin = int(path.stem.rpartition("_")[2])
-        n_rows = min(self.n_written - begin, self.rows_per_file)
-        found = _checksum(path, n_rows * self.dtype.itemsize)
-        if found.hexdigest() != sha256:
-            raise UserError(f"{path}: damaged, its content does not have its checksum")
-        os.truncate(path, n_rows * self.dtype.itemsize)
-        if n_rows == self.rows_per_file:
-            self._digests[begin] = sha256
-        else:
-            self._sha256 = found
+        n_rows = self.n_written % self.rows_per_file
+        whole = range(self._begin_of(self.first), self.n_written - n_rows, self.rows_per_file)
+        self._digests = {begin: files[self._path(begin).name][1] for begin in whole}
+        self._sha256 = hashlib.sha256()
+        if n_rows:
+            last = self._path(self.n_written - n_rows)
+            self._sha256 = checksum(last, n_rows * self.dtype.itemsize)
 
     def _begin_of(self, row: int) -> int:
         """Return the first row of the file that a row stands in."""
@@ -153,18 +150,3 @@ class FrameLog:
             file.seek(begin * self.dtype.itemsize)
             content = file.read(n_rows * self.dtype.itemsize)
         return np.frombuffer(content, self.dtype)
-
-
-def _checksum(path: Path, n_bytes: int) -> "hashlib._Hash":
-    """Return the sha256 of the first bytes of a file."""
-    sha256 = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while n_bytes and (block := file.read(min(BLOCK, n_bytes))):
-                sha256.update(block)
-                n_bytes -= len(block)
-    except FileNotFoundError:
-        raise UserError(
-            f"{path}: missing; a part of the replay that the checkpoint names. Restore it"
-        ) from None
-    return sha256

@@ -268,6 +268,7 @@ class FrameReplay:
             if path not in named:
                 path.unlink()
         return {
+            "files": {name: entry for log in self.logs for name, entry in log.files().items()},
             "logs": logs,
             "begins": list(self._begins),
             "episodes": self.episodes.tensor(),
@@ -277,14 +278,13 @@ class FrameReplay:
         """Go on from what `state_dict` returned.
 
         Raises:
-            UserError: a file is missing or damaged.
             Exception: of several kinds; it is not a state of these environments.
         """
         episodes = state["episodes"]
         check_like(state["begins"], self._begins, "replay.begins")
         check_like(episodes, torch.zeros(len(episodes), 3, dtype=torch.int64), "replay.episodes")
         for log, saved in zip(self.logs, state["logs"], strict=True):
-            log.load(saved)
+            log.load(saved, state["files"])
         self._begins = list(state["begins"])
         self.episodes, self.n_rows = Episodes(self.config.n_step), 0
         for each in episodes.tolist():

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
-from models.agent import Agent, Memory, Moves, Step
+from models.agent import Agent, Memory, Step, Transitions
 from models.observations import Percept
 from settings import Part
 
@@ -117,33 +116,22 @@ class Learner(Protocol):
         """
 
 
-class BatchReward(Protocol):
-    """A reward that is computed on the batch that is learned from, by networks that learn there."""
+class Reward(Protocol):
+    """The rewards that a batch is learned from, beside what it computes them by.
 
-    parameters: list[nn.Parameter]
-    optimizer: Optimizer
+    Attributes:
+        metrics: The names of what it has to log.
+        reads_context: Whether it reads `Transitions.context`, which is then a frozen memory's.
+    """
 
-    @property
-    def reads_memory(self) -> bool:
-        """Whether it has to be told `Moves.context`, which is a frozen memory's."""
+    metrics: tuple[str, ...]
+    reads_context: bool
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What it has to log."""
-
-    def weighted_task(self, rewards: Tensor) -> Tensor:
-        """Return the task's rewards with the weight they have beside these."""
-
-    def __call__(self, moves: Moves, n_batches: int = 1) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the weighted rewards of B steps [B] and what to log, having learned from them.
-
-        Args:
-            moves: The steps.
-            n_batches: Into how many gradient steps they are cut, unless the settings say.
-        """
+    def __call__(self, steps: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the rewards of B steps [B] and what to log, having learned from them."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return networks, optimiser and statistics, which all ranks have alike."""
+        """Return everything needed to go on, which all ranks have alike."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""

@@ -6,6 +6,7 @@ and then. With the settings of ELLM (arXiv:2302.06692), whose networks have the 
 """
 
 import copy
+import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +17,18 @@ from gymnasium.spaces import Space
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.agent import Agent, Memory, Moves, Step
+from models.agent import Agent, Memory, Step, Transitions
 from models.observations import ObservationBatch, Percept
 from models.off_policy_agent import FrameValueAgent
 from settings import Part, setting
 from trainers.exploration import EpsilonSettings, epsilon_after, explored
 from trainers.frame_replay import FrameReplay, FrameReplaySettings, FrameSteps
 from trainers.guards import NotFiniteError
-from trainers.learner import BatchReward, Transition
+from trainers.learner import Reward, Transition
 from trainers.logged_means import LoggedMeans
 from trainers.off_policy import check_alone
 from trainers.ranks import Ranks
-from trainers.saved_state import check_batch_reward, check_like, check_optimizer
+from trainers.saved_state import check_like, check_optimizer, check_reward
 from trainers.targets import double_q_targets, follow, n_step_returns
 from trainers.trial import fill_with_noise, left_alone, seconds_of
 from trainers.warm_start import FinetuneSettings
@@ -35,6 +36,9 @@ from trainers.warm_start import FinetuneSettings
 FLOATS = {"float16": torch.float16, "float32": torch.float32}
 EPSILON_FINAL, GUIDE_SHARE = 0.01, 0.5  # as published
 NOT_YET = -1
+
+log = logging.getLogger(__name__)
+
 COUNTS = ("n_seen", "n_updates", "paid", "paid_since", "_n_since_row")
 
 
@@ -80,6 +84,7 @@ class NStepDqnSettings(FrameReplaySettings, EpsilonSettings, FinetuneSettings):
         "run folder or checkpoint of an agent that explores: its greedy actions take the place of "
         "some random ones; null: none",
         default=None,
+        safe=(None,),
     )
     guide_share: float = setting(
         "share of exploring actions that are the guide's", low=0, high=1, default=GUIDE_SHARE
@@ -114,7 +119,7 @@ class NStepDQN:
         config: The settings of the run.
         agent: What is trained.
         ranks: The processes that train together: this one alone.
-        curiosity: An intrinsic reward beside the task's, if there is one.
+        reward: What n steps of the replay pay, if not what the environment did.
 
     Attributes:
         target: The heads that are copied now and then; the encoder is the agent's own.
@@ -135,11 +140,11 @@ class NStepDQN:
         config: NStepDqnSettings,
         agent: FrameValueAgent,
         ranks: Ranks | None = None,
-        curiosity: BatchReward | None = None,
+        reward: Reward | None = None,
     ) -> None:
         if ranks is not None:
             ranks.run_on_first(lambda: check_alone(config.algorithm, ranks.size))
-        self.config, self.agent, self.curiosity = config, agent, curiosity
+        self.config, self.agent, self.reward = config, agent, reward
         self.target = copy.deepcopy(agent.head).requires_grad_(False)
         self.parameters = agent.finetuned(config.finetune)
         agent.requires_grad_(False)
@@ -229,8 +234,14 @@ class NStepDQN:
 
     def update(self, progress: float) -> dict[str, float]:
         """Return what there is to log, means over the gradient steps since the last row."""
-        curious = () if self.curiosity is None else self.curiosity.names
-        names = *(f"train/{name}" for name in self.logged), *curious
+        rewarded = () if self.reward is None else self.reward.metrics
+        names = *(f"train/{name}" for name in self.logged), *rewarded
+        if self.n_seen >= self.config.n_steps and not self.n_updates:
+            log.warning(
+                f"nothing was learned: the {self.config.n_steps:,} steps were over before "
+                f"warmup_steps={self.config.warmup_steps:,}, a first episode or, with "
+                "train_after_reward, a reward. Choose a larger n_steps"
+            )
         metrics = dict.fromkeys(names, math.nan)
         metrics |= self._logged.means()
         self._logged.clear()
@@ -244,14 +255,14 @@ class NStepDQN:
     def learn(self, steps: FrameSteps) -> dict[str, Tensor]:
         """Take one gradient step on the Huber loss of the actions taken."""
         returns, discounts = self._returns(steps)
-        returns, curious = self._with_curiosity(steps, returns)
+        returns, rewarded = self._rewarded(steps, returns)
         loss, chosen = self._loss(steps, returns, discounts)
         self.optimizer.zero_grad()
         loss.backward()
         norms = torch._foreach_norm([p.grad for p in self.parameters if p.grad is not None])
         self.optimizer.step()
         self.n_updates += 1
-        return curious | {
+        return rewarded | {
             "train/critic_loss": loss.detach(),
             "train/q_mean": chosen.detach().mean(),
             "train/reward_mean": returns.float().mean(),
@@ -302,7 +313,7 @@ class NStepDQN:
             "counts": {name: getattr(self, name) for name in COUNTS},
             "logged": self._logged.state_dict(),
             "replay": None if self.replay is None else self.replay.state_dict(),
-            "curiosity": None if self.curiosity is None else self.curiosity.state_dict(),
+            "reward": None if self.reward is None else self.reward.state_dict(),
             "guide": None if self.guide is None else self.guide.sha256,
             "own": {"guide_memory": None if memory is None else memory.state_dict()},
         }
@@ -321,9 +332,9 @@ class NStepDQN:
         for name in COUNTS:
             setattr(self, name, state["counts"][name])
         self._logged.load_state_dict(state["logged"])
-        check_batch_reward(state["curiosity"], self.curiosity)
-        if self.curiosity is not None:
-            self.curiosity.load_state_dict(state["curiosity"])
+        check_reward(state["reward"], self.reward)
+        if self.reward is not None:
+            self.reward.load_state_dict(state["reward"])
         if state["replay"] is not None:
             self.replay = self._empty_replay(percept)
             self.replay.load_state_dict(state["replay"])
@@ -339,21 +350,13 @@ class NStepDQN:
         rewards = steps.rewards.clamp(-1, 1) if config.clip_reward else steps.rewards
         return n_step_returns(rewards, steps.goes_on, config.gamma, FLOATS[config.return_dtype])
 
-    def _with_curiosity(
-        self, steps: FrameSteps, returns: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return what is learned from with the intrinsic reward in it [B], and what to log of it.
-
-        What is seen n steps later is what the intrinsic reward finds new.
-        """
-        if self.curiosity is None:
+    def _rewarded(self, steps: FrameSteps, returns: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what n steps taken as one pay [B], and what to log of it."""
+        if self.reward is None:
             return returns, {}
-        n_samples = len(returns)
         both = steps.observations.map(lambda *kinds: torch.cat(kinds), steps.following)
-        before = torch.arange(n_samples, device=returns.device)
-        moves = Moves(ObservationBatch.of(both), before, before + n_samples, steps.actions)
-        rewards, logged = self.curiosity(moves)
-        return self.curiosity.weighted_task(returns.float()) + rewards, logged
+        batch, nothing = ObservationBatch.of(both), returns.new_zeros(2 * len(returns), 0)
+        return self.reward(Transitions(batch, nothing, steps.actions, returns.float()))
 
     def _loss(self, steps: FrameSteps, returns: Tensor, discounts: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss, and the values of the actions taken [B]."""

@@ -4,6 +4,7 @@ The story (Ni et al. 2023, arXiv:2307.03864): a few episodes of random actions; 
 episode has ended, as many gradient steps as are owed for the steps since the last ones.
 """
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -14,12 +15,12 @@ import torch
 from gymnasium.spaces import Space
 from torch import Tensor
 
-from models.agent import Agent, Memory, Moves, Sequences, Step
+from models.agent import Agent, Memory, Sequences, Step, Transitions
 from models.observations import ObservationBatch, Percept
 from models.off_policy_agent import OffPolicyAgent, OffPolicyNetworkSettings
 from settings import Part, setting
 from trainers.guards import NotFiniteError
-from trainers.learner import BatchReward, Transition
+from trainers.learner import Reward, Transition
 from trainers.logged_means import LoggedMeans
 from trainers.ranks import Ranks
 from trainers.replay import (
@@ -31,7 +32,7 @@ from trainers.replay import (
     n_rows_wanted,
 )
 from trainers.running_episodes import RunningEpisodes, SeenStep
-from trainers.saved_state import check_batch_reward, check_like
+from trainers.saved_state import check_like, check_reward
 from trainers.trial import fill_with_noise, left_alone, seconds_of
 from utils.errors import UserError
 
@@ -41,6 +42,8 @@ COUNTS = (
     *("n_explored", "n_updates", "n_owed", "n_warmup_steps", "longest"),
     *("_n_episodes", "_n_since", "_n_unpaid", "_has_ended", "_is_stale"),
 )
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class OffPolicyLearner(ABC):
         config: The settings of the run.
         agent: What is trained.
         ranks: The processes that train together: this one alone.
-        curiosity: An intrinsic reward beside the task's, if there is one.
+        reward: What steps of the replay pay, if not what the environment did.
 
     Attributes:
         logged: What a gradient step has to log.
@@ -94,11 +97,11 @@ class OffPolicyLearner(ABC):
         config: OffPolicySettings,
         agent: OffPolicyAgent,
         ranks: Ranks | None = None,
-        curiosity: BatchReward | None = None,
+        reward: Reward | None = None,
     ) -> None:
         if ranks is not None:
             ranks.run_on_first(lambda: check_alone(config.algorithm, ranks.size))
-        self.config, self.agent, self.curiosity = config, agent, curiosity
+        self.config, self.agent, self.reward = config, agent, reward
         self.replay: Replay | None = None
         self.n_explored = self.n_updates = self.n_owed = 0
         self.n_warmup_steps = self.longest = self._n_episodes = 0
@@ -143,13 +146,18 @@ class OffPolicyLearner(ABC):
 
     @property
     def ready(self) -> bool:
-        """Whether gradient steps are owed, or an episode of the warm-up has ended."""
-        return self.n_owed > 0 or self._has_ended
+        """Whether gradient steps are owed, an episode of the warm-up has ended, or the run has."""
+        return self.n_owed > 0 or self._has_ended or (self._is_over and self._n_since > 0)
 
     @property
     def is_updating(self) -> bool:
         """Whether some of the gradient steps that were owed have been taken, and some not yet."""
         return self.n_owed > 0 and not self._has_ended
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the run has had all its steps, be it within an episode."""
+        return self.n_warmup_steps + self.n_explored >= self.config.n_steps
 
     def act(self, percept: Percept, memory: Memory) -> Step:
         """Choose actions: random ones in the warm-up; the memory is advanced in any case."""
@@ -194,12 +202,20 @@ class OffPolicyLearner(ABC):
         While more are owed the learner stays `ready`.
         """
         self._has_ended = False
+        if self._is_over:
+            self._n_since = 0
+            if not self.n_updates + self.n_owed:
+                log.warning(
+                    f"nothing was learned: the {self.config.n_steps:,} steps were over before "
+                    f"the warm-up's {self.config.warmup_episodes:,} episodes. Choose a larger "
+                    "n_steps or a smaller warmup_episodes"
+                )
         n_steps = min(self.n_owed, MOST_AT_ONCE)
         logged = []
         for _ in range(n_steps):
             assert self.replay is not None, "gradient steps are owed for what replay holds"
-            sequences, curious = self._with_curiosity(self.replay.sample(self.config.batch_size))
-            logged.append(self.learn(sequences) | curious)
+            sequences, rewarded = self._rewarded(self.replay.sample(self.config.batch_size))
+            logged.append(self.learn(sequences) | rewarded)
             self.n_updates += 1
         self.n_owed -= n_steps
         self._sum_up(logged)
@@ -213,8 +229,8 @@ class OffPolicyLearner(ABC):
 
     def nothing_learned(self) -> dict[str, float]:
         """Return what to log where there was no gradient step: NaN under every name."""
-        curious = () if self.curiosity is None else self.curiosity.names
-        return dict.fromkeys((*(f"train/{name}" for name in self.logged), *curious), math.nan)
+        rewarded = () if self.reward is None else self.reward.metrics
+        return dict.fromkeys((*(f"train/{name}" for name in self.logged), *rewarded), math.nan)
 
     def keep_in(self, folder: Path) -> None:
         """Say where the replay is kept for checkpoints."""
@@ -257,8 +273,8 @@ class OffPolicyLearner(ABC):
 
         Running episodes are left out unless they go on.
         """
-        curious = {} if self.curiosity is None else {"curiosity": self.curiosity.state_dict()}
-        return curious | {
+        reward = {} if self.reward is None else {"reward": self.reward.state_dict()}
+        return reward | {
             "networks": self.networks_state(),
             "counts": self._counts(pending),
             "logged": self._logged.state_dict(),
@@ -271,9 +287,9 @@ class OffPolicyLearner(ABC):
     ) -> None:
         """Go on from what `state_dict` returned; trainers/learner.py says how."""
         self.load_networks_state(state["networks"])
-        check_batch_reward(state.get("curiosity"), self.curiosity)
-        if self.curiosity is not None:
-            self.curiosity.load_state_dict(state["curiosity"])
+        check_reward(state.get("reward"), self.reward)
+        if self.reward is not None:
+            self.reward.load_state_dict(state["reward"])
         check_like(state["counts"], {name: getattr(self, name) for name in COUNTS}, "counts")
         for name in COUNTS:
             setattr(self, name, state["counts"][name])
@@ -289,14 +305,22 @@ class OffPolicyLearner(ABC):
             steps = state["own"]["running"]["steps"]
             self.agent.reader.sentences.check(steps.get("seen_text"))
 
-    def _with_curiosity(self, sequences: Sequences) -> tuple[Sequences, dict[str, Tensor]]:
-        """Return sequences whose rewards have the intrinsic one added, and what to log of it."""
-        if self.curiosity is None:
+    def _rewarded(self, sequences: Sequences) -> tuple[Sequences, dict[str, Tensor]]:
+        """Return sequences with the rewards of the steps that count, and what to log of them."""
+        if self.reward is None:
             return sequences, {}
         counted = sequences.mask.flatten().nonzero().squeeze(-1)
-        rewards, logged = self.curiosity(_moves(sequences, counted))
-        paid = self.curiosity.weighted_task(sequences.rewards).flatten()
-        paid[counted] += rewards
+        both = torch.cat((counted, counted + sequences.mask.shape[1]))  # a row of B steps later
+        paid = sequences.rewards.flatten().clone()
+        rewards, logged = self.reward(
+            Transitions(
+                sequences.observations.select(both),
+                sequences.context.flatten(0, 1)[both],
+                sequences.actions.flatten()[counted],
+                paid[counted],
+            )
+        )
+        paid[counted] = rewards
         return sequences._replace(rewards=paid.view_as(sequences.rewards)), logged
 
     def _counts(self, pending: bool) -> dict[str, Any]:
@@ -387,14 +411,6 @@ class OffPolicyLearner(ABC):
         if "text" in replay.rows:
             self.agent.reader.sentences.check(replay.rows["text"][: len(replay)])
         self.replay = replay
-
-
-def _moves(sequences: Sequences, counted: Tensor) -> Moves:
-    """Return the steps of sequences that count, by their numbers among T*B.  [b] int64"""
-    after = counted + sequences.mask.shape[1]
-    actions = sequences.actions.flatten()[counted]
-    context = sequences.context.flatten(0, 1)
-    return Moves(sequences.observations, counted, after, actions, context)
 
 
 def check_alone(algorithm: str, n_ranks: int) -> None:

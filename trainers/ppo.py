@@ -16,13 +16,12 @@ from torch import Tensor, nn
 from models.agent import ActorCriticAgent, Agent, Batch, Memory, Step
 from models.observations import ObservationReader, Percept
 from settings import Part, setting
-from trainers.ends import Ends, check_ends
 from trainers.guards import NotFiniteError
-from trainers.learner import BatchReward, Transition
+from trainers.learner import Reward, Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.ranks import Ranks
 from trainers.rollout import Past, Rollout, check_rollout, check_rollout_fits
-from trainers.saved_state import check_batch_reward, check_like, check_optimizer
+from trainers.saved_state import check_like, check_optimizer, check_reward
 from trainers.schedules import (
     Coefficients,
     ScheduleSettings,
@@ -72,7 +71,7 @@ class PPO:
         config: The settings of the run.
         agent: What is trained, known by the interface in models/agent.py alone.
         ranks: The processes that train together; None for this one alone.
-        curiosity: An intrinsic reward beside the task's, if there is one.
+        reward: What the steps of a rollout pay, if not what the environment does.
 
     Attributes:
         rollout: What has been collected since the last update; None before the first step of it.
@@ -85,10 +84,10 @@ class PPO:
         config: PpoSettings,
         agent: ActorCriticAgent,
         ranks: Ranks | None = None,
-        curiosity: BatchReward | None = None,
+        reward: Reward | None = None,
     ) -> None:
         self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
-        self.curiosity = curiosity
+        self.reward = reward
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=config.learning_rate, eps=1e-8, weight_decay=0.01, fused=True
@@ -154,23 +153,27 @@ class PPO:
     def observe(self, transition: Transition) -> None:
         """Keep a step in the rollout."""
         if self.rollout is None:
-            step, observations = transition.step, transition.percept.observations
-            n_steps, ends = self.config.n_rollout_steps, self._no_ends(transition.percept, step)
-            self.rollout = Rollout(n_steps, observations, step.context, self.past, ends)
-        if self.curiosity is not None:
-            paid = self.curiosity.weighted_task(transition.rewards)
-            transition = transition._replace(rewards=paid)
+            self.rollout = Rollout(
+                self.config.n_rollout_steps,
+                transition.percept.observations,
+                transition.step.context,
+                self.past,
+                keeps_following=self.reward is not None,
+            )
+        rollout, t, following = self.rollout, self.rollout.n_stored, transition.following
+        rollout.store(transition)
         if self.config.bootstrap_truncated and transition.truncated.any():
             # Stands for what the episode would still have brought.
-            beyond = self.config.gamma * self._values_at_time_limit(transition)
-            transition = transition._replace(rewards=transition.rewards.float() + beyond)
-        self.rollout.store(transition)
-        if self.curiosity is not None:
-            last = transition.following.observations
-            self.rollout.note_ends(transition.ended, last, self._context_after(transition))
-        if self.rollout.is_full:
+            values = self.agent.peek_values(following, transition.memory)
+            rollout.beyond[t] = self.config.gamma * values * transition.truncated
+        reads_context = self.reward is not None and self.reward.reads_context
+        if reads_context and (rollout.is_full or transition.ended.any()):
+            # Everywhere else the next step has it.
+            contexts = self.agent.peek_context(following, transition.memory)
+            rollout.contexts_at_ends[t] = contexts
+        if rollout.is_full:
             values = self.agent.peek_values(transition.after, transition.memory)
-            self.rollout.bootstrap = values
+            rollout.bootstrap = values
 
     def update(self, progress: float, permutations: Tensor | None = None) -> dict[str, float]:
         """Pass n_epochs times over the rollout and return what to log.
@@ -184,7 +187,10 @@ class PPO:
         """
         rollout, config = self.rollout, self.config
         assert rollout is not None, "an update needs a full rollout"
-        curious = self._add_curiosity(rollout)
+        rewarded: dict[str, Tensor] = {}
+        if self.reward is not None:
+            rewards, rewarded = self.reward(rollout.transitions())
+            rollout.rewards = rewards.view_as(rollout.rewards)
         rollout.estimate(config.gamma, config.gae_lambda)
         now = self.coefficients(progress)
         for group in self.optimizer.param_groups:
@@ -212,7 +218,8 @@ class PPO:
             self.past, self._memory_is_stale = rollout.past_of_next(self.agent.n_context), True
         self.rollout = None
         metrics |= {name: logged[-1][name].item() for name in ("train/adv_mean", "train/adv_std")}
-        metrics |= {f"train/{name}": value for name, value in now._asdict().items()} | curious
+        metrics |= {f"train/{name}": value for name, value in now._asdict().items()}
+        metrics |= {name: value.item() for name, value in rewarded.items()}
         metrics["train/n_updates"] = self.n_epochs_done
         if config.clip_range_vf is not None:
             metrics["train/clip_range_vf"] = config.clip_range_vf
@@ -246,9 +253,7 @@ class PPO:
             "n_epochs_done": self.n_epochs_done,
             "own": own,
         }
-        return (
-            state if self.curiosity is None else state | {"curiosity": self.curiosity.state_dict()}
-        )
+        return state | ({} if self.reward is None else {"reward": self.reward.state_dict()})
 
     def load_state_dict(
         self, state: dict[str, Any], percept: Percept, memory: Memory | None
@@ -260,9 +265,9 @@ class PPO:
         self.optimizer.load_state_dict(state["optimizer"])
         self.advantage_statistics.load_state_dict(state["advantages"])
         self.n_epochs_done = state["n_epochs_done"]
-        check_batch_reward(state.get("curiosity"), self.curiosity)
-        if self.curiosity is not None:
-            self.curiosity.load_state_dict(state["curiosity"])
+        check_reward(state.get("reward"), self.reward)
+        if self.reward is not None:
+            self.reward.load_state_dict(state["reward"])
         own, device = state["own"], self.agent.device
         if memory is None or not own:
             return
@@ -284,39 +289,11 @@ class PPO:
                 check_like(past, like.state_dict(), "past")
                 self.agent.reader.sentences.check(past["observations"]["text"])
         if own["rollout"] is not None:
-            check_rollout(own["rollout"], self.config.n_rollout_steps, percept, step)
-            if self.curiosity is not None:
-                context = step.context if self.curiosity.reads_memory else None
-                check_ends(own["rollout"]["ends"], percept.observations, context)
-                self.agent.reader.sentences.check(own["rollout"]["ends"]["observations"]["text"])
+            n_steps, keeps_following = self.config.n_rollout_steps, self.reward is not None
+            check_rollout(own["rollout"], n_steps, percept, step, keeps_following)
+            if keeps_following:
+                self.agent.reader.sentences.check(own["rollout"]["following"]["text"])
             self.agent.reader.sentences.check(own["rollout"]["observations"]["text"])
-
-    def _values_at_time_limit(self, transition: Transition) -> Tensor:
-        """Return the value of the last observation where a time limit cut in, else 0.  [N]"""
-        values = self.agent.peek_values(transition.following, transition.memory)
-        return values * transition.truncated
-
-    def _no_ends(self, percept: Percept, step: Step) -> Ends | None:
-        """Return where a rollout keeps what an intrinsic reward reads besides."""
-        if self.curiosity is None:
-            return None
-        return Ends(percept.observations, step.context if self.curiosity.reads_memory else None)
-
-    def _context_after(self, transition: Transition) -> Tensor | None:
-        """Return the context after a step, where the intrinsic reward reads it.  [N, ...]"""
-        if self.curiosity is None or not self.curiosity.reads_memory:
-            return None
-        if not (self.ready or transition.ended.any()):
-            return None  # the next step has it
-        return self.agent.peek_context(transition.following, transition.memory)
-
-    def _add_curiosity(self, rollout: Rollout) -> dict[str, float]:
-        """Add the intrinsic reward of a full rollout to its rewards; return what to log of it."""
-        if self.curiosity is None:
-            return {}
-        rewards, logged = self.curiosity(rollout.moves(), self.config.n_batches)
-        rollout.rewards += rewards.view_as(rollout.rewards)
-        return {name: value.item() for name, value in logged.items()}
 
     def _counts(self, rollout: Rollout) -> list[int]:
         """Return how many samples each rank has, or sequences for a sequential agent."""

@@ -7,7 +7,6 @@ What is new is saved in a file of its own, so that a checkpoint never writes the
 """
 
 import hashlib
-import re
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +20,15 @@ from models.agent import Sequences
 from models.observations import ObservationBatch, Observations, Percept
 from settings import Config, setting
 from trainers.saved_state import check_like
-from utils.errors import RunError, UserError
+from utils.errors import RunError
 from utils.files import written_whole
 from utils.saved_tensors import load_saved, save_tensors
 
 LEAST_CAPACITY = 1_000_000  # steps, or as many as make this number of episodes:
 EPISODES_KEPT = 1000
 WHOLE = -1
-FILE_NAME = r"rows_\d{12,}\.pt"
+
+SavedFiles = dict[str, tuple[int, str]]  # by name: bytes, and the sha256 of so many
 
 
 @dataclass(frozen=True)
@@ -171,45 +171,38 @@ class Replay:
         shown = Observations(**kinds).map(lambda kind: kind.to(self.device))
         return Sequences(ObservationBatch.of(shown), *(each.to(self.device) for each in others))
 
-    def save_new(self, folder: Path, saved: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def save_new(self, folder: Path, saved: SavedFiles, n_saved: int) -> SavedFiles:
         """Write the rows that no file has yet, and return which files now hold all there is.
 
         Args:
             folder: Of the files.
             saved: What the last call returned.
+            n_saved: How many rows were written by then.
         """
         oldest = self.n_written - len(self)
-        kept = [file for file in saved if file["end"] > oldest]
-        begin = max(kept[-1]["end"] if kept else 0, oldest)
+        ends = [*(_first_row(name) for name in saved), n_saved][1:]
+        kept = {name: saved[name] for name, end in zip(saved, ends, strict=True) if end > oldest}
+        begin = max(n_saved, oldest)
         if begin < self.n_written:
             folder.mkdir(exist_ok=True)
-            kept.append(self._save(folder, begin))
+            kept |= self._save(folder, begin)
         return kept
 
-    def load(self, folder: Path, saved: list[dict[str, Any]], n_written: int) -> None:
-        """Read the rows that `save_new` has written.
+    def load(self, folder: Path, saved: SavedFiles, n_written: int) -> None:
+        """Read the rows that `save_new` has written, whose checksums are known to be right.
 
         Raises:
-            UserError: a file is missing or damaged.
             ValueError: the files are not what `save_new` has written.
         """
-        for file in saved:
-            self._check_file(file)
-            state = _read(folder / file["name"], file["sha256"])
-            n_rows = file["end"] - file["begin"]
+        for name in saved:
+            state = load_saved(folder / name)
+            n_rows = min(len(state["actions"]), self.capacity)
             check_like(state, {n: row[:n_rows] for n, row in self.rows.items()}, "replay")
-            self.n_written = file["begin"]
+            self.n_written = _first_row(name)
             self._write(state)
         if self.n_written != n_written:
             raise ValueError(f"replay: {self.n_written} rows are saved, and {n_written} were there")
         self._check_episodes()
-
-    def _check_file(self, file: dict[str, Any]) -> None:
-        """Raise ValueError unless a checkpoint names a file as `save_new` does."""
-        check_like(file, {"name": "", "begin": 0, "end": 0, "sha256": ""}, "replay.files")
-        n_rows = file["end"] - file["begin"]
-        if not re.fullmatch(FILE_NAME, file["name"]) or not 0 < n_rows <= self.capacity:
-            raise ValueError(f"replay: {file['name']} is no file of up to {self.capacity} rows")
 
     def _check_episodes(self) -> None:
         """Raise ValueError unless every row leads to its episode's end, and some begin one."""
@@ -222,14 +215,15 @@ class Replay:
         if not starts.any() or bool((starts & is_last).any()):
             raise ValueError("replay: the rows are no whole episodes, where they begin is wrong")
 
-    def _save(self, folder: Path, begin: int) -> dict[str, Any]:
+    def _save(self, folder: Path, begin: int) -> SavedFiles:
         at = torch.arange(begin, self.n_written) % self.capacity
         path = folder / f"rows_{begin:012d}.pt"
         with written_whole(path) as file:
             save_tensors({name: row[at] for name, row in self.rows.items()}, file)
             file.seek(0)
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return {"name": path.name, "begin": begin, "end": self.n_written, "sha256": digest}
+            n_bytes = file.tell()
+        return {path.name: (n_bytes, digest)}
 
     def _write(self, new: dict[str, Tensor]) -> None:
         """Put rows behind the last ones."""
@@ -250,16 +244,17 @@ class ReplayFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._files: list[dict[str, Any]] = []
+        self._files: SavedFiles = {}
+        self._n_saved = 0  # rows written by the last state
         # Named by the last states, of which one that could not be written is none to go on from.
         self._named: deque[set[str]] = deque(maxlen=3)
 
     def save(self, replay: Replay) -> dict[str, Any]:
         """Write what is new, remove what no state names any more, and return where all is."""
-        self._note(replay.save_new(self.folder, self._files))
+        self._note(replay.save_new(self.folder, self._files, self._n_saved), replay.n_written)
         remove_unnamed(self.folder, set().union(*self._named))
         return {
-            "files": list(self._files),
+            "files": dict(self._files),
             "capacity": replay.capacity,
             "n_written": replay.n_written,
         }
@@ -272,11 +267,16 @@ class ReplayFiles:
         """
         check_like(state, {"files": state["files"], "capacity": 0, "n_written": 0}, "replay")
         replay.load(self.folder, state["files"], state["n_written"])
-        self._note(state["files"])
+        self._note(state["files"], replay.n_written)
 
-    def _note(self, files: list[dict[str, Any]]) -> None:
-        self._files = files
-        self._named.append({file["name"] for file in files})
+    def _note(self, files: SavedFiles, n_written: int) -> None:
+        self._files, self._n_saved = files, n_written
+        self._named.append(set(files))
+
+
+def _first_row(name: str) -> int:
+    """Return the row that a file begins with, as its name says."""
+    return int(Path(name).stem.rpartition("_")[2])
 
 
 def example_episode(percept: Percept, context: Tensor) -> EpisodeSteps:
@@ -326,16 +326,3 @@ def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 def _padded(values: Tensor) -> Tensor:
     return torch.cat((values, values.new_zeros(1)))
-
-
-def _read(path: Path, digest: str) -> dict[str, Tensor]:
-    try:
-        with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
-                raise UserError(f"{path}: damaged, its content does not have its checksum")
-            file.seek(0)
-            return load_saved(file)
-    except FileNotFoundError:
-        raise UserError(
-            f"{path}: missing; a part of the replay that the checkpoint names. Restore it"
-        ) from None

@@ -12,16 +12,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from models.agent import Batch, Moves, Step
+from models.agent import Batch, Step, Transitions
 from models.observations import ObservationBatch, Observations, Percept
-from trainers.ends import Ends
 from trainers.learner import Transition
 from trainers.losses import generalized_advantages
 from trainers.saved_state import check_like
 from utils.errors import UserError
 
 GIB = 2**30
-STORED = ("starts", "actions", "log_probs", "values", "context", "rewards", "continues")
+STORED = ("starts", "actions", "log_probs", "values", "context", "rewards", "continues", "beyond")
 
 
 def check_rollout_fits(
@@ -105,11 +104,16 @@ class Rollout:
         observations: An example of what is stored at each step.
         context: An example of `Step.context`.  [N, ...]
         past: What was before it, if that is needed again.
-        ends: Where to keep what `moves` needs besides; None where that is never asked for.
+        keeps_following: Whether what is seen after each step is stored, for `transitions`.
 
     Attributes:
         observations: [T, N, ...] of each kind
         n_stored: Steps stored so far.
+        following: What is seen after each step, also where that ended the episode.
+            [T, N, ...] of each kind
+        contexts_at_ends: `Step.context` of that, where an episode or the rollout ends and a frozen
+            memory is asked for it.  [T, N, ...]
+        beyond: What stands for the rest of an episode that a time limit has cut off.  [T, N]
         bootstrap: The critic's value of what follows the last step, once it is there.  [N]
     """
 
@@ -119,12 +123,16 @@ class Rollout:
         observations: Observations,
         context: Tensor,
         past: Past | None = None,
-        ends: Ends | None = None,
+        keeps_following: bool = False,
     ) -> None:
-        self.past, self.ends = past, ends
+        self.past = past
         n_envs, device = len(context), context.device
         self.n_steps, self.n_envs, self.n_stored = n_steps, n_envs, 0
         self.observations = observations.map(lambda kind: kind.new_empty((n_steps, *kind.shape)))
+        self.following: Observations | None = None
+        if keeps_following:
+            self.following = self.observations.map(torch.empty_like)
+            self.contexts_at_ends = context.new_zeros((n_steps, *context.shape))
         self.bootstrap = torch.zeros(n_envs, device=device)
         self.context = context.new_empty((n_steps, *context.shape))
         self.actions = torch.empty((n_steps, n_envs), dtype=torch.int64, device=device)
@@ -133,12 +141,13 @@ class Rollout:
         self.values = torch.empty((n_steps, n_envs), device=device)
         self.rewards = torch.empty((n_steps, n_envs), device=device)
         self.continues = torch.empty((n_steps, n_envs), device=device)
+        self.beyond = torch.zeros((n_steps, n_envs), device=device)
         self.advantages = torch.empty((n_steps, n_envs), device=device)
         self.returns = torch.empty((n_steps, n_envs), device=device)
 
     @cached_property
     def _batch_of_all(self) -> ObservationBatch:
-        """All observations, by step and then environment: the past's, the own, those of the ends.
+        """All observations, by step and then environment: the past's, the own, what followed them.
 
         To be asked for when they are there.
         """
@@ -146,8 +155,10 @@ class Rollout:
         if self.past is not None:
             seen = seen.map(lambda kind, past: torch.cat((past, kind)), self.past.observations)
         flat = seen.map(lambda kind: kind.flatten(0, 1))
-        if self.ends is not None:
-            flat = flat.map(lambda kind, last: torch.cat((kind, last)), self.ends.observations)
+        if self.following is not None:
+            flat = flat.map(
+                lambda kind, next_: torch.cat((kind, next_.flatten(0, 1))), self.following
+            )
         return ObservationBatch.of(flat)
 
     @property
@@ -191,36 +202,22 @@ class Rollout:
         self.context[t] = step.context
         self.rewards[t] = transition.rewards
         self.continues[t] = ~transition.ended
+        if self.following is not None:
+            next_ = transition.following.observations
+            self.following.map(lambda kept, seen: kept[t].copy_(seen), next_)
         self.n_stored = t + 1
 
-    def note_ends(self, ended: Tensor, last: Observations, context: Tensor | None) -> None:
-        """Keep what was seen after the step just stored where no later step shows it.
-
-        Args:
-            ended: Where an episode ended.  [N] bool
-            last: What would be seen next if none had begun.  [N, ...] of each kind
-            context: What `Step.context` would be there, where that is kept.  [N, ...]
-        """
-        assert self.ends is not None, "this rollout keeps them"
-        envs = (ended | self.is_full).nonzero().squeeze(-1)
-        if len(envs):
-            rows = (self.n_stored - 1) * self.n_envs + envs
-            there = None if context is None else context[envs]
-            self.ends.add(rows, last.map(lambda kind: kind[envs]), there)
-
-    def moves(self) -> Moves:
+    def transitions(self) -> Transitions:
         """Return all T*N steps, by step and then environment."""
-        assert self.ends is not None, "this rollout keeps them"
-        n_before, n_samples, device = self.n_past * self.n_envs, self.n_samples, self.starts.device
-        before = n_before + torch.arange(n_samples, device=device)
-        after = before + self.n_envs
-        n_ends = len(self.ends.rows)
-        after[self.ends.rows] = n_before + n_samples + torch.arange(n_ends, device=device)
-        context = self.ends.context
-        if context is not None:
-            assert self.past is None, "a frozen memory needs no past"
-            context = torch.cat((self.context.flatten(0, 1), context))
-        return Moves(self._batch_of_all, before, after, self.actions.flatten(), context)
+        rows = torch.arange(2 * self.n_samples, device=self.starts.device)
+        observations = self._batch_of_all.select(self.n_past * self.n_envs + rows)
+        # A step's next context is that of the step after it, but where an episode ends.
+        ends = self.continues == 0
+        ends[-1] = True
+        following = self.context.roll(-1, 0)
+        following[ends] = self.contexts_at_ends[ends]
+        context = torch.cat((self.context, following)).flatten(0, 1)
+        return Transitions(observations, context, self.actions.flatten(), self.rewards.flatten())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the steps stored so far."""
@@ -233,8 +230,14 @@ class Rollout:
             "observations": observations,
             "bootstrap": self.bootstrap,
             **stored,
-            **({} if self.ends is None else {"ends": self.ends.state_dict()}),
+            **({} if self.following is None else self._following_state()),
         }
+
+    def _following_state(self) -> dict[str, Any]:
+        assert self.following is not None, "asked for where it is kept"
+        following = self.following.map(lambda kind: kind[: self.n_stored].clone())._asdict()
+        contexts = self.contexts_at_ends[: self.n_stored].clone()
+        return {"following": following, "contexts_at_ends": contexts}
 
     @classmethod
     def from_state_dict(cls, state: dict[str, Any], device: torch.device) -> "Rollout":
@@ -242,10 +245,13 @@ class Rollout:
         seen = Observations(**state["observations"])
         first = seen.map(lambda kind: kind[0].to(device))
         past = None if state["past"] is None else Past.from_state_dict(state["past"], device)
-        rollout = cls(state["n_steps"], first, state["context"][0].to(device), past)
+        keeps, context = "following" in state, state["context"][0].to(device)
+        rollout = cls(state["n_steps"], first, context, past, keeps)
         rollout.n_stored = n = len(state["starts"])
-        if "ends" in state:
-            rollout.ends = Ends.from_state_dict(state["ends"], device)
+        if rollout.following is not None:
+            following = Observations(**state["following"])
+            rollout.following.map(lambda kept, kind: kept[:n].copy_(kind), following)
+            rollout.contexts_at_ends[:n] = state["contexts_at_ends"]
         rollout.observations.map(lambda kept, kind: kept[:n].copy_(kind), seen)
         rollout.bootstrap = state["bootstrap"].to(device)
         for name in STORED:
@@ -255,7 +261,12 @@ class Rollout:
     def estimate(self, gamma: float, gae_lambda: float) -> None:
         """Fill in advantages and returns."""
         self.advantages = generalized_advantages(
-            self.rewards, self.values, self.bootstrap, self.continues, gamma, gae_lambda
+            self.rewards + self.beyond,
+            self.values,
+            self.bootstrap,
+            self.continues,
+            gamma,
+            gae_lambda,
         )
         self.returns = self.advantages + self.values
 
@@ -320,11 +331,12 @@ def _ranges(firsts: Tensor, lengths: Tensor) -> Tensor:
     return firsts[of] + torch.arange(len(of)) - starts[of]
 
 
-def check_rollout(saved: dict[str, Any], n_steps: int, percept: Percept, step: Step) -> None:
+def check_rollout(
+    saved: dict[str, Any], n_steps: int, percept: Percept, step: Step, keeps_following: bool
+) -> None:
     """Raise ValueError unless a saved rollout is one of T such steps."""
-    empty = Rollout(n_steps, percept.observations, step.context)
+    empty = Rollout(n_steps, percept.observations, step.context, None, keeps_following)
     empty.n_stored = len(saved["actions"])
     if not 0 < empty.n_stored <= saved["n_steps"] == n_steps:
         raise ValueError(f"the rollout has {empty.n_stored} of {saved['n_steps']} steps")
-    steps = {name: value for name, value in saved.items() if name != "ends"}
-    check_like(steps | {"past": None}, empty.state_dict(), "rollout")
+    check_like(saved | {"past": None}, empty.state_dict(), "rollout")

@@ -5,7 +5,7 @@ It knows who learns by the interface in trainers/learner.py alone.
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +15,14 @@ from tqdm import tqdm
 
 from runs.folder import note_end, note_resumption
 from runs.loggers import LoggerSettings, Media
-from runs.metrics import MetricsWriter
-from trainers.checkpoint import Checkpoints, CheckpointSettings, agent_state, check_weights
+from runs.metrics import CHANGED, FILE, NOTHING, MetricsWriter, are_as_saved
+from trainers.checkpoint import (
+    Checkpoints,
+    CheckpointSettings,
+    agent_state,
+    check_weights,
+    give_way,
+)
 from trainers.collector import EPISODES_AVERAGED, Collector
 from trainers.greedy_evaluation import EvaluationSettings, GreedyEvaluation
 from trainers.guards import NotFiniteError, guarded
@@ -68,6 +74,7 @@ class Run:
         self.ranks = collector.ranks
         self.best_return = -math.inf  # the best mean return of EPISODES_AVERAGED episodes
         self.seconds = 0.0
+        self.logged: Mapping[str, Any] = NOTHING  # of metrics.csv, where the run goes on
 
     def train(self, folder: Path) -> Summary:
         """Run to the configured number of environment steps, logging into a run folder.
@@ -122,15 +129,19 @@ class Run:
         Raises:
             UserError: the checkpoint was made with other pretrained parts.
         """
-        same_episodes = True
+        differences: list[str] = []
         self.learner.keep_in(folder)
         if checkpoint is not None:
             check_weights(checkpoint, self.learner.agent.fingerprints(), str(folder))
-            same_episodes = self._restore(checkpoint, folder)
-        differences: list[str] = []
+            if not self._restore(checkpoint, folder):
+                differences.append("in new episodes")
+            self.logged = checkpoint["metrics"]
         if self.ranks.first:
+            if not are_as_saved(folder, self.logged):
+                differences.append(f"{FILE} is {CHANGED}")
             with guarded(folder):
-                differences = note_resumption(folder, self.config, self.env_steps, same_episodes)
+                give_way(folder, checkpoint)
+                differences = note_resumption(folder, self.config, self.env_steps, differences)
         how = f"not exactly: {'; '.join(differences)}" if differences else "exactly"
         return f"going on after {self.env_steps:,} steps, {how}"
 
@@ -269,14 +280,7 @@ class Run:
                 yield None
             return
         with guarded(folder):
-            n_envs = self.collector.n_envs
-            logged = self.env_steps - self.learner.n_pending * n_envs
-            per_row = self.learner.steps_per_update
-            if per_row is None:
-                logged -= self.learner.ready  # the row of an update that is not over
-            else:
-                per_row *= n_envs
-            with MetricsWriter(folder, self.config, logged, per_row) as writer:
+            with MetricsWriter(folder, self.config, self.env_steps, self.logged) as writer:
                 yield writer
             note_end(folder)
 

@@ -17,7 +17,7 @@ from models.agent import Sequences
 from models.images import Features
 from models.off_policy_agent import Policy, SoftAgent
 from settings import Part, setting
-from trainers.learner import BatchReward
+from trainers.learner import Reward
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
 from trainers.ranks import Ranks
 from trainers.saved_state import check_like, check_optimizer
@@ -83,9 +83,9 @@ class SAC(OffPolicyLearner):
         config: SacSettings,
         agent: SoftAgent,
         ranks: Ranks | None = None,
-        curiosity: BatchReward | None = None,
+        reward: Reward | None = None,
     ) -> None:
-        super().__init__(config, agent, ranks, curiosity)
+        super().__init__(config, agent, ranks, reward)
         self.target = copy.deepcopy(self._critic).requires_grad_(False)
         self.log_temperature = torch.zeros((), device=agent.device, requires_grad=True)
         rate, groups = config.learning_rate, self._parameters()

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from trainers.learner import BatchReward
-
 PLAIN = (bool, int, float, str, type(None))
 FREE = ("lr",)  # what a schedule changes in the course of a run
 
@@ -61,14 +59,14 @@ def check_optimizer(saved: Any, optimizer: Optimizer, parameters: Sequence[Tenso
         check_like(state, like, f"optimizer.{number}")
 
 
-def check_batch_reward(saved: Any, reward: BatchReward | None) -> None:
+def check_reward(saved: Any, reward: Any) -> None:
     """Raise ValueError unless a saved state is one of this reward, or of none."""
     if reward is None:
-        check_like(saved, None, "curiosity")
+        check_like(saved, None, "reward")
         return
     here = reward.state_dict()
     for part in ("networks", "statistics"):
-        check_like(saved[part], here[part], f"curiosity.{part}")
+        check_like(saved[part], here[part], f"reward.{part}")
     check_optimizer(saved["optimizer"], reward.optimizer, reward.parameters)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from models.agent import Agent
 from settings import Config, setting
-from trainers.checkpoint import checksum, find_checkpoint, load_checkpoint, restore_agent
+from trainers.checkpoint import find_checkpoint, load_checkpoint, recorded_sha256, restore_agent
 from utils.errors import UserError
 
 OPTION = "--init-from"
@@ -62,7 +62,7 @@ class WarmStart(NamedTuple):
             UserError: there is none, or it is damaged.
         """
         file = find_checkpoint(path, OPTION)
-        return cls(str(file.resolve()), checksum(file), load_checkpoint(file)["env_steps"])
+        return cls(str(file.resolve()), recorded_sha256(file), load_checkpoint(file)["env_steps"])
 
     @classmethod
     def recorded(cls, facts: Mapping[str, Any]) -> "WarmStart":
@@ -79,7 +79,7 @@ class WarmStart(NamedTuple):
         """
         path, source = Path(self.checkpoint), f"{OPTION} {self.checkpoint}"
         state = load_checkpoint(find_checkpoint(path, OPTION))
-        if checksum(path) != self.sha256:
+        if recorded_sha256(path) != self.sha256:
             raise UserError(f"{source}: no longer what the run began with. Begin another run")
         misfit = _misfit(state["agent"], agent.state_dict())
         try:

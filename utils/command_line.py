@@ -16,7 +16,6 @@ from utils.errors import Interrupted, RunError, UserError, printable
 from utils.starting import loaded
 
 MOST_DIGITS = 40
-LONGEST_MESSAGE = 500
 GIVEN = "given_options"
 EXHAUSTED = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),
@@ -64,10 +63,18 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        """Raise the message as one line, cut where what was given is very long."""
-        if len(message) > LONGEST_MESSAGE:
-            message = f"{message[:LONGEST_MESSAGE]}..."
+        """Raise the message as one line."""
         raise UserError(f"{self.prog}: {message}. See {self.prog} --help")
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add the option by which a user trusts a run of somebody else's."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="follow the settings of a run that was not begun here by you, where they lead to "
+        "code, addresses or places, or name code that has changed since",
+    )
 
 
 def run_program(program: Callable[[Sequence[str] | None], None], argv: Sequence[str] | None) -> int:

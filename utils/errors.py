@@ -4,27 +4,38 @@ import difflib
 import os
 import re
 import signal
+import traceback
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 LEAST_LIKENESS = 0.6  # of a suggested name, from 0 to 1
+LONGEST_LINE = 3000
 SHORTEST_PART, MOST_SUGGESTED = 3, 3
+LONGEST_MESSAGE = 200
 
 
 class UserError(Exception):
     """Bad input of any kind; the programs print a line for each mistake and exit with status 2.
 
     A line says where, what was given, what is allowed and what to do. What a user gave may hold
-    line breaks and other signs that do not print: they are shown as Python writes them.
+    line breaks and other signs that do not print: they are shown as Python writes them. The middle
+    of a very long line is left out.
     """
 
     def __init__(self, *lines: str) -> None:
-        self.lines = [printable(line) for line in lines]
+        self.lines = [printable(_cut(line)) for line in lines]
         super().__init__("\n".join(self.lines))
 
 
 def printable(text: str) -> str:
     r"""Return a text with what does not print written out, such as \n for a line break."""
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+
+
+def _cut(line: str) -> str:
+    if len(line) <= LONGEST_LINE:
+        return line
+    return f"{line[: LONGEST_LINE // 2]} ... {line[-LONGEST_LINE // 3 :]}"
 
 
 class RunError(Exception):
@@ -41,6 +52,16 @@ class Interrupted(Exception):
     def __init__(self, message: str, signal: signal.Signals) -> None:
         super().__init__(message)
         self.signal = signal
+
+
+def told(error: BaseException) -> str:
+    """Return an error's kind and message, and the line that raised it."""
+    message = " ".join(str(error).split())[:LONGEST_MESSAGE]
+    kind = f"{type(error).__name__}: {message}"
+    if isinstance(error, SyntaxError):  # its message has the line
+        return kind
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{kind} ({Path(where.filename).name}, line {where.lineno})"
 
 
 def suggestion(name: str, allowed: Iterable[str]) -> str:

@@ -1,6 +1,7 @@
-"""Files written whole or not at all, by one process at a time, and read without waiting."""
+"""Files written whole or not at all, checked, by one process at a time, read without waiting."""
 
 import fcntl
+import hashlib
 import logging
 import os
 import shutil
@@ -11,6 +12,7 @@ from io import BufferedRandom
 from pathlib import Path
 
 log = logging.getLogger(__name__)
+BLOCK = 2**24  # bytes read at a time for a checksum
 
 
 @contextmanager
@@ -46,8 +48,11 @@ def read_bytes(path: Path, most: int) -> bytes:
     """Return what is in a file, or all that is written to a pipe, as bash makes one of <(...).
 
     Raises:
-        ValueError: there are more bytes than `most`, or nobody writes to the pipe.
+        ValueError: there are more bytes than `most`, nobody writes to the pipe, or it is a device.
     """
+    mode = os.stat(path).st_mode
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):  # not even opened, which may set it going
+        raise ValueError("a device, not a file")
     content = bytearray()
     with open(path, "rb", buffering=0, opener=open_without_waiting) as file:
         while len(content) <= most:
@@ -73,11 +78,41 @@ def open_without_waiting(path: str, flags: int) -> int:
 
 def keep_copy(path: Path) -> Path:
     """Copy a damaged file to a name beside its own that nothing has yet, and return that."""
-    number = 1
-    while os.path.lexists(copy := path.with_name(f"{path.name}.damaged-{number}")):
-        number += 1
+    copy = _free_name(path)
     shutil.copyfile(path, copy)
     return copy
+
+
+def put_aside(path: Path) -> Path:
+    """Give a damaged file a name beside its own that nothing has yet, and return that."""
+    aside = _free_name(path)
+    path.replace(aside)
+    return aside
+
+
+def _free_name(path: Path) -> Path:
+    number = 1
+    while os.path.lexists(free := path.with_name(f"{path.name}.damaged-{number}")):
+        number += 1
+    return free
+
+
+def checksum(path: Path, n_bytes: int) -> "hashlib._Hash":
+    """Return the sha256 of the first bytes of a file, to which more can be added.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it has fewer bytes.
+    """
+    sha256 = hashlib.sha256()
+    with path.open("rb") as file:
+        while n_bytes:
+            block = file.read(min(BLOCK, n_bytes))
+            if not block:
+                raise ValueError("shorter than it was")
+            sha256.update(block)
+            n_bytes -= len(block)
+    return sha256
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from utils.errors import UserError
 
+LONGEST_NAME = 255  # bytes that file systems allow for one name
+
 
 def check_without_links(folder: Path) -> None:
     """Raise UserError where a run folder holds a symbolic link, which may lead anywhere."""
@@ -36,7 +38,7 @@ def check_writable(folder: Path, name: str) -> None:
     """
     try:
         os.lstat(folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:
         raise UserError(f"{name} {folder}: cannot be written ({error})") from None
@@ -49,3 +51,16 @@ def check_writable(folder: Path, name: str) -> None:
         existing, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids
     ):
         raise UserError(f"{name} {folder}: no permission to write in {existing}")
+
+
+def check_file(path: Path) -> None:
+    """Raise UserError where no file can be written whole, for its name or a folder in its place."""
+    partial = path.with_name(f"{path.name}.partial")
+    if len(os.fsencode(partial.name)) > LONGEST_NAME:
+        raise UserError(
+            f"{path}: the name leaves no room for '.partial' within {LONGEST_NAME} bytes. "
+            "Choose shorter names, or change fewer settings"
+        )
+    for each in (path, partial):
+        if os.path.isdir(each) and not os.path.islink(each):
+            raise UserError(f"{each}: a folder, where a file is to be written. Move it away")

@@ -1,20 +1,16 @@
 """Modules of the user's own, which settings name as module:Name, and when they may be run.
 
-To import a module is to run it. What a user names is looked for in the current folder, too. What a
-stored run names may be somebody else's: it is imported where Python finds it anyway, else only from
-a folder that this user has trained from before. Those folders are kept in a file in the user's own
-data folder, where no run can write.
+To import a module is to run it. What a user names is looked for in the current folder, too; what a
+stored run names is imported only as runs/stored.py allows.
 """
 
-import contextlib
 import hashlib
 import importlib
-import json
-import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
-from importlib.machinery import ModuleSpec, PathFinder
+from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
+from importlib.metadata import distribution, packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -34,7 +30,7 @@ def is_named(name: object) -> TypeGuard[str]:
 def named_modules(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the modules that the settings of a run name, by the setting that names each."""
     named = {setting: values.get(setting) for setting in ("model", "env")}
-    return {setting: name.partition(":")[0] for setting, name in named.items() if is_named(name)}
+    return {setting: name.rpartition(":")[0] for setting, name in named.items() if is_named(name)}
 
 
 def parts_of(setting: str, name: str) -> tuple[str, str]:
@@ -74,99 +70,60 @@ def imported(setting: str, module: str) -> ModuleType:
         raise _raised(setting, module, error) from error
 
 
-def admit(setting: str, module: str, recorded: Path | None) -> None:
-    """Make sure that a module which a stored run names can be imported, and may be.
+def is_never_named(module: str) -> bool:
+    """Return whether a stored run may never name a module: importing it may start a program."""
+    parts = module.split(".")
+    return parts[0] in sys.stdlib_module_names or "__main__" in parts
 
-    Args:
-        setting: What names it.
-        module: Its name.
-        recorded: The folder it was in when the run began, if that is known.
 
-    Raises:
-        UserError: it is not where Python looks, nor in a folder trained from before.
+def is_environment_package(module: str) -> bool:
+    """Return whether a module is an installed package that registers environments.
+
+    It requires Gymnasium, and Python finds it where it was installed, not in another folder.
     """
-    top = module.partition(".")[0]
-    if top in sys.modules:
-        return
-    importlib.invalidate_caches()
-    if _is_file(find_spec(top)):
-        return
-    candidates = [folder for folder in (recorded, Path.cwd()) if folder is not None]
-    found = [folder for folder in candidates if PathFinder.find_spec(top, [str(folder)])]
-    for folder in found:
-        if is_trusted(folder):
-            search(folder)
-            return
-    if found:
-        raise UserError(
-            f"{setting}: '{module}' in {found[0]} is code that a stored run names, and no run of "
-            f"yours began there. If you trust it, name the folder in PYTHONPATH"
-        )
-    where = f"it was in {recorded}" if recorded else "where it was is not recorded"
-    raise UserError(
-        f"{setting}: there is no module '{module}' where Python looks, and {where}. "
-        "Name its folder in PYTHONPATH"
-    )
+    for name in packages_distributions().get(module, ()):
+        package, place = distribution(name), folder_of(module)
+        requires = [text.casefold() for text in package.requires or ()]
+        if place == Path(str(package.locate_file(""))).resolve():
+            return any(text.startswith("gymnasium") for text in requires)
+    return False
+
+
+def has_file(module: str) -> bool:
+    """Return whether Python finds a module; a folder without __init__.py is none."""
+    spec = _spec(module)
+    return spec is not None and spec.origin is not None
 
 
 def folder_of(module: str) -> Path | None:
-    """Return the folder in which Python has found an imported module, None where it is no file."""
-    top = sys.modules.get(module.partition(".")[0])
-    places = [*getattr(top, "__path__", ()), getattr(top, "__file__", None)]
-    return Path(places[0]).resolve().parent if places[0] else None
+    """Return the folder in which Python finds a module's package, None where it is in no file."""
+    spec = _spec(module)
+    if spec is None or not (spec.submodule_search_locations or spec.has_location):
+        return None
+    places = [*(spec.submodule_search_locations or ()), str(spec.origin)]
+    return Path(places[0]).resolve().parent
 
 
 def sha256_of(module: str) -> str:
-    """Return the sha256 of an imported module's source; of all of a package."""
+    """Return the sha256 of the source that Python finds for a module; of all of a package."""
+    spec = _spec(module)
+    folders = [] if spec is None else list(spec.submodule_search_locations or ())
+    files = [file for folder in folders for file in sorted(Path(folder).rglob("*.py"))]
+    if not folders and spec is not None and spec.has_location:
+        files = [Path(str(spec.origin))]
     digest = hashlib.sha256()
-    for file in _files(module):
+    for file in files:
         digest.update(f"{file.name} {file.stat().st_size}\n".encode() + file.read_bytes())
     return digest.hexdigest()
 
 
-def trust(folder: Path) -> None:
-    """Remember that this user trains with code from a folder, as far as that can be written."""
-    folders = trusted_folders()
-    if str(folder) in folders:
-        return
-    with contextlib.suppress(OSError):
-        file = _trust_file()
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
-        partial.write_text(json.dumps([*folders, str(folder)], indent=2) + "\n")
-        partial.replace(file)
-
-
-def is_trusted(folder: Path) -> bool:
-    """Return whether this user has trained with code from a folder."""
-    return str(folder.resolve()) in trusted_folders()
-
-
-def trusted_folders() -> list[str]:
-    """Return the folders that this user has trained from."""
+def _spec(module: str) -> ModuleSpec | None:
+    """Return how Python finds the package of a module; nothing is imported."""
+    importlib.invalidate_caches()
     try:
-        found = json.loads(_trust_file().read_text())
-    except (OSError, ValueError):
-        return []
-    return [folder for folder in found if isinstance(folder, str)] if type(found) is list else []
-
-
-def _trust_file() -> Path:
-    home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
-    return Path(home, "helm", "trusted_folders.json")
-
-
-def _is_file(spec: ModuleSpec | None) -> bool:
-    """Return whether a module has a file of its own; any folder would do as a package without."""
-    return spec is not None and spec.origin is not None
-
-
-def _files(module: str) -> Iterator[Path]:
-    top = sys.modules[module.partition(".")[0]]
-    for folder in getattr(top, "__path__", ()):
-        yield from sorted(Path(folder).rglob("*.py"))
-    if not hasattr(top, "__path__") and getattr(top, "__file__", None):
-        yield Path(str(top.__file__))
+        return find_spec(module.partition(".")[0])
+    except (ImportError, ValueError):  # such as the script that is running
+        return None
 
 
 def _raised(setting: str, module: str, error: BaseException) -> UserError:

@@ -58,10 +58,12 @@ class SimulatorSettings(Config):
     title = "Housekeep"
 
     housekeep_folder: str = setting(
-        "folder of Housekeep's repository, with its data", default="housekeep"
+        "folder of Housekeep's repository, with its data", default="housekeep", safe=()
     )
-    housekeep_scene: str = setting("scene of iGibson", default="rs_int")
-    housekeep_split: str = setting("split of its data that has the scene", default="train")
+    housekeep_scene: str = setting("scene of iGibson", default="rs_int", safe=("rs_int",))
+    housekeep_split: str = setting(
+        "split of its data that has the scene", default="train", safe=("train",)
+    )
     housekeep_episode: int = setting(
         "number of the scene's episode that is played", low=0, high=10_000, default=0
     )

@@ -10,7 +10,8 @@ import torch
 from models.language.bert import Bert
 from models.language.key_value_memory import KeyValueMemory, MemoryLengthSettings
 from models.language.language_model import LanguageModel
-from models.language.model_files import ModelFiles, find_model
+from models.language.layers import check_finite
+from models.language.model_files import EMBEDDED, HUB_NAMES, ModelFiles, find_model
 from models.language.token_embeddings import AdaptiveEmbeddings, DenseEmbeddings, TokenEmbeddings
 from models.language.transformer_xl import TransformerXL
 from models.shared_weights import once_a_machine
@@ -39,7 +40,8 @@ class LanguageModelSettings(MemoryLengthSettings, Config):
 
     language_model: str = setting(
         "frozen memory: all-MiniLM-L6-v2, SmolLM2-135M-Instruct, transfo-xl-wt103, hub name (a/b, "
-        "a/b@REVISION), folder, GGUF file"
+        "a/b@REVISION), folder, GGUF file",
+        safe=(*EMBEDDED, *HUB_NAMES),
     )
     n_layer: int | None = setting(
         "keep the language model's first n layers; null keeps all", low=1, high=1000
@@ -130,6 +132,7 @@ def _build(
         if sizes != (facts.width, facts.n_tokens):
             raise ValueError(f"embeddings are {sizes[1]} x {sizes[0]}")
         _read_one_token(model)
+        check_finite(model)
     except UserError:
         raise
     except Exception as error:  # files that do not fit raise about ten kinds of errors

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.language.causal_layer import CausalLayer, Window
-from models.language.layer_stack import LayerStack
+from models.language.key_value_memory import Window
+from models.language.layer_stack import CausalLayer, LayerStack
 from models.language.layers import (
     ACTIVATIONS,
     FrozenFeedForward,
@@ -69,6 +69,27 @@ class Bert(LayerStack):
         counted = ages[:, None] + torch.arange(tokens.shape[1], device=ages.device)  # [N, K]
         return self.norm(tokens + self.positions[counted.clamp(max=self.n_positions - 1)])
 
+    @torch.no_grad()
+    def read_both_ways(self, ids: Tensor) -> Tensor:
+        """Return the last layer's outputs for texts whose tokens all see each other, as trained.
+
+        Args:
+            ids: Texts of one length, without a memory.  [B, K] int64
+
+        Returns:
+            [B, K, D]
+        """
+        n_texts, n_tokens = ids.shape
+        n_head, width = self.heads
+        keys, values = torch.empty(2, n_head * n_texts, n_tokens, width, device=ids.device)
+        # No token counts as older than another: so none is hidden from any.
+        order = torch.zeros(n_tokens, dtype=torch.int64, device=ids.device)
+        window = Window([keys], [values], (keys, values), slice(n_tokens), None, order)
+        hidden = self._enter(self.embed(ids), ids.new_zeros(n_texts))
+        for layer in self.layers:
+            hidden = layer(hidden, window).hidden
+        return hidden
+
 
 class BertLayer(CausalLayer):
     """One layer: attention by content."""
@@ -112,7 +133,7 @@ def _plain_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, tensor in weights.items():
         modern = name.replace("LayerNorm.gamma", "LayerNorm.weight")
         modern = modern.replace("LayerNorm.beta", "LayerNorm.bias")
-        renamed[modern.removeprefix("bert.")] = tensor
+        renamed[modern.removeprefix("bert.")] = tensor.float()
     return renamed
 
 

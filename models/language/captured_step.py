@@ -13,10 +13,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from models.language.key_value_memory import KeyValueMemory
-from models.language.ring_window import RingWindow, ring_windows
+from models.language.key_value_memory import KeyValueMemory, Window, ring_windows
 
-Read = Callable[[Tensor, Tensor, list[RingWindow]], Tensor]
+Read = Callable[[Tensor, Tensor, list[Window]], Tensor]
 WARM_UPS = 3  # calls in which libraries set themselves up, before one is recorded
 CHECKS = 8  # steps that are taken both ways
 

@@ -12,9 +12,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
-from models.language.key_value_memory import LayerWindow
+from models.language.key_value_memory import Window
 from models.language.language_model import LanguageModel
 from models.language.model_files import ModelFiles
 from models.language.published_decoder import (
@@ -26,7 +26,6 @@ from models.language.published_decoder import (
     reach_of,
 )
 from models.language.token_embeddings import DenseEmbeddings
-from models.language.transformers_cache import window_cache
 from utils.errors import UserError
 
 
@@ -47,7 +46,7 @@ class Decoder(LanguageModel):
         if n_layer is not None:
             _keep_layers(config, n_layer)
         self.reach = reach_of(config, self.name)
-        decoder = load_published(published, config)
+        decoder = load_published(self.name, published.weights(), config)
         self.embeddings = DenseEmbeddings(
             _as_fed(decoder.get_input_embeddings(), config.vocab_size)
         )
@@ -80,17 +79,17 @@ class Decoder(LanguageModel):
             return self.mem_len
         return max(min(self.mem_len, self.n_positions - n_new), 0)
 
-    def _read(self, tokens: Tensor, ages: Tensor, windows: list[LayerWindow]) -> Tensor:
+    def _read(self, tokens: Tensor, ages: Tensor, windows: list[Window]) -> Tensor:
         return self._run(tokens, ages, windows).last_hidden_state[:, -1]
 
-    def _look(self, tokens: Tensor, ages: Tensor, windows: list[LayerWindow]) -> Iterable[Tensor]:
+    def _look(self, tokens: Tensor, ages: Tensor, windows: list[Window]) -> Iterable[Tensor]:
         with _eager(self.decoder):
             return self._run(tokens, ages, windows, output_attentions=True).attentions
 
-    def _states(self, tokens: Tensor, ages: Tensor, windows: list[LayerWindow]) -> Iterable[Tensor]:
+    def _states(self, tokens: Tensor, ages: Tensor, windows: list[Window]) -> Iterable[Tensor]:
         return self._run(tokens, ages, windows, output_hidden_states=True).hidden_states[1:]
 
-    def _run(self, tokens: Tensor, ages: Tensor, windows: list[LayerWindow], **options: Any) -> Any:
+    def _run(self, tokens: Tensor, ages: Tensor, windows: list[Window], **options: Any) -> Any:
         n_new = tokens.shape[1]
         positions = ages[:, None] + torch.arange(n_new, device=ages.device)  # [N, K]
         if self.n_positions is not None:
@@ -100,7 +99,7 @@ class Decoder(LanguageModel):
             inputs_embeds=tokens,
             position_ids=positions,
             attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
-            past_key_values=window_cache(windows),
+            past_key_values=Cache(layers=[WindowLayer(window, n_new) for window in windows]),
             use_cache=True,
             **options,
         )
@@ -150,13 +149,9 @@ def _keep_layers(config: PreTrainedConfig, n_layer: int) -> None:
         config.layer_types = config.layer_types[:n_layer]
 
 
-def _mask(window: LayerWindow, ages: Tensor, n_new: int, reach: int | None) -> Tensor:
+def _mask(window: Window, ages: Tensor, n_new: int, reach: int | None) -> Tensor:
     """Return what is added to the scores: 0, or a number that leaves no weight.  [N, 1, K, n]"""
-    columns = torch.arange(window.n_tokens, device=ages.device)
-    rows = columns[-n_new:, None]
-    hidden = columns > rows
-    if reach is not None:
-        hidden = hidden | (columns <= rows - reach)
+    hidden = window.out_of_reach(n_new, reach)
     if window.ended is not None:
         hidden = hidden | window.ended
     mask = torch.zeros(len(ages), *hidden.shape[-2:], device=ages.device)
@@ -179,3 +174,47 @@ def _eager(decoder: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         decoder.set_attn_implementation(before)
+
+
+class WindowLayer(CacheLayerMixin):
+    """One layer's window as the cache that the library reads and writes, for a single call.
+
+    Its rows are the heads of the first environment, then of the next.
+    """
+
+    is_sliding = False
+
+    def __init__(self, window: Window, n_new: int) -> None:
+        super().__init__()
+        self.window, self.n_new = window, n_new
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write the new tokens' keys and values [N, H, K, d]; return all in sight [N, H, n, d]."""
+        by_head = key_states.shape[:2]
+        self.window.write(key_states.flatten(0, 1), value_states.flatten(0, 1))
+        return (
+            _joined(self.window.keys).unflatten(0, by_head),
+            _joined(self.window.values).unflatten(0, by_head),
+        )
+
+    def get_seq_length(self) -> int:
+        """Return how many tokens are in sight before the new ones."""
+        return self.window.n_tokens - self.n_new
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return how many tokens are in sight and that none before them is counted."""
+        return self.get_seq_length() + query_length, 0
+
+    def get_max_length(self) -> int:
+        """Return -1: the memory makes room by itself."""
+        return -1
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Do nothing; the slots are there."""
+
+
+def _joined(runs: list[Tensor]) -> Tensor:
+    return runs[0] if len(runs) == 1 else torch.cat(runs, dim=1)

@@ -83,10 +83,11 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    from models.language.published_decoder import configuration
 
     found = load_gguf_checkpoint(str(path))["config"]
-    config = CONFIG_MAPPING[found["model_type"]].from_dict(found)
+    config = configuration(found, path.name)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     tensors = load_gguf_checkpoint(

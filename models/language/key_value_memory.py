@@ -21,16 +21,19 @@ class MemoryLengthSettings(Part):
     mem_len: int = setting("tokens a language model remembers, or steps a GPT", low=1, high=16_384)
 
 
-class LayerWindow(NamedTuple):
-    """What one layer sees: n tokens, oldest first, the K new ones last, in runs of slots.
+class Window(NamedTuple):
+    """The n tokens that one layer sees, the K new ones among them, in runs of slots.
 
-    The slots of an environment whose episode is younger hold tokens of one that ended.
+    They lie oldest first or, where `order` is given, as the ring has them. The slots of an
+    environment whose episode is younger hold tokens of one that ended.
     """
 
     keys: list[Tensor]  # each [H*N, n_i, d]
     values: list[Tensor]  # each [H*N, n_i, d]
-    new: list[tuple[Tensor, Tensor]]  # slots of the new tokens' keys and values, run by run
+    ring: tuple[Tensor, Tensor]  # keys and values of all slots.  [H*N, R, d] each
+    new: slice | Tensor  # the slots of the ring that the new tokens are written to
     ended: Tensor | None  # [N, 1, n] true where it does; None where no token does
+    order: Tensor | None = None  # how many tokens are older than each.  [n] int64
 
     @property
     def n_tokens(self) -> int:
@@ -39,12 +42,8 @@ class LayerWindow(NamedTuple):
 
     def write(self, keys: Tensor, values: Tensor) -> None:
         """Put the new tokens' keys and values [H*N, K, d] into their slots."""
-        first = 0
-        for key_slots, value_slots in self.new:
-            last = first + key_slots.shape[1]
-            key_slots.copy_(keys[:, first:last])
-            value_slots.copy_(values[:, first:last])
-            first = last
+        for slots, written in zip(self.ring, (keys, values), strict=True):
+            slots[:, self.new] = written
 
     def scores(self, queries: Tensor) -> Tensor:
         """Return the products of the queries [H*N, K, d] with all keys.  [H*N, K, n]"""
@@ -57,18 +56,30 @@ class LayerWindow(NamedTuple):
 
     def hide_ended(self, columns: Tensor, value: float) -> Tensor:
         """Write a number into [H*N, K, n] where a token belongs to an ended episode."""
-        return columns if self.ended is None else hide_ended(columns, self.ended, value)
+        if self.ended is not None:
+            by_env = columns.unflatten(0, (-1, len(self.ended)))  # [H, N, K, n]
+            by_env.masked_fill_(self.ended, value)
+        return columns
 
     def hide_later(self, columns: Tensor) -> Tensor:
         """Write -inf into [H*N, K, n] where a new token would see one that follows it."""
-        n_new = columns.shape[1]
-        later = torch.ones(n_new, n_new, dtype=torch.bool, device=columns.device).triu(1)
-        columns[..., -n_new:].masked_fill_(later, -math.inf)
-        return columns
+        return columns.masked_fill_(self.out_of_reach(columns.shape[1]), -math.inf)
+
+    def out_of_reach(self, n_new: int, reach: int | None = None) -> Tensor:
+        """Return which tokens follow each of the K new ones, or come too long before.  [K, n]
+
+        Args:
+            n_new: K.
+            reach: How many tokens one sees, itself included; None for all.
+        """
+        device = self.keys[0].device
+        order = torch.arange(self.n_tokens, device=device) if self.order is None else self.order
+        own = torch.arange(self.n_tokens - n_new, self.n_tokens, device=device)[:, None]
+        return order > own if reach is None else (order > own) | (order <= own - reach)
 
     def arranged(self, columns: Tensor) -> Tensor:
-        """Return columns that lie oldest first as they are: so do the tokens in sight."""
-        return columns
+        """Return columns [..., n], which lie oldest first, as the tokens in sight lie."""
+        return columns if self.order is None else columns.index_select(-1, self.order)
 
     def mix(self, weights: Tensor) -> Tensor:
         """Return the values summed under the weights [H*N, K, n].  [H*N, K, d]"""
@@ -77,6 +88,30 @@ class LayerWindow(NamedTuple):
         for part, values in zip(parts[1:], self.values[1:], strict=True):
             mixed = mixed.baddbmm_(part, values)
         return mixed
+
+
+def ring_windows(
+    rings: tuple[Tensor, Tensor], position: Tensor | int, ages: Tensor, n_new: int, n_visible: int
+) -> list[Window]:
+    """Return every layer's view of the whole ring, without the host looking at a number.
+
+    Args:
+        rings: Keys and values, read and written.  [L, H*N, R, d] each
+        position: The slot of the first new token.
+        ages: Tokens before the new ones in each running episode.  [N]
+        n_new: K.
+        n_visible: How many past tokens may be seen at most.
+    """
+    n_slots = rings[0].shape[2]
+    slots = torch.arange(n_slots, device=ages.device)
+    order = (slots - position - n_new) % n_slots
+    new = (position + slots[:n_new]) % n_slots
+    distances = n_slots - n_new - order  # to the first of the new tokens
+    ended = (distances > ages.clamp(max=n_visible)[:, None])[:, None]
+    return [
+        Window([keys], [values], (keys, values), new, ended, order)
+        for keys, values in zip(*rings, strict=True)
+    ]
 
 
 class Foreseen(NamedTuple):
@@ -141,7 +176,7 @@ class KeyValueMemory:
             raise ValueError(f"starts {tuple(starts.shape)} for a memory of {self.n_envs}")
         return self.ages.masked_fill(starts.to(self.ages.device), 0)
 
-    def windows(self, ages: Tensor, n_visible: int, n_new: int) -> list[LayerWindow]:
+    def windows(self, ages: Tensor, n_visible: int, n_new: int) -> list[Window]:
         """Return every layer's view of the past and of K new tokens, without copying a slot.
 
         The new tokens belong to the memory once `advance` has counted them.
@@ -161,15 +196,14 @@ class KeyValueMemory:
             distances = torch.arange(n_tokens, -n_new, -1, device=ages.device)
             ended = (distances > ages[:, None])[:, None]
         end = (self.position + n_new) % self.n_slots
-        seen, new = self._runs(n_tokens + n_new, end), self._runs(n_new, end)
+        seen = self._runs(n_tokens + n_new, end)
+        new: slice | Tensor = slice(self.position, self.position + n_new)
+        if self.position + n_new > self.n_slots:
+            slots = torch.arange(self.position, self.position + n_new, device=ages.device)
+            new = slots % self.n_slots
         return [
-            LayerWindow(
-                [keys[:, run] for run in seen],
-                [values[:, run] for run in seen],
-                [(keys[:, run], values[:, run]) for run in new],
-                ended,
-            )
-            for keys, values in zip(self.keys, self.values, strict=True)
+            Window([k[:, run] for run in seen], [v[:, run] for run in seen], (k, v), new, ended)
+            for k, v in zip(self.keys, self.values, strict=True)
         ]
 
     def advance(self, n_new: int, ages: Tensor) -> None:
@@ -276,8 +310,13 @@ class KeyValueMemory:
         return [wrapped] if end == 0 else [wrapped, slice(0, end)]
 
 
-def hide_ended(columns: Tensor, ended: Tensor, value: float) -> Tensor:
-    """Write a number into [H*N, K, n] where `ended` [N, 1, n] is true."""
-    by_env = columns.unflatten(0, (-1, len(ended)))  # [H, N, K, n]
-    by_env.masked_fill_(ended, value)
-    return columns
+def split_heads(rows: Tensor, n_head: int, n_envs: int) -> Tensor:
+    """Return rows [N*K, 3*H*d] as small matrices of queries, keys and values.  [3, H*N, K, d]"""
+    split = rows.view(n_envs, len(rows) // n_envs, 3, n_head, -1)  # [N, K, 3, H, d]
+    return split.permute(2, 3, 0, 1, 4).flatten(1, 2)
+
+
+def join_heads(matrices: Tensor, n_head: int) -> Tensor:
+    """Return one small matrix per head and environment [H*N, K, d] as rows.  [N*K, H*d]"""
+    split = matrices.unflatten(0, (n_head, -1))  # [H, N, K, d]
+    return split.permute(1, 2, 0, 3).flatten(2).flatten(0, 1)

@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from models.language.key_value_memory import Foreseen, KeyValueMemory, LayerWindow
+from models.language.key_value_memory import Foreseen, KeyValueMemory, Window
 from models.language.layers import FrozenLinear
 from models.language.model_files import PublishedModel
 from models.language.token_embeddings import TokenEmbeddings
@@ -154,7 +154,7 @@ class LanguageModel(nn.Module):
         """Return the hidden state [N, D] of tokens and write them into the memory's next slots."""
         return self._read(tokens, ages, self._windows(tokens, memory, ages))
 
-    def _windows(self, tokens: Tensor, memory: KeyValueMemory, ages: Tensor) -> list[LayerWindow]:
+    def _windows(self, tokens: Tensor, memory: KeyValueMemory, ages: Tensor) -> list[Window]:
         n_envs, n_new, width = tokens.shape
         if (n_envs, width) != (memory.n_envs, self.width):
             raise ValueError(
@@ -168,7 +168,7 @@ class LanguageModel(nn.Module):
         return self.n_past
 
     @abstractmethod
-    def _read(self, tokens: Tensor, ages: Tensor, windows: list[LayerWindow]) -> Tensor:
+    def _read(self, tokens: Tensor, ages: Tensor, windows: list[Window]) -> Tensor:
         """Return the hidden state [N, D] of the last of K tokens and write them into the windows.
 
         Args:
@@ -178,14 +178,14 @@ class LanguageModel(nn.Module):
         """
 
     @abstractmethod
-    def _look(self, tokens: Tensor, ages: Tensor, windows: list[LayerWindow]) -> Iterable[Tensor]:
+    def _look(self, tokens: Tensor, ages: Tensor, windows: list[Window]) -> Iterable[Tensor]:
         """Return every layer's attention, the latest tokens in the last columns.
 
         Arguments are those of `_read`.  L times [N, H, K, columns]
         """
 
     @abstractmethod
-    def _states(self, tokens: Tensor, ages: Tensor, windows: list[LayerWindow]) -> Iterable[Tensor]:
+    def _states(self, tokens: Tensor, ages: Tensor, windows: list[Window]) -> Iterable[Tensor]:
         """Return every layer's output.
 
         Arguments are those of `_read`.  L times [N, K, D]

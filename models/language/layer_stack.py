@@ -1,19 +1,81 @@
-"""A language model as a stack of our own causal layers."""
+"""A language model as a stack of post-norm transformer layers that read K new tokens at a time."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from models.language.captured_step import CapturedStep, RingStep
-from models.language.causal_layer import LayerOutput, Window
-from models.language.key_value_memory import KeyValueMemory
+from models.language.key_value_memory import KeyValueMemory, Window, join_heads, split_heads
 from models.language.language_model import LanguageModel
+from models.language.layers import FrozenFeedForward, FrozenLayerNorm, FrozenLinear
 from models.language.model_files import PublishedModel
 
 TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # of a CUDA graph, by `dtype`
+
+
+class LayerOutput(NamedTuple):
+    """What one layer makes of K new tokens."""
+
+    hidden: Tensor  # [N, K, D]
+    attention: Tensor  # [H*N, K, columns], the latest token last
+
+
+class CausalLayer(nn.Module):
+    """Attention to the past and the K new tokens, then a feed-forward network.
+
+    Args:
+        n_head: H.
+        qkv: D to queries, keys and values of all heads, [3*H*d].
+        out: What the heads found, [H*d], to D.
+        norm: Follows the attention.
+        feed_forward: The layer's second half.
+    """
+
+    def __init__(
+        self,
+        n_head: int,
+        qkv: FrozenLinear,
+        out: FrozenLinear,
+        norm: FrozenLayerNorm,
+        feed_forward: FrozenFeedForward,
+    ) -> None:
+        super().__init__()
+        self.n_head = n_head
+        self.qkv = qkv
+        self.out = out
+        self.norm = norm
+        self.feed_forward = feed_forward
+
+    @abstractmethod
+    def attention(self, queries: Tensor, window: Window) -> Tensor:
+        """Return where the new tokens look.
+
+        Args:
+            queries: Of the new tokens.  [H*N, K, d]
+            window: The n tokens in sight, the new ones last.
+
+        Returns:
+            Weights that sum to 1; the last n columns are those tokens.  [H*N, K, columns]
+        """
+
+    def reading(self, attention: Tensor, window: Window) -> Tensor:
+        """Return the weights with which the n tokens' values are read.  [H*N, K, n]"""
+        return attention[..., -window.n_tokens :]
+
+    def forward(self, hidden: Tensor, window: Window) -> LayerOutput:
+        """Read K new tokens, hidden [N, K, D], and write their keys and values into the window."""
+        n_envs, _, width = hidden.shape
+        rows = hidden.reshape(-1, width)
+        queries, keys, values = split_heads(self.qkv(rows), self.n_head, n_envs)
+        window.write(keys, values)
+        attention = self.attention(queries, window)
+        mixed = window.mix(self.reading(attention, window))
+        rows = self.norm(rows + self.out(join_heads(mixed, self.n_head)))
+        return LayerOutput(self.feed_forward(rows).view_as(hidden), attention)
 
 
 class LayerStack(LanguageModel):

@@ -144,3 +144,10 @@ def linear(weights: Mapping[str, Tensor], name: str, activation: str = "none") -
 def layer_norm(weights: Mapping[str, Tensor], name: str, epsilon: float) -> FrozenLayerNorm:
     """Return the named normalisation of a published model."""
     return FrozenLayerNorm(weights[f"{name}.weight"], weights[f"{name}.bias"], epsilon)
+
+
+def check_finite(module: nn.Module) -> None:
+    """Raise ValueError where a weight is no finite number, such as in a row that is rarely read."""
+    for name, weights in module.named_parameters():
+        if not torch.stack(weights.aminmax()).isfinite().all():  # NaN comes out of both
+            raise ValueError(f"{name} has numbers that are not finite")

@@ -8,20 +8,23 @@ from collections.abc import Mapping
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch import Tensor
 
 from models.language.gguf_file import unpacked
-from models.language.tokenizer import TOKENIZERS, Tokenizer, read_tokenizer
-from models.language.vocabulary import READERS, read_vocabulary
+from models.language.tokenizer import TOKENIZERS, read_tokenizer, token_strings
 from utils.errors import UserError, suggestion
 from utils.hub import HubError, hub_file
 from utils.saved_tensors import load_saved
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 GGUF = ".gguf"
 INDEX = ".index.json"  # what is added to those names where the weights are split over files
+WEIGHTS = (*WEIGHT_FILES, *(f"{name}{INDEX}" for name in WEIGHT_FILES))
 
 
 class Package(NamedTuple):
@@ -53,7 +56,7 @@ HUB_NAMES = {
 }
 OFFLINE_CHOICES = (
     f"Without a connection: {', '.join(EMBEDDED)} (installed with this project), a local folder "
-    f"with config.json, {' or '.join(WEIGHT_FILES)}, and one of {', '.join(READERS)}; or a "
+    f"with config.json, {' or '.join(WEIGHT_FILES)}, and one of {', '.join(TOKENIZERS)}; or a "
     "GGUF file"
 )
 
@@ -121,14 +124,14 @@ class ModelFiles(ABC):
 
     def vocabulary(self) -> list[str]:
         """Return the string of every token."""
-        return read_vocabulary(self.find(*READERS))
+        return token_strings(self._tokenizer)
 
     def tokenize(self, text: str) -> list[int]:
         """Return the ids of a text's tokens, without those that mark its beginning and end."""
-        return self._tokenizer(text)
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     @cached_property
-    def _tokenizer(self) -> Tokenizer:
+    def _tokenizer(self) -> "Tokenizer":
         return read_tokenizer(self.find(*TOKENIZERS))
 
     def fingerprint(self) -> str:
@@ -136,7 +139,7 @@ class ModelFiles(ABC):
         return _sha256(self._weight_files())
 
     def _weight_files(self) -> list[Path]:
-        path = self.find(*WEIGHT_FILES, *(f"{name}{INDEX}" for name in WEIGHT_FILES))
+        path = self.find(*WEIGHTS)
         if not path.name.endswith(INDEX):
             return [path]
         try:
@@ -165,6 +168,16 @@ class LocalModel(ModelFiles):
             if (self.folder / name).is_file():
                 return self.folder / name
         raise UserError(f"{self.folder}: {' or '.join(names)} is missing in this model folder.")
+
+    def _weight_files(self) -> list[Path]:
+        there = [name for name in WEIGHTS if (self.folder / name).is_file()]
+        there += [path.name for path in self.folder.glob(f"*{GGUF}")]
+        if len(there) > 1:
+            raise UserError(
+                f"{self.folder}: holds more than one kind of weights, "
+                f"{' and '.join(sorted(there))}. Keep the one that is meant, move the others away."
+            )
+        return super()._weight_files()
 
 
 class GgufModel(ModelFiles):
@@ -273,6 +286,9 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        return load_saved(path)
+        found = load_saved(path)
+        if not all(isinstance(tensor, Tensor) for tensor in found.values()):
+            raise ValueError("not tensors alone")
+        return found
     except Exception as error:  # a broken file raises about ten kinds of errors
         raise UserError(f"{path}: not a readable file of weights, fetch it again.") from error

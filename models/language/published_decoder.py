@@ -1,22 +1,24 @@
 """Decoder-only models of the transformers library as they are published: settings and weights."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
-from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_MAPPING,
 )
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging
 
 from models.language.layers import FrozenLinear
-from models.language.model_files import ModelFiles
 from utils.errors import UserError
 
 # The library's types of language models without those that encode, or encode and decode.
@@ -26,6 +28,8 @@ DECODERS = (
     - set(MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES)
 )
 CHANGING_ROTATIONS = {"dynamic", "longrope"}
+MOST_COUNTED = 1000  # layers, heads or experts
+COUNTS = re.compile(r"(?:^|_)n(?:um)?_\w*(?:layer|head|expert)")
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -39,6 +43,7 @@ def describe(settings: Mapping[str, Any], name: str) -> tuple[int, int, int, int
 
 def configuration(settings: Mapping[str, Any], name: str) -> PreTrainedConfig:
     """Return the library's settings of a decoder; UserError where it is none or lacks some."""
+    _check_counts(settings, name)
     try:
         config = CONFIG_MAPPING[settings["model_type"]].from_dict(dict(settings))
     except Exception as error:  # the library checks values in many ways
@@ -49,6 +54,18 @@ def configuration(settings: Mapping[str, Any], name: str) -> PreTrainedConfig:
     if config.is_encoder_decoder:
         raise UserError(f"language model '{name}' has an encoder; only decoders are supported.")
     return config
+
+
+def _check_counts(settings: Mapping[str, Any], name: str) -> None:
+    """Refuse more layers than any model has, before the library makes a list of them."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            _check_counts(value, name)
+        elif isinstance(value, int) and value > MOST_COUNTED and COUNTS.search(key):
+            raise UserError(
+                f"language model '{name}': config.json has {key}={value}, "
+                f"at most {MOST_COUNTED:,} are read."
+            )
 
 
 def positions_of(config: PreTrainedConfig, name: str) -> int | None:
@@ -88,32 +105,39 @@ def reach_of(config: PreTrainedConfig, name: str) -> dict[str, int | None]:
 
 
 def load_published(
-    published: ModelFiles, config: PreTrainedConfig, kind: Any = AutoModel
+    name: str, weights: dict[str, Tensor], config: PreTrainedConfig, with_head: bool = False
 ) -> PreTrainedModel:
     """Return the model in the type it is published in.
 
+    The library is given tensors and no folder: in a folder it would look for weights by rules of
+    its own, and find others than those the fingerprint tells.
+
     Args:
-        published: Its files.
+        name: As it was asked for.
+        weights: All of its tensors, under their published names.
         config: Its settings.
-        kind: The library's class of models without a head, or of those with one.
+        with_head: Whether with the head that tells how likely the next tokens are.
     """
-    folder, name = published.weight_files()[0].parent, published.name
+    kinds: Any = MODEL_FOR_CAUSAL_LM_MAPPING if with_head else MODEL_MAPPING
     try:
+        kind: Any = kinds[type(config)]
         with _quiet():
             model, report = kind.from_pretrained(
-                folder,
+                None,
                 config=config,
+                state_dict=weights,
                 dtype="auto",
                 attn_implementation=_attention(config),
-                local_files_only=True,
                 output_loading_info=True,
             )
-    except Exception as error:  # a broken file raises about ten kinds of errors
-        raise UserError(f"{folder}: the weights do not load: {first_line(error)}.") from error
+    except Exception as error:  # weights that do not fit raise about ten kinds of errors
+        raise UserError(
+            f"language model '{name}': the weights do not load: {first_line(error)}."
+        ) from error
     if report["missing_keys"]:
         raise UserError(
-            f"language model '{name}': {len(report['missing_keys'])} weights are missing in "
-            f"{folder}, '{min(report['missing_keys'])}' among them."
+            f"language model '{name}': {len(report['missing_keys'])} weights are missing, "
+            f"'{min(report['missing_keys'])}' among them."
         )
     return model
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.language.causal_layer import CausalLayer, Window
-from models.language.layer_stack import LayerStack
+from models.language.key_value_memory import Window
+from models.language.layer_stack import CausalLayer, LayerStack
 from models.language.layers import (
     FrozenFeedForward,
     frozen,
@@ -44,7 +44,7 @@ class TransformerXL(LayerStack):
         }
         self.heads = (config["n_head"], config["d_head"])
         self.embeddings = _embeddings(config, weights)
-        waves = _sinusoids(mem_len, config["d_model"], config.get("clamp_len", -1))
+        waves = _sinusoids(mem_len, self.width, config.get("clamp_len", -1))
         used = config["n_layer"] if n_layer is None else n_layer
         self.layers = nn.ModuleList(
             TransformerXLLayer(config, _below(weights, f"layers.{index}."), waves)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.language.causal_layer import Window, join_heads, split_heads
+from models.language.key_value_memory import Window, join_heads, split_heads
 
 
 class Attention(Protocol):

@@ -11,9 +11,14 @@ from torch.nn import functional as F
 from models.agent import Memory
 from models.image_hash import first_rows
 from models.images import Features
-from models.language.causal_layer import Window, join_heads, split_heads
-from models.language.key_value_memory import KeyValueMemory, MemoryLengthSettings
-from models.language.ring_window import ring_windows
+from models.language.key_value_memory import (
+    KeyValueMemory,
+    MemoryLengthSettings,
+    Window,
+    join_heads,
+    ring_windows,
+    split_heads,
+)
 from models.memories.beginnings import Beginnings
 from models.memories.causal_attention import (
     Attention,

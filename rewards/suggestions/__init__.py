@@ -6,6 +6,7 @@ A suggester is a class that satisfies `Suggester`, with two things more:
     configured(config, action_names)        one for environments whose actions are called so
 """
 
+import dataclasses
 import pkgutil
 from typing import Any, NamedTuple
 
@@ -13,24 +14,42 @@ from settings import Part
 
 
 class Source(NamedTuple):
-    """Where a suggester's class stands, and whether its goals are paid for success alone."""
+    """Where a suggester's class stands, and what it is like.
+
+    Attributes:
+        place: Of the class.
+        checks_success: Whether its goals are paid for success alone.
+        asks: Whether it asks a language model.
+    """
 
     place: str
     checks_success: bool = True
+    asks: bool = False
 
 
+SILENT = "silent"
 SUGGESTERS = {
+    SILENT: Source("rewards.suggestions.suggester:Silent"),
     "oracle": Source("rewards.suggestions.oracle:Oracle"),
     "novelty": Source("rewards.suggestions.novelty:Novelty", checks_success=False),
-    "language-model": Source("rewards.suggestions.language_model:LanguageModelSuggester"),
-    "server": Source("rewards.suggestions.server:ServerSuggester"),
-    "yes-no": Source("rewards.suggestions.yes_no:YesNoSuggester"),
+    "language-model": Source(
+        "rewards.suggestions.language_model:LanguageModelSuggester", asks=True
+    ),
+    "server": Source("rewards.suggestions.server:ServerSuggester", asks=True),
+    "yes-no": Source("rewards.suggestions.yes_no:YesNoSuggester", asks=True),
 }
 
 
 def suggester_class(name: str) -> Any:
     """Return the class of a suggester by its name in the table, importing only its module."""
     return pkgutil.resolve_name(SUGGESTERS[name].place)
+
+
+def settings_of_suggester(name: str) -> set[str]:
+    """Return the names of the settings that a suggester alone reads."""
+    return {
+        field.name for part in suggester_class(name).reads for field in dataclasses.fields(part)
+    }
 
 
 def known_as(name: str) -> str | None:

@@ -48,6 +48,7 @@ class CacheSettings(Part):
         "SQLite file of answers that runs share; null: one in the user's cache folder",
         has_effect=False,
         default=None,
+        safe=(None,),
     )
 
 

@@ -9,9 +9,9 @@ itself (the oracle), or not at all (novelty).
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from rewards.suggestions.suggester import Situation
+from rewards.suggestions.suggester import RuleSuggester, Situation
 from utils.household import Goal, read_known, read_sights
 
 
@@ -57,7 +57,7 @@ class Candidate(NamedTuple):
         return self.goal if self.is_held else Goal(self.goal.thing)
 
 
-class HouseholdSuggester(ABC):
+class HouseholdSuggester(RuleSuggester, ABC):
     """Suggests what to pick up and where to place it."""
 
     def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
@@ -79,23 +79,12 @@ class HouseholdSuggester(ABC):
         in_view = household.visible.items()
         return [Candidate(Goal(*pair), False) for pair in in_view if pair[0] not in achieved]
 
-    def prepare(self, goals: Iterable[Goal]) -> None:  # noqa: B027  (most judges need no time)
+    def prepare(self, goals: Iterable[Goal]) -> None:
         """Find out what all judgements need, those of N households at once."""
 
     @abstractmethod
     def accepts(self, candidate: Candidate) -> bool:
         """Return whether a candidate is suggested."""
-
-    def metrics(self) -> dict[str, float]:
-        """Return nothing: a rule asks nobody."""
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return nothing: a rule remembers nothing."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
-        """Go on as before."""
 
 
 class HouseholdNovelty(HouseholdSuggester):

@@ -42,6 +42,7 @@ class WritingSettings(CacheSettings):
         f"who suggests: {DEFAULT_MODEL}, a decoder by hub name, folder or GGUF file; of a server, "
         "the name it knows the model by",
         default=DEFAULT_MODEL,
+        safe=(DEFAULT_MODEL,),
     )
     suggester_max_tokens: int = setting(
         "tokens of a written answer at most", low=1, high=10_000, default=200

@@ -1,13 +1,12 @@
 """Every action there is, as a goal: what was not done yet is worth doing."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
 
-from rewards.suggestions.suggester import Situation
-from settings import Config, Part
+from rewards.suggestions.suggester import RuleSuggester, Situation
+from settings import Config
 
 
-class Novelty:
+class Novelty(RuleSuggester):
     """Suggests all actions, wherever the agent is (the novel goals of Du et al. 2023).
 
     With each goal paid once an episode that rewards any action done for the first time, so whether
@@ -16,8 +15,6 @@ class Novelty:
     Args:
         action_names: What the actions are called.
     """
-
-    reads: ClassVar[tuple[type[Part], ...]] = ()
 
     def __init__(self, action_names: Sequence[str]) -> None:
         self._goals = list(dict.fromkeys(action_names))
@@ -30,14 +27,3 @@ class Novelty:
     def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
         """Return all actions for each of N situations."""
         return [list(self._goals) for _ in situations]
-
-    def metrics(self) -> dict[str, float]:
-        """Return nothing: nobody is asked."""
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return nothing: it remembers nothing."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on, which needs nothing."""

@@ -2,10 +2,10 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
-from rewards.suggestions.suggester import Situation
-from settings import Config, Part
+from rewards.suggestions.suggester import RuleSuggester, Situation
+from settings import Config
 from utils.errors import UserError
 
 NOTHING: Mapping[str, int] = {}
@@ -93,13 +93,11 @@ def knows(action_names: Sequence[str]) -> bool:
     return not EFFECTIVE.isdisjoint(action_names)
 
 
-class Oracle:
+class Oracle(RuleSuggester):
     """Suggests every goal whose rule holds (SimpleOracle of Du et al. 2023, arXiv:2302.06692).
 
     It does so whatever actions there are: with 27 of them it proposes *eat cow*, too.
     """
-
-    reads: ClassVar[tuple[type[Part], ...]] = ()
 
     @classmethod
     def configured(cls, config: Config, action_names: Sequence[str]) -> "Oracle":
@@ -118,14 +116,3 @@ class Oracle:
     def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
         """Return what can be reached from each of N situations."""
         return [possible_goals(situation) for situation in situations]
-
-    def metrics(self) -> dict[str, float]:
-        """Return nothing: rules cost nothing."""
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return nothing: it remembers nothing."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on, which needs nothing."""

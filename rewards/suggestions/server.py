@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 CHAT, COMPLETIONS = "chat", "completions"
 END_RUN, NO_SUGGESTIONS = "end-run", "no-suggestions"
+KEY_VARIABLE = "OPENAI_API_KEY"
 AT_ONCE = 8  # requests under way
 FIRST_REST, LONGEST_REST = 10.0, 600.0  # seconds in which a server that failed is not asked
 
@@ -33,7 +34,9 @@ class ServerSettings(WritingSettings):
     title = "server that suggests"
 
     suggester_url: str | None = setting(
-        "address of an OpenAI-compatible server, such as http://localhost:8000/v1", default=None
+        "address of an OpenAI-compatible server, such as http://localhost:8000/v1",
+        default=None,
+        safe=(None,),
     )
     suggester_api: str = setting(
         "which of its questions is asked: chat, or completions of the prompt as it stands",
@@ -42,7 +45,9 @@ class ServerSettings(WritingSettings):
     )
     suggester_key_variable: str = setting(
         "environment variable with the server's key; the key itself is written nowhere",
-        default="OPENAI_API_KEY",
+        default=KEY_VARIABLE,
+        safe=(KEY_VARIABLE,),
+        typed=True,
     )
     suggester_budget: int | None = setting(
         "requests that a run may send, retries among them; 0: the cache alone; null: no limit",

@@ -1,7 +1,9 @@
-"""What a suggester of goals is told, and what it answers."""
+"""What a suggester of goals is told, and what it answers; one that suggests nothing."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from settings import Config, Part
 
 
 class Situation(NamedTuple):
@@ -41,3 +43,33 @@ class Suggester(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
+
+
+class RuleSuggester:
+    """What suggesters share that ask nobody and remember nothing."""
+
+    reads: ClassVar[tuple[type[Part], ...]] = ()
+
+    def metrics(self) -> dict[str, float]:
+        """Return nothing: a rule costs nothing."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: a rule remembers nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on, which needs nothing."""
+
+
+class Silent(RuleSuggester):
+    """Suggests nothing: how an agent that reads its goals is played where no model is asked."""
+
+    @classmethod
+    def configured(cls, config: Config, action_names: Sequence[str]) -> "Silent":
+        """Return the suggester for any environment."""
+        return cls()
+
+    def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
+        """Return no goals for each of N situations."""
+        return [[] for _ in situations]

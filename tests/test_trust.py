@@ -1,0 +1,260 @@
+"""How far the settings of a stored run are followed: one's own, and one that somebody else made."""
+
+import itertools
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import eval as eval_program
+import helm
+import main as main_program
+from analysis import __main__ as analysis
+from settings import all_settings, load_config, outside_settings
+from tests.bad_inputs.harness import refused
+from tests.model_server import CHOP, Turns, said, serving
+from trainers.checkpoint import LAST, load_checkpoint, save_checkpoint
+from utils.errors import UserError
+
+TINY = {
+    **{"model": "CNN", "device": "cpu", "media_minutes": "null", "n_envs": 1},
+    **{"n_rollout_steps": 16, "n_batches": 2, "n_epochs": 1, "n_steps": 32},
+}
+WORLD = {"env": "CrafterText-v0", "crafter_length": 10, "crafter_actions": "good"}
+MARKER = "code_was_run"
+EVIL = "open({!r}, 'a').close()\n"
+LISTED_ELSEWHERE = {  # what a text among the settings names stands in a table of the program
+    *("algorithm", "model", "env", "device", "curiosity", "clip_encoder", "wandb_project"),
+}
+
+
+def train(run_id="received", **changes):
+    settings = TINY | {"env": "RandomMaze-v0"} | changes
+    words = [f"--var={name}={value}" for name, value in settings.items()]
+    assert main_program.main([*words, "--run-id", run_id]) == 0
+    (folder,) = Path("experiments").glob(f"*/*/{run_id}")
+    return folder
+
+
+def rewrite(folder, changes, description=None):
+    """Change the settings wherever they stand in a run folder, and what run.json says."""
+    for name, extra in (("config.json", {}), ("run.json", description or {})):
+        values = json.loads((folder / name).read_text())
+        settings = values["settings"] if name == "run.json" else values
+        settings.update(changes)
+        (folder / name).write_text(json.dumps(values | extra))
+    for path in folder.glob("*.pt"):
+        state = load_checkpoint(path)
+        state["config"] |= changes
+        save_checkpoint(path, state)
+
+
+@pytest.fixture
+def somebody_else(monkeypatch, tmp_path):
+    """Return what makes this process one of another user."""
+    return lambda: monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "of_somebody_else"))
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "precious")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with serving(Turns(said(CHOP), models=("tiny",))) as turns:
+        yield turns
+
+
+@pytest.fixture
+def asking(in_empty_folder, server):
+    """Return the folder of a run that a server has suggested goals to."""
+    asked = {"suggester": "server", "suggester_url": server.url, "suggester_model": "tiny"}
+    cache = in_empty_folder / "own.sqlite"
+    return train(**WORLD, **asked, suggester_cache=cache, goal_encoder="same-text", n_steps=64)
+
+
+def unfinished(folder):
+    """Make a run one that has steps left, as it was at its beginning."""
+    for path in folder.glob("ckpt_*"):
+        path.unlink()
+    description = json.loads((folder / "run.json").read_text())
+    description.pop("finished", None)
+    (folder / "run.json").write_text(json.dumps(description))
+
+
+def test_playing_asks_no_server_unless_the_command_line_names_one(asking, server, capsys):
+    del server.asked[:]
+    Path("own.sqlite").unlink()
+    play = ["--ckpt-path", str(asking), "--n-episodes=1"]
+    assert eval_program.main(play) == 0
+    with helm.load(asking) as player:
+        player.act(player.reset(seed=0))
+    assert analysis.main(["words", str(asking)]) == 2  # a CNN has none, but it is restored
+    assert server.asked == []
+    assert not Path("own.sqlite").exists()
+    assert eval_program.main([*play, "--var=suggester=server"]) == 0
+    assert {path for path, _, _ in server.asked} == {"/v1/models", "/v1/chat/completions"}
+
+
+def test_an_agent_that_reads_its_goals_is_played_with_none(in_empty_folder, server, capsys):
+    asked = {"suggester": "server", "suggester_url": server.url, "suggester_model": "tiny"}
+    asked |= {"goal_encoder": "same-text", "goal_conditioned": "true"}
+    folder = train(**WORLD, **asked)
+    del server.asked[:]
+    assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes=1"]) == 0
+    assert server.asked == []
+    assert analysis.main(["words", str(folder)]) == 2
+
+
+def test_a_received_run_contacts_nobody_and_says_whom_it_would(
+    asking, server, somebody_else, capsys
+):
+    stolen = {"suggester_key_variable": "AWS_SECRET_ACCESS_KEY", "suggester_cache": "theirs.sqlite"}
+    rewrite(asking, stolen)
+    unfinished(asking)
+    del server.asked[:]
+    capsys.readouterr()
+    for become in (lambda: None, somebody_else):  # changed it is not one's own run either
+        become()
+        (line,) = refused(capsys, "main", ["--resume", str(asking)])
+        for name in ("suggester_url", *stolen):
+            assert f"{name}=" in line
+        assert "Add --trust" in line
+    assert server.asked == []
+    assert not Path("theirs.sqlite").exists()
+    assert main_program.main(["--resume", str(asking), "--trust"]) == 0
+    assert "suggester_url=" in capsys.readouterr().out
+    assert server.asked
+
+
+def test_a_run_that_was_trusted_is_ones_own(asking, somebody_else):
+    unfinished(asking)
+    somebody_else()
+    assert main_program.main(["--resume", str(asking), "--trust"]) == 0
+    unfinished(asking)
+    assert main_program.main(["--resume", str(asking)]) == 0
+
+
+def test_a_received_run_that_leads_nowhere_is_played_and_goes_on(in_empty_folder, somebody_else):
+    folder = train()
+    somebody_else()
+    assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes=1"]) == 0
+    unfinished(folder)
+    assert main_program.main(["--resume", str(folder)]) == 0
+
+
+def test_the_variable_of_a_key_is_typed(in_empty_folder, server, capsys):
+    settings = {"suggester": "server", "suggester_url": server.url}
+    settings |= {"suggester_key_variable": "AWS_SECRET_ACCESS_KEY", "env": "CrafterText-v0"}
+    Path("theirs.json").write_text(json.dumps(settings))
+    (line,) = refused(capsys, "main", ["--config", "theirs.json"])
+    assert "suggester_key_variable is taken from the command line alone" in line
+    assert server.asked == []
+    typed = [f"{name}={value}" for name, value in settings.items()]
+    assert load_config(overrides=typed).suggester_key_variable == "AWS_SECRET_ACCESS_KEY"
+
+
+def test_every_text_among_the_settings_is_safe_or_listed():
+    texts = {
+        name
+        for name, each in all_settings().items()
+        if {str, dict}.intersection(each.kinds) and each.metadata["choices"] is None
+    }
+    assert texts - outside_settings().keys() == LISTED_ELSEWHERE
+
+
+@pytest.fixture
+def received(in_empty_folder, monkeypatch, somebody_else):
+    """Return a run folder full of code, received by a user who stands beside it."""
+    folder = train()
+    unfinished(Path(shutil.copytree(folder, "begun")))
+    for name in ("__init__.py", "test_evil.py", "evil.py", "__main__.py"):
+        for place in (Path(), folder, Path("begun")):
+            (place / name).write_text(EVIL.format(str(in_empty_folder / MARKER)))
+    somebody_else()
+    monkeypatch.setattr(sys, "path", [str(in_empty_folder), *sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("BROWSER", f"touch {in_empty_folder / MARKER} #%s")
+    return folder
+
+
+NAMES = [
+    *("unittest.__main__:X", "antigravity:X", "venv.__main__:X", "this:X", "evil:X"),
+    *("evil.deeper:X", "received.evil:X", "begun.evil:X", "pytest.__main__:X", "pip.__main__:X"),
+    *("torch.utils.collect_env:X", "minigrid:evil:X", "minigrid.manual_control:X", "main:X"),
+    *("tests.conftest:X", "__main__:X", "os:X", "test_evil:X", "evil:X:Y", "sitecustomize:X"),
+]
+PLACES = ["/etc", "begun", "../outside", "file:///etc/passwd", "~/.ssh", "somebody/model", "evil"]
+DESCRIPTIONS = [
+    {"user_modules": {"evil": {"folder": "{here}", "sha256": "0" * 64}}},
+    {"begun_here": {"user_modules": {"evil": {"folder": "{here}"}}, "signature": "0" * 64}},
+    {"begun_here": {"user_modules": {"evil": {"folder": "{here}"}}, "signature": None}},
+]
+
+
+def tries():
+    """Yield settings and words in run.json by which a run could lead outside."""
+    for setting, name in itertools.product(("model", "env"), NAMES):
+        yield {setting: name}, {}
+    for setting, description in itertools.product(("model", "env"), DESCRIPTIONS):
+        yield {setting: "evil:X"}, description
+    reads = {
+        "stimuli": {"env": "ContinuousRecognition-v0"},
+        "env_args": {"env": "CartPole-v1"},
+        "language_model": {"model": "HELM"},
+        "clip_pretrained": {"model": "HELMv2"},
+        "embeddings": {"model": "SHELM"},
+        "guide": {"algorithm": "NStepDQN", "model": "ELLM"},
+        "sentence_encoder": {"env": "CrafterText-v0"},
+        "housekeep_folder": {"env": "Housekeep-v0"},
+        "housekeep_scene": {"env": "Housekeep-v0"},
+        "housekeep_split": {"env": "Housekeep-v0"},
+        "goal_encoder": WORLD | {"suggester": "oracle"},
+        "suggester_model": WORLD | {"suggester": "server"},
+        "suggester_cache": WORLD | {"suggester": "server"},
+        "suggester_url": WORLD | {"suggester": "server"},
+        "suggester_key_variable": WORLD | {"suggester": "server"},
+    }
+    assert {*reads, "wandb"} == outside_settings().keys()
+    for setting, place in itertools.product(reads, PLACES):
+        value = {"path": place} if setting == "env_args" else place
+        yield reads[setting] | {setting: value}, {}
+    yield {"wandb": True}, {}
+    yield {}, {"init_from": {"checkpoint": "/etc/passwd", "sha256": "0" * 64, "env_steps": 0}}
+
+
+TRIES = list(tries())
+
+
+def everything(folder):
+    """Return every file below a folder."""
+    return sorted(str(path) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_nothing_that_a_received_run_names_acts(part, received, capsys):
+    assert len(TRIES) > 100
+    begun, here = Path("begun"), str(Path.cwd())
+    kept = {path: path.read_bytes() for folder in (received, begun) for path in folder.glob("*.*")}
+    for changes, description in TRIES[part::4]:
+        words = json.loads(json.dumps(description).replace("{here}", here))
+        for folder in (begun, received):
+            rewrite(folder, changes, words)
+        before = everything(Path())
+        modules = {*sys.modules}
+        (line,) = refused(capsys, "main", ["--resume", "begun"])
+        assert line, changes
+        learning_alone = {"guide", "wandb", "suggester", "goal_encoder"}.intersection(changes)
+        if changes and not learning_alone:
+            assert eval_program.main(["--ckpt-path", str(received / LAST)]) == 2, changes
+            assert analysis.main(["attention", str(received)]) == 2
+            with pytest.raises(UserError):
+                helm.load(received)
+        capsys.readouterr()
+        assert not os.path.exists(MARKER), changes
+        assert everything(Path()) == before, changes
+        named = {str(changes.get(name)).partition(":")[0] for name in ("model", "env")}
+        assert not named.intersection({*sys.modules} - modules), changes
+        for path, content in kept.items():
+            path.write_bytes(content)
