@@ -16,16 +16,18 @@ from pathlib import Path
 
 from plots.figure import Labels, draw
 from plots.results import compare, comparisons_table, results_table, summarize
-from plots.runs import AXES, Group, group_runs, read_runs
+from plots.runs import Group, group_runs, read_runs
 from plots.statistics import NAMES
 from plots.style import save_figure, short_number
 from plots.table import aligned, markdown, write_csv, write_text
+from runs.run_data import AXES
 from utils.command_line import Parser, finite_number, run_program
 from utils.errors import UserError
 from utils.folders import check_writable
 
 METRIC = "rollout/return_mean"
 PICTURES = (".png", ".svg")
+USUAL = Labels(METRIC, "steps", "iqm")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,24 +36,47 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def plot(argv: Sequence[str] | None) -> None:
-    """Read the runs, group and compare them, print the tables and write picture and numbers."""
+    """Compare the runs that the command line names."""
     arguments = parse_arguments(argv)
     check_picture(arguments.output)
-    axis, threshold, output = arguments.axis, arguments.threshold, arguments.output.with_suffix("")
+    draw_runs(
+        arguments.runs,
+        arguments.output,
+        arguments.by.split(","),
+        arguments.panels.split(","),
+        Labels(arguments.metric, arguments.axis, arguments.statistic, arguments.threshold),
+    )
+
+
+def draw_runs(
+    folders: Sequence[Path],
+    picture: Path,
+    by: Sequence[str] = ("model",),
+    panels: Sequence[str] = ("env",),
+    labels: Labels = USUAL,
+) -> None:
+    """Group and compare runs, print the tables and write picture and numbers.
+
+    Args:
+        folders: Run folders, or folders of them.
+        picture: Its ending is of no account: PNG, SVG and the numbers are written.
+        by: Settings that tell agents apart.
+        panels: Settings with a panel each.
+        labels: What is drawn.
+    """
+    axis, threshold, output = labels.axis, labels.threshold, picture.with_suffix("")
     left_out: list[str] = []
-    runs = read_runs(arguments.runs, arguments.metric, axis, left_out)
-    keys, panels = arguments.by.split(","), arguments.panels.split(",")
-    groups = group_runs(runs, keys, left_out, panels)
-    results = [summarize(group, arguments.statistic, threshold) for group in groups]
+    runs = read_runs(folders, labels.metric, axis, left_out)
+    groups = group_runs(runs, by, left_out, panels)
+    results = [summarize(group, labels.statistic, threshold) for group in groups]
     comparisons = compare(results)
     tables = [results_table(results, axis, threshold)]
     if comparisons:
         tables.append(comparisons_table(comparisons))
     print("\n\n".join([*left_out, *notes(groups, axis), *map(aligned, tables)]))
 
-    labels = Labels(arguments.metric, axis, arguments.statistic, threshold)
-    picture = draw(results, comparisons, labels)
-    save_figure(picture, output.with_suffix(".png"), output.with_suffix(".svg"))
+    figure = draw(results, comparisons, labels)
+    save_figure(figure, output.with_suffix(".png"), output.with_suffix(".svg"))
     write_text(output.with_suffix(".md"), "\n".join(map(markdown, tables)))
     write_csv(output.with_suffix(".csv"), results_table(results, axis, threshold, precise=True))
     if comparisons:

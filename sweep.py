@@ -12,11 +12,9 @@ import utils.starting  # noqa: F401
 
 # isort: split
 import argparse
-import dataclasses
 import os
 import shlex
 import signal
-import socket
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,12 +23,10 @@ from pathlib import Path
 import plot
 from envs import check_env_name
 from models import agent_class
-from runs.folder import EXPERIMENTS, SETTINGS, locked, write_json
+from runs.folder import EXPERIMENTS, SETTINGS, locked
 from runs.loggers import RETURN
 from settings import Config
-from sweeps.cluster import check_address, ray_pool
-from sweeps.display import display, print_table, summary
-from sweeps.estimates import Estimates
+from sweeps.display import print_table, show, summary
 from sweeps.grid import (
     MOST_RUNS,
     PAPER_SEEDS,
@@ -40,13 +36,11 @@ from sweeps.grid import (
     parse_lists,
     swept_settings,
 )
-from sweeps.jobs import DESK, Grid, Job, State, Work, carry_out
-from sweeps.progress import duration, shared_out
-from sweeps.search import Plan, Search, check_search, write_description
+from sweeps.jobs import Job, Jobs, State, carry_out, check_address, ray_pool
+from sweeps.search import Plan, Search, check_search, open_study
 from sweeps.search_results import told, write_results
 from sweeps.space import Space, described, read_space
 from sweeps.study import PRUNERS, SAMPLERS
-from sweeps.worker import Order
 from trainers.checkpoint import CheckpointSettings
 from trainers.interruption import Interruption
 from utils.command_line import Parser, run_program, whole_number
@@ -54,7 +48,6 @@ from utils.errors import Interrupted, RunError, UserError, raise_all
 from utils.folders import check_writable
 from utils.starting import typed
 
-PROGRAM = Path(__file__).resolve().with_name("main.py")
 MOST_SEEDS, MOST_CPUS, MOST_GPUS, MOST_RETRIES = 10_000, 1024, 64, 1000
 
 
@@ -70,15 +63,14 @@ def sweep(argv: Sequence[str] | None) -> None:
         search(arguments, argv)
         return
     jobs = [Job(run) for run in planned_runs(arguments)]
-    estimates = Estimates()
     if arguments.dry_run:
-        print_table(jobs, estimates)
-        print(cost(jobs, estimates, arguments))
+        print_table(jobs)
+        print(cost(jobs))
         return
     complete = all(job.state is State.DONE for job in jobs)
-    stopped_by = None if complete else train(Grid(jobs), estimates, arguments)
-    print_table(jobs, estimates)
-    print(summary(jobs, estimates))
+    stopped_by = None if complete else train(Jobs(jobs), arguments)
+    print_table(jobs)
+    print(summary(jobs))
     if any(job.state is State.STOPPED for job in jobs):
         raise_interrupted(stopped_by, argv)
     draw([job for job in jobs if job.state is State.DONE], arguments.output)
@@ -88,15 +80,18 @@ def sweep(argv: Sequence[str] | None) -> None:
 def search(arguments: argparse.Namespace, argv: Sequence[str] | None) -> None:
     """Check the space, try what is missing of the trials, show what came out."""
     space, plan = planned_search(arguments)
-    estimates = Estimates()
     if arguments.dry_run:
+        study = open_study(plan, space, is_kept=False)
+        work = Search(plan, space, checked_with(arguments), study)
+        corner = Job(Run(space.corners()[0], f"{plan.name}_trial"))
         print("\n".join(described(space.dimensions)))
-        print(search_cost(Search(plan, space, checked_with(arguments)), estimates, arguments))
+        print(cost([*work.jobs, *[corner] * work.n_to_come]))
         return
-    write_description(plan, space)
+    plan.folder.mkdir(parents=True, exist_ok=True)
     with locked(plan.folder):
-        work = Search(plan, space, checked_with(arguments))
-        stopped_by = None if work.is_over else train(work, estimates, arguments)
+        work = Search(plan, space, checked_with(arguments), open_study(plan, space))
+        work.follow()  # what ended before it could be told
+        stopped_by = None if work.is_over else train(work, arguments)
         importances = work.study.importances()
         files = write_results(work, importances)
     print(told(work, importances))
@@ -150,7 +145,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="how often a run that fails is tried again (3)",
     )
     add("--output", metavar="FILE", type=Path, help="(curves.png)")
-    add("--dry-run", action="store_true", help="show the grid and what it costs, begin nothing")
+    add(
+        "--dry-run", action="store_true", help="show the grid and the steps it costs, begin nothing"
+    )
     add_search_options(parser)
     arguments = parser.parse_args(argv)
     check_options(parser, arguments)
@@ -271,104 +268,41 @@ def check(config: Config, n_gpus: float) -> None:
 
 def check_room(arguments: argparse.Namespace) -> None:
     """Raise UserError where this machine cannot hold one run; a cluster is asked later."""
-    if not arguments.address and not places_here(arguments):
-        cores, n_gpus = machine()
+    import torch
+
+    cores, n_gpus = len(os.sched_getaffinity(0)), torch.cuda.device_count()
+    fits = arguments.cpus <= cores and arguments.gpus <= n_gpus
+    if not (arguments.address or fits):
         raise UserError(
             f"--cpus {arguments.cpus} --gpus {arguments.gpus:g}: this machine has {cores} cores "
             f"and {n_gpus} GPUs"
         )
 
 
-def machine() -> tuple[int, int]:
-    """Return the cores and GPUs that this process may use."""
-    import torch
-
-    return len(os.sched_getaffinity(0)), torch.cuda.device_count()
-
-
-def places_here(arguments: argparse.Namespace) -> int:
-    """Return how many runs this machine holds at once."""
-    cores, n_gpus = machine()
-    places = cores // arguments.cpus
-    return min(places, int(n_gpus / arguments.gpus)) if arguments.gpus else places
-
-
-def cost(jobs: Sequence[Job], estimates: Estimates, arguments: argparse.Namespace) -> str:
-    """Return what is still to be done: steps, and time where speeds are known."""
+def cost(jobs: Sequence[Job]) -> str:
+    """Return how many runs and steps are still to be done."""
     missing = [job for job in jobs if job.state is not State.DONE]
     steps = sum(job.steps_left for job in missing)
-    seconds = [estimates.seconds_left(job) for job in missing]
-    line = f"{len(jobs)} runs, {len(missing)} of them missing: {steps:,} environment steps"
-    if None in seconds:
-        return f"{line}; time unknown until runs of each agent and environment have been measured"
-    line += f", {duration(shared_out(seconds, 1))} one after another"
-    if arguments.address:
-        return line
-    places = places_here(arguments)
-    return f"{line}, {duration(shared_out(seconds, places))} with {places} at a time here"
+    return f"{len(jobs)} runs, {len(missing)} of them missing: {steps:,} environment steps"
 
 
-def search_cost(work: Search, estimates: Estimates, arguments: argparse.Namespace) -> str:
-    """Return what is still to be done of a search, were no run ended early."""
-    to_come = max(arguments.search - len(work.trials), 0)
-    corner = Job(Run(work.space.corners()[0], f"{work.plan.name}_trial"))
-    return cost([*work.jobs, *[corner] * to_come], estimates, arguments)
-
-
-def train(work: Work, estimates: Estimates, arguments: argparse.Namespace) -> signal.Signals | None:
+def train(work: Jobs, arguments: argparse.Namespace) -> signal.Signals | None:
     """Do what is missing; return the signal that ended it early, if one did."""
-    stop = stop_file()
     with (
         ray_pool(arguments.address, arguments.cpus, arguments.gpus) as pool,
-        Interruption(
-            "ending the runs, they save first; Ctrl-C leaves at once"
-        ) as interruption,  # after Ray's handlers
-        display(estimates) as shown,
+        Interruption("ending the runs, they save first; Ctrl-C leaves at once") as interruption,
     ):
-        stop.unlink(missing_ok=True)
-        for jobs in carry_out(
-            work,
-            pool,
-            lambda job: prepared(job, arguments),
-            arguments.retries,
-            lambda: interruption.stop is not None,
-            stop.touch,
-        ):
-            shown.show(jobs, work.n_to_come)
-    stop.unlink(missing_ok=True)
+        is_asked_to_stop = lambda: interruption.stop is not None  # noqa: E731
+        show(work, carry_out(work, pool, arguments.retries, is_asked_to_stop))
     return interruption.stop
-
-
-def stop_file() -> Path:
-    """Return the file that asks the runs of this process to end."""
-    return DESK / f"stop-{socket.gethostname()}-{os.getpid()}"
-
-
-def prepared(job: Job, arguments: argparse.Namespace) -> Order:
-    """Return what a worker is to do for a run, having written all its settings for main.py."""
-    job.settings.parent.mkdir(parents=True, exist_ok=True)
-    write_json(job.settings, dataclasses.asdict(job.run.config))
-    job.stop.unlink(missing_ok=True)
-    return Order(
-        workplace=Path.cwd(),
-        program=PROGRAM,
-        folder=job.run.folder,
-        settings=job.settings,
-        log=job.log,
-        stops=(stop_file(), job.stop),
-        n_threads=arguments.cpus,
-        on_gpu=arguments.gpus > 0,
-    )
 
 
 def draw(jobs: Sequence[Job], output: Path) -> None:
     """Draw the curves of the finished runs, agents apart by what they differ in."""
-    if not jobs:
-        return
-    folders = [str(job.run.folder) for job in jobs]
-    swept = swept_settings(job.run for job in jobs)
-    apart = ["--by", ",".join(["model", *swept])] if swept else []
-    plot.plot([*folders, *apart, "--output", str(output)])
+    if jobs:
+        runs = [job.run for job in jobs]
+        by = ["model", *swept_settings(runs)]
+        plot.draw_runs([run.folder for run in runs], output, by)
 
 
 if __name__ == "__main__":

@@ -8,22 +8,38 @@ only where the context is shorter than the horizon is a memory tested that is mo
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from analysis.findings import Findings
-from analysis.lengths_figure import draw
-from plots.runs import Run, agent_name, columns_of, group_runs, read_run, run_folders
+from plots.runs import agent_name, group_runs
 from plots.statistics import Estimate, estimate
+from plots.style import COLOURS, MAP, QUIET, new_figure, style
 from plots.table import Table
+from runs.folder import SETTINGS
+from runs.run_data import (
+    RunRecord,
+    checked_settings,
+    columns_of,
+    read_run,
+    read_settings_of,
+    run_folders,
+)
 from settings import read_json_object
 from settings.values import shown
 from utils.errors import UserError, printable
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 N_POINTS, N_LAST = 300, 15  # of an interpolated curve, and those at its end that are the score
 N_SMOOTHED = 10  # evaluations of a rolling mean
 LEAST_SHARE = 0.9  # of its steps, from which on a run counts
+ROW_HEIGHT, LINES_WIDTH, GRID_WIDTH = 3.2, 5.2, 3.1  # inches
+DARK = 0.6  # scores below it stand on a dark ground
+MARKERS = "osD^vP*"
 CHECKED = {"env": str, "n_episodes": int, "env_steps": int, "random": bool, "greedy": bool}
 
 
@@ -109,9 +125,8 @@ def analyse(paths: Iterable[Path], keys: Sequence[str]) -> Findings:
         print("\n".join([*left_out, ""]))
     lines = cells_of(one for one in played if one.source is None)
     crossed = cells_of(played)
-    chances = {name: task.chance for name, task in TASKS.items()}
     tables = dict(crossed_tables(crossed))
-    figure = draw(lines, [cell for cell in crossed if _title(cell) in tables], chances)
+    figure = _draw(lines, [cell for cell in crossed if _title(cell) in tables])
     return Findings(figure, summary(lines), _numbers(played), tables)
 
 
@@ -127,8 +142,7 @@ def read_played(paths: Iterable[Path], keys: Sequence[str], left_out: list[str])
         UserError: a folder is not a run's, or has no length; no run counts; runs that should be
             averaged differ in more than their seed.
     """
-    folders = {folder.resolve(): folder for path in paths for folder in run_folders(path)}
-    runs = [run for folder in folders.values() for run in _finished(folder, left_out)]
+    runs = [run for folder in run_folders(*paths) for run in _finished(folder, left_out)]
     if not runs:
         raise UserError(f"{'; '.join(left_out)}. No run is left to show")
     played: list[Played] = []
@@ -167,7 +181,7 @@ def final_score(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.interp(points, x, y)[-N_LAST:].mean())
 
 
-def curve(folder: Path, metric: str) -> Run:
+def curve(folder: Path, metric: str) -> RunRecord:
     """Return a run's greedy evaluations, smoothed; its training episodes where there are none."""
     if f"eval/{metric}" in columns_of(folder):
         run = read_run(folder, f"eval/{metric}", "steps")
@@ -235,17 +249,15 @@ def _numbers(played: Iterable[Played]) -> Table:
     return rows
 
 
-def _finished(folder: Path, left_out: list[str]) -> Iterator[Run]:
+def _finished(folder: Path, left_out: list[str]) -> Iterator[RunRecord]:
     """Yield the run of a folder unless it is too young to count."""
-    settings = read_json_object(folder / "config.json")
+    settings = read_settings_of(folder)
     place, environment = printable(str(folder)), settings.get("env")
     if environment not in TASKS:
         raise UserError(
             f"{place}: env is {shown(environment)}, and lengths are compared in {', '.join(TASKS)}"
         )
-    wanted, length = settings.get("n_steps"), settings.get("length")
-    if not (isinstance(wanted, int) and isinstance(length, int)):
-        raise UserError(f"{folder / 'config.json'}: not the settings of a run")
+    wanted = checked_settings(settings, str(folder / SETTINGS), n_steps=int, length=int)["n_steps"]
     run = curve(folder, TASKS[environment].metric)
     last = run.x[-1] if len(run.x) else 0
     if last >= LEAST_SHARE * wanted:
@@ -254,7 +266,7 @@ def _finished(folder: Path, left_out: list[str]) -> Iterator[Run]:
         left_out.append(f"left out, at {last:,.0f} of its {wanted:,} steps: {place}")
 
 
-def _of_run(run: Run, agent: str) -> Iterator[Played]:
+def _of_run(run: RunRecord, agent: str) -> Iterator[Played]:
     """Yield a run's score in training, and one for each length it was evaluated at."""
     settings, task = run.settings, TASKS[run.settings["env"]]
     length, context, place = settings["length"], context_of(settings), printable(str(run.folder))
@@ -264,7 +276,7 @@ def _of_run(run: Run, agent: str) -> Iterator[Played]:
         yield Played(settings["env"], agent, *lengths, score, source, context, place)
 
 
-def _evaluations(run: Run, metric: str) -> dict[str | None, tuple[int, float]]:
+def _evaluations(run: RunRecord, metric: str) -> dict[str | None, tuple[int, float]]:
     """Return length and score by file: of each length the greedy one, of the most episodes."""
     best: dict[int, tuple[tuple, str, float]] = {}
     for path in sorted(run.folder.glob("*eval_*.json")):
@@ -289,3 +301,91 @@ def _is_evaluation(result: dict[str, Any], metric: str) -> bool:
         and isinstance(changed, dict)
         and isinstance(changed.get("length", 1), int)
     )
+
+
+def _draw(lines: Sequence[Cell], crossed: Sequence[Cell]) -> "Figure":
+    """Return a row for each environment: its lines, then a grid for each agent played elsewhere.
+
+    Args:
+        lines: Cells of runs at the length they were trained at.
+        crossed: Cells for the grids.
+    """
+    environments = list(dict.fromkeys(cell.environment for cell in lines))
+    agents = {agent: n for n, agent in enumerate(dict.fromkeys(cell.agent for cell in lines))}
+    grids = {name: _by_agent(crossed, name) for name in environments}
+    n_grids = max(map(len, grids.values()))
+    with style():
+        figure = new_figure(
+            LINES_WIDTH + GRID_WIDTH * n_grids, ROW_HEIGHT * len(environments) + 0.3
+        )
+        widths = [LINES_WIDTH, *[GRID_WIDTH] * n_grids]
+        shape = len(environments), 1 + n_grids
+        panels = figure.subplots(*shape, squeeze=False, width_ratios=widths)
+        for (left, *others), name in zip(panels, environments, strict=True):
+            _draw_lines(left, [c for c in lines if c.environment == name], agents)
+            for axes in others[len(grids[name]) :]:
+                axes.set_visible(False)
+            for axes, (agent, cells) in zip(others, grids[name].items(), strict=False):
+                _draw_grid(axes, agent, cells)
+        note = "mean over runs, 95 % bootstrap intervals; a dot is a run"
+        figure.supxlabel(note, x=0.01, ha="left", size=8, color=QUIET)
+    return figure
+
+
+def _by_agent(cells: Sequence[Cell], environment: str) -> dict[str, list[Cell]]:
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.environment == environment:
+            found.setdefault(cell.agent, []).append(cell)
+    return found
+
+
+def _draw_lines(axes: "Axes", cells: Sequence[Cell], agents: Mapping[str, int]) -> None:
+    for agent, cells_of_agent in _by_agent(cells, cells[0].environment).items():
+        colour = COLOURS[agents[agent] % len(COLOURS)]
+        x = np.array([cell.trained for cell in cells_of_agent])
+        mean, low, high = np.array([_filled(cell.mean) for cell in cells_of_agent]).T
+        marker = MARKERS[agents[agent] % len(MARKERS)]
+        axes.plot(x, mean, color=colour, label=agent, zorder=3, marker=marker, markersize=5)
+        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+        axes.vlines(x, low, high, color=colour, linewidth=1.2)
+        for cell in cells_of_agent:
+            scores = [one.score for one in cell.played]
+            axes.scatter([cell.trained] * len(scores), scores, s=8, color=colour, alpha=0.5)
+    chance = TASKS[cells[0].environment].chance
+    axes.axhline(chance, color=QUIET, linewidth=0.9, linestyle=(0, (4, 3)), label="chance")
+    lengths = sorted({cell.trained for cell in cells})
+    axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    axes.margins(x=0.06)
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, -0.03), max(high, 1.04))
+    axes.set_title(cells[0].environment)
+    axes.set_xlabel("length of the task, trained and played at")
+    axes.set_ylabel("success" if "success" in cells[0].metric else "return")
+    axes.grid(axis="y")
+    axes.legend(loc="best", handlelength=1.6, fontsize=9)
+
+
+def _filled(mean: Estimate) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return mean, low and high, all the same where there is no interval."""
+    value, low, high = mean
+    return (value, value, value) if low is None or high is None else (value, low, high)
+
+
+def _draw_grid(axes: "Axes", agent: str, cells: Sequence[Cell]) -> None:
+    """Draw scores as colours and numbers, rows where trained, columns where played."""
+    trained = sorted({cell.trained for cell in cells})
+    tested = sorted({cell.tested for cell in cells})
+    scores = np.full((len(trained), len(tested)), np.nan)
+    for cell in cells:
+        row, column = trained.index(cell.trained), tested.index(cell.tested)
+        scores[row, column] = cell.mean.value
+        colour = "white" if cell.mean.value < DARK else "black"
+        text = f"{cell.mean.value:.2f}"
+        axes.text(column, row, text, ha="center", va="center", size=9, color=colour)
+    axes.imshow(scores, cmap=MAP, vmin=0, vmax=1, aspect="auto")
+    axes.set_xticks(range(len(tested)), map(str, tested))
+    axes.set_yticks(range(len(trained)), map(str, trained))
+    axes.set_title(agent)
+    axes.set_xlabel("length played at")
+    axes.set_ylabel("length trained at")

@@ -31,9 +31,11 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         """Whether episodes succeed or fail."""
         return getattr(self.unwrapped, "has_success", False)
 
-    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Begin a new episode everywhere."""
-        return self._told(super().reset, **options)
+        return self._told(super().reset, seed=seed, options=options)
 
     def step(
         self, actions: np.ndarray

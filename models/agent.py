@@ -5,7 +5,6 @@ Memory is a value the caller holds. An agent advances it in place and keeps none
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -130,22 +129,22 @@ class Sequences(NamedTuple):
     mask: Tensor
 
 
-class Moves(NamedTuple):
-    """B steps of any episodes, for a reward that is computed on what is learned from.
+class Transitions(NamedTuple):
+    """B steps of any episodes, for a reward that is computed from a batch.
 
     Attributes:
-        observations: M of them: all that was seen before or after one of the steps.
-        before: Which of them was seen before each step.  [B] int64
-        after: Which was seen after it, also where that ended the episode.  [B] int64
+        observations: What was seen before each step, then what was seen after each, also where
+            that ended the episode.  2B
+        context: `Step.context` of the observations; after a step it is of a meaning only where the
+            reward reads it.  [2B, ...]
         actions: What was done.  [B] int64
-        context: `Step.context` of each observation, where the reward asks for it.  [M, ...]
+        rewards: What the environment paid for it.  [B] float32
     """
 
     observations: ObservationBatch
-    before: Tensor
-    after: Tensor
+    context: Tensor
     actions: Tensor
-    context: Tensor | None = None
+    rewards: Tensor
 
 
 class Evaluation(NamedTuple):
@@ -218,9 +217,6 @@ class Agent(nn.Module, ABC):
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of every pretrained part, by the setting that names it."""
         return {}
-
-    def share_statistics(self, all_gather: Callable[[Tensor], Tensor]) -> None:
-        """Let running statistics take in the rows of all ranks, [n, ...] -> [N, ...]."""
 
     @classmethod
     def check(cls, config: Any) -> None:

@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from models.frozen import Frozen
-from models.image_to_language import ImageToLanguage
+from models.image_to_language import Frozen, ImageToLanguage
 from models.language.token_embeddings import TokenEmbeddings
 from models.observations import Observations
 

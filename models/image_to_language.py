@@ -1,6 +1,6 @@
 """What every way from an image to language has in common."""
 
-from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +9,14 @@ from models.images import unit_images
 from models.observations import Observations
 
 BLOCK_SIZE = 16
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+
+class Frozen(Generic[AnyModule]):
+    """Holds a pretrained module so that its owner neither trains nor saves nor moves it."""
+
+    def __init__(self, module: AnyModule) -> None:
+        self.module = module.requires_grad_(False)
 
 
 class ImageToLanguage(nn.Module):
@@ -46,9 +54,6 @@ class ImageToLanguage(nn.Module):
 
     def observe(self, encoded: Tensor) -> None:
         """Take in what was seen at one step of a training rollout [N, ...]."""
-
-    def share_statistics(self, rows: Callable[[Tensor], Tensor]) -> None:
-        """Let running statistics take in the rows of all ranks, [n, ...] -> [N, ...]."""
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of every pretrained part, by the setting that names it."""

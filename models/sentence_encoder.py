@@ -8,8 +8,8 @@ from hashlib import sha256
 import torch
 from torch import Tensor, nn
 
-from models.frozen import check_finite
 from models.language.bert import Bert
+from models.language.layers import check_finite
 from models.language.model_files import ModelFiles, find_model
 from models.sentences import SentenceTable, SentenceVectors
 from models.shared_weights import once_a_machine

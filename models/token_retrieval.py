@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.clip_encoder import ImageTextEncoder
-from models.frozen import Frozen
-from models.image_to_language import ImageToLanguage
+from models.image_to_language import Frozen, ImageToLanguage
 
 DECIMALS = 6  # to which similarities are compared, so that no rounding error decides a tie
 

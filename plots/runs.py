@@ -1,41 +1,17 @@
-"""Run folders as learning curves, and which of them may be averaged."""
+"""Which runs may be averaged, and the names of their curves."""
 
-import csv
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
-from runs.folder import begun_with
-from runs.metrics import FILE
-from settings import completed, read_json_object, settings_without_effect
+from runs.run_data import RunRecord, read_run, run_folders
+from settings import settings_without_effect
 from utils.errors import UserError, printable, suggestion
 
-AXES = {"steps": "env_steps", "seconds": "time/seconds"}
-PRETRAINED = "pretrained"
 PLAIN = ("model", "algorithm", "suggester", "curiosity")  # settings whose values name themselves
-
-
-class Run(NamedTuple):
-    """One run folder.
-
-    Attributes:
-        folder: Where it lies.
-        settings: Its config.json, with what is younger than the run as it was before, and under
-            `pretrained` whether it began with another run's parameters (--init-from).
-        x: Environment steps or seconds behind each row.  [rows]
-        y: The metric.  [rows]
-    """
-
-    folder: Path
-    settings: dict[str, Any]
-    x: np.ndarray
-    y: np.ndarray
 
 
 class Group(NamedTuple):
@@ -43,74 +19,10 @@ class Group(NamedTuple):
 
     environment: str
     name: str
-    runs: list[Run]
+    runs: list[RunRecord]
 
 
-def run_folders(path: Path) -> list[Path]:
-    """Return the folder itself if it is a run's, else those of runs somewhere below it."""
-    if os.path.isfile(path / "config.json"):
-        return [path]
-    found = sorted(file.parent for file in path.rglob(FILE)) if os.path.isdir(path) else []
-    if not found:
-        raise UserError(
-            f"{path}: neither a run folder nor a folder of run folders (experiments/...)"
-        )
-    return found
-
-
-def columns_of(folder: Path) -> list[str]:
-    """Return what a run has logged."""
-    return list(read_rows(folder / FILE)[0])
-
-
-def read_run(folder: Path, metric: str, axis: str) -> Run:
-    """Return a run; where the metric has no value yet, without rows."""
-    settings = read_json_object(folder / "config.json")
-    kinds = {"model": str, "env": str, "seed": int}
-    if not all(isinstance(settings.get(name), kind) for name, kind in kinds.items()):
-        raise UserError(f"{folder / 'config.json'}: not the settings of a run")
-    rows = read_rows(folder / FILE)
-    columns = [AXES[axis], metric]
-    for column in columns:
-        if column not in rows[0]:
-            hint = suggestion(column, rows[0]) or f" It has {', '.join(rows[0])}"
-            raise UserError(f"{folder / FILE}: no column '{column}'.{hint}")
-    x, y = _numbers(folder, rows, columns)
-    known = ~np.isnan(x + y)  # no mean return before the first episode's end
-    told = {PRETRAINED: begun_with(folder) is not None, **completed(settings)}
-    return Run(folder, told, x[known], y[known])
-
-
-def read_columns(folder: Path) -> dict[str, np.ndarray]:
-    """Return all that a run has logged, by name; NaN where there was nothing to say.  [rows]"""
-    rows = read_rows(folder / FILE)
-    names = list(rows[0])
-    return dict(zip(names, _numbers(folder, rows, names), strict=True))
-
-
-def read_rows(path: Path, writer: str = "main.py") -> list[dict[str, str]]:
-    """Return the rows of a CSV file, without a last one that is still being written.
-
-    Raises:
-        UserError: it is missing, has no rows, or is not what `writer` writes.
-    """
-    if not os.path.isfile(path):
-        raise UserError(f"{path} is missing. Name folders that main.py wrote")
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file) if None not in row.values()]
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, csv.Error) as error:
-        raise UserError(f"{path}: not a table of {writer} ({error})") from None
-    if not rows:
-        raise UserError(f"{path} has no rows yet")
-    if any(None in row for row in rows):  # where DictReader puts what is beyond the last column
-        raise UserError(f"{path}: not a table of {writer} (a row is too long)")
-    return rows
-
-
-def agent_name(run: Run, keys: Sequence[str]) -> str:
+def agent_name(run: RunRecord, keys: Sequence[str]) -> str:
     """Return what an agent is called by some settings: GPT DQN, memory_layers=2.
 
     The value of a plain setting says enough, and nothing of it is said where it is null.
@@ -123,7 +35,7 @@ def agent_name(run: Run, keys: Sequence[str]) -> str:
 
 def read_runs(
     paths: Iterable[Path], metric: str, axis: str, left_out: list[str] | None = None
-) -> list[Run]:
+) -> list[RunRecord]:
     """Return the runs in folders: each is a run folder, or holds run folders somewhere below.
 
     Args:
@@ -135,8 +47,7 @@ def read_runs(
     Raises:
         UserError: a folder or its files are not a run's, or no run has a value of the metric.
     """
-    folders = {folder.resolve(): folder for path in paths for folder in run_folders(path)}
-    runs = [read_run(folder, metric, axis) for folder in folders.values()]
+    runs = [read_run(folder, metric, axis) for folder in run_folders(*paths)]
     without = [run for run in runs if not len(run.x)]
     if without:
         reason = f"{metric} has no value yet (it has one when an episode has ended)"
@@ -148,7 +59,7 @@ def read_runs(
 
 
 def group_runs(
-    runs: Iterable[Run],
+    runs: Iterable[RunRecord],
     keys: Sequence[str],
     left_out: list[str] | None = None,
     panels: Sequence[str] = ("env",),
@@ -175,7 +86,7 @@ def group_runs(
                 raise UserError(
                     f"{option} {key}: no setting of these runs.{suggestion(key, known)}"
                 )
-    grouped: dict[tuple[str, str], list[Run]] = {}
+    grouped: dict[tuple[str, str], list[RunRecord]] = {}
     for run in runs:
         texts = {key: _text(run.settings.get(key)) for key in (*panels, *keys)}
         place = ", ".join(texts.pop(key) for key in dict.fromkeys(panels))
@@ -188,15 +99,6 @@ def group_runs(
         _check_only_the_seed_differs(group, keys)
         groups.append(_without_repeated_runs(group, left_out))
     return sorted(groups, key=lambda group: (group.environment, group.name))
-
-
-def _numbers(folder: Path, rows: Sequence[dict[str, str]], columns: Sequence[str]) -> np.ndarray:
-    """Return columns of a table; NaN where a cell is empty.  [columns, rows]"""
-    try:
-        return np.array([[float(row[column] or "nan") for column in columns] for row in rows]).T
-    except ValueError:
-        names = " and ".join(columns) if len(columns) == 2 else "its columns"
-        raise UserError(f"{folder / FILE}: {names} are not numbers in every row") from None
 
 
 def _label(key: str, text: str) -> str:
@@ -237,7 +139,7 @@ def _of_longest_runs(group: Group, keys: Sequence[str], left_out: list[str]) -> 
 def _without_repeated_runs(group: Group, left_out: list[str]) -> Group:
     """Return a group with one run of each seed: the first of those that got furthest."""
     furthest = sorted(group.runs, key=lambda run: -len(run.x))
-    by_seed: dict[object, Run] = {}
+    by_seed: dict[object, RunRecord] = {}
     for run in furthest:
         by_seed.setdefault(run.settings["seed"], run)
     repeated = [run for run in group.runs if by_seed[run.settings["seed"]] is not run]
@@ -250,7 +152,7 @@ def _without_repeated_runs(group: Group, left_out: list[str]) -> Group:
     return group._replace(runs=[run for run in group.runs if by_seed[run.settings["seed"]] is run])
 
 
-def _folders(runs: Iterable[Run]) -> str:
+def _folders(runs: Iterable[RunRecord]) -> str:
     return ", ".join(printable(str(run.folder)) for run in runs)
 
 
@@ -264,7 +166,7 @@ def _check_only_the_seed_differs(group: Group, keys: Sequence[str]) -> None:
         )
 
 
-def _differing(runs: Sequence[Run]) -> dict[str, list[str]]:
+def _differing(runs: Sequence[RunRecord]) -> dict[str, list[str]]:
     """Return the settings other than the seed in which runs differ, with their values."""
     names = dict.fromkeys(name for run in runs for name in run.settings)
     found = {

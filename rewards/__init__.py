@@ -8,9 +8,9 @@ from settings import Part
 from utils.errors import UserError, suggestion
 
 CURIOSITIES = {
-    "RND": "rewards.rnd:RandomNetworkDistillation",
-    "NovelD": "rewards.noveld:NovelD",
-    "APT": "rewards.apt:ActivePretraining",
+    "RND": "rewards.curiosity:RandomNetworkDistillation",
+    "NovelD": "rewards.curiosity:NovelD",
+    "APT": "rewards.curiosity:ActivePretraining",
 }
 
 

@@ -1,27 +1,40 @@
-"""What all intrinsic rewards share: computed on the batch that is learned from, and trained there.
+"""Intrinsic rewards pay for what is new: RND, NovelD and APT, with the numbers of ELLM's code.
 
-Features of what is seen go in, without gradients: the agent never learns from these networks'
-losses. One reward a step comes out; then the networks learn from the same batch.
+The story: a batch of steps becomes features, by kind, without gradients: the agent never learns
+from these networks' losses. One reward a step comes out; then the networks learn from the batch.
 """
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from models.agent import Agent, Moves
-from models.images import Features
-from models.sentence_encoder import SentenceSettings
+from models.agent import Agent, Transitions
+from models.encoders import SmallImpalaCNN
+from models.images import Features, unit_images
+from models.observations import ObservationBatch, Observations, Percept
+from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
+from rewards import curiosity_class
 from settings import Part, setting
+from utils.errors import UserError
 from utils.moments import load_moments, moments, with_moments
 from utils.running_statistics import RunningMeanVariance
+from utils.threads import one_thread
 
 TEXT = "text"  # the kind that has a weight of its own
+CHANNELS = (16, 32)  # of the convolutions before a perceptron that reads images
+CLIP, EPSILON = 5.0, 1e-5  # of standardised features
+DEVIATION_EPSILON = 1e-8
+SMALLEST = torch.finfo(torch.float32).tiny
 
-Named = Mapping[str, Features]
+Kinds = Mapping[str, Features]  # by what was seen: images, vectors, text; or the memory of it
+Shapes = Mapping[str, Sequence[int]]  # of such features, (F,) or (C, H, W)
 
 
 @dataclass(frozen=True)
@@ -71,76 +84,73 @@ class IntrinsicSettings(SentenceSettings, CuriositySettings):
     )
 
 
-class Sight(NamedTuple):
-    """What an intrinsic reward has to go by.
+@dataclass(frozen=True)
+class NovelDSettings(IntrinsicSettings):
+    """What NovelD reads."""
 
-    Attributes:
-        shapes: Of the features, by kind: (F,), or (C, H, W).
-        n_actions: A.
-        features_of: What is seen → features of all observations, by kind.
-    """
+    noveld_alpha: float = setting(
+        "share of the novelty before a step that is taken off that after it",
+        low=0,
+        high=1e6,
+        default=1.0,
+    )
 
-    shapes: Mapping[str, Sequence[int]]
-    n_actions: int
-    features_of: Callable[[Moves], Named]
+
+@dataclass(frozen=True)
+class AptSettings(IntrinsicSettings):
+    """What APT reads."""
+
+    apt_neighbours: int = setting(
+        "nearest neighbours that novelty is measured by, the step itself among them",
+        low=1,
+        high=1_000_000,
+        default=12,
+    )
+    icm: str = setting(
+        "networks that APT's distances are of: ellm, as in ELLM's code (an action is one number, "
+        "text is read by the images' encoder), or paper, as in Pathak et al. 2017",
+        choices=("ellm", "paper"),
+        default="ellm",
+    )
+    apt_clip: float = setting(
+        "distance, in mean distances, that counts for nothing", low=0, high=1e6, default=1e-4
+    )
+    apt_group: int = setting(
+        "steps among which neighbours are looked for; a larger batch is cut at random",
+        low=1,
+        high=1_000_000,
+        default=1024,
+    )
 
 
 class Ranks(Protocol):
     """The processes that train together."""
 
-    size: int
-    rank: int
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite tensors with the first rank's."""
 
-    def all_gather(self, tensor: Tensor) -> Tensor:
-        """Return the rows of all ranks, as many of each, in their order."""
+    def average_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Replace gradients by their means over all ranks."""
 
-    def broadcast(self, tensor: Tensor) -> Tensor:
-        """Overwrite a tensor with the first rank's and return it."""
-
-
-class Experience(NamedTuple):
-    """Features before and after B steps, by kind, and what was done.
-
-    Attributes:
-        seen: Before each step, B of every kind.
-        following: After it.
-        actions: [B] int64
-    """
-
-    seen: Named
-    following: Named
-    actions: Tensor
-
-    def select(self, steps: Tensor) -> "Experience":
-        """Return some of the steps, given their numbers.  [B'] int64"""
-        return Experience(
-            _selected(self.seen, steps), _selected(self.following, steps), self.actions[steps]
-        )
-
-
-class Losses(NamedTuple):
-    """What networks learn from, a scalar, and what else is to be logged of it."""
-
-    loss: Tensor
-    logged: Mapping[str, Tensor]
+    def least(self, value: int) -> int:
+        """Return the smallest of a value over all ranks."""
 
 
 class Curiosity(ABC):
-    """An intrinsic reward, and the networks that compute it.
-
-    Where several ranks train together each computes the rewards of all and learns from all: the
-    networks stay the same everywhere, and are those of one process.
+    """An intrinsic reward beside the task's, and the networks that compute it.
 
     Args:
         config: Its settings.
         networks: By the kind of the features they read.
-        features_of: What is seen → features of all observations, by kind.
+        features_of: Observations and their `Step.context` → their features, by kind.
+        n_batches: Gradient steps on each batch, which is cut into so many.
 
     Attributes:
         reads: The settings it is built from.
-        logged: What `learn` has to log.
-        networks: By kind.
+        logged: The names of what `losses` returns.
         statistics: Running mean and variance that rewards are divided by.
+        metrics: The names of everything that is logged of a batch.
+        reads_context: Whether `Transitions.context` is asked for.
     """
 
     reads: ClassVar[tuple[type[Part], ...]]
@@ -148,22 +158,26 @@ class Curiosity(ABC):
 
     def __init__(
         self,
-        config: IntrinsicSettings,
+        config: Any,
         networks: Mapping[str, nn.Module],
-        features_of: Callable[[Moves], Named],
+        features_of: Callable[[ObservationBatch, Tensor], Kinds],
+        n_batches: int = 1,
     ) -> None:
-        self.config, self._features_of = config, features_of
+        self.config, self.features_of, self.n_batches = config, features_of, n_batches
         self.networks = nn.ModuleDict(networks)
         self.parameters = [p for p in self.networks.parameters() if p.requires_grad]
         rate = config.curiosity_learning_rate
         self.optimizer = with_moments(torch.optim.Adam(self.parameters, lr=rate, fused=True))
         self.statistics = RunningMeanVariance()
+        logged = "reward_mean", "reward_std", *self.logged
+        self.metrics = tuple(f"curiosity/{name}" for name in logged)
+        self.reads_context = config.curiosity_features == "memory"
         self._ranks: Ranks | None = None
 
-    @classmethod
+    @staticmethod
     @abstractmethod
-    def configured(cls, config: Any, sight: Sight) -> "Curiosity":
-        """Return one with fresh networks for what there is to be seen."""
+    def networks_for(config: Any, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
+        """Return fresh networks for features of such shapes, (F,) or (C, H, W), by kind."""
 
     @staticmethod
     def contradictions(config: Any, agent: type[Agent]) -> list[str]:
@@ -182,80 +196,54 @@ class Curiosity(ABC):
         return problems
 
     @abstractmethod
-    def raw_rewards(self, experience: Experience) -> Tensor:
-        """Return the reward of every step, not weighted.  [B]"""
+    def rewards(self, before: Kinds, after: Kinds) -> Tensor:
+        """Return the reward of B steps, not weighted, given what was seen around each.  [B]"""
 
     @abstractmethod
-    def losses(self, experience: Experience) -> Losses:
-        """Return what the networks learn from."""
+    def losses(self, before: Kinds, after: Kinds, actions: Tensor) -> dict[str, Tensor]:
+        """Return scalars to log, of which the networks learn from `loss`."""
 
-    @property
-    def reads_memory(self) -> bool:
-        """Whether `Moves.context` is asked for."""
-        return self.config.curiosity_features == "memory"
+    def __call__(self, steps: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the rewards to learn from [B] and what to log, having learned from the steps.
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What is logged of a batch."""
-        return tuple(f"curiosity/{name}" for name in ("reward_mean", "reward_std", *self.logged))
-
-    def weighted_task(self, rewards: Tensor) -> Tensor:
-        """Return the task's rewards with the weight they have beside the intrinsic ones."""
-        return self.config.task_reward_weight * rewards
-
-    def __call__(self, moves: Moves, n_batches: int = 1) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the rewards of B steps, then learn from them.
-
-        Args:
-            moves: The steps; those of this rank.
-            n_batches: Gradient steps to take, each on a part of the batch, unless the settings say.
-
-        Returns:
-            The weighted rewards [B], and what to log by its name.
+        task_reward_weight * r_task + curiosity_weight * r_intrinsic
         """
-        experience = self.read(moves)
-        rewards = self.raw_rewards(experience)
+        with torch.no_grad():
+            both = self.features_of(steps.observations, steps.context)
+        numbers = torch.arange(2 * len(steps.actions), device=steps.actions.device)
+        before, after = (_selected(both, half) for half in numbers.chunk(2))
+        rewards, config = self.rewards(before, after), self.config
         logged = {"reward_mean": rewards.mean(), "reward_std": rewards.std(correction=0)}
-        logged |= self.learn(experience, self.config.curiosity_batches or n_batches)
-        own = self._own(self.config.curiosity_weight * rewards)
-        return own, {f"curiosity/{name}": value for name, value in logged.items()}
+        logged |= self.learn(before, after, steps.actions)
+        paid = config.task_reward_weight * steps.rewards + config.curiosity_weight * rewards
+        return paid, {f"curiosity/{name}": value for name, value in logged.items()}
 
-    @torch.no_grad()
-    def read(self, moves: Moves) -> Experience:
-        """Return the features of what was seen, those of all ranks."""
-        features = self._features_of(moves)
-        own = Experience(
-            _selected(features, moves.before), _selected(features, moves.after), moves.actions
-        )
-        if self._ranks is None:
-            return own
-        return Experience(
-            self._of_all(own.seen),
-            self._of_all(own.following),
-            self._ranks.all_gather(own.actions),
-        )
-
-    def learn(self, experience: Experience, n_batches: int = 1) -> dict[str, Tensor]:
-        """Take gradient steps and return the means of what to log."""
+    def learn(self, before: Kinds, after: Kinds, actions: Tensor) -> dict[str, Tensor]:
+        """Take the gradient steps of a batch and return the means of what to log."""
         rows = []
-        for part in self._parts(experience, n_batches):
-            loss, logged = self.losses(part)
+        n_parts = self.n_batches
+        if self._ranks is not None and n_parts > 1:  # as many on every rank
+            n_parts = self._ranks.least(min(n_parts, len(actions)))
+        for part in self._parts(len(actions), n_parts, actions.device):
+            losses = self.losses(_selected(before, part), _selected(after, part), actions[part])
             self.optimizer.zero_grad()
-            loss.backward()
+            losses["loss"].backward()
+            if self._ranks is not None:
+                self._ranks.average_gradients(self.parameters)
             self.optimizer.step()
-            rows.append({"loss": loss.detach()} | {k: v.detach() for k, v in logged.items()})
+            rows.append({name: value.detach() for name, value in losses.items()})
         return {name: torch.stack([row[name] for row in rows]).mean() for name in rows[0]}
 
     def share(self, ranks: Ranks) -> None:
-        """Give all ranks the first one's networks, and the rows of all from now on."""
-        if ranks.size == 1:
-            return
+        """Give all ranks the first one's networks, and the means of their gradients from now on.
+
+        Statistics are each rank's own.
+        """
         self._ranks = ranks
-        for tensor in self.networks.state_dict().values():
-            ranks.broadcast(tensor)
+        ranks.broadcast(self.networks.state_dict().values())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return networks, optimiser and statistics, which all ranks have alike."""
+        """Return networks, optimiser and statistics."""
         return {
             "networks": dict(self.networks.state_dict()),
             "optimizer": moments(self.optimizer),
@@ -268,39 +256,335 @@ class Curiosity(ABC):
         load_moments(self.optimizer, state["optimizer"])
         self.statistics.load_state_dict(state["statistics"])
 
-    def _parts(self, experience: Experience, n_batches: int) -> Iterator[Experience]:
-        """Yield a batch in so many parts, drawn at random."""
-        n_steps = len(experience.actions)
-        if min(n_batches, n_steps) < 2:
-            yield experience
-            return
-        order = self.shuffled(n_steps).to(experience.actions.device)
-        for steps in order.tensor_split(min(n_batches, n_steps)):
-            yield experience.select(steps)
+    def _parts(self, n_steps: int, n_parts: int, device: torch.device) -> tuple[Tensor, ...]:
+        """Return the numbers of B steps in so many parts drawn at random, of one step at least."""
+        n_parts = min(n_parts, n_steps)
+        order = torch.randperm(n_steps) if n_parts > 1 else torch.arange(n_steps)
+        return order.to(device).tensor_split(n_parts)
 
-    def shuffled(self, n_steps: int) -> Tensor:
-        """Return the numbers of so many steps in a random order, the same on all ranks."""
-        order = torch.randperm(n_steps)
-        return order if self._ranks is None else self._ranks.broadcast(order)
-
-    def _of_all(self, features: Named) -> dict[str, Features]:
-        """Return the rows of all ranks; equal ones are no longer computed once."""
-        assert self._ranks is not None, "asked for where there are others"
-        gather = self._ranks.all_gather
-        return {kind: Features(gather(each.each())) for kind, each in features.items()}
-
-    def _own(self, rewards: Tensor) -> Tensor:
-        """Return this rank's rewards of those of all."""
-        if self._ranks is None:
-            return rewards
-        return rewards.chunk(self._ranks.size)[self._ranks.rank]
+    def _sum(self, kinds: Mapping[str, Tensor]) -> Tensor:
+        """Return the sum of the kinds' rewards, text with its weight.  [B]"""
+        weight = self.config.curiosity_text_weight
+        return torch.stack([weight * r if kind == TEXT else r for kind, r in kinds.items()]).sum(0)
 
 
-def weighted_sum(values: Mapping[str, Tensor], text_weight: float) -> Tensor:
-    """Return the sum of what each kind says, text with its weight."""
-    parts = [text_weight * part if kind == TEXT else part for kind, part in values.items()]
-    return torch.stack(parts).sum(0)
+class RandomNetworkDistillation(Curiosity):
+    """Random network distillation (Burda et al. 2018, arXiv:1810.12894).
+
+    A network learns to predict a fixed random one of what is seen before a step. Its error is
+    large where little like it has been seen, and divided by its running standard deviation.
+
+        r = (e_images + e_vectors + lambda e_text) / (sqrt(Var[e]) + 1e-8)
+
+    The statistics take in a batch before it is divided; lambda is `curiosity_text_weight`.
+    """
+
+    reads = (IntrinsicSettings,)
+
+    @staticmethod
+    def networks_for(config: Any, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
+        """Return three layers of `curiosity_width` in each network."""
+        widths = [config.curiosity_width] * 3
+        return {kind: Distillation(shape, widths) for kind, shape in shapes.items()}
+
+    @torch.no_grad()
+    def rewards(self, before: Kinds, after: Kinds) -> Tensor:
+        """Return the scaled novelty of each step.  [B]"""
+        novelty = self._sum(self.novelty(before, after))
+        self.statistics.update(novelty.cpu())
+        return novelty / (self.statistics.variance**0.5 + DEVIATION_EPSILON)
+
+    def novelty(self, before: Kinds, after: Kinds) -> dict[str, Tensor]:
+        """Return the novelty of each step by kind.  [B] each"""
+        return self.errors(before)
+
+    def errors(self, features: Kinds) -> dict[str, Tensor]:
+        """Return the error of each prediction by kind.  [B] each"""
+        return {kind: self.networks[kind](each) for kind, each in features.items()}
+
+    def losses(self, before: Kinds, after: Kinds, actions: Tensor) -> dict[str, Tensor]:
+        """Return the mean error, all kinds alike."""
+        return {"loss": torch.stack(list(self.errors(before).values())).sum(0).mean()}
 
 
-def _selected(features: Named, numbers: Tensor) -> dict[str, Features]:
+class NovelD(RandomNetworkDistillation):
+    """NovelD (Zhang et al. 2021, NeurIPS; first as BeBold, arXiv:2012.08621).
+
+    A step is rewarded that leads over the boundary of what is known:
+
+        n_kind = max(e(after) - alpha e(before), 0)
+
+    Without the restriction to the first visit in an episode, which ELLM leaves out.
+    """
+
+    reads = (NovelDSettings,)
+
+    def novelty(self, before: Kinds, after: Kinds) -> dict[str, Tensor]:
+        """Return the novelty of each step by kind.  [B] each"""
+        known, reached, alpha = self.errors(before), self.errors(after), self.config.noveld_alpha
+        return {kind: F.relu(reached[kind] - alpha * known[kind]) for kind in known}
+
+
+class ActivePretraining(Curiosity):
+    """Active pre-training (Liu & Abbeel 2021, arXiv:2103.04551): far from its nearest neighbours.
+
+    Distances are those of the encoder of an intrinsic curiosity module.
+
+        r = log(1 + mean over K neighbours of max(d / mean(d) - clip, 0))
+    """
+
+    reads = (AptSettings,)
+    logged = ("loss", "forward_loss", "inverse_loss")
+
+    @staticmethod
+    def networks_for(config: Any, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
+        """Return modules whose codes are `curiosity_width` wide and hidden layers twice that.
+
+        Raises:
+            UserError: text is to be read by the encoder of something of another shape.
+        """
+        as_ellm, first = config.icm == "ellm", next(iter(shapes))
+        if as_ellm and tuple(shapes.get(TEXT, shapes[first])) != tuple(shapes[first]):
+            raise UserError(
+                f"icm: ellm has text read as {first} are, and what is seen of them has another "
+                "shape. Choose icm=paper, or curiosity_features=agent"
+            )
+        widths = 2 * config.curiosity_width, config.curiosity_width
+        return {kind: Dynamics(shape, widths, n_actions, as_ellm) for kind, shape in shapes.items()}
+
+    @staticmethod
+    def contradictions(config: Any, agent: type[Agent]) -> list[str]:
+        """Return one line for every pair of settings that cannot both hold with such an agent."""
+        problems = Curiosity.contradictions(config, agent)
+        if config.apt_group < config.apt_neighbours:
+            problems.append(
+                f"apt_group: among {config.apt_group} steps there are no {config.apt_neighbours} "
+                "neighbours. Choose a larger apt_group, or fewer apt_neighbours"
+            )
+        return problems
+
+    @torch.no_grad()
+    def rewards(self, before: Kinds, after: Kinds) -> Tensor:
+        """Return the reward of what each step leads to.  [B]"""
+        codes = {kind: each.map(self._encoder(kind)).each() for kind, each in after.items()}
+        example = next(iter(codes.values()))
+        n_groups = math.ceil(len(example) / self.config.apt_group)
+        groups = self._parts(len(example), n_groups, example.device)
+        return self._sum({kind: self._of_codes(each, groups) for kind, each in codes.items()})
+
+    def losses(self, before: Kinds, after: Kinds, actions: Tensor) -> dict[str, Tensor]:
+        """Return the means of both errors and their sum, all kinds alike."""
+        errors = [net(before[kind], after[kind], actions) for kind, net in self.networks.items()]
+        forward_loss, inverse_loss = (
+            torch.stack(e).sum(0).mean() for e in zip(*errors, strict=True)
+        )
+        return {
+            "loss": forward_loss + inverse_loss,
+            "forward_loss": forward_loss,
+            "inverse_loss": inverse_loss,
+        }
+
+    def _encoder(self, kind: str) -> nn.Module:
+        """Return what reads a kind: with ELLM text is read as what is first of the others is."""
+        if kind == TEXT and self.config.icm == "ellm":
+            kind = next(iter(self.networks))
+        return self.networks.get_submodule(f"{kind}.encoder")
+
+    def _of_codes(self, codes: Tensor, groups: Sequence[Tensor]) -> Tensor:
+        """Return the rewards of steps with codes [B, D], neighbours being those of a group.  [B]"""
+        n_nearest = min(self.config.apt_neighbours, min(map(len, groups)))
+        distances = codes.new_empty(len(codes), n_nearest)
+        for steps in groups:
+            # Rounding would leave a little between a step and itself.
+            among = torch.cdist(codes[steps], codes[steps]).fill_diagonal_(0)
+            distances[steps] = among.topk(n_nearest, largest=False).values
+        self.statistics.update(distances.cpu(), correction=int(distances.numel() > 1))
+        mean = max(float(self.statistics.mean), SMALLEST)  # 0 where all steps so far were alike
+        relative = distances / mean - self.config.apt_clip
+        return relative.clamp(min=0).mean(1).log1p()
+
+
+class Distillation(nn.Module):
+    """A network that learns to predict a fixed one, both of standardised features.
+
+    Args:
+        shape: Of what is read.
+        widths: Of the layers of both.
+    """
+
+    def __init__(self, shape: Sequence[int], widths: Sequence[int]) -> None:
+        super().__init__()
+        self.predictor = Perceptron(shape, widths)
+        self.target = Perceptron(shape, widths).requires_grad_(False)
+
+    def forward(self, features: Features) -> Tensor:
+        """Return the mean squared difference of both, of every observation.  [B]"""
+        return standardised(features).map(self._errors).each().squeeze(-1)
+
+    def _errors(self, rows: Tensor) -> Tensor:
+        return (self.predictor(rows) - self.target(rows)).square().mean(-1, keepdim=True)
+
+
+class Dynamics(nn.Module):
+    """The intrinsic curiosity module (Pathak et al. 2017, arXiv:1705.05363).
+
+    Its encoder learns to tell which action was taken from what is seen before and after it, and
+    what comes of it.
+
+    Args:
+        shape: Of what is read.
+        widths: Of the hidden layers, and of the code.
+        n_actions: A.
+        as_ellm: An action is one number, guessed through a tanh, and errors are distances.
+    """
+
+    def __init__(
+        self, shape: Sequence[int], widths: tuple[int, int], n_actions: int, as_ellm: bool
+    ) -> None:
+        super().__init__()
+        self.n_actions, self.as_ellm = n_actions, as_ellm
+        n_hidden, n_code = widths
+        n_numbers = 1 if as_ellm else n_actions
+        self.encoder = Perceptron(shape, widths)
+        self.forwards = Perceptron((n_code + n_numbers,), widths)
+        self.inverse = Perceptron((2 * n_code,), (n_hidden, n_numbers))
+
+    def forward(self, before: Features, after: Features, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the errors of what comes of each action, and of which it was.  [B] each"""
+        now, then = (each.map(self.encoder).each() for each in (before, after))
+        told = actions[:, None] if self.as_ellm else F.one_hot(actions, self.n_actions)
+        foreseen = self.forwards(torch.cat((now, told.float()), -1))
+        guessed = self.inverse(torch.cat((now, then), -1))
+        if self.as_ellm:
+            # A guess [B, 1] is compared with the actions [B] of all steps, as in ELLM's code.
+            distances = actions.float() - guessed.tanh()
+            return torch.linalg.vector_norm(then - foreseen, dim=-1), torch.linalg.vector_norm(
+                distances, dim=-1
+            )
+        inverse = F.cross_entropy(guessed, actions, reduction="none")
+        return 0.5 * (then - foreseen).square().sum(-1), inverse
+
+
+class Perceptron(nn.Module):
+    """Linear layers with ReLUs between them; before them convolutions, where images are read.
+
+    Args:
+        shape: Of what is read: (F,), or (C, H, W).
+        widths: Of the layers, the output's last.
+    """
+
+    def __init__(self, shape: Sequence[int], widths: Sequence[int]) -> None:
+        super().__init__()
+        self.convolutions: SmallImpalaCNN | None = None
+        n_inputs = math.prod(shape)
+        if len(shape) == 3:
+            n_inputs = widths[0]
+            self.convolutions = SmallImpalaCNN(tuple(shape), n_inputs, CHANNELS)
+        self.layers = nn.ModuleList()
+        for width in widths:
+            layer = nn.Linear(n_inputs, width)
+            with one_thread():  # the same seed gives the same weights with any number of threads
+                nn.init.orthogonal_(layer.weight, gain=math.sqrt(2))
+            nn.init.zeros_(layer.bias)
+            self.layers.append(layer)
+            n_inputs = width
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Map rows [B, ...] to outputs [B, D]."""
+        if self.convolutions is not None:
+            rows = self.convolutions.of_pixels(rows)
+        for layer in self.layers[:-1]:
+            rows = F.relu(layer(rows))
+        return self.layers[-1](rows)
+
+
+def standardised(features: Features) -> Features:
+    """Standardise B rows by their own mean and variance (Ioffe & Szegedy 2015), clipped.
+
+    x' = clip((x - mean) / sqrt(variance + 1e-5), -5, 5)
+    """
+    rows, counts = features.distinct, features.counts()
+    weights = counts.view(-1, *(1 for _ in rows.shape[1:]))
+    n_rows = counts.sum()
+    mean = (weights * rows).sum(0) / n_rows
+    variance = (weights * (rows - mean).square()).sum(0) / n_rows
+    scaled = (rows - mean) / (variance + EPSILON).sqrt()
+    return Features(scaled.clamp(-CLIP, CLIP), features.row_of)
+
+
+def configured_curiosity(config: Any, agent: Agent, n_actions: int) -> Curiosity | None:
+    """Return the intrinsic reward of the settings, its networks fresh; None if there is none.
+
+    Raises:
+        UserError: there is nothing to see.
+    """
+    if config.curiosity is None:
+        return None
+    kind, features_of = curiosity_class(config.curiosity), FeatureReader(config, agent)
+    with torch.no_grad():
+        example = features_of(*_example(config, agent))
+    if not example:
+        raise UserError(
+            f"curiosity_features: {config.curiosity_features} leaves {config.curiosity} nothing to "
+            "see here. Choose another, or curiosity_text_weight above 0 where only text is shown"
+        )
+    shapes = {name: tuple(each.distinct.shape[1:]) for name, each in example.items()}
+    fresh = kind.networks_for(config, shapes, n_actions)
+    networks = {name: network.to(agent.device) for name, network in fresh.items()}
+    n_batches = config.n_batches if config.algorithm == "PPO" else 1
+    return kind(config, networks, features_of, config.curiosity_batches or n_batches)
+
+
+class FeatureReader:
+    """The features of observations that the settings name, by kind."""
+
+    def __init__(self, config: Any, agent: Agent) -> None:
+        self.config, self.agent = config, agent
+
+    def __call__(self, observations: ObservationBatch, context: Tensor) -> Kinds:
+        """Return the features of B observations with their `Step.context` [B, ...]."""
+        if self.config.curiosity_features == "memory":
+            return {"memory": Features(context)}  # frozen, so that nothing makes it stale
+        kinds = None
+        if self.config.curiosity_features == "agent":
+            kinds = self.agent.curiosity_features(observations)
+        if kinds is None:
+            kinds = self._shown(observations)
+        has_text = self.config.curiosity_text_weight > 0
+        return {kind: each for kind, each in kinds.items() if has_text or kind != TEXT}
+
+    def _shown(self, observations: ObservationBatch) -> dict[str, Features]:
+        """Return observations as numbers: pixels from 0 to 1, vectors, sentences as vectors."""
+        kinds = {}
+        if observations.images is not None:
+            kinds["images"] = observations.images.each(lambda some: unit_images(some.images))
+        if observations.vectors is not None:
+            kinds["vectors"] = Features(observations.vectors)
+        if observations.text is not None and self.config.curiosity_text_weight > 0:
+            kinds[TEXT] = Features(self._sentences(observations.text).flatten(1))
+        return kinds
+
+    @cached_property
+    def _sentences(self) -> SentenceFeatures:
+        encoder = load_sentence_encoder(self.config.sentence_encoder)
+        return SentenceFeatures(self.agent.reader.sentences, encoder)
+
+
+def _example(config: Any, agent: Any) -> tuple[ObservationBatch, Tensor]:
+    """Return one observation of nothing, and its context where that is read."""
+    reader, device = agent.reader, agent.device
+    images = vectors = text = None
+    if reader.image_shape is not None:
+        images = torch.zeros(1, *reader.image_shape, dtype=torch.uint8, device=device)
+    if reader.n_numbers:
+        vectors = torch.zeros(1, reader.n_numbers, device=device)
+    if reader.n_texts:
+        text = torch.tensor([reader.sentences.numbers(["nothing"] * reader.n_texts)], device=device)
+    observations, context = Observations(images, vectors, text), torch.zeros(1, 0, device=device)
+    if config.curiosity_features == "memory":
+        context = agent.peek_context(Percept.first(observations), agent.initial_memory(1))
+    return ObservationBatch.of(observations), context
+
+
+def _selected(features: Kinds, numbers: Tensor) -> dict[str, Features]:
     return {kind: each.select(numbers) for kind, each in features.items()}

@@ -4,19 +4,24 @@ import dataclasses
 import importlib.util
 import io
 import json
+import os
+import socket
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
 
-from runs.event_file import EventFile
 from settings import Config, setting
 from utils.errors import UserError
 from utils.files import written_whole
 
+EVENTS = "events.out.tfevents"
 WANDB_ID = "wandb_id"
 RETURN = "rollout/return_mean"  # what the table of hyper-parameters compares
 
@@ -68,58 +73,64 @@ class Logger(Protocol):
 
 
 class TensorBoardLogger:
-    """Writes one event file into the run folder, the hyper-parameters included."""
+    """Writes an event file into the run folder, beside those of earlier parts of the run.
+
+    Every record is written at once, where SummaryWriter leaves that to a thread, whose errors are
+    tracebacks: a full disk is an error where it happens, and what was written before a crash is
+    there.
+    """
 
     def __init__(self, folder: Path, config: Config, env_steps: int) -> None:
-        self._events = EventFile(folder, env_steps)
-        experiment, begin, self._end = _session(config)
-        if self._events.is_first:
-            self._events.write(experiment)
-            self._events.write(begin)
+        from torch.utils.tensorboard.summary import hparams
+
+        # TensorBoard reads the files of a folder in the order of their names.
+        number = len(list(folder.glob(f"{EVENTS}.*")))
+        name = f"{EVENTS}.{int(time.time()):010d}.{number:04d}.{socket.gethostname()}"
+        self._file = (folder / name).open("wb")
+        self._records = RecordWriter(self._file)
+        self._add(Event(file_version="brain.Event:2"))
+        # Tells readers to forget what earlier files say from this step on.
+        self._add(Event(step=env_steps + 1, session_log=SessionLog(status=SessionLog.START)))
+        settings = {
+            name: json.dumps(value) if value is None or isinstance(value, dict) else value
+            for name, value in dataclasses.asdict(config).items()
+        }
+        *begin, self._end = hparams(settings, {RETURN: 0.0})
+        for summary in begin if number == 0 else ():
+            self._add(Event(summary=summary))
 
     def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
         """Write scalars."""
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
-        self._events.write(Summary(value=values), env_steps)
+        self._add(Event(step=env_steps, summary=Summary(value=values)))
 
     def show(self, env_steps: int, media: Media) -> None:
         """Write images and texts; a GIF is played where a picture is shown."""
+        from torch.utils.tensorboard.summary import text
+
         for name, item in media.items():
-            self._events.write(_summary(name, item), env_steps)
+            if isinstance(item, str):
+                self._add(Event(step=env_steps, summary=text(name, item)))
+                continue
+            image = Summary.Image(height=item.height, width=item.width, colorspace=3)
+            image.encoded_image_string = item.data
+            summary = Summary(value=[Summary.Value(tag=name, image=image)])
+            self._add(Event(step=env_steps, summary=summary))
 
     def sync(self) -> None:
         """Bring everything written onto the disk."""
-        self._events.sync()
+        os.fsync(self._file.fileno())
 
     def close(self, finished: bool) -> None:
         """Mark a finished run as such and close the file."""
-        try:
+        with self._file:
             if finished:
-                self._events.write(self._end)
-        finally:
-            self._events.close()
+                self._add(Event(summary=self._end))
 
-
-def _session(config: Config) -> tuple[Summary, Summary, Summary]:
-    """Return what describes, begins and ends a run in the tab of hyper-parameters."""
-    from torch.utils.tensorboard.summary import hparams
-
-    settings = {
-        name: json.dumps(value) if value is None or isinstance(value, dict) else value
-        for name, value in dataclasses.asdict(config).items()
-    }
-    return hparams(settings, {RETURN: 0.0})
-
-
-def _summary(name: str, item: EncodedImage | str) -> Summary:
-    from torch.utils.tensorboard.summary import text
-
-    if isinstance(item, str):
-        return text(name, item)
-    image = Summary.Image(
-        height=item.height, width=item.width, colorspace=3, encoded_image_string=item.data
-    )
-    return Summary(value=[Summary.Value(tag=name, image=image)])
+    def _add(self, event: Event) -> None:
+        event.wall_time = time.time()
+        self._records.write(event.SerializeToString())
+        self._file.flush()
 
 
 class WandbLogger:

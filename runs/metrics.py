@@ -147,8 +147,9 @@ def _take_up(path: Path, env_steps: int, saved: Mapping[str, Any]) -> list[str]:
     if not as_saved:
         heading, *rows = content[: content.rfind(b"\n") + 1].splitlines() or [b""]
         n_cells = heading.count(b",")
-        known = {_step(row): row for row in rows if row.count(b",") == n_cells}
-        kept = [known[step] for step in sorted(known.keys() - {None}) if step <= env_steps]
+        whole = ((_step(row), row) for row in rows if row.count(b",") == n_cells)
+        known = {step: row for step, row in whole if step is not None and step <= env_steps}
+        kept = [known[step] for step in sorted(known)]
         if not heading.startswith(STEPS.encode()):
             kept = []
         cut = b"".join(line + LINE_END for line in [heading, *kept]) if kept else b""

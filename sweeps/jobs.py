@@ -1,22 +1,34 @@
-"""The runs of a sweep under way: what is missing is tried, and tried again, until it is there.
+"""The runs of a sweep under way, as Ray tasks: what is missing is tried again until it is there."""
 
-Which runs are to be done, and when, a `Work` says: all of a grid at once, or those of a search as
-there is room for them.
-"""
-
-from collections.abc import Callable, Iterable, Sequence
+import dataclasses
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
-from runs.folder import EXPERIMENTS, is_finished
+import sweeps.worker
+from runs.folder import EXPERIMENTS, is_finished, write_json
+from runs.run_data import Progress, read_progress
 from sweeps.grid import Run
-from sweeps.progress import Progress, read_progress
-from sweeps.worker import Ending, Order
+from utils.errors import UserError, printable
 
+PROGRAM = Path(__file__).resolve().parent.parent / "main.py"
 DESK = EXPERIMENTS / ".sweep"  # what runs are given and what they print
-REFRESH_SECONDS = 1.0
+REFRESH_SECONDS, CONNECT_SECONDS = 1.0, 10.0
+LONGEST_NOTE = 200
+OBJECT_STORE_BYTES = 100 * 2**20  # only names of files and last lines go through it
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # Ray would let everything else on the machine go first
+    # A worker that ends would kill its runs at once; as it is they get SIGTERM and save.
+    "RAY_kill_child_processes_on_worker_exit": "false",
+}
 
 
 class State(StrEnum):
@@ -55,35 +67,42 @@ class Job:
     _log_bytes: int = 0
 
     def __post_init__(self) -> None:
-        self.queued()  # what an earlier sweep printed does not count
+        self._log_bytes = _n_bytes(self.log)  # what an earlier sweep printed does not count
         if is_finished(self.run.folder):
             self.state = State.DONE
         self.refresh()
 
     @property
-    def settings(self) -> Path:
-        """The file that main.py gets all settings from."""
-        return self._on_desk(".json")
+    def desk(self) -> Path:
+        """The name of the run's files beside its folder, which the worker knows as well.
+
+        That with .json is all settings for main.py, .log is what the run prints, and .stop asks it
+        to end.
+        """
+        return DESK / self.run.folder.relative_to(EXPERIMENTS)
 
     @property
     def log(self) -> Path:
         """The file for what the run prints."""
-        return self._on_desk(".log")
+        return Path(f"{self.desk}.log")
 
     @property
     def stop(self) -> Path:
         """The file whose presence asks the run to end."""
-        return self._on_desk(".stop")
+        return Path(f"{self.desk}.stop")
 
     @property
     def steps_left(self) -> int:
         """Environment steps that are missing."""
-        if self.state in (State.DONE, State.PRUNED):
+        if self.state in (State.DONE, State.PRUNED, State.FAILED):
             return 0
         return max(0, self.run.config.n_steps - self.progress.env_steps)
 
-    def queued(self) -> None:
-        """Note that an attempt is to come; it runs once it has printed something."""
+    def prepare(self) -> None:
+        """Write what an attempt is given; the run goes on once it has printed something."""
+        self.desk.parent.mkdir(parents=True, exist_ok=True)
+        write_json(Path(f"{self.desk}.json"), dataclasses.asdict(self.run.config))
+        self.stop.unlink(missing_ok=True)
         self.state, self._log_bytes = State.WAITING, _n_bytes(self.log)
 
     def cut(self) -> None:
@@ -94,125 +113,135 @@ class Job:
         else:
             self.state = State.PRUNED
 
-    def cut_before(self) -> None:
-        """Note that an earlier sweep has cut the run."""
-        self.is_cut, self.state = True, State.PRUNED
-
     def refresh(self) -> None:
         """Look up how far the run is."""
         if self.state is State.WAITING and _n_bytes(self.log) > self._log_bytes:
             self.state = State.RUNNING
         self.progress = read_progress(self.run.folder)
 
-    def settle(self, ending: Ending, retries: int, stopping: bool) -> None:
-        """Note the end of an attempt and what follows from it."""
+    def settle(self, ending: str, retries: int, stopping: bool) -> None:
+        """Note the end of an attempt, in words, and what follows from it."""
         self.n_attempts += 1
-        self.note = str(ending)
+        self.note = ending
         if self.is_cut:
             self.state, self.note = State.PRUNED, ""
         elif is_finished(self.run.folder):
             self.state, self.note = State.DONE, ""
         elif stopping:
             self.state = State.STOPPED
-        elif self.n_attempts > retries:
-            self.state = State.FAILED
         else:
-            self.queued()
-        self.refresh()
-
-    def _on_desk(self, suffix: str) -> Path:
-        folder = self.run.folder
-        return DESK / folder.relative_to(EXPERIMENTS).parent / (folder.name + suffix)
+            self.state = State.FAILED if self.n_attempts > retries else State.WAITING
+        self.progress = read_progress(self.run.folder)
 
 
-class Work(Protocol):
-    """The runs that are to be done."""
+class Jobs:
+    """The runs of a grid, which are known beforehand; `sweeps.search` has others."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs = list(jobs)
+        self._missing = iter([job for job in jobs if job.state is not State.DONE])
 
     @property
     def jobs(self) -> list[Job]:
         """Return all that are known so far."""
+        return self._jobs
 
     @property
     def n_to_come(self) -> int:
         """Return how many are not."""
+        return 0
 
     def next_job(self, n_open: int, n_places: int) -> Job | None:
         """Return a job to begin or go on with; None where none can be now.
+
+        Here whether there is room or not: Ray has a queue.
 
         Args:
             n_open: Jobs that were returned and have not ended.
             n_places: Runs that there is room for at once.
         """
-
-    def follow(self) -> None:
-        """Take notice of where the jobs stand, about once a second."""
-
-
-class Grid:
-    """Runs that are known beforehand."""
-
-    n_to_come = 0
-
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self.jobs = list(jobs)
-        self._missing = iter([job for job in jobs if job.state is not State.DONE])
-
-    def next_job(self, n_open: int, n_places: int) -> Job | None:
-        """Return the next that is missing, whether there is room or not: the pool has a queue."""
         return next(self._missing, None)
 
     def follow(self) -> None:
-        """Nothing depends on where a job stands."""
+        """Take notice of where the jobs stand, about once a second; here nothing depends on it."""
 
 
-class Pool(Protocol):
-    """Where attempts are carried out.
+class RayPool:
+    """Carries out attempts as Ray has room for them, on this machine or on a cluster.
+
+    Args:
+        cpus: Cores that a task occupies.
+        gpus: GPUs that a task occupies, or a share of one.
 
     Attributes:
-        n_places: Attempts that there is room for at once.
+        n_places: Tasks that there is room for at once.
     """
 
-    n_places: int
+    def __init__(self, cpus: int, gpus: float) -> None:
+        import ray
 
-    def submit(self, job: Job, order: Order) -> None:
+        # Sent as it is, so that workers need not find this package.
+        ray.cloudpickle.register_pickle_by_value(sweeps.worker)
+        task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)
+        self._attempt = task(sweeps.worker.attempt)
+        self._environment = {"OMP_NUM_THREADS": str(cpus), "TQDM_DISABLE": "1"}
+        if not gpus:
+            self._environment["CUDA_VISIBLE_DEVICES"] = ""
+        self._stop = DESK / f"stop-{socket.gethostname()}-{os.getpid()}"
+        self._jobs: dict[Any, Job] = {}
+        self.n_places = sum(_places(machine, cpus, gpus) for machine in _machines())
+
+    def submit(self, job: Job) -> None:
         """Queue an attempt."""
+        files = job.run.folder, job.desk, self._stop
+        task = self._attempt.remote(Path.cwd(), PROGRAM, *files, self._environment)
+        self._jobs[task] = job
 
-    def ended(self, seconds: float) -> list[tuple[Job, Ending]]:
-        """Return the attempts that ended since the last call, waiting for one for some time."""
+    def ended(self, seconds: float) -> list[tuple[Job, str]]:
+        """Return attempts that ended since the last call, and how; wait for one for some time."""
+        import ray
+
+        if not self._jobs:
+            return []
+        done, _ = ray.wait(list(self._jobs), num_returns=1, timeout=seconds)
+        return [(self._jobs.pop(task), _ending(task)) for task in done]
+
+    def stop(self) -> None:
+        """Ask all attempts to save and end."""
+        self._stop.touch()
+
+    def close(self) -> None:
+        """Take the request away again."""
+        self._stop.unlink(missing_ok=True)
 
 
 def carry_out(
-    work: Work,
-    pool: Pool,
-    order_of: Callable[[Job], Order],
-    retries: int,
-    is_asked_to_stop: Callable[[], bool],
-    stop: Callable[[], object],
-) -> Iterable[Sequence[Job]]:
+    work: Jobs, pool: RayPool, retries: int, is_asked_to_stop: Callable[[], bool]
+) -> Iterator[Sequence[Job]]:
     """Do what is missing; yield the jobs about once a second, with where they stand.
 
     Args:
         work: The runs of the sweep.
         pool: Carries out attempts.
-        order_of: Returns what the pool is to do for a job.
         retries: Further attempts after a first one that fails.
         is_asked_to_stop: Whether to end all runs, saved.
-        stop: Asks the attempts to do so.
     """
     n_open, stopping = 0, False
     while True:
         while not stopping and (job := work.next_job(n_open, pool.n_places)):
-            pool.submit(job, order_of(job))
+            job.prepare()
+            pool.submit(job)
             n_open += 1
         if not n_open:
             return
         if is_asked_to_stop() and not stopping:
             stopping = True
-            stop()
+            pool.stop()
         for job, ending in pool.ended(REFRESH_SECONDS):
             job.settle(ending, retries, stopping)
             if job.state is State.WAITING:
-                pool.submit(job, order_of(job))
+                job.prepare()
+                pool.submit(job)
             else:
                 n_open -= 1
         for job in work.jobs:
@@ -220,6 +249,93 @@ def carry_out(
                 job.refresh()
         work.follow()
         yield work.jobs
+
+
+def check_address(address: str | None) -> None:
+    """Raise UserError unless something answers at an address; whether auto does is left to Ray.
+
+    Ray itself would try for two minutes.
+    """
+    if address in (None, "auto"):
+        return
+    host, _, port = str(address).removeprefix("ray://").rpartition(":")
+    try:
+        if not host:
+            raise ValueError("no host")
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError, ValueError) as error:
+        reason = printable(str(error))
+        raise UserError(
+            f"--address {printable(str(address))}: no Ray cluster answers there ({reason}). "
+            "Use auto, or HOST:PORT of its first machine"
+        ) from None
+
+
+@contextmanager
+def ray_pool(address: str | None, cpus: int, gpus: float) -> Iterator[RayPool]:
+    """Start Ray on this machine, or connect to a cluster; leave it in the end.
+
+    Raises:
+        UserError: there is no cluster at the address, or no machine of it has that many cores and
+            GPUs.
+    """
+    os.environ.update(ENVIRONMENT)
+    import ray
+
+    here = address is None
+    try:
+        ray.init(
+            address=address or "local",
+            num_cpus=len(os.sched_getaffinity(0)) if here else None,
+            object_store_memory=OBJECT_STORE_BYTES if here else None,
+            include_dashboard=False if here else None,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+        )
+    except Exception as error:  # Ray raises a bare one where its start takes longer than 30 s
+        where = f"--address {address}: " if address else ""
+        raise UserError(f"{where}Ray cannot be reached: {str(error).splitlines()[0]}") from None
+    try:
+        _check_room(cpus, gpus)
+        pool = RayPool(cpus, gpus)
+        pool.close()
+        yield pool
+        pool.close()
+    finally:
+        ray.shutdown()
+
+
+def _check_room(cpus: int, gpus: float) -> None:
+    """Raise UserError unless some machine can hold a task."""
+    machines = _machines()
+    if any(_places(machine, cpus, gpus) for machine in machines):
+        return
+    found = ", ".join(f"{m.get('CPU', 0):g} cores and {m.get('GPU', 0):g} GPUs" for m in machines)
+    raise UserError(f"--cpus {cpus} --gpus {gpus:g}: no machine has that many, there are: {found}")
+
+
+def _machines() -> list[dict[str, float]]:
+    """Return what each machine has."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _places(machine: dict[str, float], cpus: int, gpus: float) -> int:
+    """Return how many tasks a machine holds at once."""
+    places = int(machine.get("CPU", 0) / cpus)
+    return min(places, int(machine.get("GPU", 0) / gpus)) if gpus else places
+
+
+def _ending(task: Any) -> str:
+    """Return how an attempt ended, also where its worker or machine was lost."""
+    import ray
+
+    try:
+        return ray.get(task)
+    except ray.exceptions.RayError as error:
+        lines = str(error).strip().splitlines()
+        return ": ".join((type(error).__name__, *lines[-1:]))[:LONGEST_NOTE]
 
 
 def _n_bytes(path: Path) -> int:

@@ -1,34 +1,33 @@
 """The trials of a search: begun as there is room, watched, cut where others do better.
 
-Each trial is an ordinary run. What is known of trials stands in searches/<name>/: search.json says
-what is searched, and each trial has a file with its values and how it ended, written before its run
-begins. Scores are read from the runs. So a search that died goes on where it was.
+Each trial is an ordinary run. What is searched, the values of each trial, its reports and its score
+stand in searches/<name>/, in Optuna's journal, before anything follows from them: so a search that
+died goes on where it was.
 """
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from plots.runs import read_run
-from runs.folder import EXPERIMENTS, write_json
-from settings import Config, read_json_object, settings_without_effect
+from runs.folder import EXPERIMENTS
+from runs.run_data import read_progress, read_run
+from settings import Config, settings_without_effect
 from sweeps.grid import Run, check_runs
-from sweeps.jobs import Job, State
-from sweeps.progress import read_progress
+from sweeps.jobs import Job, Jobs, State
 from sweeps.space import Range, Space
-from sweeps.study import Study
+from sweeps.study import JOURNAL, Study, unlock
 from utils.errors import UserError
 
 SEARCHES = Path("searches")
-DESCRIPTION, TRIALS = "search.json", "trials"
+EARLIER = "search.json"  # stood in the folder of a search before there were journals
+LAST_WITH_IT = "56e76aa"
 STEP = 5  # percent of a run between two reports to the pruner
 SCORED = 0.1  # the share of a run, at its end, whose mean is the score
-ENDED = {"done": State.DONE, "pruned": State.PRUNED}
 
 
 class Plan(NamedTuple):
@@ -60,12 +59,12 @@ class Trial:
     """One point of the space and what has become of it.
 
     Attributes:
-        asked: What the study knows it by.
+        asked: Its trial of Optuna.
         values: Of the searched settings.
         job: Its run; None where the values cannot be together.
         note: Why it has no score.
         score: Its score, or what was reported last where it was pruned; None without.
-        percent: Of the run that has been reported.
+        percent: Of the run, up to which it has been reported.
     """
 
     asked: Any
@@ -86,25 +85,28 @@ class Trial:
         return State.FAILED if self.job is None else self.job.state
 
 
-class Search:
+class Search(Jobs):
     """The work of a search.
 
     Args:
         plan: How it goes about.
         space: What is varied.
         check: Raises UserError where settings cannot work.
+        study: Its trials.
 
     Attributes:
         trials: All that have begun, by their number.
     """
 
-    def __init__(self, plan: Plan, space: Space, check: Callable[[Config], None]) -> None:
-        self.plan, self.space, self._check = plan, space, check
-        self.study = Study(space.dimensions, plan.sampler, plan.pruner, plan.seed)
+    def __init__(
+        self, plan: Plan, space: Space, check: Callable[[Config], None], study: Study
+    ) -> None:
+        self.plan, self.space, self._check, self.study = plan, space, check, study
         self.trials: list[Trial] = []
         self._unfinished: list[Trial] = []  # of earlier calls
         self._open: list[Trial] = []
-        self._take_up()
+        for known in study.trials:
+            self._take_up(known)
 
     @property
     def jobs(self) -> list[Job]:
@@ -120,22 +122,21 @@ class Search:
     def next_job(self, n_open: int, n_places: int) -> Job | None:
         """Return the run of a trial that went on before, or of a new one, where there is room."""
         while n_open < n_places and self._has_next:
-            trial = self._unfinished.pop(0) if self._unfinished else self._begun()
+            trial = self._unfinished.pop(0) if self._unfinished else self._begun(self.study.ask())
             if trial.job is not None:
                 self._open.append(trial)
                 return trial.job
         return None
 
     def follow(self) -> None:
-        """Report how the runs do, cut those that others do better than, note those that ended."""
+        """Report how the runs do, cut those that others do better than, score those that ended."""
         for trial in list(self._open):
             if trial.state is State.RUNNING:
                 self._report(trial)
-            elif trial.state in (State.DONE, State.FAILED):
+            elif trial.state is State.DONE:
                 self._conclude(trial)
-            if trial.state in (State.DONE, State.FAILED, State.PRUNED, State.STOPPED) or (
-                trial.job is not None and trial.job.is_cut
-            ):
+            is_over = trial.state not in (State.WAITING, State.RUNNING)
+            if is_over or (trial.job is not None and trial.job.is_cut):
                 self._open.remove(trial)
 
     def best(self) -> Trial | None:
@@ -154,15 +155,8 @@ class Search:
         """Whether a trial is to begin or to go on."""
         return bool(self._unfinished or self.n_to_come)
 
-    def _begun(self) -> Trial:
-        """Return a new trial, noted before its run can leave a trace."""
-        trial = self._asked()
-        self._note(trial)
-        return trial
-
-    def _asked(self, values: Mapping[str, Any] | None = None) -> Trial:
-        """Return the next trial, its values drawn or those it had before."""
-        asked = self.study.ask(values)
+    def _begun(self, asked: Any) -> Trial:
+        """Return a trial with its run, without one where its values cannot be together."""
         trial = Trial(asked, dict(asked.params))
         self.trials.append(trial)
         try:
@@ -170,53 +164,38 @@ class Search:
             self._check(config)
         except UserError as error:
             trial.note = error.lines[0]
-            self.study.tell(asked, None)
+            self.study.tell_failed(asked, trial.note)
             return trial
         run = Run(config, f"{self.plan.name}_trial={trial.number:03d}")
         check_runs([run], self._check)  # now of its folder: no other run may be there
         trial.job = Job(run)
         return trial
 
-    def _take_up(self) -> None:
-        """Tell the study what earlier calls have found out, and queue what is unfinished."""
-        for number, path in enumerate(sorted((self.plan.folder / TRIALS).glob("*.json"))):
-            known = self._known(path, number)
-            trial = self._asked(known["values"])
-            if trial.job is None:
-                continue
-            ended = ENDED.get(known["state"])
-            if ended is State.PRUNED:
-                trial.job.cut_before()
-                self._report(trial, until=known["percent"])
-                self.study.tell(trial.asked, None, pruned=True)
-            elif trial.state is State.DONE:
-                self._conclude(trial, decided=ended is State.DONE)
-            else:
-                self._unfinished.append(trial)
+    def _take_up(self, known: Any) -> None:
+        """Take up a trial of an earlier call, as the study knows it."""
+        if known.state.name == "FAIL":
+            reason = known.user_attrs.get("reason", "")
+            self.trials.append(Trial(known, dict(known.params), note=reason))
+            return
+        trial = self._begun(self.study.taken_up(known.number))
+        if trial.job is None:
+            return
+        if reported := known.intermediate_values:
+            # The last one again: it may not have been known yet whether to cut there.
+            trial.percent, trial.score = max(reported) - STEP, reported[max(reported)]
+        if known.state.name == "PRUNED":
+            trial.job.is_cut, trial.job.state = True, State.PRUNED
+        elif known.state.name == "COMPLETE":
+            trial.score, trial.job.state = known.value, State.DONE
+        elif trial.state is State.DONE:
+            self._open.append(trial)
+        else:
+            self._unfinished.append(trial)
 
-    def _known(self, path: Path, number: int) -> dict[str, Any]:
-        """Return what a trial's file says.
-
-        Raises:
-            UserError: it is not this trial's, or not of this search.
-        """
-        known = read_json_object(path)
-        match known:
-            case {"number": int(n), "values": dict(values), "state": str(), "percent": int()}:
-                if n == number and values.keys() == self.space.dimensions.keys():
-                    return known
-        raise UserError(f"{path}: not trial {number} of this search. Restore it")
-
-    def _report(self, trial: Trial, until: int = 100, decided: bool = False) -> None:
-        """Report the metric at each twentieth of a run, as far as it is.
-
-        Args:
-            trial: Whose.
-            until: The percent at which it was cut before.
-            decided: Whether it is known that it was not to be cut.
-        """
+    def _report(self, trial: Trial) -> None:
+        """Report the metric at each twentieth of a run, as far as it is; cut it where it is bad."""
         job, x, y = self._curve(trial)
-        for percent in range(trial.percent + STEP, min(until + 1, 100), STEP):
+        for percent in range(trial.percent + STEP, 100, STEP):
             place = job.run.config.n_steps * percent / 100
             if not len(x) or x[-1] < place:
                 return
@@ -225,29 +204,22 @@ class Search:
             if not len(before):
                 continue
             trial.score = float(before[-1])
-            cut = self.study.report(trial.asked, percent, trial.score)
-            if cut and until == 100 and not decided:
-                self.study.tell(trial.asked, None, pruned=True)
-                self._note(trial, State.PRUNED)  # first, so that it is known whatever happens
+            if self.study.report(trial.asked, percent, trial.score):
+                self.study.tell_pruned(trial.asked)  # first, so that it is known whatever happens
                 job.cut()
                 return
 
-    def _conclude(self, trial: Trial, decided: bool = False) -> None:
-        """Score a run that has ended, unless it turns out that it was to be cut."""
-        job, x, y = self._curve(trial)
-        if trial.state is State.FAILED:
-            self.study.tell(trial.asked, None)
-            return
-        self._report(trial, decided=decided)
+    def _conclude(self, trial: Trial) -> None:
+        """Score a run that has had all its steps, unless it turns out that it was to be cut."""
+        self._report(trial)
         if trial.state is State.PRUNED:
             return
+        job, x, y = self._curve(trial)
         trial.score = score(x, y, job.run.config.n_steps)
-        self.study.tell(trial.asked, trial.score)
         if trial.score is None:
             job.state, job.note = State.FAILED, f"{self.plan.metric} has no value"
-            trial.note = job.note
         else:
-            self._note(trial, State.DONE)
+            self.study.tell(trial.asked, trial.score)
 
     def _curve(self, trial: Trial) -> tuple[Job, np.ndarray, np.ndarray]:
         """Return a trial's run and its metric: steps and values, both [rows].
@@ -261,15 +233,6 @@ class Search:
             return trial.job, np.empty(0), np.empty(0)
         run = read_run(folder, self.plan.metric, "steps")
         return trial.job, run.x, run.y
-
-    def _note(self, trial: Trial, ended: State | None = None) -> None:
-        """Write what a trial's file says."""
-        known = {"number": trial.number, "values": trial.values}
-        known |= {"run": None if trial.job is None else str(trial.job.run.folder)}
-        known |= {"state": "begun" if ended is None else ended.value, "percent": trial.percent}
-        folder = self.plan.folder / TRIALS
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / f"{trial.number:05d}.json", known)
 
 
 def score(x: np.ndarray, y: np.ndarray, n_steps: int) -> float | None:
@@ -286,6 +249,23 @@ def score(x: np.ndarray, y: np.ndarray, n_steps: int) -> float | None:
     return float(last.mean() if len(last) else y[-1])
 
 
+def open_study(plan: Plan, space: Space, is_kept: bool = True) -> Study:
+    """Return the study of a search, which goes on if it has begun.
+
+    Args:
+        plan: How the search goes about.
+        space: What is varied.
+        is_kept: Whether a new one is written into its folder, of which this process has the lock.
+    """
+    folder = plan.folder if is_kept or (plan.folder / JOURNAL).is_file() else None
+    if is_kept:
+        unlock(plan.folder)
+    study = Study(space.dimensions, plan.sampler, plan.pruner, plan.seed, folder)
+    if is_kept and not study.searched:
+        study.note_searched(described(plan, space))
+    return study
+
+
 def check_search(plan: Plan, space: Space) -> None:
     """Raise UserError where the name of a search is none, or that of another one."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9=.+-]{0,79}", plan.name):
@@ -293,8 +273,14 @@ def check_search(plan: Plan, space: Space) -> None:
             f"--name {plan.name}: the name of a search is one folder name of up to 80 letters, "
             "digits and = . + -, beginning with a letter or digit"
         )
-    wanted, path = described(plan, space), plan.folder / DESCRIPTION
-    known = read_json_object(path) if path.exists() else wanted
+    if (plan.folder / EARLIER).exists():
+        raise UserError(
+            f"{plan.folder}: a search of an earlier version, which commit {LAST_WITH_IT} can go on "
+            "with. Give this one a --name of its own"
+        )
+    study = open_study(plan, space, is_kept=False)
+    wanted = described(plan, space)
+    known = study.searched or wanted
     differing = [name for name in wanted if known.get(name) != wanted[name]]
     if differing:
         raise UserError(
@@ -303,14 +289,8 @@ def check_search(plan: Plan, space: Space) -> None:
         )
     for run in sorted(EXPERIMENTS.glob(f"*/*/{plan.name}_trial=*")):
         number = run.name.rpartition("=")[2]
-        if not (number.isdigit() and (plan.folder / TRIALS / f"{int(number):05d}.json").exists()):
+        if not (number.isdigit() and int(number) < len(study.trials)):
             raise UserError(f"{run}: of another search. Give this one a --name of its own")
-
-
-def write_description(plan: Plan, space: Space) -> None:
-    """Write what is searched, for later calls to compare."""
-    plan.folder.mkdir(parents=True, exist_ok=True)
-    write_json(plan.folder / DESCRIPTION, described(plan, space))
 
 
 def described(plan: Plan, space: Space) -> dict[str, Any]:

@@ -1,10 +1,15 @@
 """Optuna: which values to try next, whether to go on with a run, and what mattered."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from sweeps.space import Dimension, Range
+from utils.errors import UserError
 
+JOURNAL = "journal.log"
+NAME = "search"  # of the one study in a journal
+SEARCHED = "searched"  # its attribute that says what is searched
 SAMPLERS = ("tpe", "random")
 PRUNERS = ("median", "asha", "none")
 STARTUP = 5  # trials that come to their end before any is cut by the median
@@ -14,7 +19,7 @@ LEAST_FINISHED = 5  # trials, before it is asked what mattered
 
 
 class Study:
-    """A study in memory; what has been tried before is told to it anew.
+    """The trials of a search, kept in a journal in its folder; without a folder, in memory alone.
 
     The values of a trial follow from the seed, the trial's number and what has been told until
     then, so that a study goes on as if it had never been interrupted.
@@ -23,49 +28,86 @@ class Study:
         dimensions: What each searched setting is drawn from.
         sampler, pruner: Their names.
         seed: Of all that is drawn.
+        folder: The search's.
+
+    Raises:
+        UserError: the journal in the folder cannot be read.
     """
 
     def __init__(
-        self, dimensions: Mapping[str, Dimension], sampler: str, pruner: str, seed: int
+        self,
+        dimensions: Mapping[str, Dimension],
+        sampler: str,
+        pruner: str,
+        seed: int,
+        folder: Path | None = None,
     ) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._sampler, self._seed = sampler, seed
-        self._distributions = {name: _distribution(each) for name, each in dimensions.items()}
-        self._study = optuna.create_study(direction="maximize", pruner=_pruner(pruner))
-        self._n_asked = 0
+        self._dimensions, self._sampler, self._seed = dimensions, sampler, seed
+        try:
+            self._storage = _journal(folder) if folder else optuna.storages.InMemoryStorage()
+            if not self._storage.get_all_studies():
+                optuna.create_study(study_name=NAME, storage=self._storage, direction="maximize")
+            self._study = optuna.load_study(
+                study_name=NAME, storage=self._storage, pruner=_pruner(pruner)
+            )
+        except (OSError, ValueError, KeyError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{folder}/{JOURNAL}: not readable as a search: {reason}") from None
 
-    def ask(self, values: Mapping[str, Any] | None = None) -> Any:
-        """Return the next trial; its `params` are the values to try.
+    @property
+    def trials(self) -> list[Any]:
+        """Return all trials as they are known, by number."""
+        return self._study.get_trials(deepcopy=False)
 
-        Args:
-            values: Those it had before; None to have them drawn.
-        """
-        import numpy as np
+    @property
+    def searched(self) -> dict[str, Any]:
+        """Return the noted description of the search, nothing where there is none."""
+        return self._study.user_attrs.get(SEARCHED, {})
 
-        words = np.random.SeedSequence((self._seed, self._n_asked)).generate_state(1)
-        self._study.sampler = _sampler(self._sampler, int(words[0]))
-        self._n_asked += 1
-        if values is not None:
-            self._study.enqueue_trial(dict(values))
-        return self._study.ask(self._distributions)
+    def note_searched(self, searched: Mapping[str, Any]) -> None:
+        """Note what is searched, for later calls to compare."""
+        self._study.set_user_attr(SEARCHED, dict(searched))
+
+    def ask(self) -> Any:
+        """Return a new trial; its `params` are the values to try."""
+        self._seed_sampler(len(self.trials), 0)
+        return self._with_all_values(self._study.ask())
+
+    def taken_up(self, number: int) -> Any:
+        """Return a trial of an earlier call, which may have been killed while it was drawn."""
+        from optuna.trial import Trial
+
+        study = self._storage.get_study_id_from_name(NAME)
+        trial = self._storage.get_trial_id_from_study_id_trial_number(study, number)
+        return self._with_all_values(Trial(self._study, trial))
 
     def report(self, trial: Any, percent: int, value: float) -> bool:
         """Note the value of a trial at some percent of its run; return whether to cut it there."""
-        trial.report(value, percent)
+        if percent not in self.trials[trial.number].intermediate_values:
+            trial.report(value, percent)
         return trial.should_prune()
 
-    def tell(self, trial: Any, score: float | None, pruned: bool = False) -> None:
-        """Note the end of a trial; one without a score has failed."""
+    def tell(self, trial: Any, score: float) -> None:
+        """Note the score of a trial."""
+        self._study.tell(trial, score)
+
+    def tell_pruned(self, trial: Any) -> None:
+        """Note that a trial is not worth going on with."""
         from optuna.trial import TrialState
 
-        if pruned:
-            self._study.tell(trial, state=TrialState.PRUNED)
-        elif score is None:
-            self._study.tell(trial, state=TrialState.FAIL)
-        else:
-            self._study.tell(trial, score)
+        self._study.tell(trial, state=TrialState.PRUNED)
+
+    def tell_failed(self, trial: Any, reason: str) -> None:
+        """Note why a trial can have no score, unless its end is known."""
+        from optuna.trial import TrialState
+
+        if self.trials[trial.number].state.is_finished():
+            return
+        trial.set_user_attr("reason", reason)
+        self._study.tell(trial, state=TrialState.FAIL)
 
     def importances(self) -> dict[str, float]:
         """Return the share of each setting in how scores differ; empty where that is not known.
@@ -83,23 +125,47 @@ class Study:
         found = importance.get_param_importances(self._study, evaluator=evaluator)
         return {name: float(share) for name, share in found.items()}
 
+    def _seed_sampler(self, number: int, place: int) -> None:
+        """Let a value of a trial depend on its place, not on how many were drawn before."""
+        import numpy as np
+        from optuna import samplers
 
-def _distribution(dimension: Dimension) -> Any:
-    from optuna import distributions
+        kinds = {"tpe": samplers.TPESampler, "random": samplers.RandomSampler}
+        words = np.random.SeedSequence((self._seed, number, place)).generate_state(1)
+        self._study.sampler = kinds[self._sampler](seed=int(words[0]))
 
-    if not isinstance(dimension, Range):
-        return distributions.CategoricalDistribution(dimension.values)
-    if isinstance(dimension.low, int):
-        high = int(dimension.high)
-        return distributions.IntDistribution(dimension.low, high, log=dimension.log)
-    return distributions.FloatDistribution(dimension.low, dimension.high, log=dimension.log)
+    def _with_all_values(self, trial: Any) -> Any:
+        """Return a trial whose every value is drawn; a value that it has stays."""
+        self._seed_sampler(trial.number, 0)
+        together = trial.relative_params
+        for place, (name, dimension) in enumerate(self._dimensions.items(), 1):
+            if name not in together:
+                self._seed_sampler(trial.number, place)
+            if not isinstance(dimension, Range):
+                trial.suggest_categorical(name, dimension.values)
+            elif isinstance(dimension.low, int):
+                trial.suggest_int(name, dimension.low, int(dimension.high), log=dimension.log)
+            else:
+                trial.suggest_float(name, dimension.low, dimension.high, log=dimension.log)
+        return trial
 
 
-def _sampler(name: str, seed: int) -> Any:
-    from optuna import samplers
+def unlock(folder: Path) -> None:
+    """Take away the lock that a killed search has left on its journal.
 
-    kinds = {"tpe": samplers.TPESampler, "random": samplers.RandomSampler}
-    return kinds[name](seed=seed)
+    Args:
+        folder: The search's, of which no other process has the lock.
+    """
+    (folder / f"{JOURNAL}.lock").unlink(missing_ok=True)
+
+
+def _journal(folder: Path) -> Any:
+    """Return the storage in a search's folder; its lock holds on disks that machines share, too."""
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+
+    path = str(folder / JOURNAL)
+    return JournalStorage(JournalFileBackend(path, lock_obj=JournalFileOpenLock(path)))
 
 
 def _pruner(name: str) -> Any:

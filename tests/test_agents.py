@@ -224,9 +224,10 @@ def test_the_value_at_a_time_limit_is_added_to_the_reward_that_led_there():
     rollout = collect_rollout(collector)
     last = torch.full((1, 3, 9, 9), 2, dtype=torch.uint8)
     value = agent.peek_values(percept(last, torch.tensor([False])), agent.initial_memory(1))
-    assert rollout.rewards[1, 0].item() == pytest.approx(2 + config.gamma * value.item(), abs=1e-5)
-    assert rollout.rewards[[0, 2], 0].tolist() == [1, 1]
-    assert rollout.rewards[:, 1].tolist() == [1, 2, 3, 4]
+    rollout.estimate(gamma=0.0, gae_lambda=0.0)  # a return is the reward alone
+    assert rollout.returns[1, 0].item() == pytest.approx(2 + config.gamma * value.item(), abs=1e-5)
+    torch.testing.assert_close(rollout.returns[[0, 2], 0], torch.ones(2))
+    torch.testing.assert_close(rollout.returns[:, 1], torch.arange(1.0, 5))
 
 
 def test_the_published_mean_return_has_zeros_until_as_many_episodes_as_environments_ended():

@@ -44,7 +44,7 @@ WRAPPED = {
     "deepmind_lab": "envs/psychlab.py",
     "open_clip": "models/clip_encoder.py",
     "wandb": "runs/loggers.py",
-    "ray": "sweeps/cluster.py",
+    "ray": "sweeps/jobs.py",
     "optuna": "sweeps/study.py",
 }
 

@@ -6,10 +6,15 @@ import pytest
 import torch
 
 from models.images import Features
-from rewards.apt import ActivePretraining, AptSettings, EllmDynamics
-from rewards.curiosity import Experience, Sight
-from rewards.noveld import NovelD, NovelDSettings
-from rewards.rnd import Distillation, RandomNetworkDistillation
+from rewards.curiosity import (
+    ActivePretraining,
+    AptSettings,
+    Distillation,
+    Dynamics,
+    NovelD,
+    NovelDSettings,
+    RandomNetworkDistillation,
+)
 from settings.declaration import declared
 from tests import golden_data
 
@@ -27,15 +32,15 @@ def values_of(config_class, **changes):
     return config_class(**(defaults | changes))
 
 
-def experience_of(arrays, update):
-    """Return one batch of golden features by our names of kinds, and as is its golden actions."""
+def steps_of(arrays, update):
+    """Return golden features before and after each step by our names of kinds, and the actions."""
     features = golden_data.under(arrays, "features.")
     seen, following = {}, {}
     for name, rows in features.items():
         side = following if name.startswith("next_") else seen
         side[KINDS[name.removeprefix("next_")]] = Features(rows[update])
     actions = arrays["action"][update] if "action" in arrays else torch.zeros(len(rows[update]))
-    return Experience(seen, following, actions)
+    return seen, following, actions
 
 
 def loaded(curiosity, arrays, prefix):
@@ -74,11 +79,6 @@ def golden_rnd(case):
     return arrays, loaded(kind(config, networks, dict), arrays, "before.")
 
 
-def batch_norms(curiosity):
-    nets = [net.standardise for net in curiosity.networks.values()]
-    return torch.stack([torch.stack((net.mean, net.variance)) for net in nets])
-
-
 def statistics(curiosity):
     return torch.tensor(list(curiosity.statistics.state_dict().values()), dtype=torch.float64)
 
@@ -87,23 +87,14 @@ def statistics(curiosity):
 def test_rnd_and_noveld_reward_and_learn_as_the_original(case):
     arrays, curiosity = golden_rnd(case)
     for update in (0, 1):
-        experience = experience_of(arrays, update)
-        torch.testing.assert_close(
-            batch_norms(curiosity), arrays["batch_norm_before"][update], **WITHIN
-        )
-        rewards = curiosity.raw_rewards(experience)
+        steps = steps_of(arrays, update)
+        rewards = curiosity.rewards(*steps[:2])
         torch.testing.assert_close(rewards, arrays["reward"][update], **WITHIN)
         torch.testing.assert_close(
             statistics(curiosity), arrays["running_after"][update], **LOSSES_WITHIN
         )
-        torch.testing.assert_close(
-            batch_norms(curiosity), arrays["batch_norm_after_reward"][update], **WITHIN
-        )
-        logged = curiosity.learn(experience)
+        logged = curiosity.learn(*steps)
         torch.testing.assert_close(logged["loss"], arrays["loss"][update], **LOSSES_WITHIN)
-        torch.testing.assert_close(
-            batch_norms(curiosity), arrays["batch_norm_after_update"][update], **WITHIN
-        )
         after = parameters(arrays, f"after_{update + 1}.")
         found = curiosity.networks.state_dict()
         for name, value in after.items():
@@ -118,7 +109,7 @@ def golden_apt(case):
     for tag in dict.fromkeys(name.split(".")[0] for name in before):
         weights = [before[f"{tag}.encoder.layers.{number}.weight"] for number in range(2)]
         widths = tuple(len(each) for each in weights)
-        networks[tag] = EllmDynamics(weights[0].shape[1:], widths, 4)
+        networks[tag] = Dynamics(weights[0].shape[1:], widths, 4, as_ellm=True)
     config = values_of(
         AptSettings,
         curiosity_learning_rate=rate,
@@ -133,19 +124,21 @@ def golden_apt(case):
 def test_apt_rewards_and_learns_as_the_original(case):
     arrays, curiosity = golden_apt(case)
     for update in (0, 1):
-        experience = experience_of(arrays, update)
+        steps = steps_of(arrays, update)
         torch.testing.assert_close(
             statistics(curiosity), arrays["running_before"][update], **LOSSES_WITHIN
         )
-        rewards = curiosity.raw_rewards(experience)
+        rewards = curiosity.rewards(*steps[:2])
         torch.testing.assert_close(rewards, arrays["reward"][update], **WITHIN)
         torch.testing.assert_close(
             statistics(curiosity), arrays["running_after"][update], **LOSSES_WITHIN
         )
-        forwards, inverse = (sum(each) for each in curiosity.errors(experience))
+        before, after, actions = steps
+        errors = [net(before[k], after[k], actions) for k, net in curiosity.networks.items()]
+        forwards, inverse = (sum(each) for each in zip(*errors, strict=True))
         torch.testing.assert_close(forwards, arrays["forward_error"][update], **LOSSES_WITHIN)
         torch.testing.assert_close(inverse, arrays["inverse_error"][update], **LOSSES_WITHIN)
-        logged = curiosity.learn(experience)
+        logged = curiosity.learn(*steps)
         torch.testing.assert_close(logged["loss"], arrays["loss"][update], **LOSSES_WITHIN)
         after = parameters(arrays, f"after_{update + 1}.")
         found = curiosity.networks.state_dict()
@@ -158,14 +151,14 @@ def rnd(shapes, seed=0, kind=RandomNetworkDistillation, **changes):
     """Return a small RND that sees features as they are."""
     torch.manual_seed(seed)
     changes = {"curiosity_width": 16, "curiosity_learning_rate": 1e-2} | changes
-    return kind.configured(values_of(NovelDSettings, **changes), Sight(shapes, 3, dict))
+    config = values_of(NovelDSettings, **changes)
+    return kind(config, kind.networks_for(config, shapes, 3), dict)
 
 
 def seen(**kinds):
-    """Return steps that stay where they are."""
+    """Return the features before and after steps that stay where they are."""
     features = {kind: Features(rows) for kind, rows in kinds.items()}
-    n_steps = len(next(iter(kinds.values())))
-    return Experience(features, features, torch.zeros(n_steps, dtype=torch.int64))
+    return features, features
 
 
 def test_what_has_been_learned_from_is_less_novel_than_what_has_not():
@@ -173,8 +166,8 @@ def test_what_has_been_learned_from_is_less_novel_than_what_has_not():
     known, unknown = torch.randn(20, 6), torch.randn(20, 6)
     curiosity = rnd({"vectors": (6,)})
     for _ in range(100):
-        curiosity.learn(seen(vectors=known))
-    rewards = curiosity.raw_rewards(seen(vectors=torch.cat((known, unknown))))
+        curiosity.learn(*seen(vectors=known), torch.zeros(20))
+    rewards = curiosity.rewards(*seen(vectors=torch.cat((known, unknown))))
     assert rewards[20:].mean() > 5 * rewards[:20].mean()
 
 
@@ -186,10 +179,10 @@ def test_equal_rows_computed_once_give_the_numbers_of_each_computed(shape):
     outcomes = []
     for features in (once, each):
         curiosity = rnd({"images": shape}, kind=NovelD)
-        following = {"images": features.select(torch.arange(9, -1, -1))}
-        experience = Experience({"images": features}, following, torch.zeros(10))
-        rewards = curiosity.raw_rewards(experience)
-        logged = curiosity.learn(experience)
+        before = {"images": features}
+        after = {"images": features.select(torch.arange(9, -1, -1))}
+        rewards = curiosity.rewards(before, after)
+        logged = curiosity.learn(before, after, torch.zeros(10))
         outcomes.append((rewards, logged, curiosity.networks.state_dict()))
     torch.testing.assert_close(outcomes[0], outcomes[1], atol=1e-4, rtol=1e-4)
 
@@ -198,31 +191,33 @@ def test_text_counts_with_its_weight_in_the_reward_alone():
     torch.manual_seed(1)
     rows = {"images": torch.randn(8, 4), "text": torch.randn(8, 4)}
     both, none = (rnd(dict.fromkeys(rows, (4,)), curiosity_text_weight=w) for w in (1.0, 0.0))
-    images = both.errors(seen(**rows).seen)["images"]
-    novelty = none.raw_rewards(seen(**rows)) * none.statistics.variance**0.5
+    images = both.errors(seen(**rows)[0])["images"]
+    novelty = none.rewards(*seen(**rows)) * none.statistics.variance**0.5
     torch.testing.assert_close(novelty, images, atol=1e-5, rtol=1e-5)
-    assert both.losses(seen(**rows)).loss == none.losses(seen(**rows)).loss
+    losses = [each.losses(*seen(**rows), torch.zeros(8))["loss"] for each in (both, none)]
+    assert losses[0] == losses[1]
 
 
 def apt(**changes):
     torch.manual_seed(0)
     config = values_of(AptSettings, curiosity_width=8, **changes)
-    return ActivePretraining.configured(config, Sight({"vectors": (4,)}, 3, dict))
+    networks = ActivePretraining.networks_for(config, {"vectors": (4,)}, 3)
+    return ActivePretraining(config, networks, dict)
 
 
 def test_neighbours_are_looked_for_in_groups_of_a_large_batch():
     rows = torch.randn(20, 4)
     small, large = (apt(apt_group=n, apt_neighbours=5) for n in (7, 20))
-    assert large.raw_rewards(seen(vectors=rows)).shape == (20,)
+    assert large.rewards(*seen(vectors=rows)).shape == (20,)
     assert large.statistics.count == pytest.approx(20 * 5, abs=1e-3)
     # Three groups of seven at most: distances are larger where fewer are near.
-    small.raw_rewards(seen(vectors=rows))
+    small.rewards(*seen(vectors=rows))
     assert small.statistics.count == pytest.approx(20 * 5, abs=1e-3)
     assert small.statistics.mean > large.statistics.mean
 
 
 def test_steps_that_are_all_alike_are_paid_nothing():
-    assert apt().raw_rewards(seen(vectors=torch.ones(16, 4))).tolist() == [0.0] * 16
+    assert apt().rewards(*seen(vectors=torch.ones(16, 4))).tolist() == [0.0] * 16
 
 
 def test_the_papers_icm_learns_which_action_was_taken_and_what_comes_of_it():
@@ -230,16 +225,17 @@ def test_the_papers_icm_learns_which_action_was_taken_and_what_comes_of_it():
     curiosity = apt(icm="paper", curiosity_learning_rate=1e-2)
     actions, before = torch.randint(3, (64,)), torch.randn(64, 4)
     after = before + torch.eye(4)[actions]
-    experience = Experience({"vectors": Features(before)}, {"vectors": Features(after)}, actions)
-    first = curiosity.losses(experience)
-    assert first.logged["inverse_loss"].item() == pytest.approx(math.log(3), abs=1.5)
+    steps = {"vectors": Features(before)}, {"vectors": Features(after)}, actions
+    first = curiosity.losses(*steps)["inverse_loss"]
+    assert first.item() == pytest.approx(math.log(3), abs=1.5)
     for _ in range(200):
-        curiosity.learn(experience)
-    assert curiosity.losses(experience).logged["inverse_loss"] < 0.1
+        curiosity.learn(*steps)
+    assert curiosity.losses(*steps)["inverse_loss"] < 0.1
 
 
 def test_a_batch_is_cut_into_as_many_parts_as_there_are_steps_at_most():
     curiosity = rnd({"vectors": (4,)})
-    parts = list(curiosity._parts(seen(vectors=torch.randn(5, 4)), 8))
-    assert [len(part.actions) for part in parts] == [1] * 5
-    assert len(list(curiosity._parts(seen(vectors=torch.randn(5, 4)), 1))) == 1
+    parts = curiosity._parts(5, 8, torch.device("cpu"))
+    assert sorted(int(part) for part in parts) == [0, 1, 2, 3, 4]
+    (whole,) = curiosity._parts(5, 1, torch.device("cpu"))
+    assert whole.tolist() == [0, 1, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""Intrinsic rewards in PPO, DQN and SAC: what is rewarded, whole runs, resumption, ranks."""
+"""Intrinsic rewards in PPO, DQN and SAC: what is rewarded, whole runs, resumption."""
 
 import math
 import signal
@@ -8,12 +8,11 @@ import torch
 
 import main as main_program
 from models import build_agent
-from models.agent import Moves, Sequences
+from models.agent import Sequences, Transitions
 from models.observations import ObservationBatch, Observations
-from rewards.sight import configured_curiosity
-from tests.agents import collect_rollout, small_config
+from rewards.curiosity import configured_curiosity
+from tests.agents import collect_rollout, random_images, small_config
 from tests.counting import CountingEnv
-from tests.ranks import on_ranks
 from tests.test_resume import folder_of, resume, signal_at
 from tests.test_text_runs import command as on_missions
 from tests.test_text_runs import encoder as encoder  # a fixture
@@ -23,7 +22,6 @@ from trainers.checkpoint import LAST, load_checkpoint
 from trainers.collector import Collector
 from trainers.dqn import DQN
 from trainers.ppo import PPO
-from trainers.ranks import joined_ranks
 
 SMALL = {"curiosity_width": 8, "curiosity_weight": 0.5}
 PPO_RUN = {"n_rollout_steps": 16, "n_batches": 2, "n_epochs": 1, "n_steps": 64}
@@ -32,20 +30,13 @@ NARROW = {"LSTM": {"memory_width": 8}, "GPT": {"memory_width": 8, "memory_heads"
 
 
 class CountingReward:
-    """Is told the moves and pays the difference of the counts that are shown."""
+    """Pays ten times the task's reward and half the difference of the counts that are shown."""
 
-    reads_memory = False
+    metrics, reads_context = (), False
 
-    def __init__(self):
-        self.told = None
-
-    def weighted_task(self, rewards):
-        return 10 * rewards
-
-    def __call__(self, moves, n_batches=1):
-        counts = moves.observations.images.pixels()[:, 0, 0, 0].float()
-        self.told = moves
-        return 0.5 * (counts[moves.after] - counts[moves.before]), {}
+    def __call__(self, steps):
+        before, after = steps.observations.images.pixels()[:, 0, 0, 0].float().chunk(2)
+        return 10 * steps.rewards + 0.5 * (after - before), {}
 
 
 def counting_collector(model, reward, truncates=False, **changes):
@@ -59,17 +50,15 @@ def counting_collector(model, reward, truncates=False, **changes):
 
 @pytest.mark.parametrize("model", ["CNN", "GPT"])
 def test_ppo_shows_what_was_seen_after_each_step_the_last_of_an_episode_included(model):
-    reward = CountingReward()
     changes = {"mem_len": 4, "memory_width": 8} if model == "GPT" else {}
-    collector = counting_collector(model, reward, **changes)
+    collector = counting_collector(model, CountingReward(), **changes)
     for _ in range(2):  # of the GPT's second rollout the steps before are kept as well
         rollout = collect_rollout(collector)
         paid = rollout.rewards.clone()
         collector.learner.update(0.0)
-        assert len(reward.told.before) == 30
         # Each step leads from one count to the next, wherever episodes and rollouts end.
-        torch.testing.assert_close(rollout.rewards, paid + 0.5)
-    assert set((paid / 10).flatten().tolist()) <= set(map(float, range(1, 21)))
+        torch.testing.assert_close(rollout.rewards, 10 * paid + 0.5)
+    assert set(paid.flatten().tolist()) <= set(map(float, range(1, 21)))
 
 
 def test_the_first_minibatch_is_evaluated_as_it_was_collected():
@@ -96,9 +85,16 @@ def curious_agent(model="CNN", algorithm="PPO", env=None, **changes):
     return config, agent, configured_curiosity(config, agent, 4)
 
 
-def shown(n, images=None):
-    images = torch.randint(0, 256, (n, 3, 9, 9), dtype=torch.uint8) if images is None else images
+def shown(images):
     return ObservationBatch.of(Observations(images))
+
+
+def steps_of(images):
+    """Return the steps that lead from the first half of the images to the second."""
+    actions = torch.arange(len(images) // 2) % 4
+    return Transitions(
+        shown(images), torch.zeros(len(images), 0), actions, torch.zeros(len(actions))
+    )
 
 
 @pytest.mark.parametrize("features", ["agent", "observation"])
@@ -106,10 +102,9 @@ def shown(n, images=None):
 def test_the_agent_learns_nothing_from_the_intrinsic_networks(curiosity, features):
     _, agent, reward = curious_agent(curiosity=curiosity, curiosity_features=features)
     before = {name: value.clone() for name, value in agent.state_dict().items()}
-    steps = torch.arange(6)
-    rewards, logged = reward(Moves(shown(12), steps, steps + 6, steps % 4), 2)
+    rewards, logged = reward(steps_of(random_images(12)))
     assert rewards.shape == (6,)
-    assert set(reward.names) == set(logged)
+    assert set(reward.metrics) == set(logged)
     assert same(before, dict(agent.state_dict()))
     assert all(p.grad is None for p in agent.parameters())
 
@@ -118,7 +113,7 @@ def test_the_agent_learns_nothing_from_the_intrinsic_networks(curiosity, feature
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN", "SAC"])
 def test_every_agent_shows_the_features_of_its_encoder(model, algorithm):
     _, agent, _ = curious_agent(model, algorithm)
-    features = agent.curiosity_features(shown(5))
+    features = agent.curiosity_features(shown(random_images(5)))
     assert features.keys() == {"images"}
     assert len(features["images"].each()) == 5
 
@@ -126,21 +121,27 @@ def test_every_agent_shows_the_features_of_its_encoder(model, algorithm):
 def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():
     config, agent, reward = curious_agent("CNN", "DQN", batch_size=2)
     learner = DQN(config, agent, None, reward)
-    images = torch.randint(0, 256, (4 * 2, 3, 9, 9), dtype=torch.uint8)
+    images = random_images(4 * 2)
     mask = torch.tensor([[1.0, 1], [1, 1], [1, 0]])  # [T, B]
     starts = torch.zeros(4, 2, dtype=torch.bool)
     zeros = torch.zeros(3, 2)
     outcomes = []
     for last in (0, 255):
         images[7] = last  # what the ring holds behind the second sequence's end
-        _, _, learner.curiosity = curious_agent("CNN", "DQN", batch_size=2)
-        learner.curiosity._features_of = reward._features_of
-        shown_now = ObservationBatch.of(Observations(images))
+        _, _, learner.reward = curious_agent("CNN", "DQN", batch_size=2)
+        learner.reward.features_of = reward.features_of
         sequences = Sequences(
-            shown_now, starts, starts.long(), torch.zeros(4, 2, 0), zeros.long(), zeros, zeros, mask
+            shown(images),
+            starts,
+            starts.long(),
+            torch.zeros(4, 2, 0),
+            zeros.long(),
+            zeros,
+            zeros,
+            mask,
         )
-        changed, _ = learner._with_curiosity(sequences)
-        outcomes.append((changed.rewards, learner.curiosity.state_dict()))
+        changed, _ = learner._rewarded(sequences)
+        outcomes.append((changed.rewards, learner.reward.state_dict()))
     assert same(*outcomes)
     rewards = outcomes[0][0]
     assert rewards[2, 1] == 0
@@ -178,7 +179,7 @@ def test_an_interrupted_curious_run_ends_as_if_nothing_had_been(run, in_empty_fo
     assert resume("cut") == 0
     assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
     last = [load_checkpoint(folder_of(name) / LAST)["learner"] for name in ("cut", "whole")]
-    assert same(*(each["curiosity"] for each in last))
+    assert same(*(each["reward"] for each in last))
 
 
 @pytest.mark.parametrize(("algorithm", "curiosity", "features"), [
@@ -187,7 +188,7 @@ def test_an_interrupted_curious_run_ends_as_if_nothing_had_been(run, in_empty_fo
 def test_text_is_novel_beside_images(algorithm, curiosity, features, encoder, in_empty_folder):
     changes = {"curiosity": curiosity, "curiosity_features": features, "curiosity_width": 8}
     assert main_program.main(on_missions(algorithm, "CNN", encoder, **changes)) == 0
-    networks = load_checkpoint(folder_of("tiny") / LAST)["learner"]["curiosity"]["networks"]
+    networks = load_checkpoint(folder_of("tiny") / LAST)["learner"]["reward"]["networks"]
     assert {"images", "text"} <= {name.split(".")[0] for name in networks}
 
 
@@ -204,45 +205,9 @@ def test_a_damaged_state_of_the_intrinsic_networks_is_refused(in_empty_folder, c
     config, agent, reward = curious_agent()
     learner = PPO(config, agent, None, reward)
     state = learner.state_dict()
-    state["curiosity"]["networks"]["images.encoder.layers.0.weight"][0, 0] = math.nan
+    state["reward"]["networks"]["images.encoder.layers.0.weight"][0, 0] = math.nan
     with pytest.raises(ValueError, match="not finite"):
         learner.load_state_dict(state, None, None)
-    del state["curiosity"]
+    del state["reward"]
     with pytest.raises((ValueError, TypeError)):
         learner.load_state_dict(state, None, None)
-
-
-def rewarded(images, changes, ranks):
-    """Return the rewards of a rank's part of the steps, and what all networks became."""
-    _, _, reward = curious_agent(**changes)
-    if not ranks.first:
-        for tensor in reward.networks.state_dict().values():
-            tensor.zero_()  # the first one's are given to all
-    reward.share(ranks)
-    torch.manual_seed(ranks.rank)
-    own = images.chunk(ranks.size)[ranks.rank]
-    steps = torch.arange(len(own) - 1)
-    rewards, logged = reward(Moves(shown(0, own), steps, steps + 1, steps % 4), 1)
-    return {"rewards": rewards, "logged": logged, "networks": dict(reward.networks.state_dict())}
-
-
-@pytest.mark.parametrize(("curiosity", "features"), [("RND", "observation"), ("APT", "agent")])
-def test_ranks_compute_what_one_process_would_of_all_their_steps(curiosity, features, tmp_path):
-    changes = {"curiosity": curiosity, "curiosity_features": features}
-    torch.manual_seed(3)
-    half = torch.randint(0, 256, (9, 3, 9, 9), dtype=torch.uint8)
-    images = torch.cat((half, half.flip(0)))
-
-    def on_rank(rank):
-        with joined_ranks() as ranks:
-            return rewarded(images, changes, ranks)
-
-    first, second = on_ranks(2, on_rank, tmp_path)
-    _, _, reward = curious_agent(**changes)
-    steps = torch.cat((torch.arange(8), 9 + torch.arange(8)))
-    actions = torch.arange(8).repeat(2) % 4
-    rewards, logged = reward(Moves(shown(0, images), steps, steps + 1, actions), 1)
-    both = torch.cat((first["rewards"], second["rewards"]))
-    torch.testing.assert_close(both, rewards, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(first["logged"], logged, atol=1e-5, rtol=1e-4)
-    assert same(first["networks"], second["networks"])

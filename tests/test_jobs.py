@@ -1,13 +1,14 @@
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from runs.folder import create_run_folder, note_end
+from settings import load_config
 from sweeps.grid import make_grid
-from sweeps.jobs import Grid, Job, State, carry_out
-from sweeps.worker import Ending
+from sweeps.jobs import Job, Jobs, State, carry_out
 
-KILLED = Ending(-9)
+KILLED = "killed by SIGKILL"
 
 
 class FakePool:
@@ -20,16 +21,15 @@ class FakePool:
         self.queue, self.attempts = [], []
         self.stopped = False
 
-    def submit(self, job, order):
-        assert order == f"order of {job.run.run_id}"
+    def submit(self, job):
+        assert load_config(Path(f"{job.desk}.json")) == job.run.config
         self.queue.append(job)
 
     def ended(self, seconds):
         job = self.queue.pop(0)
         if self.stopped:
-            return [(job, Ending(-15))]
+            return [(job, "saved")]
         self.attempts.append(job.run.config.seed)
-        job.log.parent.mkdir(parents=True, exist_ok=True)
         with job.log.open("a") as log:
             log.write("an attempt\n")
         if not job.run.folder.exists():
@@ -38,7 +38,7 @@ class FakePool:
         if endings:
             return [(job, endings.pop(0))]
         note_end(job.run.folder)
-        return [(job, Ending(0, "bye"))]
+        return [(job, "bye")]
 
     def stop(self):
         self.stopped = True
@@ -53,12 +53,7 @@ def carried_out(runs, pool, retries=2, stop_after=None):
     jobs = [Job(run) for run in runs]
     rounds = []
     for _ in carry_out(
-        Grid(jobs),
-        pool,
-        lambda job: f"order of {job.run.run_id}",
-        retries,
-        lambda: stop_after is not None and len(rounds) >= stop_after,
-        pool.stop,
+        Jobs(jobs), pool, retries, lambda: stop_after is not None and len(rounds) >= stop_after
     ):
         rounds.append([job.state for job in jobs])
     return jobs
@@ -72,7 +67,7 @@ def test_all_runs_are_done(runs):
 
 
 def test_a_killed_run_is_tried_again(runs):
-    pool = FakePool({1: [KILLED, Ending(1, "disk full")]})
+    pool = FakePool({1: [KILLED, "disk full"]})
     jobs = carried_out(runs, pool)
     assert [job.state for job in jobs] == [State.DONE] * 3
     assert pool.attempts == [0, 1, 2, 1, 1]
@@ -80,7 +75,7 @@ def test_a_killed_run_is_tried_again(runs):
 
 
 def test_a_run_that_keeps_failing_is_given_up_and_the_others_are_not(runs):
-    pool = FakePool({1: [KILLED, KILLED, Ending(1, "disk full"), KILLED]})
+    pool = FakePool({1: [KILLED, KILLED, "disk full", KILLED]})
     jobs = carried_out(runs, pool)
     assert [job.state for job in jobs] == [State.DONE, State.FAILED, State.DONE]
     assert pool.attempts.count(1) == 3
@@ -101,7 +96,7 @@ def test_a_sweep_asked_to_stop_tries_nothing_again(runs):
 
 
 def test_a_run_whose_attempt_ends_well_but_is_not_complete_is_not_done(runs):
-    pool = FakePool({0: [Ending(0, "nothing to do")] * 9})
+    pool = FakePool({0: ["nothing to do"] * 9})
     assert carried_out(runs, pool)[0].state == State.FAILED
 
 
@@ -109,7 +104,7 @@ def test_a_job_runs_once_its_attempt_has_printed_something(runs):
     job = Job(runs[0])
     job.log.parent.mkdir(parents=True)
     job.log.write_text("of an earlier attempt\n")
-    job.queued()
+    job.prepare()
     job.refresh()
     assert job.state == State.WAITING
     job.log.write_text("of an earlier attempt\nof this one\n")
@@ -120,4 +115,4 @@ def test_a_job_runs_once_its_attempt_has_printed_something(runs):
 def test_no_two_runs_share_a_file(runs):
     other = dataclasses.replace(runs[0].config, model="CNN-PPO")
     jobs = [Job(run) for run in (*runs, dataclasses.replace(runs[0], config=other))]
-    assert len({job.log for job in jobs} | {job.settings for job in jobs}) == 8
+    assert len({job.desk for job in jobs}) == 4

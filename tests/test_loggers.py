@@ -60,7 +60,7 @@ def test_a_full_disk_is_an_error_where_a_picture_is_shown(tmp_path):
         MetricsWriter(tmp_path, small_config()) as writer,
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setattr(writer._loggers[0]._events._records, "_writer", full)
+        patch.setattr(writer._loggers[0]._records, "_writer", full)
         with pytest.raises(OSError, match="No space"):
             writer.show(16, MEDIA)
 

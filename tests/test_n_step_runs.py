@@ -277,15 +277,12 @@ def test_an_orthogonal_text_encoder_is_another_and_always_the_same(command):
 
 def test_an_intrinsic_reward_joins_what_is_learned_from(command):
     class Surprise:
-        names = ("train/surprise",)
+        metrics = ("train/surprise",)
 
-        def weighted_task(self, rewards):
-            return 0.5 * rewards
-
-        def __call__(self, moves, n_batches=1):
-            seen = moves.observations.images.pixels()
-            new = (seen[moves.after] != seen[moves.before]).flatten(1).any(1).float()
-            return new, {"train/surprise": new.mean()}
+        def __call__(self, steps):
+            before, after = steps.observations.images.pixels().chunk(2)
+            new = (after != before).flatten(1).any(1).float()
+            return 0.5 * steps.rewards + new, {"train/surprise": new.mean()}
 
     with configured_run(settings_of(command), Ranks()) as run:
         learner = run.learner
@@ -295,8 +292,8 @@ def test_an_intrinsic_reward_joins_what_is_learned_from(command):
             run.collector.step()
         steps = learner.replay.sample(8)
         alone = learner._returns(steps)[0]
-        learner.curiosity = Surprise()
-        returns, logged = learner._with_curiosity(steps, alone)
+        learner.reward = Surprise()
+        returns, logged = learner._rewarded(steps, alone)
         torch.testing.assert_close(returns, 0.5 * alone.float() + 1)  # every frame is another
         assert logged["train/surprise"] == 1
         assert {"train/surprise", "train/critic_loss"} <= learner.learn(steps).keys()

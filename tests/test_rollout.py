@@ -9,20 +9,20 @@ from trainers.rollout import Rollout, check_rollout_fits
 from utils.errors import UserError
 
 
-def numbered_rollout(n_steps=4, n_envs=3):
+def numbered_rollout(n_steps=4, n_envs=3, keeps_following=False):
     """Return a rollout whose actions and images carry the sample number n * T + t."""
     images = torch.zeros(n_envs, 1, 2, 2, dtype=torch.uint8)
-    rollout = Rollout(n_steps, Observations(images), torch.zeros(n_envs, 1))
+    example = Observations(images), torch.zeros(n_envs, 1)
+    rollout = Rollout(n_steps, *example, keeps_following=keeps_following)
     nowhere, nothing = torch.zeros(n_envs, dtype=torch.bool), torch.zeros(n_envs)
     for t in range(n_steps):
         numbers = torch.arange(n_envs) * n_steps + t
         step = Step(numbers, numbers[:, None].float(), nothing, nothing)
         observations = numbers.byte()[:, None, None, None].expand(n_envs, 1, 2, 2)
         seen = percept(observations, nowhere)
+        after = percept(observations + 100, nowhere)
         rollout.store(
-            Transition(
-                seen, step, nothing, nowhere, nowhere, seen.observations, seen, memory=None, info={}
-            )
+            Transition(seen, step, nothing, nowhere, nowhere, after, seen, memory=None, info={})
         )
     return rollout
 
@@ -69,6 +69,19 @@ def test_returns_are_advantages_plus_values():
     rollout.estimate(gamma=1.0, gae_lambda=1.0)
     assert rollout.advantages.flatten().tolist() == [2.0, 1.0]
     assert rollout.returns.flatten().tolist() == [2.5, 1.5]
+
+
+def test_transitions_lead_to_what_followed_and_to_its_context():
+    rollout = numbered_rollout(n_steps=3, n_envs=2, keeps_following=True)
+    rollout.continues[0, 1] = 0.0
+    rollout.contexts_at_ends[0, 1] = rollout.contexts_at_ends[2] = -1
+    steps = rollout.transitions()
+    before = [0, 3, 1, 4, 2, 5]  # by step, then environment
+    seen = steps.observations.images.pixels()[:, 0, 0, 0].tolist()
+    assert seen == before + [100 + number for number in before]
+    assert steps.actions.tolist() == before
+    # Where the episode goes on within the rollout the next step has the context.
+    assert steps.context[:, 0].tolist() == [*before, 1, -1, 2, 5, -1, -1]
 
 
 def test_images_stay_bytes():

@@ -10,13 +10,11 @@ import pytest
 import torch
 
 from analysis.__main__ import main
-from analysis.scoreboard import read_cells, scores_table
-from analysis.scoreboard_runs import LeftOut
-from analysis.scoreboard_scores import score_of, trained_parameters
-from plots.runs import read_columns
+from analysis.scoreboard import LeftOut, read_cells, score_of, scores_table, trained_parameters
 from plots.table import markdown
 from runs.folder import create_run_folder, note_end
 from runs.metrics import MetricsWriter
+from runs.run_data import read_columns
 from settings import load_config
 from trainers.checkpoint import LAST, save_checkpoint
 

@@ -3,20 +3,21 @@
 import contextlib
 import csv
 import dataclasses
+import itertools
 import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+from optuna.storages.journal import JournalFileBackend
 
 import sweep as sweep_program
 from runs.folder import note_end, write_json
 from settings import load_config
 from sweeps.search import score
 from sweeps.space import Choices, Range
-from sweeps.study import PRUNERS, SAMPLERS, Study
-from sweeps.worker import Ending
+from sweeps.study import JOURNAL, PRUNERS, SAMPLERS, Study
 
 FIXED = {"model": "CNN-PPO", "env": "RandomMaze-v0", "device": "cpu", "n_steps": 1000}
 RANGES = {
@@ -45,14 +46,14 @@ class FakeRuns:
         self.n_places, self.rows_a_look = n_places, rows_a_look
         self.endings = dict(endings)
         self.running, self.begun = [], []
-        self.looks_left = math.inf
+        self.looks_left, self.stopped = math.inf, False
 
-    def submit(self, job, order):
+    def submit(self, job):
         assert len(self.running) < self.n_places
-        assert json.loads(order.settings.read_text())["n_steps"] == 1000
-        assert not any(stop.exists() for stop in order.stops)
+        assert json.loads(Path(f"{job.desk}.json").read_text())["n_steps"] == 1000
+        assert not job.stop.exists()
         self.begun.append(job.run.run_id)
-        self.running.append((job, order))
+        self.running.append(job)
         job.log.touch()
         if not job.run.folder.exists():
             job.run.folder.mkdir(parents=True)
@@ -63,17 +64,20 @@ class FakeRuns:
         self.looks_left -= 1
         if self.looks_left < 0:
             raise Killed
-        ended = [(job, self.go_on(job, order)) for job, order in self.running]
+        ended = [(job, self.go_on(job)) for job in self.running]
         over = [(job, ending) for job, ending in ended if ending is not None]
-        self.running = [pair for pair in self.running if pair[0] not in [job for job, _ in over]]
+        self.running = [job for job in self.running if job not in [job for job, _ in over]]
         return over
 
-    def go_on(self, job, order):
+    def stop(self):
+        self.stopped = True
+
+    def go_on(self, job):
         """Add rows to a run's metrics; return its ending once it has one."""
         if job.run.run_id in self.endings:
-            return Ending(1, self.endings[job.run.run_id])
-        if any(stop.exists() for stop in order.stops):
-            return Ending(143)
+            return self.endings[job.run.run_id]
+        if self.stopped or job.stop.exists():
+            return "saved"
         path = job.run.folder / "metrics.csv"
         if not path.exists():
             path.write_text("env_steps,rollout/return_mean,time/fps\n")
@@ -85,7 +89,7 @@ class FakeRuns:
                 file.write(f"{row * STEP},{value},50\n")
             if row == 10:
                 note_end(job.run.folder)
-                return Ending(0)
+                return "bye"
         return None
 
 
@@ -178,6 +182,27 @@ def test_a_search_that_is_killed_goes_on_as_if_it_had_not_been(looks, search):
     assert resumed == whole
     twice = set(runs.begun) & set(again.begun)
     assert twice <= {runs.begun[-1]}  # finished trials are not begun again
+
+
+@pytest.mark.parametrize("n_written", [9, 31, 44])  # in the midst of what is drawn and told
+def test_a_search_that_is_killed_while_it_writes_goes_on_as_well(n_written, search, monkeypatch):
+    assert search(11, "--name", "whole")[0] == 0
+    write, written = JournalFileBackend.append_logs, itertools.count(1)
+
+    def killed(journal, logs):
+        if next(written) == n_written:
+            raise Killed
+        write(journal, logs)
+
+    monkeypatch.setattr(JournalFileBackend, "append_logs", killed)
+    with pytest.raises(Killed):
+        search(11)
+    assert search(11)[0] == 0
+    columns = ("score", "learning_rate", "n_epochs", "lr_decay", "state")
+    whole, resumed = trials(Path("searches/whole")), trials()
+    assert [[row[c] for c in columns] for row in resumed] == [
+        [row[c] for c in columns] for row in whole
+    ]
 
 
 def test_a_finished_search_begins_nothing_and_may_be_made_longer(search):
@@ -294,19 +319,29 @@ def test_another_search_of_the_same_name_is_refused(search, capsys):
     assert search(1, "--var", 'gamma={"low": 0.9, "high": 0.99}')[0] == 2
     line = capsys.readouterr().err
     assert "holds a search that differs in gamma. Give this one a --name" in line
-    (PLACE / "search.json").unlink()
-    (PLACE / "trials/00000.json").unlink()
+    (PLACE / JOURNAL).unlink()
     assert search(1)[0] == 2
     assert "search_trial=000: of another search" in capsys.readouterr().err
 
 
-def test_a_trial_that_was_taken_away_is_noticed(search, capsys):
-    search(3)
-    (PLACE / "trials/00001.json").unlink()
-    for run in RUNS.glob("*_trial=001"):
-        run.rename("elsewhere")
-    assert search(3)[0] == 2
-    assert "00002.json: not trial 1 of this search" in capsys.readouterr().err
+def test_a_damaged_journal_and_a_search_of_an_earlier_version_get_one_line(search, capsys):
+    search(1)
+    whole = (PLACE / JOURNAL).read_text()
+    (PLACE / JOURNAL).write_text("{" + whole)
+    assert search(1)[0] == 2
+    error = capsys.readouterr().err
+    assert f"{PLACE}/journal.log: not readable as a search" in error
+    assert len(error.splitlines()) == 1
+    (PLACE / JOURNAL).write_text(whole)
+    (PLACE / "search.json").write_text("{}")
+    assert search(1)[0] == 2
+    assert f"{PLACE}: a search of an earlier version, which commit" in capsys.readouterr().err
+
+
+def test_a_lock_that_a_killed_search_left_on_its_journal_is_taken_away(search):
+    search(1)
+    (PLACE / f"{JOURNAL}.lock").touch()
+    assert search(2)[0] == 0
 
 
 def test_a_score_is_the_mean_of_the_last_tenth_or_the_last_value():

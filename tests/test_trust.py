@@ -78,6 +78,9 @@ def unfinished(folder):
     """Make a run one that has steps left, as it was at its beginning."""
     for path in folder.glob("ckpt_*"):
         path.unlink()
+    description = json.loads((folder / "run.json").read_text())
+    description.pop("finished", None)
+    (folder / "run.json").write_text(json.dumps(description))
 
 
 def test_playing_asks_no_server_unless_the_command_line_names_one(asking, server, capsys):

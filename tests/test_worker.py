@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.worker import Ending, Order, attempt, last_line
+from sweeps.worker import attempt, last_line
 
 PATIENCE = 20.0
 WAITING_RUN = """
@@ -21,12 +21,11 @@ time.sleep(60)
 """
 
 
-def order(folder, program, **changes):
+def attempted(folder, program, **environment):
+    """Return how an attempt with a program in the place of main.py ended."""
     (folder / "program.py").write_text(program)
-    names = Path("runs/a"), Path("a.json"), Path("a.log"), (Path("stop"), Path("a.stop"))
-    return Order(folder, folder / "program.py", *names, n_threads=3, on_gpu=False)._replace(
-        **changes
-    )
+    names = Path("runs/a"), Path("a"), Path("stop")
+    return attempt(folder, folder / "program.py", *names, environment)
 
 
 def wait_for(path):
@@ -37,40 +36,32 @@ def wait_for(path):
     return path.exists()
 
 
-def test_a_run_is_begun_with_its_settings_and_threads(tmp_path):
-    program = "import os, sys; print(sys.argv[1:], *map(os.environ.get, sys.argv[5:] or NAMES))"
-    program = program.replace("NAMES", "['OMP_NUM_THREADS', 'CUDA_VISIBLE_DEVICES']")
-    assert attempt(order(tmp_path, program)) == Ending(
-        0, "['--config', 'a.json', '--run-id', 'a'] 3"
+def test_a_run_is_begun_with_its_settings_and_environment(tmp_path):
+    program = (
+        "import os, sys; print(sys.argv[1:], os.environ['OMP_NUM_THREADS'], 'PATH' in os.environ)"
     )
+    ending = attempted(tmp_path, program, OMP_NUM_THREADS="3")
+    assert ending == "['--config', 'a.json', '--run-id', 'a'] 3 True"
 
 
 def test_a_run_that_has_a_folder_goes_on(tmp_path):
     (tmp_path / "runs/a").mkdir(parents=True)
-    ending = attempt(order(tmp_path, "import sys; print(sys.argv[1:])"))
-    assert ending.last_line == "['--resume', 'runs/a']"
-
-
-def test_gpus_are_hidden_from_runs_that_were_given_none(tmp_path, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
-    program = "import os; print('sees', repr(os.environ['CUDA_VISIBLE_DEVICES']))"
-    assert attempt(order(tmp_path, program)).last_line == "sees ''"
-    assert attempt(order(tmp_path, program, on_gpu=True)).last_line == "sees '5'"
+    ending = attempted(tmp_path, "import sys; print(sys.argv[1:])")
+    assert ending == "['--resume', 'runs/a']"
 
 
 def test_a_failure_is_told_by_its_last_line(tmp_path):
-    ending = attempt(order(tmp_path, "import sys; print('disk full'); print(); sys.exit(1)"))
-    assert (ending.status, str(ending)) == (1, "disk full")
+    program = "import sys; print('disk full'); print(); sys.exit(1)"
+    assert attempted(tmp_path, program) == "disk full"
 
 
 def test_a_kill_is_told_by_its_signal(tmp_path):
-    ending = attempt(order(tmp_path, "import os; os.kill(os.getpid(), 9)"))
-    assert (ending.status, str(ending)) == (-9, "killed by SIGKILL")
+    assert attempted(tmp_path, "import os; os.kill(os.getpid(), 9)") == "killed by SIGKILL"
 
 
 def test_attempts_add_to_the_log(tmp_path):
     for word in ("first", "second"):
-        attempt(order(tmp_path, f"print('{word} words')"))
+        attempted(tmp_path, f"print('{word} words')")
     assert "first words" in (tmp_path / "a.log").read_text()
     assert last_line(tmp_path / "a.log") == "second words"
 
@@ -82,22 +73,21 @@ def test_a_run_saves_and_ends_once_it_is_asked_to(tmp_path):
 
     thread = threading.Thread(target=ask)
     thread.start()
-    ending = attempt(order(tmp_path, WAITING_RUN))
+    attempted(tmp_path, WAITING_RUN)
     thread.join()
-    assert ending.status == 143
     assert (tmp_path / "saved").exists()
 
 
 def test_nothing_is_begun_once_all_is_to_end(tmp_path):
     (tmp_path / "stop").touch()
-    assert attempt(order(tmp_path, WAITING_RUN)).last_line == "not begun"
+    assert attempted(tmp_path, WAITING_RUN) == "not begun"
     assert not (tmp_path / "a.log").exists()
 
 
 def test_a_run_saves_and_ends_when_its_worker_is_killed(tmp_path):
     worker = os.fork()
     if not worker:
-        attempt(order(tmp_path, WAITING_RUN))
+        attempted(tmp_path, WAITING_RUN)
         os._exit(0)
     assert wait_for(tmp_path / "ready")
     os.kill(worker, signal.SIGKILL)

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sweeps.progress import read_progress
+from runs.run_data import read_progress
 
 ROOT = Path(__file__).parent.parent
 SETTINGS: dict[str, Any] = {

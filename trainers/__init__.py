@@ -15,7 +15,7 @@ LEARNERS = {
 
 
 def learner_class(name: str) -> Any:
-    """Return the class of a `Learner`, to be built from (config, agent, ranks, curiosity).
+    """Return the class of a `Learner`, to be built from (config, agent, ranks, reward).
 
     Raises:
         UserError: there is none of this name.

@@ -15,7 +15,7 @@ from models.agent import Sequences, Step
 from models.off_policy_agent import ValueAgent
 from settings import Part, setting
 from trainers.exploration import EpsilonSettings, epsilon_after, explored
-from trainers.learner import BatchReward
+from trainers.learner import Reward
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
 from trainers.ranks import Ranks
 from trainers.targets import double_q_targets, follow, masked_mean, mean_norm, values_of
@@ -53,9 +53,9 @@ class DQN(OffPolicyLearner):
         config: DqnSettings,
         agent: ValueAgent,
         ranks: Ranks | None = None,
-        curiosity: BatchReward | None = None,
+        reward: Reward | None = None,
     ) -> None:
-        super().__init__(config, agent, ranks, curiosity)
+        super().__init__(config, agent, ranks, reward)
         self.target = copy.deepcopy(self.agent).requires_grad_(False)
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
         self.optimizer = with_moments(
@@ -88,6 +88,7 @@ class DQN(OffPolicyLearner):
         loss, chosen = self._loss(sequences)
         self.optimizer.zero_grad()
         loss.backward()
+        self.ranks.average_gradients(self.parameters)
         norms = {
             "train/critic_grad_norm": mean_norm(self.parameters),
             "train/critic_memory_grad_norm": mean_norm(self.agent.body.memory_parameters()),
@@ -96,10 +97,6 @@ class DQN(OffPolicyLearner):
         follow(self.target, self.agent, self.config.tau)
         q_mean = masked_mean(chosen.detach(), sequences.mask)
         return {"train/critic_loss": loss.detach(), "train/q_mean": q_mean, **norms}
-
-    def losses_of(self, sequences: Sequences) -> None:
-        """Compute the gradient, which no parameter gets to know."""
-        torch.autograd.grad(self._loss(sequences)[0], self.parameters, allow_unused=True)
 
     def nothing_learned(self) -> dict[str, float]:
         """Return NaN under every name, and epsilon."""

@@ -1,14 +1,12 @@
 """What a run knows of whoever learns in it: a policy that acts, and updates that change it."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
-from models.agent import Agent, Memory, Moves, Step
+from models.agent import Agent, Memory, Step, Transitions
 from models.observations import Percept
 from settings import Part
 
@@ -67,9 +65,6 @@ class Learner(Protocol):
     def observe(self, transition: Transition) -> None:
         """Take in one step, and learn from it where a learner learns along the way."""
 
-    def seconds_of_update(self, percept: Percept) -> float:
-        """Return what collecting and an update would take now, by trying; nothing changes."""
-
     @property
     def update_due(self) -> bool:
         """Whether enough has happened, or the run is over."""
@@ -81,10 +76,7 @@ class Learner(Protocol):
         """Say where the learner may keep, for its state, what grows too large for a checkpoint."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to go on after an update but the agent.
-
-        What each rank has of its own stands under "own".
-        """
+        """Return everything needed to go on after an update but the agent."""
 
     def load_state_dict(
         self, state: dict[str, Any], percept: Percept, memory: Memory | None
@@ -101,33 +93,22 @@ class Learner(Protocol):
         """
 
 
-class BatchReward(Protocol):
-    """A reward that is computed on the batch that is learned from, by networks that learn there."""
+class Reward(Protocol):
+    """The rewards that a batch is learned from, beside what it computes them by.
 
-    parameters: list[nn.Parameter]
-    optimizer: Optimizer
+    Attributes:
+        metrics: The names of what it has to log.
+        reads_context: Whether it reads `Transitions.context`, which is then a frozen memory's.
+    """
 
-    @property
-    def reads_memory(self) -> bool:
-        """Whether it has to be told `Moves.context`, which is a frozen memory's."""
+    metrics: tuple[str, ...]
+    reads_context: bool
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What it has to log."""
-
-    def weighted_task(self, rewards: Tensor) -> Tensor:
-        """Return the task's rewards with the weight they have beside these."""
-
-    def __call__(self, moves: Moves, n_batches: int = 1) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the weighted rewards of B steps [B] and what to log, having learned from them.
-
-        Args:
-            moves: The steps.
-            n_batches: Into how many gradient steps they are cut, unless the settings say.
-        """
+    def __call__(self, steps: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the rewards of B steps [B] and what to log, having learned from them."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return networks, optimiser and statistics, which all ranks have alike."""
+        """Return everything needed to go on."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
@@ -142,11 +123,8 @@ class RewardTransform(Protocol):
     def begin(self) -> None:
         """Note that new episodes begin everywhere."""
 
-    def share_statistics(self, all_gather: Callable[[Tensor], Tensor]) -> None:
-        """Let running statistics take in the rows of all ranks, [n, ...] -> [N, ...]."""
-
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to go on; what each rank has of its own under "own"."""
+        """Return everything needed to go on."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""

@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from models.agent import Agent, Memory, Moves, Sequences, Step
-from models.observations import ObservationBatch, Percept
+from models.agent import Agent, Memory, Sequences, Step, Transitions
+from models.observations import Percept
 from models.off_policy_agent import OffPolicyAgent, OffPolicyNetworkSettings
 from settings import Part, setting
 from trainers.guards import NotFiniteError
-from trainers.learner import BatchReward, Transition
+from trainers.learner import Reward, Transition
 from trainers.logged_means import LoggedMeans
 from trainers.ranks import Ranks
 from trainers.replay import (
@@ -31,13 +31,11 @@ from trainers.replay import (
     n_rows_wanted,
 )
 from trainers.running_episodes import RunningEpisodes, step_tensors
-from trainers.trial import fill_with_noise, left_alone, seconds_of
-from utils.errors import UserError
 
 SUMMED_AT_ONCE = 64  # gradient steps whose metrics wait on the device
-TRIED_STEPS, TRIED_SEQUENCES = 32, 16
+STEPS_APART = 64  # of each environment from one update to the next, where there are several ranks
 COUNTS = (
-    *("n_explored", "n_updates", "n_warmup_steps", "longest"),
+    *("n_explored", "n_updates", "n_owed", "n_warmup_steps", "longest"),
     *("_n_episodes", "_n_unpaid", "_is_stale"),
 )
 
@@ -72,8 +70,8 @@ class OffPolicyLearner(ABC):
     Args:
         config: The settings of the run.
         agent: What is trained.
-        ranks: The processes that train together: this one alone.
-        curiosity: An intrinsic reward beside the task's, if there is one.
+        ranks: The processes that train together, each from its own replay; None for this one alone.
+        reward: What steps of the replay pay, if not what the environment did.
 
     Attributes:
         logged: What a gradient step has to log.
@@ -82,9 +80,6 @@ class OffPolicyLearner(ABC):
         n_updates: Gradient steps so far.
         n_warmup_steps: Environment steps of the warm-up.
         longest: Steps of the longest episode of the warm-up.
-
-    Raises:
-        UserError: there is more than one process.
     """
 
     reads: ClassVar[tuple[type[Part], ...]]
@@ -95,19 +90,19 @@ class OffPolicyLearner(ABC):
         config: OffPolicySettings,
         agent: OffPolicyAgent,
         ranks: Ranks | None = None,
-        curiosity: BatchReward | None = None,
+        reward: Reward | None = None,
     ) -> None:
-        if ranks is not None:
-            ranks.run_on_first(lambda: check_alone(config.algorithm, ranks.size))
-        self.config, self.agent, self.curiosity = config, agent, curiosity
+        self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
+        self.reward = reward
         self.replay: Replay | None = None
-        self.n_explored = self.n_updates = 0
+        self.n_explored = self.n_updates = self.n_owed = 0
         self.n_warmup_steps = self.longest = self._n_episodes = 0
         self._n_unpaid = 0  # environment steps that no gradient steps are owed for yet
         self.running = RunningEpisodes()
         self._has_ended = False  # an episode, since the last update
         self._is_stale = False
         self._files: ReplayFiles | None = None
+        self._n_observed = 0  # steps of each environment since the last update
 
     @abstractmethod
     def learn(self, sequences: Sequences) -> dict[str, Tensor]:
@@ -128,12 +123,16 @@ class OffPolicyLearner(ABC):
     @property
     def is_warming_up(self) -> bool:
         """Whether actions are still random and nothing is learned."""
-        return self._n_episodes < self.config.warmup_episodes
+        return self._n_episodes < self.ranks.part_of(self.config.warmup_episodes)
 
     @property
     def update_due(self) -> bool:
-        """Whether an episode has ended, or the run is over."""
-        return self._has_ended or self._is_over
+        """Whether an episode has ended, or the run is over.
+
+        Ranks see episodes end at different steps. They learn together after as many steps of each.
+        """
+        enough = self._has_ended if self.ranks.size == 1 else self._n_observed >= STEPS_APART
+        return enough or self._is_over
 
     @property
     def _is_over(self) -> bool:
@@ -155,35 +154,45 @@ class OffPolicyLearner(ABC):
 
     def observe(self, transition: Transition) -> None:
         """Keep the step; what has ended becomes part of the replay."""
-        percept, step, n_envs = transition.percept, transition.step, transition.percept.n_envs
+        percept, step = transition.percept, transition.step
+        n_envs = percept.n_envs * self.ranks.size  # the other ranks take as many steps
+        self._n_observed += 1
+        was_warming_up = self.is_warming_up
         paid = transition.rewards.float()
         self.running.add(
             step_tensors(percept, step.context, step.actions, paid, transition.terminated)
         )
         self._n_unpaid += n_envs
-        if self.is_warming_up:
+        if was_warming_up:
             self.n_warmup_steps += n_envs
         else:
             self.n_explored += n_envs
         ended = transition.ended.nonzero().flatten().tolist()
-        if ended:
-            self._store(ended, transition)
-            self._n_episodes += len(ended)
-            self._has_ended = True
+        if not ended:
+            return
+        self._store(ended, transition)
+        self._n_episodes += len(ended)
+        self._has_ended = True
+        if not self.is_warming_up:
+            owed = self._n_unpaid * self.config.updates_per_step
+            self.n_owed += math.floor(owed) if was_warming_up else math.ceil(owed)
+            self._n_unpaid = 0
 
     def update(self, progress: float) -> dict[str, float]:
-        """Take the gradient steps that are owed for the steps so far; return means over them."""
-        n_steps = self._n_owed() if self._has_ended else 0
-        self._has_ended = False
+        """Take the gradient steps that are owed; return means over them."""
+        self._has_ended, self._n_observed = False, 0
+        n_steps = self.ranks.least(self.n_owed)  # 0 where one rank is still warming up
+        n_sequences = self.ranks.part_of(self.config.batch_size)
         means, logged = LoggedMeans(), []
-        for number in range(n_steps):
+        for number in range(1, n_steps + 1):
             assert self.replay is not None, "gradient steps are owed for what replay holds"
-            sequences, curious = self._with_curiosity(self.replay.sample(self.config.batch_size))
-            logged.append(self.learn(sequences) | curious)
-            self.n_updates += 1
-            if len(logged) == SUMMED_AT_ONCE or number == n_steps - 1:
+            sequences, rewarded = self._rewarded(self.replay.sample(n_sequences))
+            logged.append(self.learn(sequences) | rewarded)
+            if number % SUMMED_AT_ONCE == 0 or number == n_steps:
                 self._sum_up(logged, means)
                 logged = []
+        self.n_updates += n_steps
+        self.n_owed -= n_steps
         if n_steps and self.agent.n_context and any(self.running.lengths):
             self._is_stale = True
         if self._is_over and not self.n_updates:
@@ -195,38 +204,16 @@ class OffPolicyLearner(ABC):
         rest = {"train/n_updates": float(self.n_updates), "train/replay_steps": float(self._filled)}
         return self.nothing_learned() | means.means() | rest
 
-    def _n_owed(self) -> int:
-        """Return how many gradient steps the steps since the last ones are worth."""
-        if self.is_warming_up:
-            return 0
-        owed = self._n_unpaid * self.config.updates_per_step
-        self._n_unpaid = 0
-        # Those of the warm-up are rounded down, as in the published code.
-        return math.ceil(owed) if self.n_explored else math.floor(owed)
-
     def nothing_learned(self) -> dict[str, float]:
         """Return what to log where there was no gradient step: NaN under every name."""
-        curious = () if self.curiosity is None else self.curiosity.names
-        return dict.fromkeys((*(f"train/{name}" for name in self.logged), *curious), math.nan)
+        rewarded = () if self.reward is None else self.reward.metrics
+        return dict.fromkeys((*(f"train/{name}" for name in self.logged), *rewarded), math.nan)
 
     def keep_in(self, folder: Path) -> None:
         """Say where the replay is kept for checkpoints."""
-        if self._files is None or self._files.folder != folder / "replay":
-            self._files = ReplayFiles(folder / "replay")
-
-    def seconds_of_update(self, percept: Percept) -> float:
-        """Return what a step and its share of gradient steps would take now, by trying."""
-        with left_alone(self.agent):
-            memory = self.agent.initial_memory(percept.n_envs)
-            acting = seconds_of(lambda: self.agent.act(percept, memory))
-            sequences = self._noise(percept, self.agent.peek_context(percept, memory))
-            learning = seconds_of(lambda: self.losses_of(sequences))
-        parts = self.config.batch_size / TRIED_SEQUENCES
-        return acting + learning * parts * self.config.updates_per_step * percept.n_envs
-
-    @abstractmethod
-    def losses_of(self, sequences: Sequences) -> None:
-        """Compute gradients that no parameter gets to know."""
+        replay = folder / self.ranks.own_name("replay")
+        if self._files is None or self._files.folder != replay:
+            self._files = ReplayFiles(replay)
 
     @staticmethod
     def contradictions(config: Any, agent: type[Agent]) -> list[str]:
@@ -242,12 +229,12 @@ class OffPolicyLearner(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to go on; new rows of the replay are written into files."""
-        curious = {} if self.curiosity is None else {"curiosity": self.curiosity.state_dict()}
-        return curious | {
+        reward = {} if self.reward is None else {"reward": self.reward.state_dict()}
+        return reward | {
             "networks": self.networks_state(),
             "counts": {name: getattr(self, name) for name in COUNTS},
             "replay": None if self.replay is None else self._replay_files.save(self.replay),
-            "own": {"running": self.running.state_dict()},
+            "running": self.running.state_dict(),
         }
 
     def load_state_dict(
@@ -255,8 +242,8 @@ class OffPolicyLearner(ABC):
     ) -> None:
         """Go on from what `state_dict` returned; trainers/learner.py says how."""
         self.load_networks_state(state["networks"])
-        if self.curiosity is not None:
-            self.curiosity.load_state_dict(state["curiosity"])
+        if self.reward is not None:
+            self.reward.load_state_dict(state["reward"])
         for name in COUNTS:
             setattr(self, name, state["counts"][name])
         context = self.agent.peek_context(percept, self.agent.initial_memory(percept.n_envs))
@@ -265,19 +252,27 @@ class OffPolicyLearner(ABC):
         self.running.begin(percept.n_envs)
         if memory is None:
             self._is_stale = False
-        elif state["own"]["running"] is not None:
+        elif state["running"] is not None:
             nothing = torch.zeros(percept.n_envs, device=context.device)
             like = step_tensors(percept, context, nothing.long(), nothing, nothing.bool())
-            self.running.load_state_dict(state["own"]["running"], like)
+            self.running.load_state_dict(state["running"], like)
 
-    def _with_curiosity(self, sequences: Sequences) -> tuple[Sequences, dict[str, Tensor]]:
-        """Return sequences whose rewards have the intrinsic one added, and what to log of it."""
-        if self.curiosity is None:
+    def _rewarded(self, sequences: Sequences) -> tuple[Sequences, dict[str, Tensor]]:
+        """Return sequences with the rewards of the steps that count, and what to log of them."""
+        if self.reward is None:
             return sequences, {}
         counted = sequences.mask.flatten().nonzero().squeeze(-1)
-        rewards, logged = self.curiosity(_moves(sequences, counted))
-        paid = self.curiosity.weighted_task(sequences.rewards).flatten()
-        paid[counted] += rewards
+        both = torch.cat((counted, counted + sequences.mask.shape[1]))  # a row of B steps later
+        paid = sequences.rewards.flatten().clone()
+        rewards, logged = self.reward(
+            Transitions(
+                sequences.observations.select(both),
+                sequences.context.flatten(0, 1)[both],
+                sequences.actions.flatten()[counted],
+                paid[counted],
+            )
+        )
+        paid[counted] = rewards
         return sequences._replace(rewards=paid.view_as(sequences.rewards)), logged
 
     @property
@@ -320,26 +315,6 @@ class OffPolicyLearner(ABC):
             past, running = self.running.past(self.agent.n_context)
             self.agent.refresh(past, running, memory)
 
-    def _noise(self, percept: Percept, context: Tensor) -> Sequences:
-        """Return sequences of noise to try gradient steps on."""
-        n_steps, n_sequences = TRIED_STEPS, TRIED_SEQUENCES
-        n_seen, device = (n_steps + 1) * n_sequences, self.agent.device
-        shown = percept.observations.map(
-            lambda kind: fill_with_noise(kind.new_empty(n_seen, *kind.shape[1:]), kind)
-        )
-        starts = torch.zeros(n_steps + 1, n_sequences, dtype=torch.bool, device=device)
-        zeros = torch.zeros(n_steps, n_sequences, device=device)
-        return Sequences(
-            ObservationBatch.of(shown),
-            starts,
-            starts.long(),
-            torch.zeros(*starts.shape, *context.shape[1:], device=device),
-            zeros.long(),
-            zeros,
-            zeros,
-            zeros + 1,
-        )
-
     @property
     def _replay_files(self) -> ReplayFiles:
         assert self._files is not None, "a run says where the replay is kept"
@@ -357,20 +332,3 @@ class OffPolicyLearner(ABC):
         if "text" in replay.rows:
             self.agent.reader.sentences.check(replay.rows["text"][: len(replay)])
         self.replay = replay
-
-
-def _moves(sequences: Sequences, counted: Tensor) -> Moves:
-    """Return the steps of sequences that count, by their numbers among T*B.  [b] int64"""
-    after = counted + sequences.mask.shape[1]
-    actions = sequences.actions.flatten()[counted]
-    context = sequences.context.flatten(0, 1)
-    return Moves(sequences.observations, counted, after, actions, context)
-
-
-def check_alone(algorithm: str, n_ranks: int) -> None:
-    """Raise UserError where a learner from replay is to learn in several processes."""
-    if n_ranks > 1:
-        raise UserError(
-            f"algorithm: {algorithm} learns in one process, and torchrun began {n_ranks}. "
-            "Start it with python, or choose algorithm=PPO"
-        )

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from models.agent import ActorCriticAgent, Agent, Batch, Memory, Step
 from models.observations import Percept
 from settings import Part, setting
-from trainers.ends import Ends
 from trainers.guards import NotFiniteError
-from trainers.learner import BatchReward, Transition
+from trainers.learner import Reward, Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.ranks import Ranks
 from trainers.rollout import Past, Rollout, check_rollout_fits
@@ -28,7 +27,6 @@ from trainers.schedules import (
     configured_schedules,
     impossible_decays,
 )
-from trainers.trial import Trial, Workload
 from utils.moments import load_moments, moments, with_moments
 from utils.running_statistics import RunningMeanVariance
 
@@ -72,7 +70,7 @@ class PPO:
         config: The settings of the run.
         agent: What is trained, known by the interface in models/agent.py alone.
         ranks: The processes that train together; None for this one alone.
-        curiosity: An intrinsic reward beside the task's, if there is one.
+        reward: What the steps of a rollout pay, if not what the environment does.
 
     Attributes:
         rollout: What has been collected since the last update; None before the first step of it.
@@ -85,12 +83,12 @@ class PPO:
         config: PpoSettings,
         agent: ActorCriticAgent,
         ranks: Ranks | None = None,
-        curiosity: BatchReward | None = None,
+        reward: Reward | None = None,
     ) -> None:
         self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
-        self.curiosity = curiosity
+        self.reward = reward
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
-        self.ranks.run_on_first(self._check_fits)
+        self._check_fits()
         self.optimizer = with_moments(
             torch.optim.AdamW(
                 self.parameters, lr=config.learning_rate, eps=1e-8, weight_decay=0.01, fused=True
@@ -136,23 +134,27 @@ class PPO:
     def observe(self, transition: Transition) -> None:
         """Keep a step in the rollout."""
         if self.rollout is None:
-            step, observations = transition.step, transition.percept.observations
-            n_steps, ends = self.config.n_rollout_steps, self._no_ends(transition.percept, step)
-            self.rollout = Rollout(n_steps, observations, step.context, self.past, ends)
-        if self.curiosity is not None:
-            paid = self.curiosity.weighted_task(transition.rewards)
-            transition = transition._replace(rewards=paid)
+            self.rollout = Rollout(
+                self.config.n_rollout_steps,
+                transition.percept.observations,
+                transition.step.context,
+                self.past,
+                keeps_following=self.reward is not None,
+            )
+        rollout, t, following = self.rollout, self.rollout.n_stored, transition.following
+        rollout.store(transition)
         if self.config.bootstrap_truncated and transition.truncated.any():
             # Stands for what the episode would still have brought.
-            beyond = self.config.gamma * self._values_at_time_limit(transition)
-            transition = transition._replace(rewards=transition.rewards.float() + beyond)
-        self.rollout.store(transition)
-        if self.curiosity is not None:
-            last = transition.following.observations
-            self.rollout.note_ends(transition.ended, last, self._context_after(transition))
-        if self.rollout.is_full:
+            values = self.agent.peek_values(following, transition.memory)
+            rollout.beyond[t] = self.config.gamma * values * transition.truncated
+        reads_context = self.reward is not None and self.reward.reads_context
+        if reads_context and (rollout.is_full or transition.ended.any()):
+            # Everywhere else the next step has it.
+            contexts = self.agent.peek_context(following, transition.memory)
+            rollout.contexts_at_ends[t] = contexts
+        if rollout.is_full:
             values = self.agent.peek_values(transition.after, transition.memory)
-            self.rollout.bootstrap = values
+            rollout.bootstrap = values
 
     def update(self, progress: float, permutations: Tensor | None = None) -> dict[str, float]:
         """Pass n_epochs times over the rollout and return what to log.
@@ -162,25 +164,24 @@ class PPO:
         Args:
             progress: Share of the run that is over, for the schedules.
             permutations: Orders to use instead of random ones: of samples, or of sequences for a
-                sequential agent, those of all ranks.  [n_epochs, T*N or S]
+                sequential agent.  [n_epochs, T*N or S]
         """
         rollout, config = self.rollout, self.config
         assert rollout is not None, "an update needs a full rollout"
-        curious = self._add_curiosity(rollout)
+        rewarded: dict[str, Tensor] = {}
+        if self.reward is not None:
+            rewards, rewarded = self.reward(rollout.transitions())
+            rollout.rewards = rewards.view_as(rollout.rewards)
         rollout.estimate(config.gamma, config.gae_lambda)
         now = self.coefficients(progress)
         for group in self.optimizer.param_groups:
             group["lr"] = now.learning_rate
 
-        # All ranks pass over the samples of all in the same order, each learning from its own.
         logged, orders = [], []
-        counts = self._counts(rollout)
+        n_shown = len(rollout.sequences.firsts) if self.agent.sequential else rollout.n_samples
         for epoch in range(config.n_epochs):
-            if permutations is None:
-                orders.append(self.ranks.broadcast(torch.randperm(sum(counts))))
-            else:
-                orders.append(permutations[epoch])
-            for batch in self._minibatches(rollout, orders[-1], counts):
+            orders.append(torch.randperm(n_shown) if permutations is None else permutations[epoch])
+            for batch in self._minibatches(rollout, orders[-1]):
                 logged.append(self._learn(batch, now))
         self.n_epochs_done += config.n_epochs
 
@@ -188,23 +189,19 @@ class PPO:
         names = list(logged[0])
         table = torch.stack([torch.stack([row[name] for name in names]) for row in logged])
         metrics = dict(zip(names, table.mean(0).tolist(), strict=True))
-        if not math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"]):
+        is_finite = math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"])
+        if any(self.ranks.all_reduce_max(not is_finite)):
             raise NotFiniteError(self._first_not_finite(rollout, orders, logged))
         if self.agent.n_context:
             self.past, self._memory_is_stale = rollout.past_of_next(self.agent.n_context), True
         self.rollout = None
         metrics |= {name: logged[-1][name].item() for name in ("train/adv_mean", "train/adv_std")}
-        metrics |= {f"train/{name}": value for name, value in now._asdict().items()} | curious
+        metrics |= {f"train/{name}": value for name, value in now._asdict().items()}
+        metrics |= {name: value.item() for name, value in rewarded.items()}
         metrics["train/n_updates"] = self.n_epochs_done
         if config.clip_range_vf is not None:
             metrics["train/clip_range_vf"] = config.clip_range_vf
         return metrics
-
-    def seconds_of_update(self, percept: Percept) -> float:
-        """Return what a rollout and its update would take now, by trying; nothing changes."""
-        config = self.config
-        work = Workload(config.n_rollout_steps, config.n_epochs, config.sequences_per_batch)
-        return Trial(self.agent, work, percept)()
 
     def coefficients(self, progress: float) -> Coefficients:
         """Return the scheduled coefficients of the update at this share of the run."""
@@ -215,16 +212,13 @@ class PPO:
 
     def state_dict(self) -> dict[str, Any]:
         """Return optimiser, statistics, counts, and the steps that the next rollout needs again."""
-        past = self.past
-        state: dict[str, Any] = {
+        state = {
             "optimizer": moments(self.optimizer),
             "advantages": self.advantage_statistics.state_dict(),
             "n_epochs_done": self.n_epochs_done,
-            "own": {"past": None if past is None else past.tensors()},
+            "past": None if self.past is None else self.past.tensors(),
         }
-        if self.curiosity is not None:
-            state["curiosity"] = self.curiosity.state_dict()
-        return state
+        return state | ({} if self.reward is None else {"reward": self.reward.state_dict()})
 
     def load_state_dict(
         self, state: dict[str, Any], percept: Percept, memory: Memory | None
@@ -233,9 +227,9 @@ class PPO:
         load_moments(self.optimizer, state["optimizer"])
         self.advantage_statistics.load_state_dict(state["advantages"])
         self.n_epochs_done = state["n_epochs_done"]
-        if self.curiosity is not None:
-            self.curiosity.load_state_dict(state["curiosity"])
-        past = state["own"]["past"]
+        if self.reward is not None:
+            self.reward.load_state_dict(state["reward"])
+        past = state["past"]
         if past is None or memory is None:
             return
         context = self.agent.act(percept, memory.copy()).context
@@ -245,56 +239,26 @@ class PPO:
     def _check_fits(self) -> None:
         """Raise UserError where a rollout is more than the memory there is."""
         config, shape = self.config, self.agent.reader.image_shape
-        n_envs = config.n_envs // self.ranks.size
+        n_envs = self.ranks.part_of(config.n_envs)
         check_rollout_fits(n_envs, config.n_rollout_steps, shape, config.device)
 
-    def _values_at_time_limit(self, transition: Transition) -> Tensor:
-        """Return the value of the last observation where a time limit cut in, else 0.  [N]"""
-        values = self.agent.peek_values(transition.following, transition.memory)
-        return values * transition.truncated
-
-    def _no_ends(self, percept: Percept, step: Step) -> Ends | None:
-        """Return where a rollout keeps what an intrinsic reward reads besides."""
-        if self.curiosity is None:
-            return None
-        return Ends(percept.observations, step.context if self.curiosity.reads_memory else None)
-
-    def _context_after(self, transition: Transition) -> Tensor | None:
-        """Return the context after a step, where the intrinsic reward reads it.  [N, ...]"""
-        if self.curiosity is None or not self.curiosity.reads_memory:
-            return None
-        if not (self.update_due or transition.ended.any()):
-            return None  # the next step has it
-        return self.agent.peek_context(transition.following, transition.memory)
-
-    def _add_curiosity(self, rollout: Rollout) -> dict[str, float]:
-        """Add the intrinsic reward of a full rollout to its rewards; return what to log of it."""
-        if self.curiosity is None:
-            return {}
-        rewards, logged = self.curiosity(rollout.moves(), self.config.n_batches)
-        rollout.rewards += rewards.view_as(rollout.rewards)
-        return {name: value.item() for name, value in logged.items()}
-
-    def _counts(self, rollout: Rollout) -> list[int]:
-        """Return how many samples each rank has, or sequences for a sequential agent."""
-        if self.agent.sequential:
-            return self.ranks.all_gather_counts(len(rollout.sequences.firsts))
-        return [rollout.n_samples] * self.ranks.size
-
-    def _minibatches(
-        self, rollout: Rollout, permutation: Tensor, counts: list[int]
-    ) -> Iterator[Batch]:
-        """Yield what is here of every minibatch of a permutation, which covers all ranks."""
-        if self.agent.sequential:
-            parts = permutation.split(self.config.sequences_per_batch)
-            return rollout.sequence_minibatches(self.ranks.own_parts(parts, counts))
-        parts = permutation.to(self.agent.device).split(sum(counts) // self.config.n_batches)
-        return rollout.minibatches(self.ranks.own_parts(parts, counts))
+    def _minibatches(self, rollout: Rollout, order: Tensor) -> Iterator[Batch]:
+        """Yield minibatches of samples, or of sequences, in this order: as many on every rank."""
+        config, ranks = self.config, self.ranks
+        if not self.agent.sequential:
+            samples = order.to(self.agent.device)
+            return rollout.minibatches(samples.split(len(order) // config.n_batches))
+        if ranks.size == 1:
+            return rollout.sequence_minibatches(order.split(config.sequences_per_batch))
+        # Ranks have cut different numbers of sequences, and each minibatch needs some of each rank.
+        wanted = -(-len(order) // ranks.part_of(config.sequences_per_batch))
+        n_batches = min(ranks.all_reduce_max(wanted)[0], ranks.least(len(order)))
+        return rollout.sequence_minibatches(order.tensor_split(n_batches))
 
     def _learn(self, batch: Batch, now: Coefficients) -> dict[str, Tensor]:
         """Take one gradient step and return what to log of it, without waiting for the device."""
         config = self.config
-        result, batch = self.ranks.evaluate(self.agent, batch)
+        result = self.agent.evaluate(batch)
         advantages = self._normalized(batch.advantages)
         policy = clipped_policy_loss(result.log_probs, batch.log_probs, advantages, now.clip_range)
         critic = value_loss(result.values, batch.values, batch.returns, config.clip_range_vf)
@@ -303,7 +267,7 @@ class PPO:
 
         self.optimizer.zero_grad()
         loss.backward()
-        self.ranks.all_reduce_gradients(self.parameters)
+        self.ranks.average_gradients(self.parameters)
         grad_norm = nn.utils.clip_grad_norm_(self.parameters, config.max_grad_norm)
         self.optimizer.step()
         return {
@@ -333,9 +297,10 @@ class PPO:
     ) -> dict[str, Any]:
         """Return the first minibatch whose loss or gradient was not finite, cut once more."""
         sums = torch.stack([row["train/loss"] + row["train/grad_norm"] for row in logged])
-        first = int((~sums.isfinite()).nonzero()[0])
+        bad = (~sums.isfinite()).nonzero()
+        first = int(bad[0]) if len(bad) else 0  # it may be another rank that has one
         epoch, number = divmod(first, len(logged) // len(orders))
-        batch = list(self._minibatches(rollout, orders[epoch], self._counts(rollout)))[number]
+        batch = list(self._minibatches(rollout, orders[epoch]))[number]
         parts = self.ranks.gather(batch._asdict() | {"observations": batch.observations.tensors()})
         return {
             "epoch": epoch,

@@ -12,9 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from models.agent import Batch, Moves
+from models.agent import Batch, Transitions
 from models.observations import ObservationBatch, Observations
-from trainers.ends import Ends
 from trainers.learner import Transition
 from trainers.losses import generalized_advantages
 from utils.errors import UserError
@@ -106,11 +105,16 @@ class Rollout:
         observations: An example of what is stored at each step.
         context: An example of `Step.context`.  [N, ...]
         past: What was before it, if that is needed again.
-        ends: Where to keep what `moves` needs besides; None where that is never asked for.
+        keeps_following: Whether what is seen after each step is stored, for `transitions`.
 
     Attributes:
         observations: [T, N, ...] of each kind
         n_stored: Steps stored so far.
+        following: What is seen after each step, also where that ended the episode.
+            [T, N, ...] of each kind
+        contexts_at_ends: `Step.context` of that, where an episode or the rollout ends and a frozen
+            memory is asked for it.  [T, N, ...]
+        beyond: What stands for the rest of an episode that a time limit has cut off.  [T, N]
         bootstrap: The critic's value of what follows the last step, once it is there.  [N]
     """
 
@@ -120,12 +124,16 @@ class Rollout:
         observations: Observations,
         context: Tensor,
         past: Past | None = None,
-        ends: Ends | None = None,
+        keeps_following: bool = False,
     ) -> None:
-        self.past, self.ends = past, ends
+        self.past = past
         n_envs, device = len(context), context.device
         self.n_steps, self.n_envs, self.n_stored = n_steps, n_envs, 0
         self.observations = observations.map(lambda kind: kind.new_empty((n_steps, *kind.shape)))
+        self.following: Observations | None = None
+        if keeps_following:
+            self.following = self.observations.map(torch.empty_like)
+            self.contexts_at_ends = context.new_zeros((n_steps, *context.shape))
         self.bootstrap = torch.zeros(n_envs, device=device)
         self.context = context.new_empty((n_steps, *context.shape))
         self.actions = torch.empty((n_steps, n_envs), dtype=torch.int64, device=device)
@@ -134,12 +142,13 @@ class Rollout:
         self.values = torch.empty((n_steps, n_envs), device=device)
         self.rewards = torch.empty((n_steps, n_envs), device=device)
         self.continues = torch.empty((n_steps, n_envs), device=device)
+        self.beyond = torch.zeros((n_steps, n_envs), device=device)
         self.advantages = torch.empty((n_steps, n_envs), device=device)
         self.returns = torch.empty((n_steps, n_envs), device=device)
 
     @cached_property
     def _batch_of_all(self) -> ObservationBatch:
-        """All observations, by step and then environment: the past's, the own, those of the ends.
+        """All observations, by step and then environment: the past's, the own, what followed them.
 
         To be asked for when they are there.
         """
@@ -147,8 +156,10 @@ class Rollout:
         if self.past is not None:
             seen = seen.map(lambda kind, past: torch.cat((past, kind)), self.past.observations)
         flat = seen.map(lambda kind: kind.flatten(0, 1))
-        if self.ends is not None:
-            flat = flat.map(lambda kind, last: torch.cat((kind, last)), self.ends.observations)
+        if self.following is not None:
+            flat = flat.map(
+                lambda kind, next_: torch.cat((kind, next_.flatten(0, 1))), self.following
+            )
         return ObservationBatch.of(flat)
 
     @property
@@ -192,41 +203,32 @@ class Rollout:
         self.context[t] = step.context
         self.rewards[t] = transition.rewards
         self.continues[t] = ~transition.ended
+        if self.following is not None:
+            next_ = transition.following.observations
+            self.following.map(lambda kept, seen: kept[t].copy_(seen), next_)
         self.n_stored = t + 1
 
-    def note_ends(self, ended: Tensor, last: Observations, context: Tensor | None) -> None:
-        """Keep what was seen after the step just stored where no later step shows it.
-
-        Args:
-            ended: Where an episode ended.  [N] bool
-            last: What would be seen next if none had begun.  [N, ...] of each kind
-            context: What `Step.context` would be there, where that is kept.  [N, ...]
-        """
-        assert self.ends is not None, "this rollout keeps them"
-        envs = (ended | self.is_full).nonzero().squeeze(-1)
-        if len(envs):
-            rows = (self.n_stored - 1) * self.n_envs + envs
-            there = None if context is None else context[envs]
-            self.ends.add(rows, last.map(lambda kind: kind[envs]), there)
-
-    def moves(self) -> Moves:
+    def transitions(self) -> Transitions:
         """Return all T*N steps, by step and then environment."""
-        assert self.ends is not None, "this rollout keeps them"
-        n_before, n_samples, device = self.n_past * self.n_envs, self.n_samples, self.starts.device
-        before = n_before + torch.arange(n_samples, device=device)
-        after = before + self.n_envs
-        n_ends = len(self.ends.rows)
-        after[self.ends.rows] = n_before + n_samples + torch.arange(n_ends, device=device)
-        context = self.ends.context
-        if context is not None:
-            assert self.past is None, "a frozen memory needs no past"
-            context = torch.cat((self.context.flatten(0, 1), context))
-        return Moves(self._batch_of_all, before, after, self.actions.flatten(), context)
+        rows = torch.arange(2 * self.n_samples, device=self.starts.device)
+        observations = self._batch_of_all.select(self.n_past * self.n_envs + rows)
+        # A step's next context is that of the step after it, but where an episode ends.
+        ends = self.continues == 0
+        ends[-1] = True
+        following = self.context.roll(-1, 0)
+        following[ends] = self.contexts_at_ends[ends]
+        context = torch.cat((self.context, following)).flatten(0, 1)
+        return Transitions(observations, context, self.actions.flatten(), self.rewards.flatten())
 
     def estimate(self, gamma: float, gae_lambda: float) -> None:
         """Fill in advantages and returns."""
         self.advantages = generalized_advantages(
-            self.rewards, self.values, self.bootstrap, self.continues, gamma, gae_lambda
+            self.rewards + self.beyond,
+            self.values,
+            self.bootstrap,
+            self.continues,
+            gamma,
+            gae_lambda,
         )
         self.returns = self.advantages + self.values
 

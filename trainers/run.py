@@ -30,7 +30,6 @@ from trainers.interruption import Interruption
 from trainers.learner import Learner, Transition
 from trainers.saved_state import called, check_like
 from trainers.summary import Summary
-from trainers.threads import Threads
 from utils.errors import UserError
 from utils.seeding import derived_seed, random_state, set_random_state
 
@@ -39,13 +38,13 @@ RAGGED = {
     "run.config",
     "run.weights",
     "run.collector.episodes",
-    "run.collector.own.env",
-    "run.collector.own.memory",
-    "run.collector.own.sentences",
+    "run.collector.env",
+    "run.collector.memory",
+    "run.collector.sentences",
     "run.learner.replay",
-    "run.learner.own.guide_memory",
-    "run.learner.own.past",
-    "run.learner.own.running",
+    "run.learner.guide_memory",
+    "run.learner.past",
+    "run.learner.running",
 }
 
 
@@ -108,11 +107,8 @@ class Run:
             checkpoints = Checkpoints(self, folder, writer, interruption)
             if collector.percept is None:
                 collector.begin(self.config.seed)
-            threads = Threads(self.config, folder, self._trial, self.ranks)
-            threads.begin(collector.env_steps)
             self._begun = time.perf_counter()
             while not self._is_over:
-                threads.try_again(collector.env_steps)
                 begun, steps_before = time.perf_counter(), collector.env_steps
 
                 # Act until the learner has seen enough.
@@ -121,6 +117,8 @@ class Run:
                     if self.showcase is not None:
                         self.showcase.follow(transition)
                     bar.update(min(collector.n_envs, bar.total - bar.n))
+
+                collector.tell_first()
 
                 # The best agent is the one that has acted, so it is kept before it changes.
                 self._keep_best(checkpoints)
@@ -241,15 +239,12 @@ class Run:
     def _update(self) -> dict[str, float]:
         """Let the learner learn; a failure is told with the steps behind it."""
         try:
-            return self.learner.update(self.env_steps / self.config.n_steps)
+            metrics = self.learner.update(self.env_steps / self.config.n_steps)
+            self.ranks.broadcast(self.learner.agent.buffers())  # statistics of what was seen
+            return self.ranks.average(metrics)
         except NotFiniteError as error:
             error.minibatch["env_steps"] = self.collector.env_steps
             raise
-
-    def _trial(self) -> float:
-        """Return what collecting and an update would take now."""
-        assert self.collector.percept is not None, "episodes have begun"
-        return self.learner.seconds_of_update(self.collector.percept)
 
     def _keep_best(self, checkpoints: Checkpoints) -> None:
         """Keep the agent if none was better; until a mean has enough episodes the newest is."""
@@ -277,8 +272,7 @@ class Run:
     def _written(self, folder: Path) -> Iterator[MetricsWriter | None]:
         """Open the logs, and note a run's end; None on all ranks but the first."""
         if not self.ranks.first:
-            with self.ranks.exit_with_first():
-                yield None
+            yield None
             return
         with guarded(folder):
             with MetricsWriter(folder, self.config, self.env_steps, self.logged) as writer:

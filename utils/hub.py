@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 UNAUTHORISED, FORBIDDEN = 401, 403  # what a hub answers
 NOT_LOGGED_IN = "you are not logged in there. Run: hf auth login, or set HF_TOKEN"
@@ -22,9 +23,26 @@ def hub_file(repository: str, *names: str) -> Path:
     Raises:
         HubError: the hub is out of reach, or has no such repository or file.
     """
+    import huggingface_hub
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
     repository, _, revision = repository.partition("@")
-    cached = _cached(repository, names, revision or None)
-    return _download(repository, names, revision or None) if cached is None else cached
+    wanted = revision or None
+    with _told():
+        for name in names:
+            path = huggingface_hub.try_to_load_from_cache(repository, name, revision=wanted)
+            if isinstance(path, str):
+                return Path(path)
+    _check_reachable()
+    with _told():
+        for name in names:
+            try:
+                return Path(huggingface_hub.hf_hub_download(repository, name, revision=wanted))
+            except LocalEntryNotFoundError:  # the connection broke
+                raise
+            except EntryNotFoundError:
+                continue
+    raise HubError(f"{repository} on the hub has no {' or '.join(names)}")
 
 
 def hub_snapshot(
@@ -44,17 +62,23 @@ def hub_snapshot(
         HubError: the hub has no such repository or revision, or is out of reach and nothing of it
             has been fetched.
     """
+    import huggingface_hub
     from huggingface_hub.errors import LocalEntryNotFoundError
 
+    wanted: dict[str, Any] = {"revision": revision, "allow_patterns": list(names)}
     try:
         _check_reachable()
     except HubError as error:
         try:
-            return _snapshot(repository, revision, names, here=True)
+            with _without_bars():
+                found = huggingface_hub.snapshot_download(
+                    repository, local_files_only=True, **wanted
+                )
         except LocalEntryNotFoundError:
             raise HubError(f"{error}, and nothing of it has been fetched before") from error
-    with _told():
-        return _snapshot(repository, revision, names, anew=anew)
+        return Path(found)
+    with _told(), _without_bars():
+        return Path(huggingface_hub.snapshot_download(repository, force_download=anew, **wanted))
 
 
 def check_repository_name(repository: str) -> None:
@@ -120,58 +144,6 @@ def _check_reachable() -> None:
         raise HubError(f"the hub cannot be reached ({_first_line(error)})") from error
 
 
-def _snapshot(
-    repository: str,
-    revision: str | None,
-    names: Sequence[str],
-    here: bool = False,
-    anew: bool = False,
-) -> Path:
-    """Fetch files of one commit, or find those fetched before, and return their folder."""
-    import huggingface_hub
-
-    with _without_bars():
-        folder = huggingface_hub.snapshot_download(
-            repository,
-            revision=revision,
-            allow_patterns=list(names),
-            local_files_only=here,
-            force_download=anew,
-        )
-    return Path(folder)
-
-
-def _cached(repository: str, names: Sequence[str], revision: str | None) -> Path | None:
-    import huggingface_hub
-    from huggingface_hub.errors import HFValidationError
-
-    for name in names:
-        try:
-            path = huggingface_hub.try_to_load_from_cache(repository, name, revision=revision)
-        except HFValidationError as error:
-            raise HubError("there is no such folder") from error
-        if isinstance(path, str):
-            return Path(path)
-    return None
-
-
-def _download(repository: str, names: Sequence[str], revision: str | None) -> Path:
-    import huggingface_hub
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
-    _check_reachable()
-    with _told():
-        for name in names:
-            try:
-                path = huggingface_hub.hf_hub_download(repository, name, revision=revision)
-                return Path(path)
-            except LocalEntryNotFoundError:  # the connection broke
-                raise
-            except EntryNotFoundError:
-                continue
-    raise HubError(f"{repository} on the hub has no {' or '.join(names)}")
-
-
 @contextmanager
 def _told() -> Iterator[None]:
     """Make a HubError of whatever the hub, its proxy or its client may raise."""
@@ -204,6 +176,8 @@ def _reason(error: Exception) -> str:
     """Return why the hub or its client refused, in one line."""
     from huggingface_hub import errors
 
+    if isinstance(error, errors.HFValidationError):
+        return "there is no such folder"
     if isinstance(error, errors.LocalTokenNotFoundError):
         return NOT_LOGGED_IN
     if isinstance(error, errors.RepositoryNotFoundError):

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from models.frozen import check_finite
 from models.language.bert import Bert
 from models.language.key_value_memory import KeyValueMemory, MemoryLengthSettings
 from models.language.language_model import LanguageModel
+from models.language.layers import check_finite
 from models.language.model_files import EMBEDDED, HUB_NAMES, ModelFiles, find_model
 from models.language.token_embeddings import AdaptiveEmbeddings, DenseEmbeddings, TokenEmbeddings
 from models.language.transformer_xl import TransformerXL

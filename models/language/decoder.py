@@ -46,7 +46,7 @@ class Decoder(LanguageModel):
         if n_layer is not None:
             _keep_layers(config, n_layer)
         self.reach = reach_of(config, self.name)
-        decoder = load_published(published, config)
+        decoder = load_published(self.name, published.weights(), config)
         self.embeddings = DenseEmbeddings(
             _as_fed(decoder.get_input_embeddings(), config.vocab_size)
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import (
@@ -19,7 +19,6 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging
 
 from models.language.layers import FrozenLinear
-from models.language.model_files import ModelFiles
 from utils.errors import UserError
 
 # The library's types of language models without those that encode, or encode and decode.
@@ -106,7 +105,7 @@ def reach_of(config: PreTrainedConfig, name: str) -> dict[str, int | None]:
 
 
 def load_published(
-    published: ModelFiles, config: PreTrainedConfig, with_head: bool = False
+    name: str, weights: dict[str, Tensor], config: PreTrainedConfig, with_head: bool = False
 ) -> PreTrainedModel:
     """Return the model in the type it is published in.
 
@@ -114,15 +113,16 @@ def load_published(
     its own, and find others than those the fingerprint tells.
 
     Args:
-        published: Its files.
+        name: As it was asked for.
+        weights: All of its tensors, under their published names.
         config: Its settings.
         with_head: Whether with the head that tells how likely the next tokens are.
     """
-    name, weights = published.name, published.weights()
-    kinds = MODEL_FOR_CAUSAL_LM_MAPPING if with_head else MODEL_MAPPING
+    kinds: Any = MODEL_FOR_CAUSAL_LM_MAPPING if with_head else MODEL_MAPPING
     try:
+        kind: Any = kinds[type(config)]
         with _quiet():
-            model, report = kinds[type(config)].from_pretrained(
+            model, report = kind.from_pretrained(
                 None,
                 config=config,
                 state_dict=weights,

@@ -128,8 +128,8 @@ class TextModel:
         self.reach = reach_of(config, self.name)
         ends = config.eos_token_id
         self._ends = set(ends if isinstance(ends, list) else [ends])
-        model = frozen_decoder(load_published(published, config, with_head=True)).eval()
-        self._model = model.to(device)
+        model = load_published(self.name, published.weights(), config, with_head=True)
+        self._model = model = frozen_decoder(model).eval().to(device)
         for layer in [each for each in model.modules() if isinstance(each, FrozenLinear)]:
             layer.pack(dtype)
         self._kept: dict[tuple[int, ...], Past] = {}

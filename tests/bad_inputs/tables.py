@@ -222,7 +222,7 @@ def curiosity_cases():
     rnd, apt = run | {"curiosity": "RND"}, run | {"curiosity": "APT"}
     cases = {
         f"curiosity {name[:20]!r}": settings(**run, curiosity=name)
-        for name in ("", "rnd", "RDN", "ICM", "none", "rewards.rnd:RandomNetworkDistillation", ZERO)
+        for name in ("", "rnd", "RDN", "ICM", "none", "rewards.curiosity:NovelD", ZERO)
     }
     out_of_range = {
         "curiosity_weight": ("-1", "NaN", "1e7", "null"),
