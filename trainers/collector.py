@@ -212,8 +212,7 @@ class Collector:
         """Return what the agent is about to be told, and what it remembers."""
         assert self._percept is not None, "episodes have begun"
         assert self._memory is not None, "episodes have begun"
-        percept = self._percept._asdict()
-        percept["observations"] = self._percept.observations._asdict()
+        percept = self._percept._asdict() | {"observations": self._percept.observations.tensors()}
         return {"percept": percept, "memory": self._memory.state_dict()}
 
     def _following(

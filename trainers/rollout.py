@@ -71,9 +71,7 @@ class Past(NamedTuple):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all there is of the steps, by name."""
-        seen = self.observations._asdict().items()
-        kinds = {name: kind for name, kind in seen if kind is not None}
-        return kinds | {"starts": self.starts, "context": self.context}
+        return self.observations.tensors() | {"starts": self.starts, "context": self.context}
 
     @classmethod
     def of(cls, tensors: dict[str, Tensor], device: torch.device) -> "Past":

@@ -116,7 +116,7 @@ class Run:
                     transition = collector.step()
                     if self.showcase is not None:
                         self.showcase.follow(transition)
-                    bar.update(min(collector.n_envs, bar.total - bar.n))
+                    bar.update(min(collector.n_envs, self.config.n_steps - bar.n))
 
                 collector.tell_first()
 

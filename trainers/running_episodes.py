@@ -110,11 +110,13 @@ def step_tensors(
         rewards: What was paid for it.  [N] float32
         terminated: Whether the episode ended of itself.  [N] bool
     """
-    seen = percept.observations._asdict().items()
-    return {
-        **{name: kind for name, kind in seen if kind is not None},
-        **{"starts": percept.starts, "last_actions": percept.last_actions, "context": context},
-        **{"actions": actions, "rewards": rewards, "terminated": terminated},
+    return percept.observations.tensors() | {
+        "starts": percept.starts,
+        "last_actions": percept.last_actions,
+        "context": context,
+        "actions": actions,
+        "rewards": rewards,
+        "terminated": terminated,
     }
 
 
