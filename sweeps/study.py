@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeps.space import Dimension, Range
-from utils.errors import UserError
+from utils.errors import UserError, printable
 
 JOURNAL = "journal.log"
 NAME = "search"  # of the one study in a journal
@@ -53,8 +53,8 @@ class Study:
             self._study = optuna.load_study(
                 study_name=NAME, storage=self._storage, pruner=_pruner(pruner)
             )
-        except (OSError, ValueError, KeyError) as error:
-            reason = str(error).splitlines()[0]
+        except Exception as error:  # Optuna documents no set of exceptions for a bad file
+            reason = printable(f"{type(error).__name__}: {error}")
             raise UserError(f"{folder}/{JOURNAL}: not readable as a search: {reason}") from None
 
     @property
