@@ -77,7 +77,7 @@ class Study:
         return self._with_all_values(self._study.ask())
 
     def taken_up(self, number: int) -> Any:
-        """Return a trial of an earlier call, which may have been killed while it was drawn."""
+        """Return an unfinished trial of an earlier call, which may have been killed as it drew."""
         from optuna.trial import Trial
 
         study = self._storage.get_study_id_from_name(NAME)
