@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import torch
 from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 
@@ -47,6 +48,7 @@ from trainers.run import Run, RunSettings
 from trainers.warm_start import FinetuneSettings, WarmStart
 from utils.errors import UserError, raise_all
 from utils.seeding import seed_everything
+from utils.threads import number_of_threads
 
 
 class NewRun(NamedTuple):
@@ -69,11 +71,8 @@ class NewRun(NamedTuple):
 
 def begin(config: RunSettings, new: NewRun, ranks: Ranks) -> Path:
     """Train a run from its first step to its last and return its folder."""
-    ranks.run_on_first(lambda: check(config, new))
-    start = None
-    if new.init_from is not None:
-        source = new.init_from
-        start = ranks.run_on_first(lambda: WarmStart.named(source))
+    check(config, new)
+    start = None if new.init_from is None else WarmStart.named(new.init_from)
     with configured_run(config, ranks, new.env, start, new.trust) as run:
         of_env: dict[str, str] = getattr(run.collector.env, "fingerprints", dict)()
         weights = run.learner.agent.fingerprints() | of_env
@@ -108,7 +107,7 @@ def go_on(folder: Path, ranks: Ranks, env: GivenEnv | None = None, trust: bool =
     """Go on with an unfinished run from its last good checkpoint, or from its beginning."""
     config = ranks.run_on_first(lambda: resumed_config(folder, trust).part(RunSettings))
     if env is None:
-        ranks.run_on_first(lambda: check_env_name(config.env))
+        check_env_name(config.env)
     elif given_name(env) != config.env:
         raise UserError(f"env: {folder} is a run on {config.env}, and this is {given_name(env)}")
     with ranks.enter_on_first(locked(folder)):
@@ -130,17 +129,22 @@ def configured_run(
     trust: bool = False,
 ) -> Iterator[Run]:
     """Build everything the settings name; close the environments in the end."""
-    ranks.run_on_first(lambda: check_loggers(config))
-    config = replace(config, device=ranks.run_on_first(lambda: resolve_device(config.device)))
+    check_loggers(config)
+    n_threads = number_of_threads(config.threads)
+    config = replace(config, device=resolve_device(config.device), threads=n_threads)
+    torch.set_num_threads(n_threads)
     ranks.print(f"{config.model} on {config.env}, device {config.device}")
     seed_everything(config.seed, config.deterministic)
     share = ranks.share(config)
     with opened_env(share, share.seed, given) as env:
         learner_of = learner_class(config.algorithm)
-        ranks.run_on_first(lambda: learner_of.check_fits(share, env.single_observation_space))
+        learner_of.check_fits(share, env.single_observation_space)
+        problems = learner_of.contradictions(share, agent_class(share.model))
+        if problems:  # a part of the environments can be too few
+            raise UserError(*problems)
         agent = build_agent(config, env.single_observation_space, env.single_action_space)
         if start is not None:
-            ranks.run_on_first(lambda: start.give(agent))
+            start.give(agent)
         scaling = configured_scaling(
             config.part(ScalingSettings), env.num_envs, scales_rewards(config.env)
         )
@@ -148,7 +152,7 @@ def configured_run(
         n_actions = int(cast(Discrete, env.single_action_space).n)
         curiosity = configured_curiosity(config, agent, n_actions)
         if curiosity is not None and ranks.size > 1:
-            curiosity.share(ranks.all_gather)
+            curiosity.share(ranks)
         learner = learner_of(config, agent, ranks, curiosity)
         if isinstance(learner, NStepDQN):
             learner.guide = configured_guide(config.part(NStepDqnSettings), env, trust)

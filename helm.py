@@ -73,7 +73,7 @@ def train(
     texts = [f"{name}={_text(value)}" for name, value in settings.items()]
     new = NewRun(run_id, texts, None if init_from is None else Path(init_from), env)
     with joined_ranks() as ranks:
-        config = ranks.run_on_first(lambda: load_config(values=values).part(RunSettings))
+        config = load_config(values=values).part(RunSettings)
         return begin(config, new, ranks)
 
 

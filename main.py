@@ -28,7 +28,7 @@ def train(argv: Sequence[str] | None) -> None:
             go_on(arguments.resume, ranks, trust=arguments.trust)
             return
         given = (arguments.config, arguments.overrides)
-        config = ranks.run_on_first(lambda: load_config(*given).part(RunSettings))
+        config = load_config(*given).part(RunSettings)
         new = NewRun(
             arguments.run_id, arguments.overrides, arguments.init_from, trust=arguments.trust
         )

@@ -42,7 +42,7 @@ from benchmarks.off_policy import MATCH, TMAZE, Case
 from models.language import load_language_model
 from models.language.layer_stack import LayerStack
 from plots.table import write_text
-from trainers.ranks import add_up_gradients, joined_ranks
+from trainers.ranks import average_gradients, joined_ranks
 from utils.command_line import Parser, run_program
 from utils.errors import UserError
 from utils.folders import check_writable
@@ -319,18 +319,18 @@ def n_step_rows(bench: Bench) -> Iterator[Row]:
 
 
 def ranks_rows(bench: Bench) -> Iterator[Row]:
-    """Yield the sum of gradients over ranks, of which there is one."""
+    """Yield the mean of gradients over ranks, of which there is one."""
     size = n_step.TINY if bench.tiny else n_step.PUBLISHED
     by = "gloo" if bench.tiny else "NCCL"
-    version = partial(summed_gradients, size, bench.device)
-    yield bench.timed(f"gradients added up by {by}, one rank", version, "gradients of ELLM")
+    version = partial(averaged_gradients, size, bench.device)
+    yield bench.timed(f"gradients averaged by {by}, one rank", version, "gradients of ELLM")
 
 
-def summed_gradients(size: n_step.Size, device: str) -> Iterator[Work]:
-    """Add up gradients as `torchrun --nproc-per-node 1` would have them added up by more ranks.
+def averaged_gradients(size: n_step.Size, device: str) -> Iterator[Work]:
+    """Average gradients as `torchrun --nproc-per-node 1` would have more ranks do it.
 
     Raises:
-        RuntimeError: the sum over one rank is not what the rank had.
+        RuntimeError: the mean over one rank is not what the rank had.
     """
     parameters = n_step.prepare(size, device).learner.parameters
     for parameter in parameters:
@@ -338,9 +338,9 @@ def summed_gradients(size: n_step.Size, device: str) -> Iterator[Work]:
     before = flat_gradients(parameters)
     with patch.dict(os.environ, only_rank()), joined_ranks():
         while True:
-            yield partial(add_up_gradients, parameters)
+            yield partial(average_gradients, parameters)
             if not torch.equal(flat_gradients(parameters), before):
-                raise RuntimeError("the sum over one rank is not what the rank had")
+                raise RuntimeError("the mean over one rank is not what the rank had")
 
 
 def flat_gradients(parameters: Sequence[Tensor]) -> Tensor:

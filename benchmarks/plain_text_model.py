@@ -1,7 +1,6 @@
 """A decoder that scores phrases as one would write it first: each read after the whole prompt."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
@@ -14,7 +13,7 @@ class PlainTextModel:
     def __init__(self, published: ModelFiles) -> None:
         from transformers import AutoModelForCausalLM
 
-        folder = Path(published.weight_files()[0]).parent
+        folder = published.find("config.json").parent
         self.published = published
         self.model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval()
 

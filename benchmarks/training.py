@@ -48,7 +48,6 @@ from trainers.run import Run, RunSettings
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import UserError
 from utils.seeding import seed_everything
-from utils.threads import fix_number
 
 MOST_STEPS = 10**9
 # Learners of stable-baselines3, and the agent that each is run beside.
@@ -222,7 +221,7 @@ def measured(name: str, options: Options) -> Measured:
 
 def trained_agent(name: str, config: RunSettings, options: Options) -> Measured:
     """Train one of our agents in this process."""
-    fix_number(options.threads)
+    torch.set_num_threads(options.threads)
     agent_class(config.model).check(config)
     seed_everything(config.seed)
     env = make_vector_env(config, config.seed)
@@ -264,7 +263,7 @@ def trained_rival(name: str, config: PpoSettings, options: Options) -> Measured:
         raise UserError("sb3-contrib is not installed. Run: pip install sb3-contrib")
     from benchmarks.rivals import rival
 
-    fix_number(options.threads)
+    torch.set_num_threads(options.threads)
     model = rival(name, config)
     moments: list[tuple[int, float]] = []
     watch = Stopwatch()

@@ -13,7 +13,6 @@ environment itself (`unwrapped`) has `state_dict()`, of tensors and plain values
 import functools
 import importlib
 import logging
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -29,14 +28,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from envs.conversion import has_text
 from envs.converted import Converted
 from envs.process_vector import one_process_each
-from envs.trial import MakeOne, failure, seconds_per_step, why_not_drawn
+from envs.trial import MakeOne, check_first_steps, failure, why_not_drawn
 from settings import Config, setting
 from utils.errors import UserError, suggestion
 from utils.user_modules import search
 
 TITLE = "any other environment of Gymnasium"
-# What a step costs more where an environment has a process of its own: 0.2 ms on two cores.
-ROUND_TRIP = 2e-4
 CHOSEN_HERE = {"id", "render_mode", "disable_env_checker"}  # of gymnasium.make
 MOST_NAMED = 5
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,10 +50,10 @@ class GymnasiumSettings(Config):
     env_args: dict[str, Any] = setting(  # noqa: RUF009  nobody changes it
         "arguments for the environment's constructor", default={}, safe=()
     )
-    env_processes: bool | None = setting(
-        "a process for each environment; null measures which is faster, the numbers stay the same",
+    env_processes: bool = setting(
+        "a process for each environment: pays where steps are slow; the numbers stay the same",
         has_effect=False,
-        default=None,
+        default=False,
     )
 
 
@@ -152,36 +149,9 @@ class SavedWorlds(VectorWrapper):
         cast(Any, self.env).call("load_world_state", state["worlds"])
 
 
-def faster_in_processes(seconds: float, n_envs: int, cores: int) -> bool:
-    """Return whether environments are faster in processes of their own.
-
-    N steps of t seconds take N t one after the other, and N t / min(N, cores) + N c in processes,
-    where c is what it costs to send an action and receive an observation.
-
-    Args:
-        seconds: Of a step of one of them.
-        n_envs: N.
-        cores: That this process may use.
-    """
-    return seconds * (1 - 1 / min(n_envs, cores)) > ROUND_TRIP
-
-
-def n_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def _made(config: GymnasiumSettings, seed: int, make_one: MakeOne) -> VectorEnv:
-    seconds = seconds_per_step(make_one, config.env)
-    in_processes = config.env_processes
-    if in_processes is None:
-        in_processes = faster_in_processes(seconds, config.n_envs, n_cores())
-        log.info(
-            "%s: a step takes %.2g ms, so %d environments have %s",
-            *(config.env, 1000 * seconds, config.n_envs),
-            "a process each" if in_processes else "one process",
-        )
-    return vector_of(make_one, config.n_envs, seed, in_processes)
+    check_first_steps(make_one, config.env)
+    return vector_of(make_one, config.n_envs, seed, config.env_processes)
 
 
 def _maker(config: GymnasiumSettings, **drawn: str) -> MakeOne:

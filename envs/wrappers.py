@@ -32,7 +32,7 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         return getattr(self.unwrapped, "has_success", False)
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin a new episode everywhere."""
         return self._told(super().reset, seed=seed, options=options)

@@ -5,7 +5,6 @@ Memory is a value the caller holds. An agent advances it in place and keeps none
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -218,9 +217,6 @@ class Agent(nn.Module, ABC):
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of every pretrained part, by the setting that names it."""
         return {}
-
-    def share_statistics(self, all_gather: Callable[[Tensor], Tensor]) -> None:
-        """Let running statistics take in the rows of all ranks, [n, ...] -> [N, ...]."""
 
     @classmethod
     def check(cls, config: Any) -> None:

@@ -1,7 +1,5 @@
 """How HELMv2 leads from images to language: CLIP's features, scaled and shifted like tokens."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
@@ -77,7 +75,6 @@ class ClipProjection(ImageToLanguage):
         width = embeddings.width
         bridge = None if encoder.width == width else random_projection(width, encoder.width)
         self.register_buffer("projection", bridge)
-        self._all_rows: Callable[[Tensor], Tensor] = lambda own: own
         self.standardize = RunningStandardization(width)
         self.register_buffer("scale", embeddings.std.clone(), persistent=False)
         self.register_buffer("shift", embeddings.mean.clone(), persistent=False)
@@ -93,11 +90,7 @@ class ClipProjection(ImageToLanguage):
 
     def observe(self, encoded: Tensor) -> None:
         """Count features [N, D] in."""
-        self.standardize.update(self._all_rows(encoded))
-
-    def share_statistics(self, rows: Callable[[Tensor], Tensor]) -> None:
-        """Count in what all ranks see, [n, D] -> [N, D]."""
-        self._all_rows = rows
+        self.standardize.update(encoded)
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of the encoder's weights."""

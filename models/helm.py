@@ -141,10 +141,6 @@ class LanguageMemoryAgent(ActorCriticAgent):
         """Return the sha256 of every pretrained part."""
         return self.language.fingerprints() | self.query_encoder.fingerprints()
 
-    def share_statistics(self, all_gather: Callable[[Tensor], Tensor]) -> None:
-        """Let running statistics take in the rows of all ranks, [n, ...] -> [N, ...]."""
-        self.language.share_statistics(all_gather)
-
     @classmethod
     def check(cls, config: Any) -> None:
         """Raise UserError if the language model has fewer layers than asked for."""

@@ -1,6 +1,5 @@
 """What every way from an image to language has in common."""
 
-from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import torch
@@ -55,9 +54,6 @@ class ImageToLanguage(nn.Module):
 
     def observe(self, encoded: Tensor) -> None:
         """Take in what was seen at one step of a training rollout [N, ...]."""
-
-    def share_statistics(self, rows: Callable[[Tensor], Tensor]) -> None:
-        """Let running statistics take in the rows of all ranks, [n, ...] -> [N, ...]."""
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of every pretrained part, by the setting that names it."""

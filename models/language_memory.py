@@ -1,6 +1,5 @@
 """The frozen memory of the HELM family: observation → tokens → language model → hidden state."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -173,10 +172,6 @@ class LanguageMemory(nn.Module):
         """Return the sha256 of the language model's weights and of what leads from images to it."""
         language_model = {"language_model": self.language_model.fingerprint}
         return language_model | self.to_language.fingerprints()
-
-    def share_statistics(self, all_gather: Callable[[Tensor], Tensor]) -> None:
-        """Let running statistics take in the rows of all ranks, [n, ...] -> [N, ...]."""
-        self.to_language.share_statistics(all_gather)
 
     def _encoded(self, percept: Percept) -> Tensor:
         return self.cache(self.to_language.seen(percept.observations))

@@ -6,10 +6,10 @@ from these networks' losses. One reward a step comes out; then the networks lear
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,6 @@ from models.images import Features, unit_images
 from models.observations import ObservationBatch, Observations, Percept
 from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
 from rewards import curiosity_class
-from rewards.scaling import AllGather
 from settings import Part, setting
 from utils.errors import UserError
 from utils.running_statistics import RunningMeanVariance
@@ -123,6 +122,19 @@ class AptSettings(IntrinsicSettings):
     )
 
 
+class Ranks(Protocol):
+    """The processes that train together."""
+
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite tensors with the first rank's."""
+
+    def average_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Replace gradients by their means over all ranks."""
+
+    def least(self, value: int) -> int:
+        """Return the smallest of a value over all ranks."""
+
+
 class Curiosity(ABC):
     """An intrinsic reward beside the task's, and the networks that compute it.
 
@@ -159,8 +171,7 @@ class Curiosity(ABC):
         logged = "reward_mean", "reward_std", *self.logged
         self.metrics = tuple(f"curiosity/{name}" for name in logged)
         self.reads_context = config.curiosity_features == "memory"
-        self._is_shared = False
-        self._all_gather: AllGather = lambda own: own
+        self._ranks: Ranks | None = None
 
     @staticmethod
     @abstractmethod
@@ -209,28 +220,29 @@ class Curiosity(ABC):
     def learn(self, before: Kinds, after: Kinds, actions: Tensor) -> dict[str, Tensor]:
         """Take the gradient steps of a batch and return the means of what to log."""
         rows = []
-        for part in self._parts(len(actions), self.n_batches, actions.device):
+        n_parts = self.n_batches
+        if self._ranks is not None and n_parts > 1:  # as many on every rank
+            n_parts = self._ranks.least(min(n_parts, len(actions)))
+        for part in self._parts(len(actions), n_parts, actions.device):
             losses = self.losses(_selected(before, part), _selected(after, part), actions[part])
             self.optimizer.zero_grad()
             losses["loss"].backward()
-            if self._is_shared:
-                self._average_gradients()
+            if self._ranks is not None:
+                self._ranks.average_gradients(self.parameters)
             self.optimizer.step()
             rows.append({name: value.detach() for name, value in losses.items()})
         return {name: torch.stack([row[name] for row in rows]).mean() for name in rows[0]}
 
-    def share(self, all_gather: AllGather) -> None:
-        """Give all ranks the first one's networks; statistics and gradients are those of all.
+    def share(self, ranks: Ranks) -> None:
+        """Give all ranks the first one's networks, and the means of their gradients from now on.
 
-        Args:
-            all_gather: The rows of all ranks, the first one's first, [n, ...] -> [N, ...].
+        Statistics are each rank's own.
         """
-        self._is_shared, self._all_gather = True, all_gather
-        for tensor in self.networks.state_dict().values():
-            tensor.copy_(all_gather(tensor[None].contiguous())[0])
+        self._ranks = ranks
+        ranks.broadcast(self.networks.state_dict().values())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return networks, optimiser and statistics, which all ranks have alike."""
+        """Return networks, optimiser and statistics."""
         return {
             "networks": dict(self.networks.state_dict()),  # plain, as it is checked when loaded
             "optimizer": self.optimizer.state_dict(),
@@ -242,12 +254,6 @@ class Curiosity(ABC):
         self.networks.load_state_dict(state["networks"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.statistics.load_state_dict(state["statistics"])
-
-    def _average_gradients(self) -> None:
-        for parameter in self.parameters:
-            assert parameter.grad is not None, "every network has a part in the loss"
-            # Copied: the fused optimiser needs a gradient laid out as its parameter is.
-            parameter.grad.copy_(self._all_gather(parameter.grad[None].contiguous()).mean(0))
 
     def _parts(self, n_steps: int, n_parts: int, device: torch.device) -> tuple[Tensor, ...]:
         """Return the numbers of B steps in so many parts drawn at random, of one step at least."""
@@ -284,7 +290,7 @@ class RandomNetworkDistillation(Curiosity):
     def rewards(self, before: Kinds, after: Kinds) -> Tensor:
         """Return the scaled novelty of each step.  [B]"""
         novelty = self._sum(self.novelty(before, after))
-        self.statistics.update(self._all_gather(novelty.cpu()))
+        self.statistics.update(novelty.cpu())
         return novelty / (self.statistics.variance**0.5 + DEVIATION_EPSILON)
 
     def novelty(self, before: Kinds, after: Kinds) -> dict[str, Tensor]:
@@ -391,8 +397,7 @@ class ActivePretraining(Curiosity):
             # Rounding would leave a little between a step and itself.
             among = torch.cdist(codes[steps], codes[steps]).fill_diagonal_(0)
             distances[steps] = among.topk(n_nearest, largest=False).values
-        gathered = self._all_gather(distances.cpu())
-        self.statistics.update(gathered, correction=int(gathered.numel() > 1))
+        self.statistics.update(distances.cpu(), correction=int(distances.numel() > 1))
         mean = max(float(self.statistics.mean), SMALLEST)  # 0 where all steps so far were alike
         relative = distances / mean - self.config.apt_clip
         return relative.clamp(min=0).mean(1).log1p()

@@ -1,6 +1,5 @@
 """Rewards on a scale of their own, whatever the environment pays."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +11,6 @@ from utils.running_statistics import RunningMeanVariance
 
 EPSILON = 1e-8
 REWARD_LIMIT = 1.0
-
-AllGather = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -60,12 +57,11 @@ class RewardScaling:
         self.gamma = gamma
         self.statistics = RunningMeanVariance()
         self._returns = np.zeros(n_envs)
-        self._all_gather: AllGather = lambda own: own
 
     def __call__(self, rewards: np.ndarray, ended: np.ndarray) -> np.ndarray:
         """Return rewards of one step [N], scaled; `ended` says whose last step it was."""
         self._returns = self._returns * self.gamma + rewards
-        self.statistics.update(self._all_gather(torch.from_numpy(self._returns)))
+        self.statistics.update(self._returns)
         self._returns[ended] = 0.0
         deviation = np.sqrt(self.statistics.variance + EPSILON)
         return np.clip(rewards / deviation, -REWARD_LIMIT, REWARD_LIMIT)
@@ -74,16 +70,12 @@ class RewardScaling:
         """Note that new episodes begin everywhere; the statistics stay."""
         self._returns[:] = 0.0
 
-    def share_statistics(self, all_gather: AllGather) -> None:
-        """Let the statistics take in the returns of all ranks, [n] -> [N]."""
-        self._all_gather = all_gather
-
     def state_dict(self) -> dict[str, Any]:
-        """Return the statistics, which all ranks have, and the discounted returns of this one."""
+        """Return the statistics and the discounted returns."""
         returns = torch.from_numpy(self._returns.copy())
-        return {"statistics": self.statistics.state_dict(), "own": {"discounted": returns}}
+        return {"statistics": self.statistics.state_dict(), "discounted": returns}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
         self.statistics.load_state_dict(state["statistics"])
-        self._returns[:] = state["own"]["discounted"].numpy()
+        self._returns[:] = state["discounted"].numpy()

@@ -104,6 +104,7 @@ def describe_hardware() -> dict[str, object]:
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB, 1),
         "gpus": [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())],
         "cuda": torch.version.cuda,

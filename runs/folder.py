@@ -240,25 +240,6 @@ def note_resumption(
     return differences
 
 
-def note_threads(folder: Path, env_steps: int, n_threads: int) -> None:
-    """Add to run.json how many threads a run has from a step on, where that is a new number."""
-    if recorded_threads(folder) == n_threads:
-        return
-    description = _description(folder)
-    earlier = description.get("threads")
-    threads = [*(earlier if isinstance(earlier, list) else [])]
-    threads.append({"env_steps": env_steps, "threads": n_threads})
-    write_json(folder / DESCRIPTION, description | {"threads": threads})
-
-
-def recorded_threads(folder: Path) -> int | None:
-    """Return how many threads an earlier run had last; None where it does not say."""
-    match _description(folder).get("threads"):
-        case [*_, {"threads": int(n_threads)}] if n_threads >= 1:
-            return n_threads
-    return None
-
-
 def note_end(folder: Path) -> None:
     """Add to run.json that the run has had all its steps."""
     write_json(folder / DESCRIPTION, _description_to_amend(folder) | {"finished": now()})

@@ -28,12 +28,19 @@ class Config(Part):
     device: str = setting(
         "where networks run: auto takes a GPU if there is one; or cpu, cuda, cuda:1"
     )
+    threads: int | None = setting(
+        "threads of PyTorch's operations on a CPU; null: OMP_NUM_THREADS where that is set, else 1",
+        low=1,
+        high=1024,
+        has_effect=False,
+        default=None,
+    )
     n_steps: int = setting(
         "environment steps to train for, all environments together", low=1, high=10**12
     )
     n_envs: int = setting("parallel environments", low=1, high=1024)
     deterministic: bool = setting(
-        "the same bits in every run: repeatable operations on a GPU, one thread on a CPU"
+        "the same bits in every run on a GPU, too, by operations that are repeatable"
     )
 
     def part(self, kind: type[AnyPart]) -> AnyPart:

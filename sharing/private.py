@@ -8,7 +8,7 @@ from typing import Any
 # A path that leads out of the working folder, behind nothing, an equals sign or a quotation mark.
 PLACE = re.compile(r"""(^|[="'])((?:~|\.\.|/)[^"']*)""")
 PUBLIC = {
-    *("command", "started", "finished", "python", "packages", "hardware", "threads", "weights"),
+    *("command", "started", "finished", "python", "packages", "hardware", "weights"),
     *("git_commit", "git_dirty", "source_sha256"),
     *("resumed", "env_steps", "time", "exact", "differences"),
 }

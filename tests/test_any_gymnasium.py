@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from torch.utils._pytree import tree_map
 
 import envs
 import eval as eval_program
 import main as main_program
-from envs import any_gymnasium, make_vector_env
-from envs.any_gymnasium import faster_in_processes, vector_of
+from envs import make_vector_env
+from envs.any_gymnasium import vector_of
 from envs.conversion import acted, seen
 from envs.converted import LONGEST_SIDE, Converted
-from envs.trial import seconds_per_step, why_not_drawn
+from envs.trial import check_first_steps, why_not_drawn
 from models.observations import ObservationReader
 from settings import load_config, read_settings
 from tests.any_envs import SPACES, Sampled
@@ -195,36 +195,29 @@ def test_settings_with_arguments_have_a_hash():
     assert len({one, other, config("CartPole-v1", 'env_args={"a": 1}')}) == 2
 
 
-def test_slow_environments_have_processes_where_there_are_cores():
-    assert faster_in_processes(seconds=0.01, n_envs=16, cores=2)
-    assert not faster_in_processes(seconds=0.0001, n_envs=16, cores=64)
-    assert not faster_in_processes(seconds=0.01, n_envs=1, cores=64)
-    assert not faster_in_processes(seconds=0.01, n_envs=16, cores=1)
+def test_checking_first_steps_takes_a_moment_and_moves_no_random_stream():
+    n_steps = 0
 
-
-def test_a_step_is_measured_and_random_streams_stay():
     class Slow(Sampled):
         def step(self, action):
+            nonlocal n_steps
+            n_steps += 1
             time.sleep(0.02)
             random.random(), np.random.random(), torch.rand(1)
             return super().step(action)
 
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-    assert 0.02 <= seconds_per_step(Slow, "Slow-v0") < 0.2
+    check_first_steps(Slow, "Slow-v0")
+    assert 1 < n_steps < 20
     after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
     assert after == before
 
 
-def test_the_choice_is_printed_unless_it_is_given(caplog, monkeypatch):
-    monkeypatch.setattr(any_gymnasium, "seconds_per_step", lambda *_: 0.00125)
-    with caplog.at_level("INFO"):
-        make_vector_env(config("CartPole-v1", "env_processes=false"), 0)
-        assert caplog.messages == []
-        monkeypatch.setattr(any_gymnasium, "n_cores", lambda: 1)
-        make_vector_env(config("CartPole-v1"), 0)
-    assert caplog.messages == [
-        "CartPole-v1: a step takes 1.2 ms, so 3 environments have one process"
-    ]
+def test_a_process_for_each_environment_is_the_users_choice():
+    for in_processes, kind in ((False, SyncVectorEnv), (True, AsyncVectorEnv)):
+        env = make_vector_env(saved_config(in_processes), 0)
+        assert isinstance(env.unwrapped, kind)
+        env.close()
 
 
 def test_what_can_be_drawn_is_drawn_no_larger_than_a_page_needs():

@@ -1,4 +1,4 @@
-"""Intrinsic rewards in PPO, DQN and SAC: what is rewarded, whole runs, resumption, ranks."""
+"""Intrinsic rewards in PPO, DQN and SAC: what is rewarded, whole runs, resumption."""
 
 import math
 import signal
@@ -13,7 +13,6 @@ from models.observations import ObservationBatch, Observations
 from rewards.curiosity import configured_curiosity
 from tests.agents import collect_rollout, random_images, small_config
 from tests.counting import CountingEnv
-from tests.ranks import on_ranks
 from tests.test_resume import folder_of, resume, signal_at
 from tests.test_text_runs import command as on_missions
 from tests.test_text_runs import encoder as encoder  # a fixture
@@ -23,7 +22,6 @@ from trainers.checkpoint import LAST, load_checkpoint
 from trainers.collector import Collector
 from trainers.dqn import DQN
 from trainers.ppo import PPO
-from trainers.ranks import joined_ranks
 
 SMALL = {"curiosity_width": 8, "curiosity_weight": 0.5}
 PPO_RUN = {"n_rollout_steps": 16, "n_batches": 2, "n_epochs": 1, "n_steps": 64}
@@ -213,45 +211,3 @@ def test_a_damaged_state_of_the_intrinsic_networks_is_refused(in_empty_folder, c
     del state["reward"]
     with pytest.raises((ValueError, TypeError)):
         learner.load_state_dict(state, None, None)
-
-
-def rewarded(steps, changes, ranks):
-    """Return the rewards of a rank's part of the steps, and what all networks became."""
-    _, _, reward = curious_agent(**changes)
-    if not ranks.first:
-        for tensor in reward.networks.state_dict().values():
-            tensor.zero_()  # the first one's are given to all
-    reward.share(ranks.all_gather)
-    rewards, _ = reward(steps[ranks.rank])
-    statistics = reward.statistics.state_dict()
-    return {
-        "rewards": rewards,
-        "statistics": statistics,
-        "networks": dict(reward.networks.state_dict()),
-    }
-
-
-@pytest.mark.parametrize("curiosity", ["RND", "APT"])
-def test_ranks_share_networks_and_statistics(curiosity, tmp_path):
-    changes = {"curiosity": curiosity, "curiosity_features": "observation"}
-    torch.manual_seed(3)
-    images = random_images(16)
-
-    alike = [steps_of(images)] * 2
-    others = [steps_of(images), steps_of(random_images(16))]
-
-    def on_rank(rank):
-        with joined_ranks() as ranks:
-            return [rewarded(steps, changes, ranks) for steps in (alike, others)]
-
-    first, second = on_ranks(2, on_rank, tmp_path)
-    # Of the same steps on both ranks the mean gradient is that of one process.
-    _, _, reward = curious_agent(**changes)
-    rewards, _ = reward(steps_of(images))
-    for outcome_of_rank, _ in (first, second):
-        torch.testing.assert_close(outcome_of_rank["rewards"], rewards, atol=1e-4, rtol=1e-4)
-        networks = dict(reward.networks.state_dict())
-        torch.testing.assert_close(outcome_of_rank["networks"], networks)
-    assert same(first[1]["networks"], second[1]["networks"])
-    assert first[1]["statistics"] == second[1]["statistics"]
-    assert not torch.equal(first[1]["rewards"], second[1]["rewards"])

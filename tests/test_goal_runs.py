@@ -69,9 +69,7 @@ def test_a_run_for_goals_that_is_interrupted_ends_as_if_nothing_had_been(
     assert main_program.main(command(encoder, choice, "cut", **more)) == 130
     assert resume("cut") == 0
     assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
-    ends = [
-        load_checkpoint(folder_of(name) / LAST)["collector"]["own"] for name in ("cut", "whole")
-    ]
+    ends = [load_checkpoint(folder_of(name) / LAST)["collector"] for name in ("cut", "whole")]
     assert same(*ends)
     assert ends[0]["env"]["goals"]
 

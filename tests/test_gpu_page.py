@@ -123,14 +123,14 @@ def test_a_step_is_left_unrecorded_where_that_is_asked_for(monkeypatch):
     assert not model.captures
 
 
-def test_a_wrong_sum_of_gradients_is_no_figure(monkeypatch):
+def test_a_wrong_mean_of_gradients_is_no_figure(monkeypatch):
     def doubled(parameters):
         for parameter in parameters:
             parameter.grad *= 2
 
-    monkeypatch.setattr(gpu, "add_up_gradients", doubled)
+    monkeypatch.setattr(gpu, "average_gradients", doubled)
     reason = gpu.found(next(gpu.ranks_rows(TINY)), 10)[2]
-    assert "the sum over one rank is not what the rank had" in reason
+    assert "the mean over one rank is not what the rank had" in reason
 
 
 def test_without_a_gpu_there_is_no_memory_of_one(monkeypatch):

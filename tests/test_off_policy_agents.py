@@ -1,7 +1,5 @@
 """Agents that learn from replay: acting and learning see the same, and what is frozen stays."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -17,7 +15,6 @@ from tests.agents import small_config
 from tests.tiny_clip import tiny_settings
 from trainers import learner_class
 from trainers.collector import Collector
-from utils.errors import UserError
 
 N_ENVS, MEM_LEN = 3, 16
 SMALL = {"memory_width": 8, "memory_heads": 2, "memory_layers": 2, "mem_len": MEM_LEN}
@@ -239,11 +236,3 @@ def test_every_trained_parameter_learns_and_targets_follow(name, model):
     assert [key for key in before if torch.equal(before[key], now[key])] == []
     followed = dict(learner.target.named_parameters())
     assert [key for key in targets if torch.equal(targets[key], followed[key])] == []
-
-
-@pytest.mark.parametrize("algorithm", ["DQN", "SAC"])
-def test_learning_in_several_processes_is_refused(algorithm):
-    learner = collecting("CNN", algorithm).learner
-    ranks = SimpleNamespace(size=2, run_on_first=lambda function: function())
-    with pytest.raises(UserError, match=f"{algorithm} learns in one process, and torchrun began 2"):
-        type(learner)(learner.config, learner.agent, ranks)

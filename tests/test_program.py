@@ -141,7 +141,7 @@ def test_a_checkpoint_holds_what_a_later_evaluation_needs(in_empty_folder):
     assert state["config"]["language_model"] == TINY_MODEL
     assert state["env_steps"] == 64
     assert state["agent"]["language.to_language.projection"].shape == (64, 56 * 56)
-    assert state["collector"]["own"]["env"]
+    assert state["collector"]["env"]
     assert len(state["learner"]["optimizer"]["state"]) > 0
 
 

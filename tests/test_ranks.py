@@ -1,4 +1,4 @@
-"""Two ranks beside one process: the same updates, the same runs, one run folder."""
+"""Two ranks: equal parameters, one run folder, stopping together and going on exactly."""
 
 import os
 import signal
@@ -10,99 +10,133 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import main as main_program
-from envs import make_vector_env
-from models import build_agent
-from models.observations import Observations
-from tests.agents import collect_rollout, small_config
+from composition import configured_run
+from settings import load_config
+from tests.agents import collect_rollout
+from tests.published_models import tiny_sentence_encoder
 from tests.ranks import errors, on_ranks
-from tests.test_resume import command, folder_of, signal_at
+from tests.test_resume import folder_of, signal_at
+from tests.test_threads import ROOT
 from tests.tiny_clip import tiny_settings
 from tools.faults import outcome, same
 from trainers.checkpoint import LAST, load_checkpoint
-from trainers.collector import Collector
 from trainers.ppo import PPO
-from trainers.ranks import Ranks, joined_ranks
-from trainers.rollout import STORED, Rollout
+from trainers.ranks import average_gradients, joined_ranks
+from trainers.run import RunSettings
 
 N_ENVS = 4
-MAZE = {"env": "RandomMaze-v0", "n_envs": N_ENVS, "n_rollout_steps": 40, "learning_rate": 0.01}
-CASES = {
-    "single steps": {"model": "CNN-PPO", "n_batches": 5},
-    "a running deviation": {"model": "CNN-PPO", "n_batches": 5, "adv_norm": True},
-    "sequences": {"model": "Impala-PPO", "sequences_per_batch": 3},
-    "one sequence at a time": {"model": "Impala-PPO", "sequences_per_batch": 1},
-    "hidden states": {"model": "HELM", "n_batches": 5, "clip_range_vf": 0.2},
+COMMON = {"device": "cpu", "n_envs": N_ENVS, "media_minutes": "null", "checkpoint_minutes": 60}
+ROLLOUTS = {
+    **{"env": "RandomMaze-v0", "normalize_reward": "true", "n_steps": 256},
+    **{"n_rollout_steps": 16, "n_batches": 2, "n_epochs": 1},
+}
+REPLAY = {
+    **{"env": "VisualMatch-v0", "length": 2, "n_steps": 1024, "head_width": 8, "batch_size": 6},
+    **{"warmup_episodes": 2, "updates_per_step": 0.1},
+}
+FRAMES = {
+    **{"model": "ELLM", "algorithm": "NStepDQN", "env": "tests.told_in_words:Told-v0"},
+    **{"n_steps": 480, "hidden_dim": 8, "batch_size": 4, "replay_capacity": 90, "log_steps": 60},
+    **{"warmup_steps": 30, "target_update_steps": 40, "epsilon_steps": 200},
+}
+RUNS = {
+    "single steps": ROLLOUTS | {"model": "CNN-PPO", "adv_norm": "true"},
+    "sequences": ROLLOUTS | {"model": "Impala-PPO", "sequences_per_batch": 3},
+    "statistics": ROLLOUTS | {"model": "HELMv2", "curiosity": "RND", "curiosity_batches": 2},
+    "DQN": REPLAY | {"model": "LSTM", "algorithm": "DQN", "memory_width": 8, "curiosity": "NovelD"},
+    "SAC": REPLAY | {"model": "CNN", "algorithm": "SAC", "learn_temperature": "true"},
+    "ELLM": FRAMES,
 }
 
 
-def plain_descent(parameters, lr, **unused):
-    """Return an optimiser whose step is as exact as the gradient.
-
-    Sums of float32 in another order differ in their last bits. AdamW divides a gradient by its own
-    size, and so makes a step of the whole learning rate of one that is nothing but such bits.
-    """
-    return torch.optim.SGD(parameters, lr)
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return str(tiny_sentence_encoder(tmp_path_factory.mktemp("encoder")))
 
 
-def collector_of(config, ranks=None):
-    """Return a collector with a learner whose agent is the same in every process."""
-    torch.manual_seed(0)
-    ranks = ranks or Ranks()
-    env = make_vector_env(ranks.share(config), config.seed)
-    agent = build_agent(config, env.single_observation_space, env.single_action_space)
-    ranks.synchronize(agent, config)
-    learner = PPO(config, agent, ranks)
-    learner.optimizer = plain_descent(learner.parameters, config.learning_rate)
-    return Collector(env, learner, ranks=ranks)
+@pytest.fixture
+def words_of(encoder):
+    """Return a function that makes the command line of a tiny run."""
+
+    def made(name, **changes):
+        settings = COMMON | RUNS[name] | changes
+        settings = tiny_settings(settings["model"]) | settings
+        if name == "ELLM":
+            settings["sentence_encoder"] = encoder
+        return [f"--var={key}={value}" for key, value in settings.items()]
+
+    return made
 
 
-def part_of(rollout, ranks):
-    """Return the rollout of a rank's environments."""
-    n_envs = rollout.n_envs // ranks.size
-    rows = slice(ranks.rank * n_envs, (ranks.rank + 1) * n_envs)
-    images = rollout.observations.images[:, rows]
-    part = Rollout(rollout.n_steps, Observations(images[0]), rollout.context[0, rows])
-    part.observations.images.copy_(images)
-    part.bootstrap = rollout.bootstrap[rows]
-    for name in STORED:
-        getattr(part, name).copy_(getattr(rollout, name)[:, rows])
-    return part
+def config_of(words):
+    overrides = [word.removeprefix("--var=") for word in words]
+    return load_config(None, overrides).part(RunSettings)
 
 
-def updated(learner, rollout, permutations):
-    learner.rollout = rollout
-    metrics = learner.update(progress=0.0, permutations=permutations)
-    return {
-        "agent": learner.agent.state_dict(),
-        "metrics": metrics,
-        "advantages": learner.advantage_statistics.state_dict(),
-    }
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_two_ranks_with_halves_of_a_rollout_update_like_one_with_the_whole(case, tmp_path):
-    changes = MAZE | tiny_settings("HELM") | CASES[case]
-    config = small_config(**changes)
-    collector = collector_of(config)
-    collector.begin(0)
-    learner, rollout = collector.learner, collect_rollout(collector)
-    n = len(rollout.sequences.firsts) if learner.agent.sequential else rollout.n_samples
-    in_order = torch.arange(n)  # most minibatches hold nothing of one of the ranks
-    permutations = torch.stack((torch.randperm(n), in_order))
+def trained(size, folder, config):
+    """Return what every rank has of the agent, its optimisers and its own after a run."""
 
     def on_rank(rank):
-        with joined_ranks() as ranks:
-            part = part_of(rollout, ranks)
-            return updated(collector_of(config, ranks).learner, part, permutations)
+        with joined_ranks() as ranks, configured_run(config, ranks) as run:
+            (folder / "run").mkdir(exist_ok=True)
+            run.train(folder / "run")
+            state = run.state_dict()
+            collected = run.collector.percept.observations.images
+            return {"agent": state["agent"], "learner": state["learner"], "seen": collected}
 
-    halves = on_ranks(2, on_rank, tmp_path)
-    whole = updated(learner, rollout, permutations)
-    assert whole["metrics"]["train/grad_norm"] > 0.1
-    for half in halves:
-        torch.testing.assert_close(half, whole, atol=1e-5, rtol=1e-5)
-    assert same(halves[0], halves[1])
+    return on_ranks(size, on_rank, folder)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_ranks_that_see_different_things_end_with_the_same_agent(name, words_of, in_empty_folder):
+    one, two = trained(2, in_empty_folder, config_of(words_of(name, save_ckpt="false")))
+    assert not torch.equal(one["seen"], two["seen"])
+    assert same(one["agent"], two["agent"])
+    for part in ("optimizer", "optimizers", "networks", "target"):
+        assert same(one["learner"].get(part), two["learner"].get(part)), part
+    if name == "single steps":
+        assert not same(one["learner"]["advantages"], two["learner"]["advantages"])
+    assert one["learner"].get("counts", {"n_updates": 1})["n_updates"] > 0
+    if "curiosity" in RUNS[name]:
+        curious = [rank["learner"]["reward"] for rank in (one, two)]
+        assert same(*(each["optimizer"] for each in curious))
+        networks = [each["networks"] for each in curious]
+        own = [key for key in networks[0] if not torch.equal(networks[0][key], networks[1][key])]
+        assert all("standardise" in key for key in own)  # statistics of what each has seen
+
+
+def test_gradients_are_averaged(tmp_path):
+    def on_rank(rank):
+        layer = nn.Linear(2, 3)
+        layer.weight.grad = torch.full((3, 2), 1.0 + 2 * rank)
+        if rank == 1:
+            layer.bias.grad = torch.ones(3)  # the other one's loss does not reach it
+        with joined_ranks():
+            average_gradients(list(layer.parameters()))
+        return [layer.weight.grad, layer.bias.grad]
+
+    expected = [torch.full((3, 2), 2.0), torch.full((3,), 0.5)]
+    assert same(on_ranks(2, on_rank, tmp_path), [expected, expected])
+
+
+def test_ranks_cut_their_sequences_into_as_many_minibatches(words_of, tmp_path):
+    many_ends = {"env": "TMazePassive-v0", "length": 1, "sequences_per_batch": 4}
+    config = config_of(words_of("sequences", **many_ends))
+
+    def on_rank(rank):
+        with joined_ranks() as ranks, configured_run(config, ranks) as run:
+            run.collector.begin(0)
+            learner, rollout = run.learner, collect_rollout(run.collector)
+            n_shown = len(rollout.sequences.firsts) - 5 * rank
+            batches = list(learner._minibatches(rollout, torch.randperm(n_shown)))
+            return [n_shown, len(batches), sum(len(batch.lengths) for batch in batches)]
+
+    one, two = on_ranks(2, on_rank, tmp_path)
+    assert one[1] == two[1] == -(-one[0] // 2) or one[1] == two[1] == two[0]
+    assert (one[2], two[2]) == (one[0], two[0])
 
 
 def test_no_rank_leaves_before_all_are_done(tmp_path):
@@ -116,39 +150,10 @@ def test_no_rank_leaves_before_all_are_done(tmp_path):
     assert on_ranks(2, on_rank, tmp_path) == [True, True]
 
 
-def with_noise_of_all(arguments, size, rank):
-    """Train with the noise of all environments drawn at once, a rank's rows of it used."""
-    noise = torch.Generator().manual_seed(0)
-
-    def multinomial(probabilities, n_samples):
-        n_envs = len(probabilities)
-        drawn = torch.empty(n_envs * size, probabilities.shape[1]).exponential_(generator=noise)
-        own = drawn[rank * n_envs : (rank + 1) * n_envs]
-        return (probabilities / own).argmax(-1, keepdim=True)
-
-    torch.multinomial = multinomial
-    torch.optim.AdamW = plain_descent
-    return main_program.main(arguments)
-
-
-@pytest.mark.parametrize("model", ["HELMv2", "Impala-PPO"])
-def test_with_the_same_noise_a_run_of_two_ranks_is_that_of_one(model, in_empty_folder):
-    settings = {"n_envs": N_ENVS, "adv_norm": str(model == "HELMv2").lower(), "n_steps": 384}
-    settings["learning_rate"] = 0.01
-    for size in (1, 2):
-        arguments = command(model, f"by-{size}", n_rollout_steps=32, **settings)
-        statuses = on_ranks(size, partial(with_noise_of_all, arguments, size), in_empty_folder)
-        assert statuses == [0] * size
-    one, two = (outcome(folder_of(f"by-{size}")) for size in (1, 2))
-    torch.testing.assert_close(two["agent"], one["agent"], atol=1e-5, rtol=1e-5)
-    assert two["episodes"] == one["episodes"]
-    for row_of_two, row_of_one in zip(two["metrics"], one["metrics"], strict=True):
-        expected = {name: float(value or "nan") for name, value in row_of_one.items()}
-        found = {name: float(value or "nan") for name, value in row_of_two.items()}
-        assert found == pytest.approx(expected, rel=1e-4, abs=1e-5, nan_ok=True)
-
-
-def test_all_ranks_stop_at_the_same_step_and_go_on_exactly(in_empty_folder, monkeypatch, capsys):
+@pytest.mark.parametrize("name", ["statistics", "DQN", "ELLM"])
+def test_all_ranks_stop_after_the_same_update_and_go_on_exactly(
+    name, words_of, in_empty_folder, monkeypatch, capsys
+):
     def run(arguments, rank, number=None):
         if number is not None and rank == 1:
             signal_at(monkeypatch, number, at=23)
@@ -157,16 +162,18 @@ def test_all_ranks_stop_at_the_same_step_and_go_on_exactly(in_empty_folder, monk
     def ranks_run(arguments, size=2, **how):
         return on_ranks(size, partial(run, arguments, **how), in_empty_folder)
 
-    settings = {"n_envs": N_ENVS, "n_steps": 256}
-    assert ranks_run(command("HELM", "whole", **settings)) == [0, 0]
+    assert ranks_run([*words_of(name), "--run-id=whole"]) == [0, 0]
     assert (in_empty_folder / "1.out").read_text() == errors(in_empty_folder, 1) == ""
-    cut = command("HELM", "cut", checkpoint_minutes=60, **settings)
-    assert ranks_run(cut, number=signal.SIGTERM) == [143, 143]
+    assert ranks_run([*words_of(name), "--run-id=cut"], number=signal.SIGTERM) == [143, 143]
     again = "torchrun --nproc-per-node=2 main.py --resume"
     assert again in errors(in_empty_folder, 0)
     folder = folder_of("cut")
     checkpoint = load_checkpoint(folder / LAST)
-    assert checkpoint["env_steps"] == 23 * N_ENVS
+    assert (
+        23 * N_ENVS
+        <= checkpoint["env_steps"]
+        < load_checkpoint(folder_of("whole") / LAST)["env_steps"]
+    )
     assert len(checkpoint["other_ranks"]) == 1
 
     assert main_program.main(["--resume", str(folder)]) == 2
@@ -176,45 +183,69 @@ def test_all_ranks_stop_at_the_same_step_and_go_on_exactly(in_empty_folder, monk
     assert same(outcome(folder), outcome(folder_of("whole")))
 
 
-def test_a_mistake_is_said_once(in_empty_folder):
-    arguments = command("CNN-PPO", "run", n_envs=3)
+def test_the_first_rank_counts_the_episodes_of_all(words_of, in_empty_folder):
+    settings = {"env": "TMazePassive-v0", "length": 1, "normalize_reward": "false"}
+    arguments = [*words_of("single steps", **settings), "--run-id=run"]
+    statuses = on_ranks(2, lambda rank: main_program.main(arguments), in_empty_folder)
+    assert statuses == [0, 0]
+    found = outcome(folder_of("run"))
+    lengths = {length for _, length, _ in found["episodes"]}
+    assert len(lengths) == 1
+    assert int(found["metrics"][-1]["rollout/n_episodes"]) == 256 // lengths.pop()
+    assert {success for _, _, success in found["episodes"]} == {False, True}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"n_envs": 3}, "3 environments cannot be shared by 2 ranks. Choose a multiple of 2"),
+        ({"n_batches": 64}, "= 32 samples cannot be cut into 64 equal minibatches"),
+    ],
+)
+def test_a_mistake_is_said_once(changes, line, words_of, in_empty_folder):
+    arguments = [*words_of("single steps", **changes), "--run-id=run"]
     statuses = on_ranks(2, lambda rank: main_program.main(arguments), in_empty_folder)
     assert statuses == [2, 2]
-    (line,) = errors(in_empty_folder, 0).strip().splitlines()
-    assert "3 environments cannot be shared by 2 ranks. Choose a multiple of 2" in line
+    told = errors(in_empty_folder, 0).strip().splitlines()
+    assert line in told[-1]
     assert errors(in_empty_folder, 1) == ""
     assert not Path("experiments").exists()
 
 
-def test_numbers_that_are_not_finite_stop_all_ranks(in_empty_folder, monkeypatch):
-    evaluate = Ranks.evaluate
+def test_numbers_that_are_not_finite_stop_all_ranks(words_of, in_empty_folder, monkeypatch):
+    learn = PPO._learn
 
-    def evaluate_badly(self, agent, batch):
-        spoiled = batch.returns * float("nan") if self.rank == 1 else batch.returns
-        return evaluate(self, agent, batch._replace(returns=spoiled))
+    def learn_badly(self, batch, now):
+        if self.ranks.rank == 1:
+            batch = batch._replace(returns=batch.returns * float("nan"))
+        return learn(self, batch, now)
 
-    monkeypatch.setattr(Ranks, "evaluate", evaluate_badly)
-    arguments = command("CNN-PPO", "run", n_envs=N_ENVS)
+    monkeypatch.setattr(PPO, "_learn", learn_badly)
+    arguments = [*words_of("single steps"), "--run-id=run"]
     statuses = on_ranks(2, lambda rank: main_program.main(arguments), in_empty_folder)
     assert statuses == [1, 1]
     assert "not finite in epoch 0, minibatch 0" in errors(in_empty_folder, 0)
     bad = torch.load(folder_of("run") / "bad_minibatch.pt", weights_only=True)
     (other,) = bad["other_ranks"]
-    assert len(bad["actions"]) + len(other["actions"]) == N_ENVS * 16 // 2
+    assert len(bad["actions"]) == len(other["actions"]) == N_ENVS // 2 * 16 // 2
 
 
-def test_torchrun_trains_and_writes_one_run_folder(in_empty_folder):
-    program = Path(main_program.__file__)
-    arguments = command("CNN-PPO", "run", n_envs=N_ENVS)
+@pytest.mark.parametrize("name", ["single steps", "DQN"])
+def test_torchrun_trains_and_writes_one_run_folder(name, words_of, in_empty_folder):
+    arguments = [*words_of(name), "--run-id=run"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     finished = subprocess.run(
-        [*torchrun, program, *arguments], capture_output=True, text=True, env=environment
+        [*torchrun, ROOT / "main.py", *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.count("mean return") == 1
     (folder,) = Path("experiments").glob("*/*/*")
-    assert [row["env_steps"] for row in outcome(folder)["metrics"]] == ["64", "128"]
+    last = outcome(folder)["metrics"][-1]
+    assert int(last["env_steps"]) >= RUNS[name]["n_steps"]
+    assert int(float(last["train/n_updates"])) > 0
 
 
 @pytest.mark.parametrize("changes", [{}, {"RANK": "2"}, {"RANK": "x"}, {"MASTER_ADDR": ""}])

@@ -27,9 +27,7 @@ from trainers import off_policy
 from trainers.checkpoint import BEST, LAST, PREVIOUS, load_checkpoint, save_checkpoint
 from trainers.collector import Collector
 from trainers.dqn import DQN
-from trainers.off_policy import OffPolicyLearner
 from trainers.ppo import PPO
-from trainers.threads import Threads
 
 MAZE = "RandomMaze-v0"
 TINY = {
@@ -119,8 +117,8 @@ def test_where_episodes_cannot_be_saved_new_ones_begin_and_the_folder_says_so(
     assert main_program.main(command("HELM", "cut")) == 130
     checkpoint = load_checkpoint(folder_of("cut") / LAST)
     assert checkpoint["env_steps"] == 64  # the rollout that was cut is collected anew
-    assert checkpoint["learner"]["own"] == {}
-    assert not {"percept", "memory"} & checkpoint["collector"]["own"].keys()
+    assert checkpoint["learner"]["collected"] == {}
+    assert not {"percept", "memory"} & checkpoint["collector"].keys()
     assert resume("cut") == 0
     assert "in new episodes" in capsys.readouterr().out
     (resumed,) = json.loads((folder_of("cut") / "run.json").read_text())["resumed"]
@@ -382,7 +380,7 @@ def test_a_run_says_what_it_was_made_with(in_empty_folder):
     assert set(run["weights"]) == {"language_model", "clip_encoder", "embeddings"}
     assert all(len(sha256) == 64 for sha256 in run["weights"].values())
     assert run["weights"] == load_checkpoint(folder_of("run") / BEST)["weights"]
-    assert run["threads"] == [{"env_steps": 0, "threads": torch.get_num_threads()}]
+    assert run["hardware"]["threads"] == torch.get_num_threads() == run["settings"]["threads"]
     assert {"finished", "git_dirty", "git_commit"} <= run.keys()
 
 
@@ -496,7 +494,7 @@ def test_with_replay_too_steps_that_cannot_be_saved_are_taken_anew(
     counts = checkpoint["learner"]["counts"]
     assert checkpoint["env_steps"] <= 134
     assert checkpoint["env_steps"] == counts["n_warmup_steps"] + counts["n_explored"]
-    assert checkpoint["learner"]["own"] == {}
+    assert checkpoint["learner"]["running"] is None
     n_rows = checkpoint["learner"]["replay"]["n_written"]
     assert resume("cut") == 0
     assert "in new episodes" in capsys.readouterr().out
@@ -564,23 +562,3 @@ def test_a_damaged_only_checkpoint_lets_the_run_begin_anew(in_empty_folder, monk
     assert "beginning anew: 32 steps are lost" in caplog.text  # of which metrics.csv tells
     assert (folder / f"{LAST}.damaged-1").read_bytes() == damaged
     assert same(outcome(folder), outcome(folder_of("whole")))
-
-
-def test_trying_numbers_of_threads_changes_nothing_of_a_run_with_replay(
-    in_empty_folder, monkeypatch
-):
-    assert main_program.main(replay_command("whole", n_steps=150)) == 0
-    tried, seconds = [], OffPolicyLearner.seconds_of_update
-
-    def trying(self, percept):
-        tried.append(seconds(self, percept))
-        return tried[-1]
-
-    def try_often(self, env_steps):
-        assert self.work() > 0
-
-    monkeypatch.setattr(OffPolicyLearner, "seconds_of_update", trying)
-    monkeypatch.setattr(Threads, "try_again", try_often)
-    assert main_program.main(replay_command("tried", n_steps=150)) == 0
-    assert len(tried) > 3
-    assert same(outcome(folder_of("tried")), outcome(folder_of("whole")))

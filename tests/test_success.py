@@ -4,7 +4,6 @@ import csv
 import json
 import math
 import signal
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,6 @@ from envs import make_vector_env
 from models import build_agent
 from settings import load_config
 from tests.agents import collect_rollout, small_config
-from tests.ranks import on_ranks
-from tests.test_ranks import N_ENVS, with_noise_of_all
 from tests.test_resume import command, folder_of, resume, signal_at
 from tools.faults import outcome, same
 from trainers.checkpoint import LAST, load_checkpoint, save_checkpoint
@@ -114,19 +111,6 @@ def test_a_checkpoint_that_knows_no_success_goes_on(in_empty_folder, monkeypatch
     known = [success for _, _, success in episodes[len(pairs) :]]
     last = rows(folder_of("cut"))[-1]
     assert float(last["rollout/success_mean"]) == pytest.approx(np.mean(known))
-
-
-def test_ranks_share_their_successes(in_empty_folder):
-    settings = MAZE | {"length": 1, "n_envs": N_ENVS, "n_steps": 256, "normalize_reward": "false"}
-    for size in (1, 2):
-        arguments = command("CNN", f"by-{size}", **settings)
-        statuses = on_ranks(size, partial(with_noise_of_all, arguments, size), in_empty_folder)
-        assert statuses == [0] * size
-    one, two = (outcome(folder_of(f"by-{size}")) for size in (1, 2))
-    assert two["episodes"] == one["episodes"]
-    assert {success for _, _, success in one["episodes"]} == {False, True}
-    shares = [[row["rollout/success_mean"] for row in run["metrics"]] for run in (one, two)]
-    assert shares[0] == shares[1]
 
 
 def test_an_evaluation_tells_which_episodes_succeeded(in_empty_folder, capsys):

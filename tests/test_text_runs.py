@@ -72,14 +72,12 @@ def test_a_run_interrupted_in_the_middle_ends_as_if_nothing_had_been(
     signal_at(monkeypatch, signal.SIGINT, at=at)
     assert main_program.main(command(algorithm, memory, encoder, "cut", **more)) == 130
     saved = load_checkpoint(folder_of("cut") / LAST)
-    sentences = saved["collector"]["own"]["sentences"]
+    sentences = saved["collector"]["sentences"]
     assert len(sentences) > 1
     assert all(type(sentence) is str for sentence in sentences)
     assert resume("cut") == 0
     assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
-    ends = [
-        load_checkpoint(folder_of(name) / LAST)["collector"]["own"] for name in ("cut", "whole")
-    ]
+    ends = [load_checkpoint(folder_of(name) / LAST)["collector"] for name in ("cut", "whole")]
     assert ends[0]["sentences"] == ends[1]["sentences"]
 
 
@@ -99,7 +97,7 @@ def test_numbers_of_unknown_sentences_in_a_checkpoint_are_refused(
     assert main_program.main(command("PPO", "CNN", encoder, "cut", n_steps=96)) == 130
     path = folder_of("cut") / LAST
     state = load_checkpoint(path)
-    state["learner"]["own"]["rollout"]["observations"]["text"][0] = 7
+    state["learner"]["collected"]["rollout"]["observations"]["text"][0] = 7
     save_checkpoint(path, state)
     capsys.readouterr()
     assert resume("cut") == 2

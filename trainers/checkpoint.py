@@ -16,9 +16,9 @@ and ckpt_last.pt all else that a run needs to go on as if it had never been inte
     run         the seconds so far, the best return
     metrics     how long metrics.csv was, and the sha256 of that
     own         where all random streams stand
-    other_ranks what each rank but the first has of its own
+    other_ranks learner, collector and own of each rank but the first
 
-What a rank has of its own stands under "own" in every part. Where environments cannot be saved, a
+Where environments cannot be saved, a
 resumed run collects its current rollout anew, in new episodes.
 """
 
@@ -31,7 +31,7 @@ import re
 import shlex
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 
 REPLAY = "replay"  # the folder of what a learner keeps in files, all of them called:
 REPLAY_FILE = r"(rows_\d{12,}\.pt|env\d{4,}_\d{12,}\.rows)"
-PARTS = ("learner", "collector")  # that may have something of each rank's own
+OF_EACH_RANK = ("learner", "collector", "own")
 
 
 @dataclass(frozen=True)
@@ -134,22 +134,27 @@ class Checkpoints:
             save_checkpoint(self.folder / BEST, self.run.agent_state())
 
     def after_update(self, is_last: bool) -> None:
-        """Write the last checkpoint when it is due, and do what signals have asked for."""
-        pause = 60 * self.run.config.checkpoint_minutes
-        is_time = time.perf_counter() - self._last_saved >= pause
-        if any(self.run.ranks.all_reduce_max(is_last or is_time)):
-            self._save()
-        if not is_last:
-            self.after_step()
-
-    def after_step(self) -> None:
-        """Do what signals have asked any rank for.
+        """Write the last checkpoint when it is due, and do what signals have asked any rank for.
 
         Raises:
             Interrupted: to end the run.
         """
-        asked = self.interruption.stop or 0, self.interruption.save
+        pause = 60 * self.run.config.checkpoint_minutes
+        is_due = is_last or time.perf_counter() - self._last_saved >= pause
+        asked = self.interruption.stop or 0, self.interruption.save or is_due
         stop, save = self.run.ranks.all_reduce_max(*asked)
+        self._do(0 if is_last else stop, bool(save))
+
+    def after_step(self) -> None:
+        """Do what signals have asked for; several ranks agree on it after an update.
+
+        Raises:
+            Interrupted: to end the run.
+        """
+        if self.run.ranks.size == 1:
+            self._do(self.interruption.stop or 0, self.interruption.save)
+
+    def _do(self, stop: int, save: bool) -> None:
         if not (stop or save):
             return
         env_steps = self._save()
@@ -184,33 +189,27 @@ def agent_state(config: Config, agent: Agent, env_steps: int) -> dict[str, Any]:
 
 def gathered_state(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     """Return the state of a run with what the other ranks have of their own, on the first rank."""
-    own = {"own": state["own"]} | {part: state[part]["own"] for part in PARTS}
-    return state | {"other_ranks": ranks.gather(own)[1:]}
+    return state | {"other_ranks": ranks.gather({part: state[part] for part in OF_EACH_RANK})[1:]}
 
 
 def own_checkpoint(folder: Path, config: CheckpointSettings, ranks: Ranks) -> dict[str, Any] | None:
     """Return what this rank goes on from: what is common, and what is its own.
 
     Raises:
-        UserError: as `unfinished_checkpoint`, on the first rank.
+        UserError: as `unfinished_checkpoint`.
     """
+    of_first: list[dict[str, Any] | None] = []
 
-    def states() -> Sequence[dict[str, Any] | None]:
+    def find() -> str | None:
         state = unfinished_checkpoint(folder, config, ranks.size)
-        return [None] * ranks.size if state is None else states_of_ranks(state)
+        of_first.append(state)
+        return None if state is None else state["file"]
 
-    return ranks.scatter(states)
-
-
-def states_of_ranks(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the state each rank goes on from, given a checkpoint."""
-    others = state.pop("other_ranks", [])
-    return [state, *(_with_own(state, own) for own in others)]
-
-
-def _with_own(state: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    parts = {part: state[part] | {"own": own[part]} for part in PARTS}
-    return state | parts | {"own": own["own"]}
+    file = ranks.run_on_first(find)
+    if ranks.first or file is None:
+        return of_first[0] if ranks.first else None
+    state = load_checkpoint(folder / file)
+    return state | state["other_ranks"][ranks.rank - 1]
 
 
 def save_checkpoint(path: Path, state: dict[str, Any], previous: Path | None = None) -> None:
@@ -355,11 +354,14 @@ def _check_goes_on(checkpoint: Mapping[str, Any], path: Path) -> None:
 def _check_replay(checkpoint: Mapping[str, Any], folder: Path) -> None:
     """Raise Damaged where a file that a checkpoint's replay is in is not as it was then."""
     try:
-        replay = checkpoint["learner"].get("replay")
-        files = (
-            [(name, n, sha256) for name, (n, sha256) in replay["files"].items()] if replay else []
-        )
-        strange = [name for name, _, _ in files if not re.fullmatch(REPLAY_FILE, name)]
+        files = []
+        for rank, state in enumerate([checkpoint, *checkpoint.get("other_ranks", [])]):
+            replay, place = state["learner"].get("replay"), folder / Ranks(rank).own_name(REPLAY)
+            named = replay["files"].items() if replay else ()
+            files += [(place / name, n_bytes, sha256) for name, (n_bytes, sha256) in named]
+            strange = [name for name, _ in named if not re.fullmatch(REPLAY_FILE, name)]
+            if strange:
+                break
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{folder}: the checkpoint does not hold a state of this run (no files of a replay). "
@@ -367,8 +369,7 @@ def _check_replay(checkpoint: Mapping[str, Any], folder: Path) -> None:
         ) from error
     if strange:
         raise UserError(f"{folder}: the checkpoint's replay is in '{strange[0]}', no file of one")
-    for name, n_bytes, sha256 in files:
-        path = folder / REPLAY / name
+    for path, n_bytes, sha256 in files:
         try:
             if checksum(path, n_bytes).hexdigest() != sha256:
                 raise Damaged(f"{path}: damaged, its content does not have its checksum")

@@ -57,7 +57,7 @@ class Collector:
 
     Attributes:
         env_steps: Steps of all environments of all ranks.
-        n_episodes: Episodes that have ended.
+        n_episodes: Episodes that have ended: on the first rank those of all, else of this one.
         episodes: The last of them.
     """
 
@@ -73,11 +73,10 @@ class Collector:
         self._env_metrics = getattr(env, "metrics", dict)
         self._device = learner.agent.device  # asked once: it looks for a parameter
         self.ranks = ranks or Ranks()
-        if scaling is not None and self.ranks.size > 1:
-            scaling.share_statistics(self.ranks.all_gather)
         self.n_envs = env.num_envs * self.ranks.size  # of all ranks
         self.env_steps = self.n_episodes = 0
         self.episodes: deque[Episode] = deque(maxlen=EPISODES_AVERAGED)
+        self._untold: list[Episode] = []  # to the first rank, where this is another
         self._percept: Percept | None = None  # None until episodes have begun
         self._memory: Memory | None = None
 
@@ -122,6 +121,15 @@ class Collector:
         self.env_steps += self.n_envs
         return transition
 
+    def tell_first(self) -> None:
+        """Let the first rank know of the episodes that have ended on the others."""
+        if self.ranks.size == 1:
+            return
+        untold: list[Any] = [tuple(episode) for episode in self._untold]
+        for ended in self.ranks.gather(untold):
+            self._note([_episode(*each) for each in ended])
+        self._untold.clear()
+
     @property
     def mean_return(self) -> float:
         """Mean raw return of the last 100 episodes, of fewer while there are not so many; or NaN.
@@ -159,14 +167,13 @@ class Collector:
             "n_episodes": self.n_episodes,
             "episodes": [tuple(episode) for episode in self.episodes],
             "resumable": resumable,
-            "own": {"env": env, "sentences": self._sentences.state_dict()},
+            "env": env,
+            "sentences": self._sentences.state_dict(),
         }
         if resumable:
-            state["own"] |= self._running()
+            state |= self._running()
         if self.scaling is not None:
-            scaling = self.scaling.state_dict()
-            state["own"]["scaling"] = scaling.pop("own")
-            state["scaling"] = scaling
+            state["scaling"] = self.scaling.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any], seed: int) -> tuple[Percept, Memory | None]:
@@ -178,26 +185,24 @@ class Collector:
         Raises:
             Exception: of several kinds; it is not a state of this collector.
         """
-        own = state["own"]
         for name in ("env_steps", "n_episodes"):
             check_like(state[name], getattr(self, name), name)
         self.env_steps, self.n_episodes = state["env_steps"], state["n_episodes"]
         self.episodes.extend(_episode(*saved) for saved in state["episodes"])
-        self._sentences.load_state_dict(own.get("sentences", []))  # none in an earlier version's
+        self._sentences.load_state_dict(state.get("sentences", []))  # none in an earlier version's
         self.begin(derived_seed(seed, self.env_steps))
         if self.scaling is not None:
-            scaling = state["scaling"] | {"own": own["scaling"]}
-            check_like(scaling, self.scaling.state_dict(), "scaling")
-            self.scaling.load_state_dict(scaling)
+            check_like(state["scaling"], self.scaling.state_dict(), "scaling")
+            self.scaling.load_state_dict(state["scaling"])
         assert self._percept is not None, "episodes have just begun"
-        if state["resumable"] and self.env.load_state_dict(own["env"]):
+        if state["resumable"] and self.env.load_state_dict(state["env"]):
             assert self._memory is not None, "episodes have just begun"
-            check_like(own["percept"], self._running()["percept"], "percept")
+            check_like(state["percept"], self._running()["percept"], "percept")
             # Those of the episodes that have just begun are none of this run.
-            self._sentences.load_state_dict(own.get("sentences", []))
-            self._sentences.check(own["percept"]["observations"]["text"])
-            self._memory.load_state_dict(own["memory"])
-            self._percept = _restored(own["percept"], self._device)
+            self._sentences.load_state_dict(state.get("sentences", []))
+            self._sentences.check(state["percept"]["observations"]["text"])
+            self._memory.load_state_dict(state["memory"])
+            self._percept = _restored(state["percept"], self._device)
             return self._percept, self._memory
         if self.scaling is not None:
             self.scaling.begin()
@@ -235,26 +240,28 @@ class Collector:
         return Percept.after(shown, actions, paid, np.zeros_like(ended))
 
     def _note_episodes(self, ended: np.ndarray, info: dict[str, Any]) -> None:
-        if self.ranks.size == 1 and not ended.any():
+        """Note the episodes that have just ended here."""
+        if not ended.any():
             return
-        nothing = np.zeros(len(ended))
-        unknown = np.full(len(ended), math.nan)
-        columns = {"r": nothing, "l": nothing, "success": unknown} | info.get("episode", {})
-        table = np.stack([ended, *(columns[name] for name in ("r", "l", "success"))], 1)
-        rows = self.ranks.all_gather(torch.from_numpy(table.astype(np.float64))).tolist()
-        for has_ended, episode_return, length, success in rows:
-            if has_ended:
-                known = None if math.isnan(success) else bool(success)
-                self.episodes.append(Episode(episode_return, int(length), known))
-                self.n_episodes += 1
+        told = info["episode"]
+        columns = told["r"], told["l"], told.get("success", [None] * len(ended))
+        episodes = [_episode(*(column[n] for column in columns)) for n in np.flatnonzero(ended)]
+        if self.ranks.first:
+            self._note(episodes)
+        else:
+            self._untold += episodes
+
+    def _note(self, episodes: list[Episode]) -> None:
+        self.episodes.extend(episodes)
+        self.n_episodes += len(episodes)
 
     def _to_device(self, array: np.ndarray) -> Tensor:
         return torch.as_tensor(array, device=self._device)
 
 
 def _episode(episode_return: Any, length: Any, success: Any = None) -> Episode:
-    """Return an episode of a checkpoint, which may be older than `success`."""
-    known = None if success is None else bool(success)
+    """Return an episode; whether it succeeded may be unsaid."""
+    known = None if success is None or math.isnan(success) else bool(success)
     return Episode(float(episode_return), int(length), known)
 
 

@@ -86,6 +86,7 @@ class DQN(OffPolicyLearner):
         loss, chosen = self._loss(sequences)
         self.optimizer.zero_grad()
         loss.backward()
+        self.ranks.average_gradients(self.parameters)
         norms = {
             "train/critic_grad_norm": mean_norm(self.parameters),
             "train/critic_memory_grad_norm": mean_norm(self.agent.body.memory_parameters()),
@@ -94,10 +95,6 @@ class DQN(OffPolicyLearner):
         follow(self.target, self.agent, self.config.tau)
         q_mean = masked_mean(chosen.detach(), sequences.mask)
         return {"train/critic_loss": loss.detach(), "train/q_mean": q_mean, **norms}
-
-    def losses_of(self, sequences: Sequences) -> None:
-        """Compute the gradient, which no parameter gets to know."""
-        torch.autograd.grad(self._loss(sequences)[0], self.parameters, allow_unused=True)
 
     def nothing_learned(self) -> dict[str, float]:
         """Return NaN under every name, and epsilon."""

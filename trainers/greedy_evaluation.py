@@ -1,15 +1,17 @@
 """Playing greedily now and then while a run trains, in environments of its own."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from gymnasium.vector import VectorEnv
 
 from models.agent import Agent
 from settings import Config, setting
 from trainers.evaluation import evaluate
-from trainers.trial import left_alone
 from utils.seeding import derived_seed
 
 MOST_ENVS = 16
@@ -63,6 +65,19 @@ class GreedyEvaluation:
         )
         means = (float(values.mean()) for values in (returns, lengths, successes))
         return {f"eval/{name}": mean for name, mean in zip(names, means, strict=True)}
+
+
+@contextmanager
+def left_alone(agent: Agent) -> Iterator[None]:
+    """Let an agent act without following statistics or moving random streams."""
+    modes = {module: module.training for module in agent.modules()}
+    with torch.random.fork_rng(devices=[]):
+        agent.eval()
+        try:
+            yield
+        finally:
+            for module, training in modes.items():
+                module.training = training
 
 
 def envs_needed(config: EvaluationSettings) -> int:

@@ -1,6 +1,5 @@
 """What a run knows of whoever learns in it: a policy that acts, and updates that change it."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -70,9 +69,6 @@ class Learner(Protocol):
     def observe(self, transition: Transition) -> None:
         """Take in one step, and learn from it where a learner learns along the way."""
 
-    def seconds_of_update(self, percept: Percept) -> float:
-        """Return what collecting and an update would take now, by trying; nothing changes."""
-
     @property
     def steps_per_update(self) -> int | None:
         """Steps of each environment between two updates; None where that differs."""
@@ -96,10 +92,7 @@ class Learner(Protocol):
         """Say where the learner may keep, for its state, what grows too large for a checkpoint."""
 
     def state_dict(self, pending: bool = True) -> dict[str, Any]:
-        """Return everything needed to go on but the agent; what is pending only if asked for.
-
-        What each rank has of its own stands under "own".
-        """
+        """Return everything needed to go on but the agent; what is pending only if asked for."""
 
     def load_state_dict(
         self, state: dict[str, Any], percept: Percept, memory: Memory | None
@@ -131,7 +124,7 @@ class Reward(Protocol):
         """Return the rewards of B steps [B] and what to log, having learned from them."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to go on, which all ranks have alike."""
+        """Return everything needed to go on."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
@@ -146,11 +139,8 @@ class RewardTransform(Protocol):
     def begin(self) -> None:
         """Note that new episodes begin everywhere."""
 
-    def share_statistics(self, all_gather: Callable[[Tensor], Tensor]) -> None:
-        """Let running statistics take in the rows of all ranks, [n, ...] -> [N, ...]."""
-
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to go on; what each rank has of its own under "own"."""
+        """Return everything needed to go on."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""

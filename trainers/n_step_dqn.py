@@ -26,11 +26,9 @@ from trainers.frame_replay import FrameReplay, FrameReplaySettings, FrameSteps
 from trainers.guards import NotFiniteError
 from trainers.learner import Reward, Transition
 from trainers.logged_means import LoggedMeans
-from trainers.off_policy import check_alone
 from trainers.ranks import Ranks
 from trainers.saved_state import check_like, check_optimizer, check_reward
 from trainers.targets import double_q_targets, follow, n_step_returns
-from trainers.trial import fill_with_noise, left_alone, seconds_of
 from trainers.warm_start import FinetuneSettings
 
 FLOATS = {"float16": torch.float16, "float32": torch.float32}
@@ -118,7 +116,7 @@ class NStepDQN:
     Args:
         config: The settings of the run.
         agent: What is trained.
-        ranks: The processes that train together: this one alone.
+        ranks: The processes that train together, each from its own replay; None for this one alone.
         reward: What n steps of the replay pay, if not what the environment did.
 
     Attributes:
@@ -142,9 +140,8 @@ class NStepDQN:
         ranks: Ranks | None = None,
         reward: Reward | None = None,
     ) -> None:
-        if ranks is not None:
-            ranks.run_on_first(lambda: check_alone(config.algorithm, ranks.size))
-        self.config, self.agent, self.reward = config, agent, reward
+        self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
+        self.reward = reward
         self.target = copy.deepcopy(agent.head).requires_grad_(False)
         self.parameters = agent.finetuned(config.finetune)
         agent.requires_grad_(False)
@@ -159,6 +156,7 @@ class NStepDQN:
         self._folder: Path | None = None
         self._logged = LoggedMeans()
         self._n_since_row = 0
+        self._has_begun = False
 
     @property
     def n_pending(self) -> int:
@@ -215,13 +213,14 @@ class NStepDQN:
         self.replay.add(*steps)
         for env in ended.nonzero().flatten().tolist():
             self.replay.end(env, transition.following.observations)
-        before = self.n_seen
-        self.n_seen += percept.n_envs
-        self._n_since_row += percept.n_envs
+        before, n_envs = self.n_seen, percept.n_envs * self.ranks.size
+        self.n_seen += n_envs  # the other ranks take as many steps
+        self._n_since_row += n_envs
         self._note_paid(float(transition.rewards.sum()))
-        if self.is_learning:
+        if self._all_learn():
+            n_samples = self.ranks.part_of(self.config.batch_size)
             for _ in range(_n_passed(before, self.n_seen, self.config.update_every_steps)):
-                self._sum_up(self.learn(self.replay.sample(self.config.batch_size)))
+                self._sum_up(self.learn(self.replay.sample(n_samples)))
             if _n_passed(before, self.n_seen, self.config.target_update_steps):
                 follow(self.target, self.agent.head, 1.0)
 
@@ -231,6 +230,17 @@ class NStepDQN:
         if self.replay is None or not len(self.replay) or self.n_seen < self.config.warmup_steps:
             return False
         return self.paid_since != NOT_YET or not self.config.train_after_reward
+
+    def _all_learn(self) -> bool:
+        """Return whether this step brings gradient steps that are due, on all ranks alike.
+
+        They ask one another until all have begun, and know from then on.
+        """
+        if self.ranks.size == 1:
+            return self.is_learning
+        if not self._has_begun and self.n_seen >= self.config.warmup_steps:
+            self._has_begun = bool(self.ranks.least(self.is_learning))
+        return self._has_begun
 
     def update(self, progress: float) -> dict[str, float]:
         """Return what there is to log, means over the gradient steps since the last row."""
@@ -259,6 +269,7 @@ class NStepDQN:
         loss, chosen = self._loss(steps, returns, discounts)
         self.optimizer.zero_grad()
         loss.backward()
+        self.ranks.average_gradients(self.parameters)
         norms = torch._foreach_norm([p.grad for p in self.parameters if p.grad is not None])
         self.optimizer.step()
         self.n_updates += 1
@@ -271,15 +282,7 @@ class NStepDQN:
 
     def keep_in(self, folder: Path) -> None:
         """Say where frames are kept."""
-        self._folder = folder / "replay"
-
-    def seconds_of_update(self, percept: Percept) -> float:
-        """Return what a step and its share of a gradient step would take now, by trying."""
-        with left_alone(self.agent):
-            memory = self.agent.initial_memory(percept.n_envs)
-            acting = seconds_of(lambda: self.agent.act(percept, memory))
-            learning = seconds_of(lambda: self._try(self._noise(percept)))
-        return acting + learning / self.config.update_every_steps * percept.n_envs
+        self._folder = folder / self.ranks.own_name("replay")
 
     @staticmethod
     def contradictions(config: Any, agent: type[Agent]) -> list[str]:
@@ -315,7 +318,7 @@ class NStepDQN:
             "replay": None if self.replay is None else self.replay.state_dict(),
             "reward": None if self.reward is None else self.reward.state_dict(),
             "guide": None if self.guide is None else self.guide.sha256,
-            "own": {"guide_memory": None if memory is None else memory.state_dict()},
+            "guide_memory": None if memory is None else memory.state_dict(),
         }
 
     def load_state_dict(
@@ -340,9 +343,9 @@ class NStepDQN:
             self.replay.load_state_dict(state["replay"])
             if memory is None:
                 self.replay.begin()
-        if self.guide is not None and memory is not None and state["own"]["guide_memory"]:
+        if self.guide is not None and memory is not None and state["guide_memory"]:
             self._guide_memory = self.guide.agent.initial_memory(percept.n_envs)
-            self._guide_memory.load_state_dict(state["own"]["guide_memory"])
+            self._guide_memory.load_state_dict(state["guide_memory"])
 
     def _returns(self, steps: FrameSteps) -> tuple[Tensor, Tensor]:
         """Return what n steps pay, and the discounts of what follows them.  [B] each"""
@@ -394,22 +397,6 @@ class NStepDQN:
         assert self._folder is not None, "a run says where frames are kept"
         frames = self._folder, percept.observations, self.agent.device
         return FrameReplay(self.config, self.agent.frame_stack, *frames)
-
-    def _try(self, steps: FrameSteps) -> None:
-        """Compute the gradient, which no parameter gets to know."""
-        loss, _ = self._loss(steps, steps.rewards[:, 0], steps.rewards[:, 0])
-        torch.autograd.grad(loss, self.parameters, allow_unused=True)
-
-    def _noise(self, percept: Percept) -> FrameSteps:
-        """Return steps of noise to try a gradient step on."""
-        n_samples, n_step = self.config.batch_size, self.config.n_step
-        shown = percept.observations.map(
-            lambda kind: fill_with_noise(kind.new_empty(n_samples, *kind.shape[1:]), kind)
-        )
-        if shown.images is not None:
-            shown = shown._replace(images=shown.images.repeat(1, self.agent.frame_stack, 1, 1))
-        zeros = torch.zeros(n_samples, n_step, device=self.agent.device)
-        return FrameSteps(shown, shown, zeros[:, 0].long(), zeros, zeros.bool())
 
 
 def _n_passed(before: int, now: int, every: int) -> int:

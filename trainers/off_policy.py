@@ -16,7 +16,7 @@ from gymnasium.spaces import Space
 from torch import Tensor
 
 from models.agent import Agent, Memory, Sequences, Step, Transitions
-from models.observations import ObservationBatch, Percept
+from models.observations import Percept
 from models.off_policy_agent import OffPolicyAgent, OffPolicyNetworkSettings
 from settings import Part, setting
 from trainers.guards import NotFiniteError
@@ -33,11 +33,9 @@ from trainers.replay import (
 )
 from trainers.running_episodes import RunningEpisodes, SeenStep
 from trainers.saved_state import check_like, check_reward
-from trainers.trial import fill_with_noise, left_alone, seconds_of
-from utils.errors import UserError
 
 MOST_AT_ONCE = 64  # gradient steps between two looks at signals
-TRIED_STEPS, TRIED_SEQUENCES = 32, 16
+STEPS_APART = 64  # of each environment from one update to the next, where there are several ranks
 COUNTS = (
     *("n_explored", "n_updates", "n_owed", "n_warmup_steps", "longest"),
     *("_n_episodes", "_n_since", "_n_unpaid", "_has_ended", "_is_stale"),
@@ -74,7 +72,7 @@ class OffPolicyLearner(ABC):
     Args:
         config: The settings of the run.
         agent: What is trained.
-        ranks: The processes that train together: this one alone.
+        ranks: The processes that train together, each from its own replay; None for this one alone.
         reward: What steps of the replay pay, if not what the environment did.
 
     Attributes:
@@ -84,9 +82,6 @@ class OffPolicyLearner(ABC):
         n_updates: Gradient steps so far.
         n_warmup_steps: Environment steps of the warm-up.
         longest: Steps of the longest episode of the warm-up.
-
-    Raises:
-        UserError: there is more than one process.
     """
 
     reads: ClassVar[tuple[type[Part], ...]]
@@ -99,9 +94,8 @@ class OffPolicyLearner(ABC):
         ranks: Ranks | None = None,
         reward: Reward | None = None,
     ) -> None:
-        if ranks is not None:
-            ranks.run_on_first(lambda: check_alone(config.algorithm, ranks.size))
-        self.config, self.agent, self.reward = config, agent, reward
+        self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
+        self.reward = reward
         self.replay: Replay | None = None
         self.n_explored = self.n_updates = self.n_owed = 0
         self.n_warmup_steps = self.longest = self._n_episodes = 0
@@ -112,6 +106,7 @@ class OffPolicyLearner(ABC):
         self._logged = LoggedMeans()
         self._is_stale = False
         self._files: ReplayFiles | None = None
+        self._n_observed = 0  # steps of each environment since the last update
 
     @abstractmethod
     def learn(self, sequences: Sequences) -> dict[str, Tensor]:
@@ -132,11 +127,13 @@ class OffPolicyLearner(ABC):
     @property
     def is_warming_up(self) -> bool:
         """Whether actions are still random and nothing is learned."""
-        return self._n_episodes < self.config.warmup_episodes
+        return self._n_episodes < self.ranks.part_of(self.config.warmup_episodes)
 
     @property
     def n_pending(self) -> int:
-        """Steps of each environment since an episode ended last."""
+        """Steps of each environment since an episode ended last; of ranks, since they learned."""
+        if self.ranks.size > 1:
+            return self._n_observed
         return self._n_since // max(len(self.running.lengths), 1)
 
     @property
@@ -146,13 +143,18 @@ class OffPolicyLearner(ABC):
 
     @property
     def ready(self) -> bool:
-        """Whether gradient steps are owed, an episode of the warm-up has ended, or the run has."""
+        """Whether gradient steps are owed, an episode of the warm-up has ended, or the run has.
+
+        Ranks see episodes end at different steps. They learn together after as many steps of each.
+        """
+        if self.ranks.size > 1:
+            return self._n_observed >= STEPS_APART or (self._is_over and self._n_observed > 0)
         return self.n_owed > 0 or self._has_ended or (self._is_over and self._n_since > 0)
 
     @property
     def is_updating(self) -> bool:
         """Whether some of the gradient steps that were owed have been taken, and some not yet."""
-        return self.n_owed > 0 and not self._has_ended
+        return self.ranks.size == 1 and self.n_owed > 0 and not self._has_ended
 
     @property
     def _is_over(self) -> bool:
@@ -174,7 +176,9 @@ class OffPolicyLearner(ABC):
 
     def observe(self, transition: Transition) -> None:
         """Keep the step; what has ended becomes part of the replay."""
-        percept, step, n_envs = transition.percept, transition.step, transition.percept.n_envs
+        percept, step = transition.percept, transition.step
+        n_envs = percept.n_envs * self.ranks.size  # the other ranks take as many steps
+        self._n_observed += 1
         was_warming_up = self.is_warming_up
         paid = transition.rewards.float()
         self.running.add(SeenStep(percept, step.context, step.actions, paid, transition.terminated))
@@ -202,6 +206,7 @@ class OffPolicyLearner(ABC):
         While more are owed the learner stays `ready`.
         """
         self._has_ended = False
+        self._n_observed = 0
         if self._is_over:
             self._n_since = 0
             if not self.n_updates + self.n_owed:
@@ -211,10 +216,13 @@ class OffPolicyLearner(ABC):
                     "n_steps or a smaller warmup_episodes"
                 )
         n_steps = min(self.n_owed, MOST_AT_ONCE)
+        if self.ranks.size > 1:
+            n_steps = self.ranks.least(self.n_owed)  # 0 where one rank is still warming up
+        n_sequences = self.ranks.part_of(self.config.batch_size)
         logged = []
         for _ in range(n_steps):
             assert self.replay is not None, "gradient steps are owed for what replay holds"
-            sequences, rewarded = self._rewarded(self.replay.sample(self.config.batch_size))
+            sequences, rewarded = self._rewarded(self.replay.sample(n_sequences))
             logged.append(self.learn(sequences) | rewarded)
             self.n_updates += 1
         self.n_owed -= n_steps
@@ -222,7 +230,7 @@ class OffPolicyLearner(ABC):
         if n_steps and self.agent.n_context and any(self.running.lengths):
             self._is_stale = True
         metrics = self._logged.means()
-        if self.n_owed == 0:
+        if not self.ready:
             self._logged.clear()
         rest = {"train/n_updates": float(self.n_updates), "train/replay_steps": float(self._filled)}
         return self.nothing_learned() | metrics | rest
@@ -234,22 +242,9 @@ class OffPolicyLearner(ABC):
 
     def keep_in(self, folder: Path) -> None:
         """Say where the replay is kept for checkpoints."""
-        if self._files is None or self._files.folder != folder / "replay":
-            self._files = ReplayFiles(folder / "replay")
-
-    def seconds_of_update(self, percept: Percept) -> float:
-        """Return what a step and its share of gradient steps would take now, by trying."""
-        with left_alone(self.agent):
-            memory = self.agent.initial_memory(percept.n_envs)
-            acting = seconds_of(lambda: self.agent.act(percept, memory))
-            sequences = self._noise(percept, self.agent.peek_context(percept, memory))
-            learning = seconds_of(lambda: self.losses_of(sequences))
-        parts = self.config.batch_size / TRIED_SEQUENCES
-        return acting + learning * parts * self.config.updates_per_step * percept.n_envs
-
-    @abstractmethod
-    def losses_of(self, sequences: Sequences) -> None:
-        """Compute gradients that no parameter gets to know."""
+        replay = folder / self.ranks.own_name("replay")
+        if self._files is None or self._files.folder != replay:
+            self._files = ReplayFiles(replay)
 
     @staticmethod
     def contradictions(config: Any, agent: type[Agent]) -> list[str]:
@@ -279,7 +274,7 @@ class OffPolicyLearner(ABC):
             "counts": self._counts(pending),
             "logged": self._logged.state_dict(),
             "replay": None if self.replay is None else self._replay_files.save(self.replay),
-            "own": {"running": self.running.state_dict()} if pending else {},
+            "running": self.running.state_dict() if pending else None,
         }
 
     def load_state_dict(
@@ -298,11 +293,11 @@ class OffPolicyLearner(ABC):
         if state["replay"] is not None:
             self._load_replay(state["replay"], example_episode(percept, context))
         self.running.begin(percept.n_envs)
-        if memory is None or not state["own"]:
+        if memory is None or state["running"] is None:
             self._n_since, self._is_stale = 0, False
-        elif state["own"]["running"] is not None:
-            self.running.load_state_dict(state["own"]["running"], percept, context)
-            steps = state["own"]["running"]["steps"]
+        else:
+            self.running.load_state_dict(state["running"], percept, context)
+            steps = state["running"]["steps"]
             self.agent.reader.sentences.check(steps.get("seen_text"))
 
     def _rewarded(self, sequences: Sequences) -> tuple[Sequences, dict[str, Tensor]]:
@@ -374,26 +369,6 @@ class OffPolicyLearner(ABC):
             past, running = self.running.past(self.agent.n_context)
             self.agent.refresh(past, running, memory)
 
-    def _noise(self, percept: Percept, context: Tensor) -> Sequences:
-        """Return sequences of noise to try gradient steps on."""
-        n_steps, n_sequences = TRIED_STEPS, TRIED_SEQUENCES
-        n_seen, device = (n_steps + 1) * n_sequences, self.agent.device
-        shown = percept.observations.map(
-            lambda kind: fill_with_noise(kind.new_empty(n_seen, *kind.shape[1:]), kind)
-        )
-        starts = torch.zeros(n_steps + 1, n_sequences, dtype=torch.bool, device=device)
-        zeros = torch.zeros(n_steps, n_sequences, device=device)
-        return Sequences(
-            ObservationBatch.of(shown),
-            starts,
-            starts.long(),
-            torch.zeros(*starts.shape, *context.shape[1:], device=device),
-            zeros.long(),
-            zeros,
-            zeros,
-            zeros + 1,
-        )
-
     @property
     def _replay_files(self) -> ReplayFiles:
         assert self._files is not None, "a run says where the replay is kept"
@@ -411,12 +386,3 @@ class OffPolicyLearner(ABC):
         if "text" in replay.rows:
             self.agent.reader.sentences.check(replay.rows["text"][: len(replay)])
         self.replay = replay
-
-
-def check_alone(algorithm: str, n_ranks: int) -> None:
-    """Raise UserError where a learner from replay is to learn in several processes."""
-    if n_ranks > 1:
-        raise UserError(
-            f"algorithm: {algorithm} learns in one process, and torchrun began {n_ranks}. "
-            "Start it with python, or choose algorithm=PPO"
-        )

@@ -28,7 +28,6 @@ from trainers.schedules import (
     configured_schedules,
     impossible_decays,
 )
-from trainers.trial import Trial, Workload
 from utils.running_statistics import RunningMeanVariance
 
 MOST_SAMPLES = 2**24
@@ -183,7 +182,7 @@ class PPO:
         Args:
             progress: Share of the run that is over, for the schedules.
             permutations: Orders to use instead of random ones: of samples, or of sequences for a
-                sequential agent, those of all ranks.  [n_epochs, T*N or S]
+                sequential agent.  [n_epochs, T*N or S]
         """
         rollout, config = self.rollout, self.config
         assert rollout is not None, "an update needs a full rollout"
@@ -196,15 +195,11 @@ class PPO:
         for group in self.optimizer.param_groups:
             group["lr"] = now.learning_rate
 
-        # All ranks pass over the samples of all in the same order, each learning from its own.
         logged, orders = [], []
-        counts = self._counts(rollout)
+        n_shown = len(rollout.sequences.firsts) if self.agent.sequential else rollout.n_samples
         for epoch in range(config.n_epochs):
-            if permutations is None:
-                orders.append(self.ranks.broadcast(torch.randperm(sum(counts))))
-            else:
-                orders.append(permutations[epoch])
-            for batch in self._minibatches(rollout, orders[-1], counts):
+            orders.append(torch.randperm(n_shown) if permutations is None else permutations[epoch])
+            for batch in self._minibatches(rollout, orders[-1]):
                 logged.append(self._learn(batch, now))
         self.n_epochs_done += config.n_epochs
 
@@ -212,7 +207,8 @@ class PPO:
         names = list(logged[0])
         table = torch.stack([torch.stack([row[name] for name in names]) for row in logged])
         metrics = dict(zip(names, table.mean(0).tolist(), strict=True))
-        if not math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"]):
+        is_finite = math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"])
+        if any(self.ranks.all_reduce_max(not is_finite)):
             raise NotFiniteError(self._first_not_finite(rollout, orders, logged))
         if self.agent.n_context:
             self.past, self._memory_is_stale = rollout.past_of_next(self.agent.n_context), True
@@ -225,12 +221,6 @@ class PPO:
             metrics["train/clip_range_vf"] = config.clip_range_vf
         return metrics
 
-    def seconds_of_update(self, percept: Percept) -> float:
-        """Return what a rollout and its update would take now, by trying; nothing changes."""
-        config = self.config
-        work = Workload(config.n_rollout_steps, config.n_epochs, config.sequences_per_batch)
-        return Trial(self.agent, work, percept)()
-
     def coefficients(self, progress: float) -> Coefficients:
         """Return the scheduled coefficients of the update at this share of the run."""
         return Coefficients(*(schedule.value(progress) for schedule in self.schedules))
@@ -240,9 +230,9 @@ class PPO:
 
     def state_dict(self, pending: bool = True) -> dict[str, Any]:
         """Return optimiser, statistics and counts, and the rollout that is being collected."""
-        own = {}
+        collected = {}
         if pending:
-            own = {
+            collected = {
                 "rollout": None if self.rollout is None else self.rollout.state_dict(),
                 "past": None if self.past is None else self.past.state_dict(),
                 "memory_is_stale": self._memory_is_stale,
@@ -251,7 +241,7 @@ class PPO:
             "optimizer": self.optimizer.state_dict(),
             "advantages": self.advantage_statistics.state_dict(),
             "n_epochs_done": self.n_epochs_done,
-            "own": own,
+            "collected": collected,
         }
         return state | ({} if self.reward is None else {"reward": self.reward.state_dict()})
 
@@ -268,7 +258,7 @@ class PPO:
         check_reward(state.get("reward"), self.reward)
         if self.reward is not None:
             self.reward.load_state_dict(state["reward"])
-        own, device = state["own"], self.agent.device
+        own, device = state["collected"], self.agent.device
         if memory is None or not own:
             return
         self._check_pending(own, percept, memory)
@@ -295,26 +285,23 @@ class PPO:
                 self.agent.reader.sentences.check(own["rollout"]["following"]["text"])
             self.agent.reader.sentences.check(own["rollout"]["observations"]["text"])
 
-    def _counts(self, rollout: Rollout) -> list[int]:
-        """Return how many samples each rank has, or sequences for a sequential agent."""
-        if self.agent.sequential:
-            return self.ranks.all_gather_counts(len(rollout.sequences.firsts))
-        return [rollout.n_samples] * self.ranks.size
-
-    def _minibatches(
-        self, rollout: Rollout, permutation: Tensor, counts: list[int]
-    ) -> Iterator[Batch]:
-        """Yield what is here of every minibatch of a permutation, which covers all ranks."""
-        if self.agent.sequential:
-            parts = permutation.split(self.config.sequences_per_batch)
-            return rollout.sequence_minibatches(self.ranks.own_parts(parts, counts))
-        parts = permutation.to(self.agent.device).split(sum(counts) // self.config.n_batches)
-        return rollout.minibatches(self.ranks.own_parts(parts, counts))
+    def _minibatches(self, rollout: Rollout, order: Tensor) -> Iterator[Batch]:
+        """Yield minibatches of samples, or of sequences, in this order: as many on every rank."""
+        config, ranks = self.config, self.ranks
+        if not self.agent.sequential:
+            samples = order.to(self.agent.device)
+            return rollout.minibatches(samples.split(len(order) // config.n_batches))
+        if ranks.size == 1:
+            return rollout.sequence_minibatches(order.split(config.sequences_per_batch))
+        # Ranks have cut different numbers of sequences, and each minibatch needs some of each rank.
+        wanted = -(-len(order) // ranks.part_of(config.sequences_per_batch))
+        n_batches = min(ranks.all_reduce_max(wanted)[0], ranks.least(len(order)))
+        return rollout.sequence_minibatches(order.tensor_split(n_batches))
 
     def _learn(self, batch: Batch, now: Coefficients) -> dict[str, Tensor]:
         """Take one gradient step and return what to log of it, without waiting for the device."""
         config = self.config
-        result, batch = self.ranks.evaluate(self.agent, batch)
+        result = self.agent.evaluate(batch)
         advantages = self._normalized(batch.advantages)
         policy = clipped_policy_loss(result.log_probs, batch.log_probs, advantages, now.clip_range)
         critic = value_loss(result.values, batch.values, batch.returns, config.clip_range_vf)
@@ -323,7 +310,7 @@ class PPO:
 
         self.optimizer.zero_grad()
         loss.backward()
-        self.ranks.all_reduce_gradients(self.parameters)
+        self.ranks.average_gradients(self.parameters)
         grad_norm = nn.utils.clip_grad_norm_(self.parameters, config.max_grad_norm)
         self.optimizer.step()
         return {
@@ -353,9 +340,10 @@ class PPO:
     ) -> dict[str, Any]:
         """Return the first minibatch whose loss or gradient was not finite, cut once more."""
         sums = torch.stack([row["train/loss"] + row["train/grad_norm"] for row in logged])
-        first = int((~sums.isfinite()).nonzero()[0])
+        bad = (~sums.isfinite()).nonzero()
+        first = int(bad[0]) if len(bad) else 0  # it may be another rank that has one
         epoch, number = divmod(first, len(logged) // len(orders))
-        batch = list(self._minibatches(rollout, orders[epoch], self._counts(rollout)))[number]
+        batch = list(self._minibatches(rollout, orders[epoch]))[number]
         parts = self.ranks.gather(batch._asdict() | {"observations": batch.observations.tensors()})
         return {
             "epoch": epoch,

@@ -1,24 +1,23 @@
-"""The processes that train one agent together, each with its share of the environments.
+"""The processes that train one agent together, each in its share of the environments.
 
 torchrun starts them and says in environment variables which one is which. All ranks hold the same
-agent. Each collects a rollout of its own environments; a minibatch is drawn from the rollouts of
-all, every rank evaluates its own samples of it, and the gradients are added up. What leads from
-those evaluations to the loss is computed by every rank for the whole minibatch, so that loss,
-advantages and everything logged are those of one process. The first rank alone writes.
+agent. Each learns from minibatches of its own environments' steps, and the gradients of all are
+averaged before the optimiser's step, so that parameters stay equal. Running statistics of rewards
+and advantages are each rank's own. The first rank alone writes.
 """
 
 import dataclasses
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
-from models.agent import ActorCriticAgent, Agent, Batch, Evaluation
+from models.agent import Agent
 from settings import Config
 from trainers.guards import NotFiniteError
 from utils.errors import Interrupted, RunError, UserError
@@ -34,7 +33,7 @@ def joined_ranks() -> Iterator["Ranks"]:
     """Join the ranks that torchrun has started with this process; without torchrun be alone.
 
     Tensors on a CPU travel by gloo, those on GPUs by NCCL; a rank's GPU is the one with its number
-    on the machine.
+    on the machine. What ends all ranks alike is said by the first, a mistake once a machine.
     """
     if "WORLD_SIZE" not in os.environ:
         yield Ranks()
@@ -52,6 +51,15 @@ def joined_ranks() -> Iterator["Ranks"]:
     try:
         yield ranks
         ranks.all_reduce_max(0)  # so that none takes its connections down before all are done
+    except UserError:
+        if local_rank == 0:
+            raise
+        raise SystemExit(2) from None
+    except (Interrupted, NotFiniteError) as error:
+        if ranks.first:
+            raise
+        status = 128 + error.signal if isinstance(error, Interrupted) else 1
+        raise SystemExit(status) from None
     finally:
         dist.destroy_process_group()
 
@@ -59,7 +67,7 @@ def joined_ranks() -> Iterator["Ranks"]:
 class Ranks:
     """One of R processes, and what it does together with the others; alone it does nothing.
 
-    Every method but `own_parts` and `print` must be called by all ranks in the same order.
+    Every method that speaks of all ranks must be called by all of them in the same order.
 
     Args:
         rank: Which one this is, from 0.
@@ -85,110 +93,71 @@ class Ranks:
         Raises:
             UserError: the environments cannot be shared equally, or the GPUs.
         """
-        self.run_on_first(lambda: _check(config, self.size))
+        _check(config, self.size)
         n_envs = config.n_envs // self.size
         return dataclasses.replace(config, n_envs=n_envs, seed=config.seed + self.rank * n_envs)
 
-    def synchronize(self, agent: Agent, config: Config) -> None:
-        """Give all ranks the first one's agent, common statistics and random streams of their own.
+    def part_of(self, n: int) -> int:
+        """Return how many of n things are each rank's part, rounded up."""
+        return -(-n // self.size)
 
-        Args:
-            agent: Just made.
-            config: The settings of the run.
-        """
-        if self.size == 1:
-            return
-        for tensor in agent.state_dict().values():
-            self.broadcast(tensor)
-        agent.share_statistics(self.all_gather)
+    def own_name(self, name: str) -> str:
+        """Return what a file or folder in the run's is called that each rank has for itself."""
+        return name if self.first else f"{name}.rank{self.rank}"
+
+    def synchronize(self, agent: Agent, config: Config) -> None:
+        """Give all ranks the first one's agent, and random streams of their own."""
+        self.broadcast(agent.state_dict().values())
         if not self.first:
             seed_everything(derived_seed(config.seed, self.rank), config.deterministic)
 
-    def broadcast(self, tensor: Tensor) -> Tensor:
-        """Overwrite a tensor with the first rank's and return it."""
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite tensors with the first rank's."""
         if self.size > 1:
             with _together():
-                dist.broadcast(tensor, 0)
-        return tensor
+                for tensor in tensors:
+                    dist.broadcast(tensor, 0)
 
-    def all_gather(self, tensor: Tensor) -> Tensor:
-        """Return the rows [n, ...] of all ranks, as many of each, in their order.  [R*n, ...]"""
+    def average_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Replace gradients by their means over all ranks."""
+        if self.size > 1:
+            average_gradients(parameters)
+
+    def average(self, numbers: Mapping[str, float]) -> dict[str, float]:
+        """Return the means of numbers over all ranks, which have the same names."""
         if self.size == 1:
-            return tensor
-        parts = [torch.empty_like(tensor) for _ in range(self.size)]
+            return dict(numbers)
+        values = torch.tensor(list(numbers.values()), dtype=torch.float64)
         with _together():
-            dist.all_gather(parts, tensor.contiguous())
-        return torch.cat(parts)
-
-    def all_gather_counts(self, count: int) -> list[int]:
-        """Return every rank's count."""
-        return self.all_gather(torch.tensor([count])).tolist()
+            dist.all_reduce(values)
+        return dict(zip(numbers, (values / self.size).tolist(), strict=True))
 
     def all_reduce_max(self, *values: int) -> list[int]:
-        """Return the largest of every value over the ranks."""
+        """Return the largest of every value over all ranks."""
         if self.size == 1:
             return list(values)
-        largest = torch.tensor(values)
+        largest = torch.tensor([int(value) for value in values])
         with _together():
             dist.all_reduce(largest, dist.ReduceOp.MAX)
         return largest.tolist()
 
-    def own_parts(self, parts: Iterable[Tensor], counts: Sequence[int]) -> Iterator[Tensor]:
-        """Yield what of each part, numbers of things of all ranks, is here, numbered as here.
-
-        Args:
-            parts: [B] int64 each.
-            counts: How many things each rank has; the first rank's have the first numbers.
-        """
-        first, count = sum(counts[: self.rank]), counts[self.rank]
-        for part in parts:
-            here = part - first
-            yield here if self.size == 1 else here[(here >= 0) & (here < count)]
-
-    def evaluate(self, agent: ActorCriticAgent, batch: Batch) -> tuple[Evaluation, Batch]:
-        """Let every rank evaluate its part of a minibatch, and return the whole minibatch's.
-
-        Gradients flow into the own part only; those of all ranks add up to the whole gradient.
-
-        Args:
-            agent: What evaluates.
-            batch: The own part, which may be empty.
-
-        Returns:
-            The evaluation [B], and the batch with log_probs, values, advantages and returns [B].
-        """
-        if self.size == 1:
-            return agent.evaluate(batch), batch
-        compared = (batch.log_probs, batch.values, batch.advantages, batch.returns)
-        if len(batch.actions):
-            own = torch.stack((*agent.evaluate(batch), *compared), 1)  # [b, 7]
-        else:
-            own = torch.zeros(0, 7, device=agent.device, requires_grad=True)
-        whole = self._whole(own)
-        old_log_probs, old_values, advantages, returns = whole[:, 3:].detach().unbind(1)
-        return Evaluation(*whole[:, :3].unbind(1)), batch._replace(
-            log_probs=old_log_probs, values=old_values, advantages=advantages, returns=returns
-        )
-
-    def all_reduce_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Replace the gradients by their sums over the ranks."""
-        if self.size > 1:
-            add_up_gradients(parameters)
+    def least(self, value: int) -> int:
+        """Return the smallest of a value over all ranks."""
+        return -self.all_reduce_max(-value)[0]
 
     def gather(self, value: Result) -> list[Result]:
-        """Return every rank's value, its tensors on the CPU, on the first; elsewhere nothing."""
+        """Return the values of all ranks, tensors on the CPU, on the first; elsewhere nothing."""
         if self.size == 1:
             return [value]
+        file = io.BytesIO()
+        torch.save(value, file)
         packed = [b""] * self.size if self.first else None
         with _together():
-            dist.gather_object(_packed(value), packed)
+            dist.gather_object(file.getvalue(), packed)
         return [load_saved(io.BytesIO(content)) for content in packed or ()]
 
     def run_on_first(self, function: Callable[[], Result]) -> Result:
-        """Run a function on the first rank alone; all get its result, or its UserError.
-
-        The first rank alone raises the error, so that it is read once; the others exit as it will.
-        """
+        """Run what writes on the first rank alone; all ranks get its result, or end as it does."""
         if self.size == 1:
             return function()
         outcome: list[Any] = [None, None]
@@ -203,17 +172,6 @@ class Ranks:
             raise outcome[1] if self.first else SystemExit(2)
         return outcome[0]
 
-    def scatter(self, function: Callable[[], Sequence[Result]]) -> Result:
-        """Run a function on the first rank alone; each rank gets its own of the R results."""
-        results: list[Result] = []
-        self.run_on_first(lambda: results.extend(function()))
-        if self.size == 1:
-            return results[0]
-        own = [b""]
-        with _together():
-            dist.scatter_object_list(own, [_packed(result) for result in results] or None)
-        return load_saved(io.BytesIO(own[0]))
-
     @contextmanager
     def enter_on_first(self, context: AbstractContextManager) -> Iterator[None]:
         """Enter a context on the first rank alone; a UserError on entering ends all ranks."""
@@ -225,29 +183,12 @@ class Ranks:
             self.run_on_first(enter)
             yield
 
-    @contextmanager
-    def exit_with_first(self) -> Iterator[None]:
-        """End like the first rank, which alone says why, where the reason ends all ranks alike."""
-        try:
-            yield
-        except Interrupted as error:
-            raise SystemExit(128 + error.signal) from None
-        except NotFiniteError:
-            raise SystemExit(1) from None
 
-    def _whole(self, own: Tensor) -> Tensor:
-        """Return the rows of all ranks, however many each has; the own ones keep their graph."""
-        counts = self.all_gather_counts(len(own))
-        padded = own.new_zeros(max(counts), *own.shape[1:])
-        padded[: len(own)] = own.detach()
-        parts = list(self.all_gather(padded).split(max(counts)))
-        parts = [part[:count] for part, count in zip(parts, counts, strict=True)]
-        parts[self.rank] = own
-        return torch.cat(parts)
+def average_gradients(parameters: Sequence[Tensor]) -> None:
+    """Replace gradients by their means over all processes of the group, be it one.
 
-
-def add_up_gradients(parameters: Sequence[nn.Parameter]) -> None:
-    """Replace the gradients by their sums over all processes of the group, be it one."""
+    They travel as one tensor: a message for each would take longer than what it carries.
+    """
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
@@ -255,9 +196,9 @@ def add_up_gradients(parameters: Sequence[nn.Parameter]) -> None:
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     with _together():
         dist.all_reduce(flat)
-    sizes = [gradient.numel() for gradient in gradients]
-    for gradient, total in zip(gradients, flat.split(sizes), strict=True):
-        gradient.copy_(total.view_as(gradient))
+    sums = flat.split([gradient.numel() for gradient in gradients])
+    for gradient, total in zip(gradients, sums, strict=True):
+        torch.div(total.view_as(gradient), dist.get_world_size(), out=gradient)
 
 
 def _check_started_by_torchrun() -> None:
@@ -272,13 +213,6 @@ def _check_started_by_torchrun() -> None:
             f"{', '.join(wrong)} not as torchrun sets them. Start with torchrun, or unset "
             "WORLD_SIZE to train alone"
         )
-
-
-def _packed(value: object) -> bytes:
-    """Return tensors, numbers and text as they would stand in a file."""
-    file = io.BytesIO()
-    torch.save(value, file)
-    return file.getvalue()
 
 
 def _check(config: Config, size: int) -> None:

@@ -30,7 +30,6 @@ from trainers.interruption import Interruption
 from trainers.learner import Learner, Transition
 from trainers.saved_state import check_like
 from trainers.summary import Summary
-from trainers.threads import Threads
 from utils.errors import UserError
 from utils.seeding import random_state, set_random_state
 
@@ -94,11 +93,8 @@ class Run:
             checkpoints = Checkpoints(self, folder, writer, interruption)
             if collector.percept is None:
                 collector.begin(self.config.seed)
-            threads = Threads(self.config, folder, self._trial, self.ranks)
-            threads.begin(collector.env_steps)
             self._begun = time.perf_counter()
             while not self._is_over:
-                threads.try_again(collector.env_steps)
                 begun, steps_before = time.perf_counter(), collector.env_steps
 
                 # Act until the learner has seen enough; signals are heard between two steps.
@@ -108,6 +104,8 @@ class Run:
                         self.showcase.follow(transition)
                     bar.update(collector.n_envs)
                     checkpoints.after_step()
+
+                collector.tell_first()
 
                 # The best agent is the one that has acted, so it is kept before it changes.
                 if not learner.is_updating:
@@ -240,15 +238,11 @@ class Run:
             while self.learner.ready:  # signals are heard between the parts of a long update, too
                 checkpoints.after_step()
                 metrics = self.learner.update(progress)
-            return metrics
+            self.ranks.broadcast(self.learner.agent.buffers())  # statistics of what was seen
+            return self.ranks.average(metrics)
         except NotFiniteError as error:
             error.minibatch["env_steps"] = self.collector.env_steps
             raise
-
-    def _trial(self) -> float:
-        """Return what collecting and an update would take now."""
-        assert self.collector.percept is not None, "episodes have begun"
-        return self.learner.seconds_of_update(self.collector.percept)
 
     def _keep_best(self, checkpoints: Checkpoints) -> None:
         """Keep the agent if none was better; until a mean has enough episodes the newest is."""
@@ -276,8 +270,7 @@ class Run:
     def _written(self, folder: Path) -> Iterator[MetricsWriter | None]:
         """Open the logs, and note a run's end; None on all ranks but the first."""
         if not self.ranks.first:
-            with self.ranks.exit_with_first():
-                yield None
+            yield None
             return
         with guarded(folder):
             with MetricsWriter(folder, self.config, self.env_steps, self.logged) as writer:

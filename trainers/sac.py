@@ -115,13 +115,6 @@ class SAC(OffPolicyLearner):
         logged |= {"entropy": entropy, "temperature": alpha}
         return {f"train/{name}": logged[name].detach() for name in self.logged}
 
-    def losses_of(self, sequences: Sequences) -> None:
-        """Compute the gradient of the critics, which no parameter gets to know."""
-        view = self._view(sequences)
-        loss = sum(self._critic_losses(sequences, view)[0])
-        group = next(iter(self._parameters().values()))
-        torch.autograd.grad(cast(Tensor, loss), group, allow_unused=True)
-
     def networks_state(self) -> dict[str, Any]:
         """Return optimisers, target critics and temperature."""
         return {
@@ -152,6 +145,7 @@ class SAC(OffPolicyLearner):
         optimizer.zero_grad()
         (0.5 * sum(losses) + actor_loss).backward()
         agent = self.agent
+        self.ranks.average_gradients(self._parameters()["all"])
         logged = {
             "critic_grad_norm": mean_norm(agent.critics.first.parameters()),
             "actor_grad_norm": mean_norm(agent.policy.parameters()),
@@ -166,6 +160,8 @@ class SAC(OffPolicyLearner):
         losses, logged = self._critic_losses(sequences, view)
         self.optimizers["critic"].zero_grad()
         cast(Tensor, sum(losses)).backward()
+        groups = self._parameters()
+        self.ranks.average_gradients(groups["critic"])
         logged["critic_grad_norm"] = mean_norm(self._critic.parameters())
         self.optimizers["critic"].step()
 
@@ -174,7 +170,8 @@ class SAC(OffPolicyLearner):
         actor_loss, entropy = self._actor_loss(sequences, view)
         self.optimizers["actor"].zero_grad()
         actor_loss.backward()
-        logged["actor_grad_norm"] = mean_norm(self._parameters()["actor"])
+        self.ranks.average_gradients(groups["actor"])
+        logged["actor_grad_norm"] = mean_norm(groups["actor"])
         logged["memory_grad_norm"] = mean_norm(self.agent.body.memory_parameters())
         self.optimizers["actor"].step()
         return logged | {"actor_loss": actor_loss}, entropy
@@ -236,6 +233,7 @@ class SAC(OffPolicyLearner):
         optimizer = self.optimizers["temperature"]
         optimizer.zero_grad()
         loss.backward()
+        self.ranks.average_gradients([self.log_temperature])
         optimizer.step()
 
     @property

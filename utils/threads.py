@@ -1,4 +1,4 @@
-"""Threads of PyTorch's operations: how they wait, and whether the user has said how many.
+"""Threads of PyTorch's operations: how they wait, and how many there are.
 
 PyTorch is not imported here: OpenMP reads its environment variables when PyTorch is loaded.
 """
@@ -19,17 +19,14 @@ def let_waiting_threads_sleep() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-def number_is_given() -> bool:
-    """Return whether the user has chosen the number of threads."""
-    return bool(os.environ.get(NUMBER))
+def number_of_threads(given: int | None) -> int:
+    """Return how many threads a run has: the given number, or OMP_NUM_THREADS, or one.
 
-
-def fix_number(n_threads: int) -> None:
-    """Use so many threads in this process, as if the user had chosen them."""
-    import torch
-
-    os.environ[NUMBER] = str(n_threads)
-    torch.set_num_threads(n_threads)
+    One, as the networks of the memory tasks are small: a small operation waits for the slowest of
+    its threads, and where cores are shared with other work it can take ten times as long with two.
+    """
+    number = os.environ.get(NUMBER, "")
+    return given or (int(number) if number.isdecimal() else 0) or 1
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from models.language.key_value_memory import Window
 from models.language.layer_stack import CausalLayer, LayerStack
 from models.language.layers import (
     ACTIVATIONS,
-    FrozenFeedForward,
     FrozenLinear,
     frozen,
     layer_norm,
@@ -104,14 +103,15 @@ class BertLayer(CausalLayer):
             torch.cat([weights[f"{part}.weight"] for part in parts]),
             torch.cat([weights[f"{part}.bias"] for part in parts]),
         )
-        feed_forward = FrozenFeedForward(
+        super().__init__(
+            n_head,
+            qkv,
+            linear(weights, f"{prefix}attention.output.dense"),
+            layer_norm(weights, f"{prefix}attention.output.LayerNorm", epsilon),
             linear(weights, f"{prefix}intermediate.dense", config["hidden_act"]),
             linear(weights, f"{prefix}output.dense"),
             layer_norm(weights, f"{prefix}output.LayerNorm", epsilon),
         )
-        out = linear(weights, f"{prefix}attention.output.dense")
-        norm = layer_norm(weights, f"{prefix}attention.output.LayerNorm", epsilon)
-        super().__init__(n_head, qkv, out, norm, feed_forward)
         self.scale = 1 / math.sqrt(width)
 
     def attention(self, queries: Tensor, window: Window) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from models.language.captured_step import CapturedStep, RingStep
 from models.language.key_value_memory import KeyValueMemory, Window, join_heads, split_heads
 from models.language.language_model import LanguageModel
-from models.language.layers import FrozenFeedForward, FrozenLayerNorm, FrozenLinear
+from models.language.layers import FrozenLinear
 from models.language.model_files import PublishedModel
 
 TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # of a CUDA graph, by `dtype`
@@ -32,7 +32,9 @@ class CausalLayer(nn.Module):
         qkv: D to queries, keys and values of all heads, [3*H*d].
         out: What the heads found, [H*d], to D.
         norm: Follows the attention.
-        feed_forward: The layer's second half.
+        inner: D to the feed-forward network's own width, with its activation.
+        outer: That width to D.
+        last_norm: Follows the feed-forward network.
     """
 
     def __init__(
@@ -40,15 +42,19 @@ class CausalLayer(nn.Module):
         n_head: int,
         qkv: FrozenLinear,
         out: FrozenLinear,
-        norm: FrozenLayerNorm,
-        feed_forward: FrozenFeedForward,
+        norm: nn.LayerNorm,
+        inner: FrozenLinear,
+        outer: FrozenLinear,
+        last_norm: nn.LayerNorm,
     ) -> None:
         super().__init__()
         self.n_head = n_head
         self.qkv = qkv
         self.out = out
         self.norm = norm
-        self.feed_forward = feed_forward
+        self.inner = inner
+        self.outer = outer
+        self.last_norm = last_norm
 
     @abstractmethod
     def attention(self, queries: Tensor, window: Window) -> Tensor:
@@ -75,7 +81,8 @@ class CausalLayer(nn.Module):
         attention = self.attention(queries, window)
         mixed = window.mix(self.reading(attention, window))
         rows = self.norm(rows + self.out(join_heads(mixed, self.n_head)))
-        return LayerOutput(self.feed_forward(rows).view_as(hidden), attention)
+        rows = self.last_norm(rows + self.outer(self.inner(rows)))
+        return LayerOutput(rows.view_as(hidden), attention)
 
 
 class LayerStack(LanguageModel):

@@ -108,42 +108,17 @@ class FrozenLinear(nn.Module):
         return product(rows, self._packed, self.bias, *FUSED[self.activation])
 
 
-class FrozenLayerNorm(nn.Module):
-    """Layer normalisation of rows."""
-
-    def __init__(self, weight: Tensor, bias: Tensor, epsilon: float) -> None:
-        super().__init__()
-        self.weight = frozen(weight)
-        self.bias = frozen(bias)
-        self.epsilon = epsilon
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Map [..., D] to [..., D]."""
-        return F.layer_norm(rows, self.weight.shape, self.weight, self.bias, self.epsilon)
-
-
-class FrozenFeedForward(nn.Module):
-    """Two linear maps with an activation between them, the input added, then normalised."""
-
-    def __init__(self, inner: FrozenLinear, outer: FrozenLinear, norm: FrozenLayerNorm) -> None:
-        super().__init__()
-        self.inner = inner
-        self.outer = outer
-        self.norm = norm
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Map [rows, D] to [rows, D]."""
-        return self.norm(rows + self.outer(self.inner(rows)))
-
-
 def linear(weights: Mapping[str, Tensor], name: str, activation: str = "none") -> FrozenLinear:
     """Return the named layer of a published model, with its bias where it has one."""
     return FrozenLinear(weights[f"{name}.weight"], weights.get(f"{name}.bias"), activation)
 
 
-def layer_norm(weights: Mapping[str, Tensor], name: str, epsilon: float) -> FrozenLayerNorm:
+def layer_norm(weights: Mapping[str, Tensor], name: str, epsilon: float) -> nn.LayerNorm:
     """Return the named normalisation of a published model."""
-    return FrozenLayerNorm(weights[f"{name}.weight"], weights[f"{name}.bias"], epsilon)
+    weight = weights[f"{name}.weight"]
+    norm = nn.LayerNorm(len(weight), epsilon, device="meta")
+    norm.weight, norm.bias = frozen(weight), frozen(weights[f"{name}.bias"])
+    return norm
 
 
 def check_finite(module: nn.Module) -> None:

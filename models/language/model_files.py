@@ -110,17 +110,11 @@ class ModelFiles(ABC):
 
     def weights(self) -> dict[str, Tensor]:
         """Return every tensor of the weight files; nothing in the files is run."""
+        self._check_package()
         tensors: dict[str, Tensor] = {}
-        for path in self.weight_files():
+        for path in self._weight_files():
             tensors |= _read_tensors(path)
         return tensors
-
-    def weight_files(self) -> list[Path]:
-        """Return the files the weights are in; UserError if they are not those expected."""
-        paths = self._weight_files()
-        if self._expected:
-            _check_sha256(paths[0], _sha256(paths), self._expected)
-        return paths
 
     def vocabulary(self) -> list[str]:
         """Return the string of every token."""
@@ -137,6 +131,14 @@ class ModelFiles(ABC):
     def fingerprint(self) -> str:
         """Return the sha256 of the weights file; of several, as if they were one."""
         return _sha256(self._weight_files())
+
+    def _check_package(self) -> None:
+        """Raise UserError where a package's weights are not those it was published with."""
+        if self._expected and (found := self.fingerprint()) != self._expected:
+            raise UserError(
+                f"language model '{self.name}': sha256 is {found}, expected {self._expected}. "
+                "Install its package anew."
+            )
 
     def _weight_files(self) -> list[Path]:
         path = self.find(*WEIGHTS)
@@ -184,9 +186,8 @@ class GgufModel(ModelFiles):
     """A model in a GGUF file."""
 
     def __init__(self, name: str, path: Path, sha256: str | None = None) -> None:
-        super().__init__(name)
+        super().__init__(name, sha256)
         self.path = path
-        self._of_package = sha256
 
     def find(self, *names: str) -> Path:
         """Return the path of the first of the named files, as the GGUF file was unpacked."""
@@ -198,8 +199,7 @@ class GgufModel(ModelFiles):
 
     @cached_property
     def _folder(self) -> Path:
-        if self._of_package:
-            _check_sha256(self.path, self._sha256, self._of_package)
+        self._check_package()
         return unpacked(self.path, self._sha256)
 
     @cached_property
@@ -262,13 +262,6 @@ def _embedded_model(name: str) -> ModelFiles:
     if place.suffix == GGUF:
         return GgufModel(name, place, package.sha256)
     return LocalModel(name, place, package.sha256)
-
-
-def _check_sha256(path: Path, found: str, expected: str) -> None:
-    if found != expected:
-        raise UserError(
-            f"{path}: sha256 is {found}, expected {expected}. Install the package anew."
-        )
 
 
 def _sha256(paths: list[Path]) -> str:

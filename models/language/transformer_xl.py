@@ -18,12 +18,7 @@ from torch import Tensor, nn
 
 from models.language.key_value_memory import Window
 from models.language.layer_stack import CausalLayer, LayerStack
-from models.language.layers import (
-    FrozenFeedForward,
-    frozen,
-    layer_norm,
-    linear,
-)
+from models.language.layers import frozen, layer_norm, linear
 from models.language.model_files import PublishedModel
 from models.language.token_embeddings import AdaptiveEmbeddings, DenseEmbeddings, TokenEmbeddings
 from utils.errors import UserError
@@ -69,17 +64,14 @@ class TransformerXLLayer(CausalLayer):
     ) -> None:
         epsilon = config["layer_norm_epsilon"]
         n_head, width = config["n_head"], config["d_head"]
-        feed_forward = FrozenFeedForward(
-            linear(weights, "pos_ff.CoreNet.0", "relu"),
-            linear(weights, "pos_ff.CoreNet.3"),
-            layer_norm(weights, "pos_ff.layer_norm", epsilon),
-        )
         super().__init__(
             n_head,
             linear(weights, "dec_attn.qkv_net"),
             linear(weights, "dec_attn.o_net"),
             layer_norm(weights, "dec_attn.layer_norm", epsilon),
-            feed_forward,
+            linear(weights, "pos_ff.CoreNet.0", "relu"),
+            linear(weights, "pos_ff.CoreNet.3"),
+            layer_norm(weights, "pos_ff.layer_norm", epsilon),
         )
         self.scale = 1 / math.sqrt(width)
         self.content_bias = frozen(weights["dec_attn.r_w_bias"].view(n_head, 1, width))
