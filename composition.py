@@ -138,7 +138,6 @@ def configured_run(
     share = ranks.share(config)
     with opened_env(share, share.seed, given) as env:
         learner_of = learner_class(config.algorithm)
-        learner_of.check_fits(share, env.single_observation_space)
         problems = learner_of.contradictions(share, agent_class(share.model))
         if problems:  # a part of the environments can be too few
             raise UserError(*problems)
