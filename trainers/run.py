@@ -30,7 +30,7 @@ from trainers.interruption import Interruption
 from trainers.learner import Learner, Transition
 from trainers.saved_state import called, check_like
 from trainers.summary import Summary
-from utils.errors import UserError
+from utils.errors import RunError, UserError
 from utils.seeding import derived_seed, random_state, set_random_state
 
 # Parts of a checkpoint that have another size in every run; who takes them over checks them.
@@ -272,7 +272,10 @@ class Run:
     def _written(self, folder: Path) -> Iterator[MetricsWriter | None]:
         """Open the logs, and note a run's end; None on all ranks but the first."""
         if not self.ranks.first:
-            yield None
+            try:
+                yield None
+            except UserError as error:  # of its own environments: no other rank can say it
+                raise RunError(f"rank {self.ranks.rank}: {error}") from error
             return
         with guarded(folder):
             with MetricsWriter(folder, self.config, self.env_steps, self.logged) as writer:
