@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from analysis.lengths import TASKS as BY_LENGTH
-from models import known_as
+from models import AGENTS as MODELS
 
 GRID = "MiniGrid-"
 RETURN = "return_mean"
@@ -68,7 +68,9 @@ class AgentKind(NamedTuple):
 
     def is_of(self, settings: Mapping[str, Any]) -> bool:
         """Return whether a run's settings are this agent's."""
-        named = isinstance(name := settings.get("model"), str) and known_as(name) == self.model
+        named = (
+            isinstance(name := settings.get("model"), str) and MODELS.known_as(name) == self.model
+        )
         return named and all(settings.get(key) == value for key, value in self.others.items())
 
 
