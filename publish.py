@@ -17,9 +17,8 @@ from pathlib import Path
 
 import eval as evaluation
 from runs.folder import SETTINGS
-from sharing.evaluations import evaluations
 from sharing.fetched import HUB
-from sharing.published_run import Source, shortened_settings, write_published
+from sharing.published_run import Source, evaluations, shortened_settings, write_published
 from trainers.checkpoint import (
     BEST,
     LAST,

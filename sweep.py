@@ -293,7 +293,7 @@ def train(work: Jobs, arguments: argparse.Namespace) -> signal.Signals | None:
     """Do what is missing; return the signal that ended it early, if one did."""
     with (
         ray_pool(arguments.address, arguments.cpus, arguments.gpus) as pool,
-        Interruption("ending the runs, they save first") as interruption,  # after Ray's handlers
+        Interruption("ending the runs, they save first; Ctrl-C leaves at once") as interruption,
     ):
         is_asked_to_stop = lambda: interruption.stop is not None  # noqa: E731
         show(work, carry_out(work, pool, arguments.retries, is_asked_to_stop))

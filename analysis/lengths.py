@@ -22,11 +22,11 @@ from runs.run_data import (
     RunRecord,
     checked_settings,
     columns_of,
+    read_evaluation,
     read_run,
     read_settings_of,
     run_folders,
 )
-from settings import read_json_object
 from settings.values import shown
 from utils.errors import UserError, printable
 
@@ -40,7 +40,7 @@ LEAST_SHARE = 0.9  # of its steps, from which on a run counts
 ROW_HEIGHT, LINES_WIDTH, GRID_WIDTH = 3.2, 5.2, 3.1  # inches
 DARK = 0.6  # scores below it stand on a dark ground
 MARKERS = "osD^vP*"
-CHECKED = {"env": str, "n_episodes": int, "env_steps": int, "random": bool, "greedy": bool}
+EVALUATION = {"env": str, "n_episodes": int, "env_steps": int, "random": bool, "greedy": bool}
 
 
 class Task(NamedTuple):
@@ -280,27 +280,14 @@ def _evaluations(run: RunRecord, metric: str) -> dict[str | None, tuple[int, flo
     """Return length and score by file: of each length the greedy one, of the most episodes."""
     best: dict[int, tuple[tuple, str, float]] = {}
     for path in sorted(run.folder.glob("*eval_*.json")):
-        result = read_json_object(path)
-        changed = result.get("var", {})
-        if not _is_evaluation(result, metric):
-            raise UserError(f"{path}: not an evaluation that eval.py wrote. Move it elsewhere")
-        if result["random"] or set(changed) > {"length"}:
+        result = read_evaluation(path, EVALUATION | {metric: int | float})
+        if result["random"] or set(result["var"]) > {"length"}:
             continue
-        length = changed.get("length", run.settings["length"])
+        length = result["var"].get("length", run.settings["length"])
         rank = result["greedy"], result["n_episodes"], result["env_steps"]
         if length not in best or rank > best[length][0]:
             best[length] = rank, path.name, float(result[metric])
     return {name: (length, score) for length, (_, name, score) in best.items()}
-
-
-def _is_evaluation(result: dict[str, Any], metric: str) -> bool:
-    changed = result.get("var", {})
-    return (
-        all(isinstance(result.get(name), kind) for name, kind in CHECKED.items())
-        and isinstance(result.get(metric), int | float)
-        and isinstance(changed, dict)
-        and isinstance(changed.get("length", 1), int)
-    )
 
 
 def _draw(lines: Sequence[Cell], crossed: Sequence[Cell]) -> "Figure":

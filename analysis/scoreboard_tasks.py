@@ -68,10 +68,10 @@ class AgentKind(NamedTuple):
 
     def is_of(self, settings: Mapping[str, Any]) -> bool:
         """Return whether a run's settings are this agent's."""
-        named = (
-            isinstance(name := settings.get("model"), str) and MODELS.known_as(name) == self.model
-        )
-        return named and all(settings.get(key) == value for key, value in self.others.items())
+        name = settings.get("model")
+        if not isinstance(name, str) or MODELS.known_as(name) != self.model:
+            return False
+        return all(settings.get(key) == value for key, value in self.others.items())
 
 
 def _of_length(name: str, env: str, length: int, algorithm: str, *words: str) -> Task:

@@ -9,7 +9,6 @@ waits for the device, so that its time is its own: steps per second are then low
 --no-shares.
 """
 
-import csv
 import dataclasses
 import importlib.util
 import sys
@@ -41,7 +40,7 @@ from envs import make_vector_env, scales_rewards
 from models import AGENTS, PUBLISHED, agent_class, build_agent, resolve_device
 from rewards.scaling import ScalingSettings, configured_scaling
 from runs.folder import write_json
-from runs.metrics import FILE
+from runs.run_data import AXES, read_columns
 from settings import load_config
 from trainers.collector import Collector
 from trainers.ppo import PPO, PpoSettings
@@ -245,12 +244,11 @@ def trained_agent(name: str, config: RunSettings, options: Options) -> Measured:
 
 def steady_rate(folder: Path, warm_up: int) -> float | None:
     """Return the steps per second after the warm-up, from the metrics of a run."""
-    with (folder / FILE).open(newline="", encoding="utf-8") as file:
-        rows = [(int(row["env_steps"]), float(row["time/seconds"])) for row in csv.DictReader(file)]
-    return rate_after(rows, warm_up)
+    columns = read_columns(folder)
+    return rate_after(list(zip(*(columns[name] for name in AXES.values()), strict=True)), warm_up)
 
 
-def rate_after(moments: Sequence[tuple[int, float]], warm_up: int) -> float | None:
+def rate_after(moments: Sequence[tuple[float, float]], warm_up: int) -> float | None:
     """Return the steps per second from the first of the moments (steps, seconds) past a warm-up."""
     counted = [moment for moment in moments if moment[0] >= warm_up]
     if len(counted) < 2:

@@ -109,7 +109,7 @@ def prepare(size: Size, n_steps: int, all_differ: bool) -> Prepared:
     collector.begin(config.seed)
     for _ in range(1 if all_differ else ROLLOUTS_BEFORE + 1):
         learner.rollout = None
-        while not learner.ready:
+        while not learner.update_due:
             collector.step()
     rollout = learner.rollout
     assert rollout is not None, "it is full"

@@ -47,7 +47,6 @@ class TrainedMemoryAgent(ActorCriticAgent):
         self.reader, self.encoder, self.memory = reader, encoder, memory
         self.sequential, self.n_context = memory.remembers, memory.n_context
         self.heads = ActorCritic(memory.width, n_actions)
-        self.register_load_state_dict_pre_hook(_rename_earlier)
 
     def initial_memory(self, n_envs: int) -> Memory:
         """Return the state of a memory that has seen nothing."""
@@ -201,9 +200,3 @@ class RandomAgent(Agent):
             values=zeros,
             all_log_probs=log_probs.expand(percept.n_envs, -1),
         )
-
-
-def _rename_earlier(agent: nn.Module, state: dict[str, Any], *_: object) -> None:
-    """Take the LSTM of checkpoints of format 2, which stood beside encoder and heads."""
-    for name in [name for name in state if name.startswith("lstm.")]:
-        state[f"memory.{name}"] = state.pop(name)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from gymnasium.spaces import Discrete, Space
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.agent import ActorCriticAgent, Batch, Evaluation, Memory, Step
 from models.encoders import EncoderSettings, build_encoder
@@ -94,7 +94,6 @@ class LanguageMemoryAgent(ActorCriticAgent):
         n_features = language.width + self.query_encoder.n_features
         self.heads = ActorCritic(n_features, int(action_space.n))
         self.language = language
-        self.register_load_state_dict_pre_hook(_rename_earlier)
 
     def initial_memory(self, n_envs: int) -> Memory:
         """Return the language model's empty memory."""
@@ -236,9 +235,3 @@ def check_images(model: str, reader: ObservationReader) -> None:
             f"model: {model} reads images in colour or grey, and the environment shows {shown}. "
             "Choose model=CNN, LSTM, GPT or HELM"
         )
-
-
-def _rename_earlier(agent: nn.Module, state: dict[str, Any], *_: object) -> None:
-    """Take checkpoints in which the map to language stood beside encoder and heads."""
-    for name in [name for name in state if name.startswith("to_language.")]:
-        state[f"language.{name}"] = state.pop(name)

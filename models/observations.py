@@ -35,6 +35,10 @@ class Observations(NamedTuple):
         kinds = zip(self, *others, strict=True)
         return Observations(*(None if kind[0] is None else function(*kind) for kind in kinds))
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the kinds there are, by name."""
+        return {name: kind for name, kind in self._asdict().items() if kind is not None}
+
     def any(self) -> Tensor:
         """Return a kind that is there: what N, device and the like are read from."""
         return next(kind for kind in self if kind is not None)

@@ -23,6 +23,7 @@ from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sen
 from rewards import CURIOSITIES
 from settings import Part, setting
 from utils.errors import UserError
+from utils.moments import load_moments, moments, with_moments
 from utils.running_statistics import RunningMeanVariance
 from utils.threads import one_thread
 
@@ -166,7 +167,7 @@ class Curiosity(ABC):
         self.networks = nn.ModuleDict(networks)
         self.parameters = [p for p in self.networks.parameters() if p.requires_grad]
         rate = config.curiosity_learning_rate
-        self.optimizer = torch.optim.Adam(self.parameters, lr=rate, fused=True)
+        self.optimizer = with_moments(torch.optim.Adam(self.parameters, lr=rate, fused=True))
         self.statistics = RunningMeanVariance()
         logged = "reward_mean", "reward_std", *self.logged
         self.metrics = tuple(f"curiosity/{name}" for name in logged)
@@ -244,15 +245,15 @@ class Curiosity(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Return networks, optimiser and statistics."""
         return {
-            "networks": dict(self.networks.state_dict()),  # plain, as it is checked when loaded
-            "optimizer": self.optimizer.state_dict(),
+            "networks": dict(self.networks.state_dict()),
+            "optimizer": moments(self.optimizer),
             "statistics": self.statistics.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self.networks.load_state_dict(state["networks"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_moments(self.optimizer, state["optimizer"])
         self.statistics.load_state_dict(state["statistics"])
 
     def _parts(self, n_steps: int, n_parts: int, device: torch.device) -> tuple[Tensor, ...]:

@@ -168,6 +168,24 @@ def read_progress(folder: Path) -> Progress:
         return Progress()
 
 
+def read_evaluation(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
+    """Return what eval.py has written into a file; under `var` the settings that were changed.
+
+    Args:
+        path: The file.
+        kinds: What else must be in it, and of what types, as `isinstance` takes them.
+
+    Raises:
+        UserError: it is no evaluation.
+    """
+    result = {"var": {}, **read_json_object(path)}
+    is_whole = all(isinstance(result.get(name), kind) for name, kind in kinds.items())
+    changed = result["var"]
+    if not (is_whole and isinstance(changed, dict) and isinstance(changed.get("length", 0), int)):
+        raise UserError(f"{path}: not an evaluation that eval.py wrote. Move it elsewhere")
+    return result
+
+
 def _numbers(folder: Path, rows: Sequence[dict[str, str]], columns: Sequence[str]) -> np.ndarray:
     """Return columns of a table; NaN where a cell is empty.  [columns, rows]"""
     try:

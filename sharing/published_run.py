@@ -1,5 +1,6 @@
 """The folder of a published run: the agent, its settings and history, a picture and a card."""
 
+import contextlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from plots.table import write_text
 from runs.folder import DESCRIPTION, SETTINGS, write_json
 from runs.loggers import RETURN
 from runs.metrics import FILE as METRICS
+from runs.run_data import read_evaluation
 from settings import Config, read_json_object
 from sharing.card import Facts, card
 from sharing.private import public_description, without_places
@@ -21,6 +23,10 @@ from trainers.published import PUBLISHED, save_published
 from utils.errors import UserError
 
 CARD, CURVE = "README.md", "curve.png"
+NUMBERS = ("return_mean", "return_std", "length_mean", "length_std")
+EVALUATION: dict[str, Any] = dict.fromkeys(NUMBERS, int | float) | dict.fromkeys(
+    ("n_episodes", "seed", "env_steps"), int
+)
 FILES = (PUBLISHED, SETTINGS, DESCRIPTION, METRICS, CURVE, CARD)
 
 
@@ -31,13 +37,32 @@ class Source(NamedTuple):
         folder: The run's.
         config: The settings.
         checkpoint: What it holds.
-        evaluations: Of it, see `sharing.evaluations`.
+        evaluations: Of it, see `evaluations`.
     """
 
     folder: Path
     config: Config
     checkpoint: dict[str, Any]
     evaluations: list[dict[str, Any]]
+
+
+def evaluations(checkpoint: Path, env_steps: int) -> list[dict[str, Any]]:
+    """Return the evaluations of a checkpoint in the environment it was trained in.
+
+    Args:
+        checkpoint: Its file.
+        env_steps: Steps behind it; evaluations of what once stood in its place do not count.
+
+    Returns:
+        What eval.py wrote, that of most episodes first.
+    """
+    found = []
+    for path in sorted(checkpoint.parent.glob(f"{checkpoint.stem}_eval_*.json")):
+        with contextlib.suppress(UserError):  # a file that something else wrote
+            found.append(read_evaluation(path, EVALUATION))
+    as_trained = [each for each in found if not (each.get("random") or each["var"])]
+    counting = [each for each in as_trained if each["env_steps"] == env_steps]
+    return sorted(counting, key=lambda each: -each["n_episodes"])
 
 
 def write_published(source: Source, folder: Path, repository: str | None) -> None:

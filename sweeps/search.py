@@ -177,7 +177,8 @@ class Search(Jobs):
             reason = known.user_attrs.get("reason", "")
             self.trials.append(Trial(known, dict(known.params), note=reason))
             return
-        trial = self._begun(self.study.taken_up(known.number))
+        is_over = known.state.is_finished()
+        trial = self._begun(known if is_over else self.study.taken_up(known.number))
         if trial.job is None:
             return
         if reported := known.intermediate_values:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeps.space import Dimension, Range
-from utils.errors import UserError
+from utils.errors import UserError, printable
 
 JOURNAL = "journal.log"
 NAME = "search"  # of the one study in a journal
@@ -53,8 +53,8 @@ class Study:
             self._study = optuna.load_study(
                 study_name=NAME, storage=self._storage, pruner=_pruner(pruner)
             )
-        except (OSError, ValueError, KeyError) as error:
-            reason = str(error).splitlines()[0]
+        except Exception as error:  # Optuna documents no set of exceptions for a bad file
+            reason = printable(f"{type(error).__name__}: {error}")
             raise UserError(f"{folder}/{JOURNAL}: not readable as a search: {reason}") from None
 
     @property
@@ -77,7 +77,7 @@ class Study:
         return self._with_all_values(self._study.ask())
 
     def taken_up(self, number: int) -> Any:
-        """Return a trial of an earlier call, which may have been killed while it was drawn."""
+        """Return an unfinished trial of an earlier call, which may have been killed as it drew."""
         from optuna.trial import Trial
 
         study = self._storage.get_study_id_from_name(NAME)

@@ -49,7 +49,7 @@ def collecting(config, agent, env, ranks=None):
 
 def collect_rollout(collector):
     """Step until the learner's rollout is full and return it, left to the learner."""
-    while not collector.learner.ready:
+    while not collector.learner.update_due:
         collector.step()
     return collector.learner.rollout
 

@@ -128,7 +128,7 @@ def test_a_checkpoint_that_names_other_files_is_refused(files, tmp_path):
 
 def test_a_finished_run_and_changed_settings_are_refused(tmp_path):
     config = small_config(n_steps=60)
-    checkpoint = {**BARE, "config": vars(config), "env_steps": 30, "n_pending": 0, "learner": {}}
+    checkpoint = {**BARE, "config": vars(config), "env_steps": 30, "learner": {}}
     save_checkpoint(tmp_path / LAST, checkpoint)
     assert unfinished_checkpoint(tmp_path, config)["env_steps"] == 30
     with pytest.raises(UserError, match=r"differs from the checkpoint in seed, gamma"):
@@ -143,7 +143,7 @@ def test_a_finished_run_and_changed_settings_are_refused(tmp_path):
 def test_a_run_from_before_a_setting_with_a_default_goes_on(tmp_path):
     config = small_config(n_steps=60)
     older = {name: value for name, value in vars(config).items() if name != "algorithm"}
-    checkpoint = {**BARE, "config": older, "env_steps": 30, "n_pending": 0, "learner": {}}
+    checkpoint = {**BARE, "config": older, "env_steps": 30, "learner": {}}
     save_checkpoint(tmp_path / LAST, checkpoint)
     assert unfinished_checkpoint(tmp_path, config)["env_steps"] == 30
 

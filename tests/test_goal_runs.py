@@ -65,7 +65,7 @@ def test_a_run_for_goals_that_is_interrupted_ends_as_if_nothing_had_been(
 ):
     more = {"checkpoint_minutes": 0, "algorithm": algorithm}
     assert main_program.main(command(encoder, choice, "whole", **more)) == 0
-    signal_at(monkeypatch, signal.SIGINT, at=21)
+    signal_at(monkeypatch, signal.SIGINT, at=11)
     assert main_program.main(command(encoder, choice, "cut", **more)) == 130
     assert resume("cut") == 0
     assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))

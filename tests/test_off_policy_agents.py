@@ -141,7 +141,7 @@ def test_a_gpt_changed_in_the_middle_of_an_episode_acts_as_if_it_had_always_been
     running = [[] for _ in range(N_ENVS)]
     n_in_the_middle = 0
     for _ in range(30):
-        while learner.ready:
+        if learner.update_due:
             before = learner.n_updates
             learner.update(0.0)
             n_in_the_middle += learner.n_updates > before and any(running)
@@ -161,7 +161,7 @@ def test_helms_stored_context_is_what_the_language_model_says_of_the_episode():
     learner = collector.learner
     for _ in range(40):
         collector.step()
-        while learner.ready:
+        if learner.update_due:
             learner.update(0.0)
     assert learner.n_updates > 10
     language, rows = learner.agent.language, learner.replay.rows
@@ -210,7 +210,7 @@ def test_what_is_frozen_is_shared_with_the_target_and_stays_to_the_bit(name):
     assert len(bodies) == {"SAC, encoders apart": 3, "DQN": 2}.get(name, 1)
     for _ in range(20):
         collector.step()
-        while learner.ready:
+        if learner.update_due:
             learner.update(0.0)
     assert learner.n_updates > 10
     after = language_bytes(agent.language)
@@ -230,7 +230,7 @@ def test_every_trained_parameter_learns_and_targets_follow(name, model):
     targets = {k: p.clone() for k, p in learner.target.named_parameters()}
     for _ in range(20):
         collector.step()
-        while learner.ready:
+        if learner.update_due:
             learner.update(0.0)
     now = dict(learner.agent.named_parameters())
     assert [key for key in before if torch.equal(before[key], now[key])] == []

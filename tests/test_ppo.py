@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import re
 
 import pytest
 import torch
@@ -68,7 +69,9 @@ def golden_agent(name, config, arrays):
     small = SmallImpalaCNN(observation_space.shape, width, channels)
     setattr(agent, encoder, small)
     agent.heads = ActorCritic(before["heads.actor.0.weight"].shape[1], int(action_space.n))
-    agent.load_state_dict(before)
+    # The original's LSTM stands beside its encoder and heads.
+    ours = {re.sub(r"^lstm\.", "memory.lstm.", name): value for name, value in before.items()}
+    agent.load_state_dict(ours)
     return agent
 
 

@@ -26,6 +26,7 @@ from trainers.checkpoint import LAST, load_checkpoint
 from trainers.ppo import PPO
 from trainers.ranks import average_gradients, joined_ranks
 from trainers.run import RunSettings
+from utils.errors import UserError
 
 N_ENVS = 4
 COMMON = {"device": "cpu", "n_envs": N_ENVS, "media_minutes": "null", "checkpoint_minutes": 60}
@@ -258,3 +259,19 @@ def test_a_world_size_without_torchrun_gets_one_line(changes, monkeypatch, capsy
     (line,) = capsys.readouterr().err.splitlines()
     assert "Start with torchrun, or unset WORLD_SIZE" in line
     assert all(name in line for name in changes or ("RANK", "MASTER_PORT"))
+
+
+def test_what_one_rank_alone_finds_wrong_is_said_by_it(words_of, in_empty_folder, monkeypatch):
+    observe = PPO.observe
+
+    def observe_badly(self, transition):
+        if self.ranks.rank == 1:
+            raise UserError("env: not as it was")
+        observe(self, transition)
+
+    monkeypatch.setattr(PPO, "observe", observe_badly)
+    arguments = [*words_of("single steps"), "--run-id=run"]
+    statuses = on_ranks(2, lambda rank: main_program.main(arguments), in_empty_folder)
+    assert statuses == [1, 1]
+    assert "rank 1: env: not as it was" in errors(in_empty_folder, 1)
+    assert "the ranks have lost each other" in errors(in_empty_folder, 0)

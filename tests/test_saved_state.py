@@ -1,9 +1,11 @@
+import copy
 import math
 
 import pytest
 import torch
 
-from trainers.saved_state import check_like, check_optimizer
+from trainers.saved_state import called, check_like, check_steps
+from utils.moments import load_moments, moments, with_moments
 
 HERE = {"mean": 0.5, "rows": [1, 2], "steps": torch.zeros(2, 3), "done": torch.zeros(2).bool()}
 MISFITS = {
@@ -34,52 +36,71 @@ def test_a_state_that_is_built_otherwise_does_not_fit(name):
         check_like(MISFITS[name], HERE, "state")
 
 
-@pytest.fixture
-def optimizer():
+def test_what_has_another_size_in_every_run_is_left_out():
+    here = {"of run": HERE, "rows": [0]}
+    saved = {"of run": HERE | {"rows": [1, 2, 3]}, "rows": [0]}
+    assert check_like(saved, here, "state", {"state.of run.rows"}) is None
+    with pytest.raises(ValueError, match=r"state\.of run\.rows has 3 entries, not 2"):
+        check_like(saved, here, "state", {"state.rows"})
+
+
+def test_steps_may_be_any_number_of_one_kind():
+    like = {"seen": torch.zeros(2, 3), "starts": torch.zeros(2).bool()}
+    steps = {"seen": torch.ones(5, 2, 3), "starts": torch.ones(5, 2).bool()}
+    assert check_steps(steps, like, "steps") is None
+    for kind, wrong in (("seen", torch.ones(5, 3, 2)), ("starts", torch.ones(5, 2))):
+        with pytest.raises(ValueError, match=rf"steps\.{kind}"):
+            check_steps(steps | {kind: wrong}, like, "steps")
+    with pytest.raises(ValueError, match="steps"):
+        check_steps({kind: value[:0] for kind, value in steps.items()}, like, "steps")
+
+
+def test_tensors_are_found_by_name_wherever_they_stand():
+    text = [torch.zeros(n) for n in range(2)]
+    state = {"a": {"text": text[0], "b": [{"text": 3}]}, "text": text[1], "texts": text[0]}
+    assert list(called(state, "text")) == text
+
+
+@pytest.fixture(params=[True, False], ids=["fused", "plain"])
+def optimizer(request):
     parameters = [torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(4))]
-    optimizer = torch.optim.AdamW(parameters, lr=1e-3, fused=True)
-    sum(p.square().sum() for p in parameters).backward()
-    optimizer.step()
-    return optimizer
+    return with_moments(torch.optim.AdamW(parameters, lr=1e-3, fused=request.param))
 
 
-def parameters_of(optimizer):
-    return optimizer.param_groups[0]["params"]
+def step(optimizer, n_times=1):
+    parameters = optimizer.param_groups[0]["params"]
+    for _ in range(n_times):
+        optimizer.zero_grad()
+        sum(p.square().sum() for p in parameters).backward()
+        optimizer.step()
+    return [p.detach().clone() for p in parameters]
 
 
-def test_an_optimizers_own_state_fits_at_another_learning_rate(optimizer):
-    saved = optimizer.state_dict()
-    optimizer.param_groups[0]["lr"] = 1e-5
-    assert check_optimizer(saved, optimizer, parameters_of(optimizer)) is None
+def test_moments_that_are_there_from_the_start_are_those_of_the_first_step(optimizer):
+    options = {"lr": 1e-3, "fused": optimizer.param_groups[0]["fused"]}
+    parameters = [
+        torch.nn.Parameter(p.detach().clone()) for p in optimizer.param_groups[0]["params"]
+    ]
+    lazy = torch.optim.AdamW(parameters, **options)
+    for one, other in zip(step(optimizer, 3), step(lazy, 3), strict=True):
+        assert torch.equal(one, other)
+    assert check_like(moments(optimizer), lazy.state_dict()["state"], "moments") is None
 
 
-def test_a_new_optimizers_state_fits(optimizer):
-    new = torch.optim.AdamW(parameters_of(optimizer), lr=1e-3, fused=True)
-    assert check_optimizer(new.state_dict(), optimizer, parameters_of(optimizer)) is None
-
-
-@pytest.mark.parametrize(
-    ("entry", "value"),
-    [("params", [0, 0]), ("fused", False), ("eps", 0.0), ("lr", math.inf), ("betas", (0.9, 2.0))],
-)
-def test_another_group_of_parameters_does_not_fit(entry, value, optimizer):
-    saved = optimizer.state_dict()
-    saved["param_groups"][0][entry] = value
-    with pytest.raises(ValueError, match="param_groups"):
-        check_optimizer(saved, optimizer, parameters_of(optimizer))
-
-
-@pytest.mark.parametrize("number", [2, -1, "0", True])
-def test_a_state_of_no_parameter_does_not_fit(number, optimizer):
-    saved = optimizer.state_dict()
-    saved["state"][number] = saved["state"].pop(1)
-    with pytest.raises(ValueError, match="parameter that there is not"):
-        check_optimizer(saved, optimizer, parameters_of(optimizer))
+def test_moments_go_on_as_they_stood(optimizer):
+    step(optimizer)
+    saved = copy.deepcopy(moments(optimizer))
+    kept = [p.detach().clone() for p in optimizer.param_groups[0]["params"]]
+    after = step(optimizer)
+    for parameter, before in zip(optimizer.param_groups[0]["params"], kept, strict=True):
+        parameter.data.copy_(before)
+    load_moments(optimizer, saved)
+    assert all(map(torch.equal, step(optimizer), after))
 
 
 def test_moments_of_another_parameters_shape_do_not_fit(optimizer):
     """PyTorch's fused AdamW would write beyond them."""
-    saved = optimizer.state_dict()
-    saved["state"] = {0: saved["state"][1], 1: saved["state"][0]}
-    with pytest.raises(ValueError, match=r"exp_avg is .* of shape \(4,\), not .* \(2, 3\)"):
-        check_optimizer(saved, optimizer, parameters_of(optimizer))
+    here = moments(optimizer)
+    for wrong in ({0: here[1], 1: here[0]}, {0: here[0]}, {**here, 2: here[0]}, {**here, 1: {}}):
+        with pytest.raises(ValueError, match="moments"):
+            check_like(wrong, here, "moments")

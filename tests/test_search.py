@@ -205,15 +205,16 @@ def test_a_search_that_is_killed_while_it_writes_goes_on_as_well(n_written, sear
     ]
 
 
-def test_a_finished_search_begins_nothing_and_may_be_made_longer(search):
-    search(3)
+@pytest.mark.parametrize("n_trials", [3, 12])  # values are drawn together from the eleventh on
+def test_a_finished_search_begins_nothing_and_may_be_made_longer(n_trials, search):
+    search(n_trials)
     before = trials()
-    status, runs = search(3)
+    status, runs = search(n_trials)
     assert (status, runs.begun) == (0, [])
     assert trials() == before
-    status, runs = search(4)
-    assert (status, runs.begun) == (0, ["search_trial=003"])
-    assert trials()[:3] == before
+    status, runs = search(n_trials + 1)
+    assert (status, runs.begun) == (0, [f"search_trial={n_trials:03d}"])
+    assert trials()[:n_trials] == before
 
 
 @pytest.mark.parametrize("pruner", ["median", "asha"])

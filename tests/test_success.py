@@ -18,7 +18,7 @@ from settings import load_config
 from tests.agents import collect_rollout, small_config
 from tests.test_resume import command, folder_of, resume, signal_at
 from tools.faults import outcome, same
-from trainers.checkpoint import LAST, load_checkpoint, save_checkpoint
+from trainers.checkpoint import LAST, load_checkpoint
 from trainers.collector import Collector
 from trainers.evaluation import Episode
 from trainers.ppo import PPO
@@ -93,24 +93,6 @@ def test_an_interrupted_run_goes_on_with_its_successes(task, in_empty_folder, mo
     episodes = load_checkpoint(folder_of("cut") / LAST)["collector"]["episodes"]
     shares = np.mean([success for _, _, success in episodes])
     assert float(found[-1]["rollout/success_mean"]) == pytest.approx(shares)
-
-
-def test_a_checkpoint_that_knows_no_success_goes_on(in_empty_folder, monkeypatch):
-    signal_at(monkeypatch, signal.SIGINT, at=33)
-    assert main_program.main(command("CNN", "cut", **MAZE)) == 130
-    path = folder_of("cut") / LAST
-    state = load_checkpoint(path)
-    pairs = [
-        (episode_return, length) for episode_return, length, _ in state["collector"]["episodes"]
-    ]
-    state["collector"]["episodes"] = pairs
-    save_checkpoint(path, state)
-    assert resume("cut") == 0
-    episodes = load_checkpoint(path)["collector"]["episodes"]
-    assert [success for _, _, success in episodes[: len(pairs)]] == [None] * len(pairs)
-    known = [success for _, _, success in episodes[len(pairs) :]]
-    last = rows(folder_of("cut"))[-1]
-    assert float(last["rollout/success_mean"]) == pytest.approx(np.mean(known))
 
 
 def test_an_evaluation_tells_which_episodes_succeeded(in_empty_folder, capsys):

@@ -62,7 +62,7 @@ def test_an_agent_is_trained_on_missions(algorithm, memory, encoder, in_empty_fo
 
 
 @pytest.mark.parametrize(("algorithm", "memory", "at"), [
-    ("PPO", "GPT", 21), ("PPO", "HELM", 21), ("DQN", "LSTM", 27), ("SAC", "SHELM", 27),
+    ("PPO", "GPT", 21), ("PPO", "HELM", 21), ("DQN", "LSTM", 10), ("SAC", "SHELM", 10),
 ])  # fmt: skip
 def test_a_run_interrupted_in_the_middle_ends_as_if_nothing_had_been(
     algorithm, memory, at, encoder, in_empty_folder, monkeypatch
@@ -97,7 +97,7 @@ def test_numbers_of_unknown_sentences_in_a_checkpoint_are_refused(
     assert main_program.main(command("PPO", "CNN", encoder, "cut", n_steps=96)) == 130
     path = folder_of("cut") / LAST
     state = load_checkpoint(path)
-    state["learner"]["collected"]["rollout"]["observations"]["text"][0] = 7
+    state["collector"]["percept"]["observations"]["text"][0] = 7
     save_checkpoint(path, state)
     capsys.readouterr()
     assert resume("cut") == 2

@@ -9,7 +9,6 @@ after another.
 
 import argparse
 import contextlib
-import csv
 import json
 import os
 import random
@@ -21,7 +20,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runs.run_data import read_progress
+from runs.metrics import FILE
+from runs.run_data import read_progress, read_rows
 
 ROOT = Path(__file__).parent.parent
 SETTINGS: dict[str, Any] = {
@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
 }
 ROLLOUT = 8 * 64
 AGENTS, TASKS, SEEDS = ("CNN-PPO", "HELM"), ("RandomMaze-v0", "MiniGrid-Empty-5x5-v0"), range(3)
-FILE = "short.json"
+SHORT = "short.json"
 FOLDERS = [
     Path("experiments", agent, task, f"short_seed={seed}")
     for seed in SEEDS
@@ -84,7 +84,7 @@ def one_after_another(workplace: Path) -> float:
     begun = time.perf_counter()
     for folder in FOLDERS:
         _, agent, task, name = folder.parts
-        command = [sys.executable, str(ROOT / "main.py"), "--config", FILE, "--run-id", name]
+        command = [sys.executable, str(ROOT / "main.py"), "--config", SHORT, "--run-id", name]
         command += ["--var", f"model={agent}", "--var", f"env={task}"]
         command += ["--seed", name.removeprefix("short_seed=")]
         with (workplace / "log").open("a") as log:
@@ -120,12 +120,12 @@ def until_done(
 def prepare(workplace: Path) -> None:
     """Make a folder with the settings file in it."""
     workplace.mkdir()
-    (workplace / FILE).write_text(json.dumps(SETTINGS))
+    (workplace / SHORT).write_text(json.dumps(SETTINGS))
 
 
 def start_sweep(workplace: Path, output: Path) -> subprocess.Popen:
     """Start the sweep, the same command every time."""
-    command = [sys.executable, str(ROOT / "sweep.py"), "--config", FILE, "--output", str(output)]
+    command = [sys.executable, str(ROOT / "sweep.py"), "--config", SHORT, "--output", str(output)]
     command += ["--var", f"model={','.join(AGENTS)}", "--var", f"env={','.join(TASKS)}"]
     command += ["--seeds", str(len(SEEDS))]
     with (workplace / "log").open("a") as log:
@@ -198,8 +198,7 @@ def trained(workplace: Path) -> dict[Path, int]:
 
 def rows(folder: Path) -> list[dict[str, str]]:
     """Return a run's metrics without what the clock says."""
-    with (folder / "metrics.csv").open(newline="") as file:
-        table = list(csv.DictReader(file))
+    table = read_rows(folder / FILE)
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in table]
 
 

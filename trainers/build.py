@@ -190,7 +190,6 @@ def configured_run(
     share = ranks.share(config)
     with opened_env(share, share.seed, given) as env:
         learner_of = LEARNERS.find(config.algorithm)
-        learner_of.check_fits(share, env.single_observation_space)
         problems = learner_of.contradictions(share, AGENTS.find(share.model))
         if problems:  # a part of the environments can be too few
             raise UserError(*problems)

@@ -10,16 +10,16 @@ a dictionary of tensors, numbers and text. Every checkpoint holds
 
 and ckpt_last.pt all else that a run needs to go on as if it had never been interrupted:
 
-    learner     optimiser, statistics, and what has been collected since the last update; of a
-                replay, which files it is in
+    learner     optimiser, statistics, episodes that are to become part of a replay, and which files
+                that is in
     collector   counts, statistics, and where the environments can be saved, the running episodes
     run         the seconds so far, the best return
     metrics     how long metrics.csv was, and the sha256 of that
     own         where all random streams stand
     other_ranks learner, collector and own of each rank but the first
 
-Where environments cannot be saved, a
-resumed run collects its current rollout anew, in new episodes.
+It is written after an update, when no rollout is half full and no gradient step owed. Where
+environments cannot be saved, a resumed run begins new episodes.
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ from utils.starting import typed
 FORMAT = 4
 LAST_OF_FORMAT_3 = "56e76aa"  # the commit that still reads it
 HELD_BY_ALL = ("config", "agent", "weights", "env_steps")
-HELD_BY_LAST = ("n_pending", "learner", "collector", "run", "own", "metrics")
+HELD_BY_LAST = ("learner", "collector", "run", "own", "metrics")
 BEST, LAST, PREVIOUS = "ckpt_best.pt", "ckpt_last.pt", "ckpt_last.previous.pt"
 HEADER = "HELM checkpoint {:03d} sha256 {}\n"
 UNWRITTEN = HEADER.format(FORMAT, "-" * 64).encode()
@@ -134,39 +134,27 @@ class Checkpoints:
             save_checkpoint(self.folder / BEST, self.run.agent_state())
 
     def after_update(self, is_last: bool) -> None:
-        """Write the last checkpoint when it is due, and do what signals have asked any rank for.
+        """Write the last checkpoint when it is due or asked for, and end the run if that was asked.
 
         Raises:
             Interrupted: to end the run.
         """
         pause = 60 * self.run.config.checkpoint_minutes
-        is_due = is_last or time.perf_counter() - self._last_saved >= pause
-        asked = self.interruption.stop or 0, self.interruption.save or is_due
-        stop, save = self.run.ranks.all_reduce_max(*asked)
-        self._do(0 if is_last else stop, bool(save))
-
-    def after_step(self) -> None:
-        """Do what signals have asked for; several ranks agree on it after an update.
-
-        Raises:
-            Interrupted: to end the run.
-        """
-        if self.run.ranks.size == 1:
-            self._do(self.interruption.stop or 0, self.interruption.save)
-
-    def _do(self, stop: int, save: bool) -> None:
-        if not (stop or save):
-            return
-        env_steps = self._save()
-        if not stop:
+        is_time = time.perf_counter() - self._last_saved >= pause
+        wants = is_last or is_time or self.interruption.save, self.interruption.stop or 0
+        is_due, stop = self.run.ranks.all_reduce_max(*wants)
+        if is_due or stop:
+            self._save()
+        if is_last or not stop:
             return
         saved = "Nothing is saved (save_ckpt is false)"
         if self.run.config.save_ckpt:
             saved = f"Go on with: {resume_command(self.folder)}"
-        raise Interrupted(f"interrupted after {env_steps:,} steps. {saved}", signal.Signals(stop))
+        steps = self.run.env_steps
+        raise Interrupted(f"interrupted after {steps:,} steps. {saved}", signal.Signals(stop))
 
-    def _save(self) -> int:
-        """Write the last checkpoint, keeping the one before, and return the steps behind it."""
+    def _save(self) -> None:
+        """Write the last checkpoint, keeping the one before."""
         self.interruption.save = False
         self._last_saved = time.perf_counter()
         if self.run.config.save_ckpt:
@@ -174,7 +162,6 @@ class Checkpoints:
             if self.writer is not None:
                 state["metrics"] = self.writer.sync()
                 save_checkpoint(self.folder / LAST, state, self.folder / PREVIOUS)
-        return self.run.env_steps
 
 
 def agent_state(config: Config, agent: Agent, env_steps: int) -> dict[str, Any]:
@@ -335,7 +322,7 @@ def unfinished_checkpoint(
             f"{folder}: its checkpoint is one of {made_by} rank{'s'[: made_by - 1]}, "
             f"this is {n_ranks}. Go on with: {resume_command(folder, made_by)}"
         )
-    if checkpoint["env_steps"] >= config.n_steps and not checkpoint["n_pending"]:
+    if checkpoint["env_steps"] >= config.n_steps:
         note_end(folder)
         raise finished
     return checkpoint
@@ -353,22 +340,20 @@ def _check_goes_on(checkpoint: Mapping[str, Any], path: Path) -> None:
 
 def _check_replay(checkpoint: Mapping[str, Any], folder: Path) -> None:
     """Raise Damaged where a file that a checkpoint's replay is in is not as it was then."""
+    files: list[tuple[Path, int, str]] = []
     try:
-        files = []
-        for rank, state in enumerate([checkpoint, *checkpoint.get("other_ranks", [])]):
-            replay, place = state["learner"].get("replay"), folder / Ranks(rank).own_name(REPLAY)
-            named = replay["files"].items() if replay else ()
-            files += [(place / name, n_bytes, sha256) for name, (n_bytes, sha256) in named]
-            strange = [name for name, _ in named if not re.fullmatch(REPLAY_FILE, name)]
-            if strange:
-                break
+        for rank, state in enumerate((checkpoint, *checkpoint.get("other_ranks", ()))):
+            own = folder / Ranks(rank).own_name(REPLAY)
+            replay = state["learner"].get("replay") or {"files": {}}
+            for name, (n_bytes, sha256) in replay["files"].items():
+                if not re.fullmatch(REPLAY_FILE, name):
+                    raise ValueError(f"a replay in '{name}'")
+                files.append((own / name, n_bytes, sha256))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"{folder}: the checkpoint does not hold a state of this run (no files of a replay). "
+            f"{folder}: the checkpoint does not hold a state of this run ({error}). "
             "Restore the run's own"
         ) from error
-    if strange:
-        raise UserError(f"{folder}: the checkpoint's replay is in '{strange[0]}', no file of one")
     for path, n_bytes, sha256 in files:
         try:
             if checksum(path, n_bytes).hexdigest() != sha256:

@@ -14,8 +14,6 @@ from models.sentences import SentenceTable
 from trainers.evaluation import Episode
 from trainers.learner import Learner, RewardTransform, Transition
 from trainers.ranks import Ranks
-from trainers.saved_state import check_like
-from utils.seeding import derived_seed
 
 EPISODES_AVERAGED = 100
 
@@ -153,7 +151,6 @@ class Collector:
             "rollout/n_episodes": self.n_episodes,
         }
         if self._has_success:
-            # None of a checkpoint that is older than this figure.
             known = [each.success for each in self.episodes if each.success is not None]
             metrics["rollout/success_mean"] = float(np.mean(known)) if known else math.nan
         return metrics | self._env_metrics()
@@ -169,15 +166,18 @@ class Collector:
             "resumable": resumable,
             "env": env,
             "sentences": self._sentences.state_dict(),
+            **self._running(),
         }
-        if resumable:
-            state |= self._running()
         if self.scaling is not None:
             state["scaling"] = self.scaling.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any], seed: int) -> tuple[Percept, Memory | None]:
-        """Go on from a saved state, before the agent takes over its own.
+        """Go on from a saved state, before the agent takes over its own; episodes have begun.
+
+        Args:
+            state: That.
+            seed: Of new episodes, where the saved ones cannot go on.
 
         Returns:
             What the agent will be told next, and what it remembers; None where new episodes begin.
@@ -185,28 +185,23 @@ class Collector:
         Raises:
             Exception: of several kinds; it is not a state of this collector.
         """
-        for name in ("env_steps", "n_episodes"):
-            check_like(state[name], getattr(self, name), name)
         self.env_steps, self.n_episodes = state["env_steps"], state["n_episodes"]
         self.episodes.extend(_episode(*saved) for saved in state["episodes"])
-        self._sentences.load_state_dict(state.get("sentences", []))  # none in an earlier version's
-        self.begin(derived_seed(seed, self.env_steps))
+        self._sentences.load_state_dict(state["sentences"])
         if self.scaling is not None:
-            check_like(state["scaling"], self.scaling.state_dict(), "scaling")
             self.scaling.load_state_dict(state["scaling"])
-        assert self._percept is not None, "episodes have just begun"
-        if state["resumable"] and self.env.load_state_dict(state["env"]):
-            assert self._memory is not None, "episodes have just begun"
-            check_like(state["percept"], self._running()["percept"], "percept")
-            # Those of the episodes that have just begun are none of this run.
-            self._sentences.load_state_dict(state.get("sentences", []))
-            self._sentences.check(state["percept"]["observations"]["text"])
-            self._memory.load_state_dict(state["memory"])
-            self._percept = _restored(state["percept"], self._device)
-            return self._percept, self._memory
-        if self.scaling is not None:
-            self.scaling.begin()
-        return self._percept, None
+        assert self._memory is not None, "episodes have begun"
+        if not (state["resumable"] and self.env.load_state_dict(state["env"])):
+            self.begin(seed)
+            assert self._percept is not None, "episodes have begun"
+            return self._percept, None
+        percept, device = state["percept"], self._device
+        self._memory.load_state_dict(state["memory"])
+        self._percept = Percept(
+            Observations(**percept["observations"]).map(lambda kind: kind.to(device)),
+            *(percept[name].to(device) for name in Percept._fields[1:]),
+        )
+        return self._percept, self._memory
 
     @property
     def _sentences(self) -> SentenceTable:
@@ -217,8 +212,7 @@ class Collector:
         """Return what the agent is about to be told, and what it remembers."""
         assert self._percept is not None, "episodes have begun"
         assert self._memory is not None, "episodes have begun"
-        percept = self._percept._asdict()
-        percept["observations"] = self._percept.observations._asdict()
+        percept = self._percept._asdict() | {"observations": self._percept.observations.tensors()}
         return {"percept": percept, "memory": self._memory.state_dict()}
 
     def _following(
@@ -271,12 +265,3 @@ def stacked(observations: Any) -> Any:
     if isinstance(first, dict):
         return {key: stacked([each[key] for each in observations]) for key in first}
     return np.stack(list(observations))
-
-
-def _restored(state: dict[str, Any], device: torch.device) -> Percept:
-    kinds = {
-        name: None if kind is None else kind.to(device)
-        for name, kind in state["observations"].items()
-    }
-    others = {name: state[name].to(device) for name in ("starts", "last_actions", "last_rewards")}
-    return Percept(Observations(**kinds), **others)

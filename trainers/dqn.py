@@ -18,8 +18,8 @@ from trainers.exploration import EpsilonSettings, epsilon_after, explored
 from trainers.learner import Reward
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
 from trainers.ranks import Ranks
-from trainers.saved_state import check_like, check_optimizer
 from trainers.targets import double_q_targets, follow, masked_mean, mean_norm, values_of
+from utils.moments import load_moments, moments, with_moments
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,9 @@ class DQN(OffPolicyLearner):
         super().__init__(config, agent, ranks, reward)
         self.target = copy.deepcopy(self.agent).requires_grad_(False)
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, fused=True)
+        self.optimizer = with_moments(
+            torch.optim.Adam(self.parameters, lr=config.learning_rate, fused=True)
+        )
 
     @property
     def epsilon(self) -> float:
@@ -102,14 +104,11 @@ class DQN(OffPolicyLearner):
 
     def networks_state(self) -> dict[str, Any]:
         """Return the optimiser and the target network."""
-        target = dict(self.target.state_dict())  # plain, as it is checked when it is loaded
-        return {"optimizer": self.optimizer.state_dict(), "target": target}
+        return {"optimizer": moments(self.optimizer), "target": dict(self.target.state_dict())}
 
     def load_networks_state(self, state: dict[str, Any]) -> None:
         """Take over optimiser and target network."""
-        check_optimizer(state["optimizer"], self.optimizer, self.parameters)
-        check_like(state["target"], dict(self.target.state_dict()), "target")
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_moments(self.optimizer, state["optimizer"])
         self.target.load_state_dict(state["target"])
 
     def _loss(self, sequences: Sequences) -> tuple[Tensor, Tensor]:

@@ -174,7 +174,7 @@ class FrameReplay:
         )
         self.capacity = config.replay_capacity or LEAST_CAPACITY
         self.dtype = _row_type(example)
-        self._kinds = {name for name, kind in example._asdict().items() if kind is not None}
+        self._kinds = example.tensors().keys()
         n_envs = len(example.any())
         per_file = max(LEAST_ROWS, self.capacity // max(FILES, n_envs))
         self.logs = [FrameLog(folder, f"env{n:04d}", self.dtype, per_file) for n in range(n_envs)]
@@ -320,9 +320,8 @@ class FrameReplay:
     def _rows(self, observations: Observations) -> np.ndarray:
         """Return what is seen as rows, all else 0."""
         rows = np.zeros(len(observations.any()), self.dtype)
-        for name, kind in observations._asdict().items():
-            if kind is not None:
-                rows[name] = kind.cpu().numpy()
+        for name, kind in observations.tensors().items():
+            rows[name] = kind.cpu().numpy()
         return rows
 
     def _observations(self, rows: np.ndarray) -> Observations:
@@ -341,8 +340,7 @@ def _row_type(example: Observations) -> np.dtype:
     """Return the type of a row that holds what an environment shows, and what was done there."""
     kinds = [
         (name, kind.cpu().numpy().dtype, tuple(kind.shape[1:]))
-        for name, kind in example._asdict().items()
-        if kind is not None
+        for name, kind in example.tensors().items()
     ]
     done = [("actions", np.int16), ("rewards", np.float32), ("goes_on", np.bool_)]
     return np.dtype([*kinds, *done])

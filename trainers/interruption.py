@@ -1,4 +1,4 @@
-"""Signals to a running training: end after this step, or save and go on."""
+"""Signals to a running training: end after this update, or save and go on."""
 
 import os
 import signal
@@ -11,20 +11,23 @@ SAVE = signal.SIGUSR1
 STDERR = 2
 
 
+AFTER_UPDATE = "stopping after this update; once more to stop now, the last checkpoint stays"
+
+
 class Interruption:
-    """Notes signals while it is entered; who trains asks between two steps what was noted.
+    """Notes signals while it is entered; a run asks after each update what was noted.
 
     Args:
-        doing: What is told to who asks to stop.
+        answer: What is said to the first signal to stop.
 
     Attributes:
-        stop: The signal that asked to end the run: Ctrl-C or SIGTERM. A Ctrl-C after it ends the
-            process at once.
+        stop: The signal that asked to end the run: Ctrl-C or SIGTERM. The same again, or a Ctrl-C,
+            ends the process at once.
         save: Whether SIGUSR1 asked for a checkpoint since the last one.
     """
 
-    def __init__(self, doing: str = "finishing this step") -> None:
-        self._answer = f"\n{doing}; Ctrl-C leaves at once\n".encode()
+    def __init__(self, answer: str = AFTER_UPDATE) -> None:
+        self._answer = f"\n{answer}\n".encode()
         self.stop: signal.Signals | None = None
         self.save = False
         self._before: dict[signal.Signals, Any] = {}
@@ -50,5 +53,5 @@ class Interruption:
             self.stop = signal.Signals(number)
             # Printing is not safe here: the signal may have come in the middle of another print.
             os.write(STDERR, self._answer)
-        elif number == signal.SIGINT:
+        elif number in (signal.SIGINT, self.stop):  # torchrun passes a Ctrl-C on as SIGTERM
             os._exit(128 + number)

@@ -59,10 +59,6 @@ class Learner(Protocol):
     def agent(self) -> Agent:
         """What is trained."""
 
-    @property
-    def n_pending(self) -> int:
-        """Steps observed that no update has taken in yet and that new episodes would lose."""
-
     def act(self, percept: Percept, memory: Memory) -> Step:
         """Choose actions, exploration included, and advance the memory in place."""
 
@@ -70,29 +66,17 @@ class Learner(Protocol):
         """Take in one step, and learn from it where a learner learns along the way."""
 
     @property
-    def steps_per_update(self) -> int | None:
-        """Steps of each environment between two updates; None where that differs."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether an update is due."""
-
-    @property
-    def is_updating(self) -> bool:
-        """Whether an update was made in part, so that this is no longer the agent that acted."""
+    def update_due(self) -> bool:
+        """Whether enough has happened, or the run is over."""
 
     def update(self, progress: float) -> dict[str, float]:
-        """Learn, and return what to log; `progress` is the share of the run that is over.
-
-        A long update may be made in parts: the learner then stays `ready`, and what the last part
-        returns is logged.
-        """
+        """Learn, and return what to log; `progress` is the share of the run that is over."""
 
     def keep_in(self, folder: Path) -> None:
         """Say where the learner may keep, for its state, what grows too large for a checkpoint."""
 
-    def state_dict(self, pending: bool = True) -> dict[str, Any]:
-        """Return everything needed to go on but the agent; what is pending only if asked for."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything needed to go on after an update but the agent."""
 
     def load_state_dict(
         self, state: dict[str, Any], percept: Percept, memory: Memory | None
@@ -100,9 +84,9 @@ class Learner(Protocol):
         """Go on from what `state_dict` returned, before the agent takes over its own state.
 
         Args:
-            state: That.
+            state: That, found to be like the one of a new learner.
             percept: What the agent will be told next.
-            memory: What it remembers; None where new episodes begin, and what was pending is lost.
+            memory: What it remembers; None where new episodes begin, and running ones are lost.
 
         Raises:
             Exception: of several kinds; it is not a state of this learner.

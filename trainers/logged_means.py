@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 
 class LoggedMeans:
@@ -30,12 +29,3 @@ class LoggedMeans:
     def clear(self) -> None:
         """Begin anew."""
         self._sums, self._n_steps = {}, 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the sums and the number of steps."""
-        return {"sums": dict(self._sums), "n_steps": self._n_steps}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
-        self._sums = {str(name): float(total) for name, total in state["sums"].items()}
-        self._n_steps = int(state["n_steps"])

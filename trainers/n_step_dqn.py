@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from gymnasium.spaces import Space
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -27,9 +26,9 @@ from trainers.guards import NotFiniteError
 from trainers.learner import Reward, Transition
 from trainers.logged_means import LoggedMeans
 from trainers.ranks import Ranks
-from trainers.saved_state import check_like, check_optimizer, check_reward
 from trainers.targets import double_q_targets, follow, n_step_returns
 from trainers.warm_start import FinetuneSettings
+from utils.moments import load_moments, moments, with_moments
 
 FLOATS = {"float16": torch.float16, "float32": torch.float32}
 EPSILON_FINAL, GUIDE_SHARE = 0.01, 0.5  # as published
@@ -37,7 +36,7 @@ NOT_YET = -1
 
 log = logging.getLogger(__name__)
 
-COUNTS = ("n_seen", "n_updates", "paid", "paid_since", "_n_since_row")
+COUNTS = ("n_seen", "n_updates", "paid", "paid_since")
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,9 @@ class NStepDQN:
         agent.requires_grad_(False)
         for parameter in self.parameters:
             parameter.requires_grad_(True)
-        self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, fused=True)
+        self.optimizer = with_moments(
+            torch.optim.Adam(self.parameters, lr=config.learning_rate, fused=True)
+        )
         self.replay: FrameReplay | None = None
         self.guide: Guide | None = None
         self.n_seen = self.n_updates = 0
@@ -157,25 +158,9 @@ class NStepDQN:
         self._has_begun = False
 
     @property
-    def n_pending(self) -> int:
-        """None: gradient steps are taken along the way."""
-        return 0
-
-    @property
-    def steps_per_update(self) -> int | None:
-        """None: a row is due when enough steps of all environments are over, or the run is."""
-        return None
-
-    @property
-    def ready(self) -> bool:
-        """Whether a row of metrics is due."""
-        is_over = self.n_seen >= self.config.n_steps and self._n_since_row > 0
-        return is_over or self._n_since_row >= self.config.log_steps
-
-    @property
-    def is_updating(self) -> bool:
-        """Never: no gradient step is left for later."""
-        return False
+    def update_due(self) -> bool:
+        """Whether a row of metrics is due, or the run is over."""
+        return self._n_since_row >= self.config.log_steps or self.n_seen >= self.config.n_steps
 
     @property
     def epsilon(self) -> float:
@@ -297,22 +282,13 @@ class NStepDQN:
             )
         return problems
 
-    @staticmethod
-    def check_fits(config: Any, observation_space: Space) -> None:
-        """Raise nothing: frames take their place on the disk as they come."""
-        return
-
-    def state_dict(self, pending: bool = True) -> dict[str, Any]:
-        """Return all that is needed to go on; new frames are brought onto the disk.
-
-        The guide's memory is left out where episodes do not go on.
-        """
-        memory = self._guide_memory if pending else None
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that is needed to go on; new frames are brought onto the disk."""
+        memory = self._guide_memory
         return {
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": moments(self.optimizer),
             "target": dict(self.target.state_dict()),
             "counts": {name: getattr(self, name) for name in COUNTS},
-            "logged": self._logged.state_dict(),
             "replay": None if self.replay is None else self.replay.state_dict(),
             "reward": None if self.reward is None else self.reward.state_dict(),
             "guide": None if self.guide is None else self.guide.sha256,
@@ -323,17 +299,12 @@ class NStepDQN:
         self, state: dict[str, Any], percept: Percept, memory: Memory | None
     ) -> None:
         """Go on from what `state_dict` returned; trainers/learner.py says how."""
-        check_optimizer(state["optimizer"], self.optimizer, self.parameters)
-        check_like(state["target"], dict(self.target.state_dict()), "target")
-        check_like(state["counts"], {name: getattr(self, name) for name in COUNTS}, "counts")
         if state["guide"] != (None if self.guide is None else self.guide.sha256):
             raise ValueError("guide: not the one that the run has begun with")
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_moments(self.optimizer, state["optimizer"])
         self.target.load_state_dict(state["target"])
         for name in COUNTS:
             setattr(self, name, state["counts"][name])
-        self._logged.load_state_dict(state["logged"])
-        check_reward(state["reward"], self.reward)
         if self.reward is not None:
             self.reward.load_state_dict(state["reward"])
         if state["replay"] is not None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from gymnasium.spaces import Space
 from torch import Tensor
 
 from models.agent import Agent, Memory, Sequences, Step, Transitions
@@ -31,14 +30,13 @@ from trainers.replay import (
     example_episode,
     n_rows_wanted,
 )
-from trainers.running_episodes import RunningEpisodes, SeenStep
-from trainers.saved_state import check_like, check_reward
+from trainers.running_episodes import RunningEpisodes, step_tensors
 
-MOST_AT_ONCE = 64  # gradient steps between two looks at signals
+SUMMED_AT_ONCE = 64  # gradient steps whose metrics wait on the device
 STEPS_APART = 64  # of each environment from one update to the next, where there are several ranks
 COUNTS = (
     *("n_explored", "n_updates", "n_owed", "n_warmup_steps", "longest"),
-    *("_n_episodes", "_n_since", "_n_unpaid", "_has_ended", "_is_stale"),
+    *("_n_episodes", "_n_unpaid", "_is_stale"),
 )
 
 log = logging.getLogger(__name__)
@@ -97,11 +95,9 @@ class OffPolicyLearner(ABC):
         self.replay: Replay | None = None
         self.n_explored = self.n_updates = self.n_owed = 0
         self.n_warmup_steps = self.longest = self._n_episodes = 0
-        self._n_since = 0  # environment steps since an episode ended last
         self._n_unpaid = 0  # environment steps that no gradient steps are owed for yet
         self.running = RunningEpisodes()
-        self._has_ended = False
-        self._logged = LoggedMeans()
+        self._has_ended = False  # an episode, since the last update
         self._is_stale = False
         self._files: ReplayFiles | None = None
         self._n_observed = 0  # steps of each environment since the last update
@@ -128,31 +124,13 @@ class OffPolicyLearner(ABC):
         return self._n_episodes < self.ranks.part_of(self.config.warmup_episodes)
 
     @property
-    def n_pending(self) -> int:
-        """Steps of each environment since an episode ended last; of ranks, since they learned."""
-        if self.ranks.size > 1:
-            return self._n_observed
-        return self._n_since // max(len(self.running.lengths), 1)
-
-    @property
-    def steps_per_update(self) -> int | None:
-        """None: gradient steps follow the ends of episodes, whenever those are."""
-        return None
-
-    @property
-    def ready(self) -> bool:
-        """Whether gradient steps are owed, an episode of the warm-up has ended, or the run has.
+    def update_due(self) -> bool:
+        """Whether an episode has ended, or the run is over.
 
         Ranks see episodes end at different steps. They learn together after as many steps of each.
         """
-        if self.ranks.size > 1:
-            return self._n_observed >= STEPS_APART or (self._is_over and self._n_observed > 0)
-        return self.n_owed > 0 or self._has_ended or (self._is_over and self._n_since > 0)
-
-    @property
-    def is_updating(self) -> bool:
-        """Whether some of the gradient steps that were owed have been taken, and some not yet."""
-        return self.ranks.size == 1 and self.n_owed > 0 and not self._has_ended
+        enough = self._has_ended if self.ranks.size == 1 else self._n_observed >= STEPS_APART
+        return enough or self._is_over
 
     @property
     def _is_over(self) -> bool:
@@ -179,8 +157,9 @@ class OffPolicyLearner(ABC):
         self._n_observed += 1
         was_warming_up = self.is_warming_up
         paid = transition.rewards.float()
-        self.running.add(SeenStep(percept, step.context, step.actions, paid, transition.terminated))
-        self._n_since += n_envs
+        self.running.add(
+            step_tensors(percept, step.context, step.actions, paid, transition.terminated)
+        )
         self._n_unpaid += n_envs
         if was_warming_up:
             self.n_warmup_steps += n_envs
@@ -196,42 +175,32 @@ class OffPolicyLearner(ABC):
             owed = self._n_unpaid * self.config.updates_per_step
             self.n_owed += math.floor(owed) if was_warming_up else math.ceil(owed)
             self._n_unpaid = 0
-        self._n_since = 0
 
     def update(self, progress: float) -> dict[str, float]:
-        """Take some of the gradient steps that are owed; return means over all of this time.
-
-        While more are owed the learner stays `ready`.
-        """
-        self._has_ended = False
-        self._n_observed = 0
-        if self._is_over:
-            self._n_since = 0
-            if not self.n_updates + self.n_owed:
-                log.warning(
-                    f"nothing was learned: the {self.config.n_steps:,} steps were over before "
-                    f"the warm-up's {self.config.warmup_episodes:,} episodes. Choose a larger "
-                    "n_steps or a smaller warmup_episodes"
-                )
-        n_steps = min(self.n_owed, MOST_AT_ONCE)
-        if self.ranks.size > 1:
-            n_steps = self.ranks.least(self.n_owed)  # 0 where one rank is still warming up
+        """Take the gradient steps that are owed; return means over them."""
+        self._has_ended, self._n_observed = False, 0
+        n_steps = self.ranks.least(self.n_owed)  # 0 where one rank is still warming up
         n_sequences = self.ranks.part_of(self.config.batch_size)
-        logged = []
-        for _ in range(n_steps):
+        means, logged = LoggedMeans(), []
+        for number in range(1, n_steps + 1):
             assert self.replay is not None, "gradient steps are owed for what replay holds"
             sequences, rewarded = self._rewarded(self.replay.sample(n_sequences))
             logged.append(self.learn(sequences) | rewarded)
-            self.n_updates += 1
+            if number % SUMMED_AT_ONCE == 0 or number == n_steps:
+                self._sum_up(logged, means)
+                logged = []
+        self.n_updates += n_steps
         self.n_owed -= n_steps
-        self._sum_up(logged)
         if n_steps and self.agent.n_context and any(self.running.lengths):
             self._is_stale = True
-        metrics = self._logged.means()
-        if not self.ready:
-            self._logged.clear()
+        if self._is_over and not self.n_updates:
+            log.warning(
+                f"nothing was learned: the {self.config.n_steps:,} steps were over before the "
+                f"warm-up's {self.config.warmup_episodes:,} episodes. Choose a larger n_steps or "
+                "a smaller warmup_episodes"
+            )
         rest = {"train/n_updates": float(self.n_updates), "train/replay_steps": float(self._filled)}
-        return self.nothing_learned() | metrics | rest
+        return self.nothing_learned() | means.means() | rest
 
     def nothing_learned(self) -> dict[str, float]:
         """Return what to log where there was no gradient step: NaN under every name."""
@@ -256,23 +225,14 @@ class OffPolicyLearner(ABC):
             ]
         return []
 
-    @staticmethod
-    def check_fits(config: Any, observation_space: Space) -> None:
-        """Raise nothing: replay takes its memory as it fills."""
-        return
-
-    def state_dict(self, pending: bool = True) -> dict[str, Any]:
-        """Return all that is needed to go on; new rows of the replay are written into its folder.
-
-        Running episodes are left out unless they go on.
-        """
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that is needed to go on; new rows of the replay are written into files."""
         reward = {} if self.reward is None else {"reward": self.reward.state_dict()}
         return reward | {
             "networks": self.networks_state(),
-            "counts": self._counts(pending),
-            "logged": self._logged.state_dict(),
+            "counts": {name: getattr(self, name) for name in COUNTS},
             "replay": None if self.replay is None else self._replay_files.save(self.replay),
-            "running": self.running.state_dict() if pending else None,
+            "running": self.running.state_dict(),
         }
 
     def load_state_dict(
@@ -280,23 +240,20 @@ class OffPolicyLearner(ABC):
     ) -> None:
         """Go on from what `state_dict` returned; trainers/learner.py says how."""
         self.load_networks_state(state["networks"])
-        check_reward(state.get("reward"), self.reward)
         if self.reward is not None:
             self.reward.load_state_dict(state["reward"])
-        check_like(state["counts"], {name: getattr(self, name) for name in COUNTS}, "counts")
         for name in COUNTS:
             setattr(self, name, state["counts"][name])
-        self._logged.load_state_dict(state["logged"])
         context = self.agent.peek_context(percept, self.agent.initial_memory(percept.n_envs))
         if state["replay"] is not None:
             self._load_replay(state["replay"], example_episode(percept, context))
         self.running.begin(percept.n_envs)
-        if memory is None or state["running"] is None:
-            self._n_since, self._is_stale = 0, False
-        else:
-            self.running.load_state_dict(state["running"], percept, context)
-            steps = state["running"]["steps"]
-            self.agent.reader.sentences.check(steps.get("seen_text"))
+        if memory is None:
+            self._is_stale = False
+        elif state["running"] is not None:
+            nothing = torch.zeros(percept.n_envs, device=context.device)
+            like = step_tensors(percept, context, nothing.long(), nothing, nothing.bool())
+            self.running.load_state_dict(state["running"], like)
 
     def _rewarded(self, sequences: Sequences) -> tuple[Sequences, dict[str, Tensor]]:
         """Return sequences with the rewards of the steps that count, and what to log of them."""
@@ -316,29 +273,18 @@ class OffPolicyLearner(ABC):
         paid[counted] = rewards
         return sequences._replace(rewards=paid.view_as(sequences.rewards)), logged
 
-    def _counts(self, pending: bool) -> dict[str, Any]:
-        """Return all counts; without what is pending, those steps are to be taken anew."""
-        counts = {name: getattr(self, name) for name in COUNTS}
-        if not pending:
-            phase = "n_warmup_steps" if self.is_warming_up else "n_explored"
-            for name in (phase, "_n_unpaid", "_n_since"):
-                counts[name] -= self._n_since
-        return counts
-
     @property
     def _filled(self) -> int:
         return 0 if self.replay is None else len(self.replay)
 
-    def _sum_up(self, logged: list[dict[str, Tensor]]) -> None:
+    def _sum_up(self, logged: list[dict[str, Tensor]], means: LoggedMeans) -> None:
         """Add up what gradient steps have to log; only now is the device waited for."""
-        if not logged:
-            return
         names = list(logged[0])
         device = self.agent.device  # where a gradient that there is not has no place
         table = torch.stack([torch.stack([row[n].to(device) for n in names]) for row in logged])
         sums = table.double().sum(0).tolist()
-        self._logged.add(dict(zip(names, sums, strict=True)), len(logged))
-        if not self._logged.are_finite:
+        means.add(dict(zip(names, sums, strict=True)), len(logged))
+        if not means.are_finite:
             finite = table.isfinite().all(1)
             number = int((~finite).nonzero()[0])
             raise NotFiniteError({"epoch": 0, "number": number, "logged": logged[number]})

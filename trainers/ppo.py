@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from gymnasium.spaces import Space
 from torch import Tensor, nn
 
 from models.agent import ActorCriticAgent, Agent, Batch, Memory, Step
-from models.observations import ObservationReader, Percept
+from models.observations import Percept
 from settings import Part, setting
 from trainers.guards import NotFiniteError
 from trainers.learner import Reward, Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.ranks import Ranks
-from trainers.rollout import Past, Rollout, check_rollout, check_rollout_fits
-from trainers.saved_state import check_like, check_optimizer, check_reward
+from trainers.rollout import Past, Rollout, check_rollout_fits
+from trainers.saved_state import check_steps
 from trainers.schedules import (
     Coefficients,
     ScheduleSettings,
     configured_schedules,
     impossible_decays,
 )
+from utils.moments import load_moments, moments, with_moments
 from utils.running_statistics import RunningMeanVariance
 
 MOST_SAMPLES = 2**24
@@ -98,8 +98,11 @@ class PPO:
         self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
         self.reward = reward
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=config.learning_rate, eps=1e-8, weight_decay=0.01, fused=True
+        self._check_fits()
+        self.optimizer = with_moments(
+            torch.optim.AdamW(
+                self.parameters, lr=config.learning_rate, eps=1e-8, weight_decay=0.01, fused=True
+            )
         )
         self.schedules = configured_schedules(config, config.n_updates)
         self.advantage_statistics = RunningMeanVariance()
@@ -126,31 +129,10 @@ class PPO:
             )
         return problems
 
-    @staticmethod
-    def check_fits(config: PpoSettings, space: Space) -> None:
-        """Raise UserError where a rollout of such observations is more than the memory there is."""
-        shape = ObservationReader(space).image_shape
-        check_rollout_fits(config.n_envs, config.n_rollout_steps, shape, config.device)
-
     @property
-    def n_pending(self) -> int:
-        """Steps of the rollout that is being collected."""
-        return self.rollout.n_stored if self.rollout else 0
-
-    @property
-    def steps_per_update(self) -> int:
-        """T, the steps of a rollout."""
-        return self.config.n_rollout_steps
-
-    @property
-    def ready(self) -> bool:
+    def update_due(self) -> bool:
         """Whether the rollout is full."""
         return self.rollout is not None and self.rollout.is_full
-
-    @property
-    def is_updating(self) -> bool:
-        """False: an update is made as a whole."""
-        return False
 
     def act(self, percept: Percept, memory: Memory) -> Step:
         """Sample actions from the policy, which is all the exploration there is."""
@@ -238,20 +220,13 @@ class PPO:
     def keep_in(self, folder: Path) -> None:
         """Keep nothing there: a rollout is small enough for a checkpoint."""
 
-    def state_dict(self, pending: bool = True) -> dict[str, Any]:
-        """Return optimiser, statistics and counts, and the rollout that is being collected."""
-        collected = {}
-        if pending:
-            collected = {
-                "rollout": None if self.rollout is None else self.rollout.state_dict(),
-                "past": None if self.past is None else self.past.state_dict(),
-                "memory_is_stale": self._memory_is_stale,
-            }
+    def state_dict(self) -> dict[str, Any]:
+        """Return optimiser, statistics, counts, and the steps that the next rollout needs again."""
         state = {
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": moments(self.optimizer),
             "advantages": self.advantage_statistics.state_dict(),
             "n_epochs_done": self.n_epochs_done,
-            "collected": collected,
+            "past": None if self.past is None else self.past.tensors(),
         }
         return state | ({} if self.reward is None else {"reward": self.reward.state_dict()})
 
@@ -259,41 +234,23 @@ class PPO:
         self, state: dict[str, Any], percept: Percept, memory: Memory | None
     ) -> None:
         """Go on from what `state_dict` returned; trainers/learner.py says how."""
-        check_optimizer(state["optimizer"], self.optimizer, self.parameters)
-        check_like(state["advantages"], self.advantage_statistics.state_dict(), "advantages")
-        check_like(state["n_epochs_done"], self.n_epochs_done, "n_epochs_done")
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_moments(self.optimizer, state["optimizer"])
         self.advantage_statistics.load_state_dict(state["advantages"])
         self.n_epochs_done = state["n_epochs_done"]
-        check_reward(state.get("reward"), self.reward)
         if self.reward is not None:
             self.reward.load_state_dict(state["reward"])
-        own, device = state["collected"], self.agent.device
-        if memory is None or not own:
+        past = state["past"]
+        if past is None or memory is None:
             return
-        self._check_pending(own, percept, memory)
-        self._memory_is_stale = own["memory_is_stale"]
-        if own["rollout"] is not None:
-            self.rollout = Rollout.from_state_dict(own["rollout"], device)
-        if own["past"] is not None:
-            self.past = Past.from_state_dict(own["past"], device)
+        context = self.agent.act(percept, memory.copy()).context
+        check_steps(past, Past(percept.observations, percept.starts, context).tensors(), "past")
+        self.past, self._memory_is_stale = Past.of(past, self.agent.device), True
 
-    def _check_pending(self, own: dict[str, Any], percept: Percept, memory: Memory) -> None:
-        """Raise ValueError unless what was pending is like what the agent would bring about."""
-        step = self.agent.act(percept, memory.copy())
-        check_like(own["memory_is_stale"], self._memory_is_stale, "memory_is_stale")
-        for past in (own["past"], own["rollout"] and own["rollout"]["past"]):
-            if past is not None:
-                n_steps = min(len(past["starts"]), self.agent.n_context)
-                like = Rollout(n_steps, percept.observations, step.context).past_of_next(n_steps)
-                check_like(past, like.state_dict(), "past")
-                self.agent.reader.sentences.check(past["observations"]["text"])
-        if own["rollout"] is not None:
-            n_steps, keeps_following = self.config.n_rollout_steps, self.reward is not None
-            check_rollout(own["rollout"], n_steps, percept, step, keeps_following)
-            if keeps_following:
-                self.agent.reader.sentences.check(own["rollout"]["following"]["text"])
-            self.agent.reader.sentences.check(own["rollout"]["observations"]["text"])
+    def _check_fits(self) -> None:
+        """Raise UserError where a rollout is more than the memory there is."""
+        config, shape = self.config, self.agent.reader.image_shape
+        n_envs = self.ranks.part_of(config.n_envs)
+        check_rollout_fits(n_envs, config.n_rollout_steps, shape, config.device)
 
     def _minibatches(self, rollout: Rollout, order: Tensor) -> Iterator[Batch]:
         """Yield minibatches of samples, or of sequences, in this order: as many on every rank."""

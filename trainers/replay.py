@@ -306,7 +306,7 @@ def _rows(episode: EpisodeSteps, context_length: int) -> dict[str, Tensor]:
     places = torch.arange(n_steps + 1)
     starts = places < max(1, n_steps - window + 1)
     return {
-        **{name: kind for name, kind in episode.observations._asdict().items() if kind is not None},
+        **episode.observations.tensors(),
         "context": episode.context,
         "actions": _padded(episode.actions).to(torch.int16),
         "rewards": _padded(episode.rewards),

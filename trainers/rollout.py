@@ -7,20 +7,18 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from models.agent import Batch, Step, Transitions
-from models.observations import ObservationBatch, Observations, Percept
+from models.agent import Batch, Transitions
+from models.observations import ObservationBatch, Observations
 from trainers.learner import Transition
 from trainers.losses import generalized_advantages
-from trainers.saved_state import check_like
 from utils.errors import UserError
 
 GIB = 2**30
-STORED = ("starts", "actions", "log_probs", "values", "context", "rewards", "continues", "beyond")
 
 
 def check_rollout_fits(
@@ -71,15 +69,16 @@ class Past(NamedTuple):
         since_last = self.starts.flip(0).int().argmax(0) + 1
         return torch.where(self.starts.any(0), since_last, n_steps)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the steps."""
-        return self._asdict() | {"observations": self.observations._asdict()}
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all there is of the steps, by name."""
+        return self.observations.tensors() | {"starts": self.starts, "context": self.context}
 
     @classmethod
-    def from_state_dict(cls, state: dict[str, Any], device: torch.device) -> "Past":
-        """Return the steps that `state_dict` returned."""
-        seen = Observations(**state["observations"]).map(lambda kind: kind.to(device))
-        return cls(seen, state["starts"].to(device), state["context"].to(device))
+    def of(cls, tensors: dict[str, Tensor], device: torch.device) -> "Past":
+        """Return the steps that `tensors` returned."""
+        here = {name: kind.to(device) for name, kind in tensors.items()}
+        starts, context = here.pop("starts"), here.pop("context")
+        return cls(Observations(**here), starts, context)
 
 
 class Sequences(NamedTuple):
@@ -219,45 +218,6 @@ class Rollout:
         context = torch.cat((self.context, following)).flatten(0, 1)
         return Transitions(observations, context, self.actions.flatten(), self.rewards.flatten())
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the steps stored so far."""
-        n = self.n_stored
-        stored = {name: getattr(self, name)[:n].clone() for name in STORED}
-        observations = self.observations.map(lambda kind: kind[:n].clone())._asdict()
-        return {
-            "n_steps": self.n_steps,
-            "past": None if self.past is None else self.past.state_dict(),
-            "observations": observations,
-            "bootstrap": self.bootstrap,
-            **stored,
-            **({} if self.following is None else self._following_state()),
-        }
-
-    def _following_state(self) -> dict[str, Any]:
-        assert self.following is not None, "asked for where it is kept"
-        following = self.following.map(lambda kind: kind[: self.n_stored].clone())._asdict()
-        contexts = self.contexts_at_ends[: self.n_stored].clone()
-        return {"following": following, "contexts_at_ends": contexts}
-
-    @classmethod
-    def from_state_dict(cls, state: dict[str, Any], device: torch.device) -> "Rollout":
-        """Return the rollout whose steps `state_dict` returned."""
-        seen = Observations(**state["observations"])
-        first = seen.map(lambda kind: kind[0].to(device))
-        past = None if state["past"] is None else Past.from_state_dict(state["past"], device)
-        keeps, context = "following" in state, state["context"][0].to(device)
-        rollout = cls(state["n_steps"], first, context, past, keeps)
-        rollout.n_stored = n = len(state["starts"])
-        if rollout.following is not None:
-            following = Observations(**state["following"])
-            rollout.following.map(lambda kept, kind: kept[:n].copy_(kind), following)
-            rollout.contexts_at_ends[:n] = state["contexts_at_ends"]
-        rollout.observations.map(lambda kept, kind: kept[:n].copy_(kind), seen)
-        rollout.bootstrap = state["bootstrap"].to(device)
-        for name in STORED:
-            getattr(rollout, name)[:n] = state[name]
-        return rollout
-
     def estimate(self, gamma: float, gae_lambda: float) -> None:
         """Fill in advantages and returns."""
         self.advantages = generalized_advantages(
@@ -329,14 +289,3 @@ def _ranges(firsts: Tensor, lengths: Tensor) -> Tensor:
     starts = lengths.cumsum(0) - lengths
     of = torch.arange(len(firsts)).repeat_interleave(lengths)
     return firsts[of] + torch.arange(len(of)) - starts[of]
-
-
-def check_rollout(
-    saved: dict[str, Any], n_steps: int, percept: Percept, step: Step, keeps_following: bool
-) -> None:
-    """Raise ValueError unless a saved rollout is one of T such steps."""
-    empty = Rollout(n_steps, percept.observations, step.context, None, keeps_following)
-    empty.n_stored = len(saved["actions"])
-    if not 0 < empty.n_stored <= saved["n_steps"] == n_steps:
-        raise ValueError(f"the rollout has {empty.n_stored} of {saved['n_steps']} steps")
-    check_like(saved | {"past": None}, empty.state_dict(), "rollout")

@@ -28,10 +28,24 @@ from trainers.greedy_evaluation import EvaluationSettings, GreedyEvaluation
 from trainers.guards import NotFiniteError, guarded
 from trainers.interruption import Interruption
 from trainers.learner import Learner, Transition
-from trainers.saved_state import check_like
+from trainers.saved_state import called, check_like
 from trainers.summary import Summary
-from utils.errors import UserError
-from utils.seeding import random_state, set_random_state
+from utils.errors import RunError, UserError
+from utils.seeding import derived_seed, random_state, set_random_state
+
+# Parts of a checkpoint that have another size in every run; who takes them over checks them.
+RAGGED = {
+    "run.config",
+    "run.weights",
+    "run.collector.episodes",
+    "run.collector.env",
+    "run.collector.memory",
+    "run.collector.sentences",
+    "run.learner.replay",
+    "run.learner.guide_memory",
+    "run.learner.past",
+    "run.learner.running",
+}
 
 
 @dataclass(frozen=True)
@@ -97,26 +111,26 @@ class Run:
             while not self._is_over:
                 begun, steps_before = time.perf_counter(), collector.env_steps
 
-                # Act until the learner has seen enough; signals are heard between two steps.
-                while not learner.ready:
+                # Act until the learner has seen enough.
+                while not learner.update_due:
                     transition = collector.step()
                     if self.showcase is not None:
                         self.showcase.follow(transition)
-                    bar.update(collector.n_envs)
-                    checkpoints.after_step()
+                    bar.update(min(collector.n_envs, self.config.n_steps - bar.n))
 
                 collector.tell_first()
 
                 # The best agent is the one that has acted, so it is kept before it changes.
-                if not learner.is_updating:
-                    self._keep_best(checkpoints)
-                metrics = self._update(checkpoints) | collector.metrics() | learner.agent.metrics()
+                self._keep_best(checkpoints)
+                metrics = self._update() | collector.metrics() | learner.agent.metrics()
 
                 seconds = time.perf_counter() - begun
                 metrics["time/fps"] = (collector.env_steps - steps_before) / seconds
                 metrics["time/seconds"] = self.seconds
                 if writer is not None:
                     self._log(writer, metrics)
+
+                # Nothing is half done now: a run goes on from here, and is interrupted here.
                 checkpoints.after_update(self._is_over)
                 bar.set_postfix_str(self._standing())
         return self.summary()
@@ -133,7 +147,6 @@ class Run:
             check_weights(checkpoint, self.learner.agent.fingerprints(), str(folder))
             if not self._restore(checkpoint, folder):
                 differences.append("in new episodes")
-            self.logged = checkpoint["metrics"]
         if self.ranks.first:
             if not are_as_saved(folder, self.logged):
                 differences.append(f"{FILE} is {CHANGED}")
@@ -160,45 +173,38 @@ class Run:
         return agent_state(self.config, self.learner.agent, self.collector.env_steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what it takes to go on; to be asked for between two steps.
-
-        Where environments cannot be saved, what is pending is lost with their episodes, and its
-        steps are to be taken anew.
-        """
-        collector = self.collector.state_dict()
-        goes_on = collector["resumable"]
-        if not goes_on:
-            collector["env_steps"] -= self.learner.n_pending * self.collector.n_envs
+        """Return what it takes to go on; to be asked for after an update."""
+        n_evaluations = 0 if self.evaluation is None else self.evaluation.n_due
         return self.agent_state() | {
-            "env_steps": collector["env_steps"],
-            "n_pending": self.learner.n_pending if goes_on else 0,
-            "collector": collector,
-            "learner": self.learner.state_dict(pending=goes_on),
-            "run": self._own_state(),
+            "collector": self.collector.state_dict(),
+            "learner": self.learner.state_dict(),
+            "run": {
+                "seconds": self.seconds,
+                "best_return": self.best_return,
+                "n_evaluations": n_evaluations,
+            },
             "own": {"random": random_state()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Put a saved state into a new run; return whether its episodes go on, too."""
-        own = {"n_evaluations": 0} | state["run"]  # an earlier version had none
-        check_like(own, self._own_state(), "run")
+        seed = derived_seed(self.config.seed, state["env_steps"])
+        self.collector.begin(seed)
+        fresh = self.state_dict()
+        check_like({name: state[name] for name in fresh}, fresh, "run", RAGGED)
+        check_like(state["metrics"], NOTHING, "metrics")
+        self.logged = state["metrics"]
+        own = state["run"]
         self.seconds, self.best_return = own["seconds"], own["best_return"]
         if self.evaluation is not None:
             self.evaluation.n_due = own["n_evaluations"]
-        percept, memory = self.collector.load_state_dict(state["collector"], self.config.seed)
+        percept, memory = self.collector.load_state_dict(state["collector"], seed)
+        for numbers in called(state, "text"):
+            self.learner.agent.reader.sentences.check(numbers)
         self.learner.load_state_dict(state["learner"], percept, memory)
         self.learner.agent.load_state_dict(state["agent"])
         set_random_state(state["own"]["random"])
         return memory is not None
-
-    def _own_state(self) -> dict[str, Any]:
-        """Return what no part of the run has."""
-        n_evaluations = 0 if self.evaluation is None else self.evaluation.n_due
-        return {
-            "seconds": self.seconds,
-            "best_return": self.best_return,
-            "n_evaluations": n_evaluations,
-        }
 
     def _restore(self, state: dict[str, Any], source: Path) -> bool:
         """Put a saved state into this run, or raise UserError where it is not one of it."""
@@ -227,17 +233,13 @@ class Run:
 
     @property
     def _is_over(self) -> bool:
-        """Whether all steps have been taken and learned from."""
-        return self.env_steps >= self.config.n_steps and not self.learner.n_pending
+        """Whether all steps have been taken."""
+        return self.env_steps >= self.config.n_steps
 
-    def _update(self, checkpoints: Checkpoints) -> dict[str, float]:
+    def _update(self) -> dict[str, float]:
         """Let the learner learn; a failure is told with the steps behind it."""
-        progress = self.collector.env_steps / self.config.n_steps
         try:
-            metrics = self.learner.update(progress)
-            while self.learner.ready:  # signals are heard between the parts of a long update, too
-                checkpoints.after_step()
-                metrics = self.learner.update(progress)
+            metrics = self.learner.update(self.env_steps / self.config.n_steps)
             self.ranks.broadcast(self.learner.agent.buffers())  # statistics of what was seen
             return self.ranks.average(metrics)
         except NotFiniteError as error:
@@ -270,7 +272,10 @@ class Run:
     def _written(self, folder: Path) -> Iterator[MetricsWriter | None]:
         """Open the logs, and note a run's end; None on all ranks but the first."""
         if not self.ranks.first:
-            yield None
+            try:
+                yield None
+            except UserError as error:  # of its own environments: no other rank can say it
+                raise RunError(f"rank {self.ranks.rank}: {error}") from error
             return
         with guarded(folder):
             with MetricsWriter(folder, self.config, self.env_steps, self.logged) as writer:
@@ -278,12 +283,9 @@ class Run:
             note_end(folder)
 
     def _progress_bar(self) -> tqdm:
-        """Return a bar that ends with the update before which the configured steps are reached."""
-        per_update = self.config.n_envs * (self.learner.steps_per_update or 1)
-        total = math.ceil(self.config.n_steps / per_update) * per_update
         return tqdm(
             disable=not self.ranks.first,
-            total=total,
+            total=self.config.n_steps,
             initial=self.collector.env_steps,
             unit=" frames",
             unit_scale=True,

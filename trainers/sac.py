@@ -20,8 +20,8 @@ from settings import Part, setting
 from trainers.learner import Reward
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
 from trainers.ranks import Ranks
-from trainers.saved_state import check_like, check_optimizer
 from trainers.targets import follow, masked_mean, mean_norm, soft_targets, values_of
+from utils.moments import load_moments, moments, with_moments
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,12 @@ class SAC(OffPolicyLearner):
         self.log_temperature = torch.zeros((), device=agent.device, requires_grad=True)
         rate, groups = config.learning_rate, self._parameters()
         self.optimizers = {
-            name: torch.optim.Adam(group, lr=rate, fused=True) for name, group in groups.items()
+            name: with_moments(torch.optim.Adam(group, lr=rate, fused=True))
+            for name, group in groups.items()
         }
         if config.learn_temperature:
-            self.optimizers["temperature"] = torch.optim.Adam(
-                [self.log_temperature], lr=config.temperature_learning_rate
+            self.optimizers["temperature"] = with_moments(
+                torch.optim.Adam([self.log_temperature], lr=config.temperature_learning_rate)
             )
 
     @property
@@ -118,20 +119,15 @@ class SAC(OffPolicyLearner):
     def networks_state(self) -> dict[str, Any]:
         """Return optimisers, target critics and temperature."""
         return {
-            "optimizers": {name: each.state_dict() for name, each in self.optimizers.items()},
-            "target": dict(self.target.state_dict()),  # plain, as it is checked when loaded
+            "optimizers": {name: moments(each) for name, each in self.optimizers.items()},
+            "target": dict(self.target.state_dict()),
             "log_temperature": self.log_temperature.detach().clone(),
         }
 
     def load_networks_state(self, state: dict[str, Any]) -> None:
         """Take over optimisers, target critics and temperature."""
-        groups = self._parameters() | {"temperature": [self.log_temperature]}
         for name, optimizer in self.optimizers.items():
-            check_optimizer(state["optimizers"][name], optimizer, groups[name])
-        check_like(state["target"], dict(self.target.state_dict()), "target")
-        check_like(state["log_temperature"], self.log_temperature.detach(), "log_temperature")
-        for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][name])
+            load_moments(optimizer, state["optimizers"][name])
         self.target.load_state_dict(state["target"])
         with torch.no_grad():
             self.log_temperature.copy_(state["log_temperature"])

@@ -1,22 +1,18 @@
 """Whether a saved state fits the run that is to take it over, asked before it does.
 
-A checkpoint's checksum says that it is as it was written, not by whom. PyTorch's fused optimiser
-reads and writes beyond a state of another size than its parameter: a process can crash of it.
+A checkpoint's checksum says that it is as it was written, not by whom.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 PLAIN = (bool, int, float, str, type(None))
-FREE = ("lr",)  # what a schedule changes in the course of a run
 
 
-def check_like(saved: Any, here: Any, name: str) -> None:
+def check_like(saved: Any, here: Any, name: str, ragged: Collection[str] = ()) -> None:
     """Raise ValueError unless a saved value is built like one of this run.
 
     Dictionaries must have the same keys, lists the same length, tensors the same type and shape,
@@ -26,48 +22,38 @@ def check_like(saved: Any, here: Any, name: str) -> None:
         saved: From a checkpoint.
         here: What takes its place in a new run.
         name: What to call it.
+        ragged: Names of parts that have another size in every run, which are left out here.
     """
+    if name in ragged:
+        return
     if isinstance(here, Tensor):
         _check_tensor(saved, here, name)
-    elif type(saved) is not type(here):
-        raise ValueError(f"{name} is a {type(saved).__name__}, not a {type(here).__name__}")
     elif isinstance(here, Mapping):
-        if saved.keys() != here.keys():
+        if not isinstance(saved, Mapping) or saved.keys() != here.keys():
             raise ValueError(f"{name} does not have the keys {', '.join(map(str, here))}")
         for key in here:
-            check_like(saved[key], here[key], f"{name}.{key}")
+            check_like(saved[key], here[key], f"{name}.{key}", ragged)
+    elif type(saved) is not type(here):
+        raise ValueError(f"{name} is a {type(saved).__name__}, not a {type(here).__name__}")
     elif not isinstance(here, PLAIN):
         if len(saved) != len(here):
             raise ValueError(f"{name} has {len(saved)} entries, not {len(here)}")
         for number, (one, other) in enumerate(zip(saved, here, strict=True)):
-            check_like(one, other, f"{name}.{number}")
+            check_like(one, other, f"{name}.{number}", ragged)
 
 
-def check_optimizer(saved: Any, optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
-    """Raise ValueError unless a saved state of AdamW is one of these parameters."""
-    groups = optimizer.state_dict()["param_groups"]
-    check_like(saved["param_groups"], groups, "param_groups")
-    for one, other in zip(saved["param_groups"], groups, strict=True):
-        differing = [name for name in other if name not in FREE and one[name] != other[name]]
-        if differing or not math.isfinite(one["lr"]):
-            raise ValueError(f"param_groups differ in {', '.join(differing) or 'lr'}")
-    for number, state in saved["state"].items():
-        if type(number) is not int or not 0 <= number < len(parameters):
-            raise ValueError("the optimizer's state is of a parameter that there is not")
-        moment = parameters[number].detach().cpu()
-        like = {"step": torch.tensor(0.0), "exp_avg": moment, "exp_avg_sq": moment}
-        check_like(state, like, f"optimizer.{number}")
+def check_steps(saved: Mapping[str, Tensor], like: Mapping[str, Tensor], name: str) -> None:
+    """Raise ValueError unless saved tensors [P, N, ...] are P > 0 steps of such as [N, ...]."""
+    n_steps = max(1, len(next(iter(saved.values()))))
+    check_like(saved, {kind: v.expand(n_steps, *v.shape) for kind, v in like.items()}, name)
 
 
-def check_reward(saved: Any, reward: Any) -> None:
-    """Raise ValueError unless a saved state is one of this reward, or of none."""
-    if reward is None:
-        check_like(saved, None, "reward")
-        return
-    here = reward.state_dict()
-    for part in ("networks", "statistics"):
-        check_like(saved[part], here[part], f"reward.{part}")
-    check_optimizer(saved["optimizer"], reward.optimizer, reward.parameters)
+def called(value: Any, name: str) -> Iterator[Tensor]:
+    """Yield the tensors that have a name anywhere in nested dictionaries."""
+    for key, each in value.items() if isinstance(value, Mapping) else ():
+        if key == name and isinstance(each, Tensor):
+            yield each
+        yield from called(each, name)
 
 
 def _check_tensor(saved: Any, here: Tensor, name: str) -> None:

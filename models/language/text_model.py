@@ -157,11 +157,11 @@ class TextModel:
         ids = self.published.tokenize(prompt)
         whole = [self.published.tokenize(prompt + phrase) for phrase in phrases]
         n_prompt = min([_n_common(ids, each) for each in whole], default=len(ids))
-        past, last = self._prompt(ids[:n_prompt], shared)
+        read = _Batch.of(self, [ids[:n_prompt]], shared)
         tree = Tree.of([each[n_prompt:] for each in whole])
-        rows = [last.log_softmax(-1)]
+        rows = [read.logits[0].log_softmax(-1)]
         if tree.ids:
-            rows.extend(self._tree_logits(tree, past).log_softmax(-1))
+            rows.extend(self._tree_logits(tree, read.past).log_softmax(-1))
         return [
             float(sum(rows[place + 1][token] for place, token in phrase)) / max(len(phrase), 1)
             for phrase in tree.phrases
@@ -186,8 +186,8 @@ class TextModel:
         asked = {text: self.published.tokenize(text) for text in always}
         found = []
         for prompt in prompts:
-            _, last = self._prompt(self.published.tokenize(prompt), shared)
-            log_probs = last.log_softmax(-1)
+            read = _Batch.of(self, [self.published.tokenize(prompt)], shared)
+            log_probs = read.logits[0].log_softmax(-1)
             top = log_probs.topk(n_top)
             told = dict(zip(self._strings(top.indices.tolist()), top.values.tolist(), strict=True))
             alone = {text: ids[0] for text, ids in asked.items() if len(ids) == 1}
@@ -242,14 +242,6 @@ class TextModel:
     def _vocabulary(self) -> list[str]:
         return self.published.vocabulary()
 
-    def _prompt(self, ids: Sequence[int], shared: str) -> tuple[Past, Tensor]:
-        """Read a prompt; return its keys and values, and the logits [V] of what comes next."""
-        past, n_kept = self.beginning(ids, shared)
-        rest = torch.tensor([ids[n_kept:]], device=self.device)
-        n_new = rest.shape[1]
-        past, logits = self.read(rest, past, _causal(n_new, n_kept), torch.tensor([n_new - 1]))
-        return past, logits[0, 0]
-
     def beginning(self, ids: Sequence[int], shared: str) -> tuple[Past, int]:
         """Return the kept keys and values of what a prompt begins with, all but its last token."""
         if not ids:
@@ -260,8 +252,9 @@ class TextModel:
             return [], 0
         if known not in self._kept:
             rows = torch.tensor([known], device=self.device)
-            mask = _causal(len(known), 0)
-            kept, _ = self.read(rows, [], mask, torch.tensor([len(known) - 1]))
+            visible = torch.ones(len(known), len(known), dtype=torch.bool).tril()
+            sight = Sight(visible[None], torch.arange(len(known))[None])
+            kept, _ = self.read(rows, [], sight, torch.tensor([len(known) - 1]))
             while len(self._kept) >= MOST_KEPT:
                 self._kept.pop(next(iter(self._kept)))
             self._kept[known] = kept
@@ -319,10 +312,10 @@ class TextModel:
         """Compare phrases read as a tree with each read alone; models may do as they like."""
         n_tokens = len(self._vocabulary)
         tokens = [token % n_tokens for token in (5, 7, 11, 13)]
-        past, _ = self._prompt(tokens[:2], "")
+        past = _Batch.of(self, [tokens[:2]], "").past
         tree = Tree.of([tokens[2:] + tokens[:1], [tokens[2], tokens[0], tokens[1]]])
         found = self._tree_logits(tree, past)[-1]
-        alone = self._prompt([*tokens[:2], tokens[2], tokens[0]], "")[1]
+        alone = _Batch.of(self, [[*tokens[:2], tokens[2], tokens[0]]], "").logits[0]
         apart = float((found - alone).abs().max() / alone.abs().max())
         if not apart <= tolerance:
             raise UserError(f"phrases read together differ by {apart:.1%} from those read alone")
@@ -354,11 +347,12 @@ class _Batch:
     """Prompts of different lengths that are written on at once: the shorter ones begin later.
 
     Attributes:
+        past: Keys and values of what has been read.
         logits: Of what comes next in each row.  [N, V]
     """
 
     def __init__(self, model: TextModel, past: Past, n_kept: int, prompts: list[list[int]]) -> None:
-        self.model, self._past = model, past
+        self.model, self.past = model, past
         longest = max(map(len, prompts))
         lengths = torch.tensor([len(prompt) for prompt in prompts])
         padding = longest - lengths[:, None]
@@ -391,9 +385,9 @@ class _Batch:
         visible[:, :, -n_new:] &= among
         rows = torch.arange(n_new)
         visible[:, rows, rows - n_new] = True  # padding sees itself: a row of nothing is no number
-        self._past, logits = self.model.read(
+        self.past, logits = self.model.read(
             ids.to(self.model.device),
-            self._past,
+            self.past,
             Sight(visible, self._places),
             torch.tensor([n_new - 1]),
         )
@@ -447,13 +441,6 @@ def _n_common(first: Sequence[int], second: Sequence[int]) -> int:
             break
         n_common += 1
     return n_common
-
-
-def _causal(n_new: int, n_past: int) -> Sight:
-    """Return the sight of tokens in a row."""
-    n_tokens = n_past + n_new
-    visible = torch.ones(n_tokens, n_tokens, dtype=torch.bool).tril()[n_past:]
-    return Sight(visible[None], torch.arange(n_tokens)[None])
 
 
 def _dice(prompt: str, seed: int) -> torch.Generator:

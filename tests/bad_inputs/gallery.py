@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import os
 import shutil
@@ -25,7 +24,6 @@ GOOD = "good.json"
 XL, BERT, CLIP, WORDS = "models/xl", "models/bert", "clip.safetensors", "embeddings.npz"
 PICTURES, EPISODES = "pictures", "episodes/RandomMaze-v0/SHELM"
 N_PICTURES = 60
-STEPS_DONE = 12  # one rollout and half of the next
 TINY = TINY_RUN | {"n_steps": 32, "normalize_reward": "true", "adv_norm": "true"}
 HELM = TINY | {"model": "HELM", "language_model": XL, "mem_len": 5}
 CLIPPED = {"clip_encoder": "tiny-vit", "clip_pretrained": CLIP}
@@ -76,7 +74,7 @@ def _pictures() -> None:
 
 
 def _train(command: list[str], model: str) -> None:
-    """Train two runs, of which the second has been interrupted in the middle of a rollout."""
+    """Train two runs, of which the second has been interrupted after an update."""
     assert PROGRAMS["main"].main([*command, "--run-id=good"]) == 0
     with _interrupted():
         status = PROGRAMS["main"].main([*command, "--var=seed=1", "--run-id=unfinished"])
@@ -86,15 +84,14 @@ def _train(command: list[str], model: str) -> None:
 
 @contextlib.contextmanager
 def _interrupted():
-    """Ask a run to end after some steps."""
-    after_step, steps = Checkpoints.after_step, itertools.count()
+    """Ask a run to end after its first update."""
+    after_update = Checkpoints.after_update
 
-    def interrupting(keeper: Checkpoints) -> None:
-        if next(steps) == STEPS_DONE:
-            os.kill(os.getpid(), signal.SIGTERM)
-        after_step(keeper)
+    def interrupting(keeper: Checkpoints, is_last: bool) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        after_update(keeper, is_last)
 
-    with mock.patch.object(Checkpoints, "after_step", interrupting):
+    with mock.patch.object(Checkpoints, "after_update", interrupting):
         yield
 
 
