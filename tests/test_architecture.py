@@ -26,7 +26,7 @@ MAY_IMPORT = {
     },
     "prepare_captions": {"models", "envs", "settings", "utils"},
     "prepare_embeddings": {"models", "envs", "settings", "utils"},
-    "plot": {"plots", "runs", "utils"},
+    "plot": {"plots", "trainers", "runs", "utils"},
     "publish": {"eval", "sharing", "trainers", "runs", "utils"},
     "sweep": {"sweeps", "plot", "trainers", "models", "envs", "runs", "settings", "utils"},
     "sweeps": {"plots", "runs", "settings", "utils"},

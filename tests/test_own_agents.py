@@ -49,7 +49,7 @@ def elsewhere(tmp_path_factory, monkeypatch):
 
 def test_it_is_trained_saved_goes_on_and_plays(folder, monkeypatch):
     assert main_program.main(command(NAME, "whole", **TINY)) == 0
-    signal_at(monkeypatch, 2, at=20)
+    signal_at(monkeypatch, 2, at=10)
     assert main_program.main(command(NAME, "cut", **TINY)) == 130
     run = folder / "experiments" / "MyAgent" / "RandomMaze-v0" / "cut"
     assert main_program.main(["--resume", str(run)]) == 0
