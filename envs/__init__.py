@@ -35,11 +35,12 @@ from envs.checking import checked_vector_env
 from envs.converted import ACTION_NAMES, NUMBER_NAMES
 from envs.given import GivenEnv, given_name, given_vector_env
 from envs.wrappers import EpisodeStatistics
-from settings import Config, Part
+from settings import Config, Part, Registry
 from utils.errors import UserError, suggestion
 from utils.user_modules import GIVEN
 
 __all__ = [
+    "ENVIRONMENTS",
     "SUITES",
     "GivenEnv",
     "Suite",
@@ -48,12 +49,10 @@ __all__ = [
     "checked_vector_env",
     "given_name",
     "given_vector_env",
-    "known_as",
     "make_vector_env",
     "number_names",
     "picture_legend",
     "scales_rewards",
-    "settings_by_name",
 ]
 
 
@@ -159,24 +158,29 @@ def picture_legend(name: str) -> str:
     return getattr(_load(_find_suite(name)), "PICTURE_LEGEND", "")
 
 
-def known_as(name: str) -> str | None:
-    """Return what the part that an environment belongs to is called; None if there is none.
+class Suites(Registry):
+    """The suites, by the beginnings of their environments' names."""
 
-    That is what its suite is listed under: all of the name, or how it begins. Where no suite has
-    the name, it is one of Gymnasium's, or the misspelt one of the suite whose begins like it, in
-    any case.
-    """
-    if _find_key(name) is None and any_gymnasium.knows(name):
-        return ANY
-    plain = name.casefold()
-    beginnings = (key for key in SUITES if plain.startswith(key.rstrip("-_").casefold()))
-    return _find_key(name) or max(beginnings, key=len, default=None)
+    def known_as(self, name: str) -> str | None:
+        """Return what the part that an environment belongs to is called; None if there is none.
+
+        That is what its suite is listed under: all of the name, or how it begins. Where no suite
+        has the name, it is one of Gymnasium's, or the misspelt one of the suite whose begins like
+        it, in any case.
+        """
+        if _find_key(name) is None and any_gymnasium.knows(name):
+            return ANY
+        plain = name.casefold()
+        beginnings = (key for key in SUITES if plain.startswith(key.rstrip("-_").casefold()))
+        return _find_key(name) or max(beginnings, key=len, default=None)
+
+    def settings(self) -> dict[str, tuple[type[Part], ...]]:
+        """Return the settings that each suite alone reads."""
+        own = {key: getattr(_load(suite), "READS", ()) for key, suite in SUITES.items()}
+        return own | {ANY: any_gymnasium.READS}
 
 
-def settings_by_name() -> dict[str, tuple[type[Part], ...]]:
-    """Return the settings that each suite alone reads, by the beginning of its names."""
-    own = {key: getattr(_load(suite), "READS", ()) for key, suite in SUITES.items()}
-    return own | {ANY: any_gymnasium.READS}
+ENVIRONMENTS = Suites("env", {}, "environment")
 
 
 def _find_key(name: str) -> str | None:
@@ -187,7 +191,7 @@ def _find_key(name: str) -> str | None:
 
 def _find_suite(name: str) -> Suite:
     """Return the suite of an environment."""
-    key = known_as(name)
+    key = ENVIRONMENTS.known_as(name)
     if key is None:
         beginnings = [key + "*" * key.endswith(("-", "_")) for key in SUITES if key != GIVEN]
         hint = suggestion(name, beginnings) or suggestion(name, any_gymnasium.names())

@@ -39,7 +39,9 @@ class RecognitionSettings(Config):
 
     title = NAME
 
-    stimuli: str | None = setting("folder of pictures to recognise; null draws them", safe=(None,))
+    stimuli: str | None = setting(
+        "folder of pictures to recognise; null draws them", safe=(None,), default=None
+    )
 
 
 READS = (RecognitionSettings,)

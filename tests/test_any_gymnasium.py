@@ -254,12 +254,12 @@ def test_what_cannot_be_drawn_says_why():
     ],
 )
 def test_the_fallback_comes_last(name, part):
-    assert envs.known_as(name) == part
+    assert envs.ENVIRONMENTS.known_as(name) == part
 
 
 def test_a_registered_id_that_only_begins_like_a_suite_is_gymnasiums(monkeypatch):
     monkeypatch.setitem(gymnasium.registry, "mazeworld-v0", gymnasium.spec("CartPole-v1"))
-    assert envs.known_as("mazeworld-v0") == envs.ANY
+    assert envs.ENVIRONMENTS.known_as("mazeworld-v0") == envs.ANY
 
 
 PAGE = (Path(__file__).parent.parent / "docs" / "environments.md").read_text(encoding="utf-8")

@@ -10,13 +10,13 @@ import torch
 
 import eval as eval_program
 import main as main_program
-from composition import configured_run
 from settings import load_config
 from tests.bad_inputs.harness import refused
 from tests.published_models import tiny_sentence_encoder
 from tests.test_resume import damage, folder_of, resume, signal_at
 from tests.told_in_words import N_STEPS
 from tools.faults import outcome, same
+from trainers.build import configured_run
 from trainers.checkpoint import BEST, LAST, load_checkpoint
 from trainers.n_step_dqn import NStepDQN
 from trainers.ranks import Ranks
