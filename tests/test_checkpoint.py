@@ -59,7 +59,7 @@ def test_a_cut_checkpoint_is_recognised_and_the_one_before_is_used(length, tmp_p
     save(tmp_path, 2)
     content = (tmp_path / LAST).read_bytes()
     (tmp_path / LAST).write_bytes(content[:length])
-    assert last_checkpoint(tmp_path)["env_steps"] == 1
+    assert last_checkpoint(tmp_path, 99)["env_steps"] == 1
     assert "going on from the one before" in caplog.text
 
 
@@ -75,14 +75,14 @@ def test_any_flipped_bit_is_recognised(tmp_path):
 
 
 def test_a_run_with_damaged_checkpoints_only_begins_anew_and_says_what_is_lost(tmp_path, caplog):
-    assert last_checkpoint(tmp_path) is None
+    assert last_checkpoint(tmp_path, 99) is None
     save(tmp_path, 1)
     save(tmp_path, 2)
     damaged = {name: (tmp_path / name).read_bytes()[:-1] for name in (LAST, PREVIOUS)}
     for name, content in damaged.items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "metrics.csv").write_text("env_steps,a\n1,0\n2,0\n")
-    assert last_checkpoint(tmp_path) is None
+    assert last_checkpoint(tmp_path, 99) is None
     assert "ckpt_last.pt: damaged" in caplog.text
     assert "beginning anew: 2 steps are lost" in caplog.text
     assert {name: (tmp_path / name).read_bytes() for name in damaged} == damaged
@@ -111,11 +111,24 @@ def test_a_checkpoint_is_as_good_as_the_files_of_its_replay(damage, tmp_path, ca
     save_with_replay(tmp_path, 10, ROWS)
     save_with_replay(tmp_path, 25, ROWS, later.name)
     later.write_bytes(b"second, and what was written since")
-    assert last_checkpoint(tmp_path)["env_steps"] == 25
+    assert last_checkpoint(tmp_path, 99)["env_steps"] == 25
     later.unlink() if damage == "missing" else later.write_bytes(b"secOnd, and more")
-    assert last_checkpoint(tmp_path)["env_steps"] == 10
+    assert last_checkpoint(tmp_path, 99)["env_steps"] == 10
     assert f"{later}: {damage}" in caplog.text
     assert "going on from the one before: 15 steps are lost" in caplog.text
+
+
+def test_a_finished_run_needs_no_replay_and_does_not_begin_anew(tmp_path):
+    (tmp_path / "replay").mkdir()
+    (tmp_path / "replay" / ROWS).write_bytes(b"first")
+    save_with_replay(tmp_path, 99, ROWS)
+    (tmp_path / "replay" / ROWS).unlink()
+    assert last_checkpoint(tmp_path, 99)["env_steps"] == 99
+    (tmp_path / LAST).write_bytes((tmp_path / LAST).read_bytes()[:-1])
+    assert last_checkpoint(tmp_path, 99) is None
+    (tmp_path / "run.json").write_text('{"finished": "yesterday"}')
+    with pytest.raises(UserError, match="damaged"):
+        last_checkpoint(tmp_path, 99)
 
 
 @pytest.mark.parametrize("files", [{"../x.pt": (1, "")}, {ROWS: 3}, [1], {3: (1, "")}])
@@ -123,7 +136,7 @@ def test_a_checkpoint_that_names_other_files_is_refused(files, tmp_path):
     state = {**BARE, "env_steps": 1, "learner": {"replay": {"files": files}}}
     save_checkpoint(tmp_path / LAST, state)
     with pytest.raises(UserError, match="the checkpoint"):
-        last_checkpoint(tmp_path)
+        last_checkpoint(tmp_path, 99)
 
 
 def test_a_finished_run_and_changed_settings_are_refused(tmp_path):
@@ -154,7 +167,7 @@ def test_another_format_is_one_line_that_says_where_it_can_be_used(number, tmp_p
     content = (tmp_path / LAST).read_bytes()
     (tmp_path / LAST).write_bytes(content.replace(b"%03d" % FORMAT, b"%03d" % number, 1))
     said = rf"of format {number}, and this version reads format 4\. .* at commit 56e76aa"
-    for read in (load_checkpoint, lambda _: last_checkpoint(tmp_path)):
+    for read in (load_checkpoint, lambda _: last_checkpoint(tmp_path, 99)):
         with pytest.raises(UserError, match=said):
             read(tmp_path / LAST)
 
@@ -205,7 +218,7 @@ def test_a_damaged_checkpoint_never_pushes_out_a_good_one(tmp_path):
     for step in (1, 2):
         save(tmp_path, step)
     last.write_bytes(last.read_bytes()[:-1])
-    give_way(tmp_path, last_checkpoint(tmp_path))
+    give_way(tmp_path, last_checkpoint(tmp_path, 99))
     save(tmp_path, 3)
     assert [load_checkpoint(path)["env_steps"] for path in (last, previous)] == [3, 1]
 

@@ -255,7 +255,7 @@ def test_a_run_with_learned_captions_that_is_interrupted_ends_as_if_nothing_had_
 ):
     trained.save()
     assert main_program.main(run_settings("whole")) == 0
-    signal_at(monkeypatch, signal.SIGINT, at=11)
+    signal_at(monkeypatch, signal.SIGINT, at=5)
     assert main_program.main(run_settings("cut")) == 130
     cut = folder_of("cut")
     assert trained.fingerprint in (cut / "run.json").read_text()

@@ -100,7 +100,7 @@ def test_a_name_leads_to_what_main_trains(in_empty_folder):
 
 
 def test_an_interrupted_run_on_an_object_goes_on_with_it(recall, in_empty_folder, monkeypatch):
-    signal_at(monkeypatch, 2, at=20)
+    signal_at(monkeypatch, 2, at=10)
     with pytest.raises(Interrupted):
         helm.train(TINY, env=recall, run_id="cut")
     folder = Path("experiments/LSTM/RecallColour/cut")

@@ -52,7 +52,7 @@ def test_a_run_interrupted_in_the_middle_ends_as_if_nothing_had_been(
 ):
     more = {"sentence_encoder": encoder, "checkpoint_minutes": 0}
     assert main_program.main(command("whole", **more)) == 0
-    signal_at(monkeypatch, signal.SIGINT, at=21)
+    signal_at(monkeypatch, signal.SIGINT, at=10)
     assert main_program.main(command("cut", **more)) == 130
     assert resume("cut") == 0
     assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))

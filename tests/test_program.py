@@ -142,7 +142,7 @@ def test_a_checkpoint_holds_what_a_later_evaluation_needs(in_empty_folder):
     assert state["env_steps"] == 64
     assert state["agent"]["language.to_language.projection"].shape == (64, 56 * 56)
     assert state["collector"]["env"]
-    assert len(state["learner"]["optimizer"]["state"]) > 0
+    assert len(state["learner"]["optimizer"]) > 0
 
 
 def test_no_checkpoint_is_written_unless_wanted(in_empty_folder):

@@ -75,6 +75,9 @@ CASES: dict[str, dict[str, Any]] = {
     "CNN-PPO": FROM_ROLLOUTS | {"env": MAZE, "adv_norm": "true"},
     "Impala-PPO": FROM_ROLLOUTS | {"env": MAZE},
     "HELM": FROM_ROLLOUTS | {"env": GRID, "lr_decay": "linear"},
+    "HELM by PPO for what is new": FROM_ROLLOUTS
+    | {"env": MAZE, "curiosity": "NovelD", "curiosity_width": 8},
+    "GPT by PPO": FROM_ROLLOUTS | {"env": MAZE, "memory_width": 16, "memory_heads": 2},
     "HELMv2": FROM_ROLLOUTS | {"env": MAZE},
     "SHELM": FROM_ROLLOUTS | {"env": MAZE},
     "LSTM by DQN": FROM_REPLAY | CORRIDOR | {"algorithm": "DQN", "memory_width": 16},

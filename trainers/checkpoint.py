@@ -245,14 +245,16 @@ class Damaged(UserError):
     """A checkpoint, or a file of its replay, is not what was once written."""
 
 
-def last_checkpoint(folder: Path) -> dict[str, Any] | None:
+def last_checkpoint(folder: Path, n_steps: int) -> dict[str, Any] | None:
     """Return the last good checkpoint of a run with the name of its file, None if there is none.
 
-    A checkpoint is as good as the files of its replay. Nothing is changed here: what is damaged
-    gives way in `give_way`, once all else has been found in order.
+    A checkpoint is as good as the files of its replay, which the last one after `n_steps` needs no
+    more. Nothing is changed here: what is damaged gives way in `give_way`, once all else has been
+    found in order.
 
     Raises:
-        UserError: there are checkpoints, and none of them holds a run of this version.
+        UserError: there are checkpoints, and none of them holds a run of this version; or the run
+            is finished, so that it is not to begin anew.
     """
     problems, reached = [], last_step(folder)
     for name in (LAST, PREVIOUS):
@@ -263,7 +265,8 @@ def last_checkpoint(folder: Path) -> dict[str, Any] | None:
             checkpoint = load_checkpoint(path)
             reached = max(reached, checkpoint["env_steps"])
             _check_goes_on(checkpoint, path)
-            _check_replay(checkpoint, folder)
+            if checkpoint["env_steps"] < n_steps:
+                _check_replay(checkpoint, folder)
         except UserError as error:
             problems.append(error)
             continue
@@ -271,9 +274,9 @@ def last_checkpoint(folder: Path) -> dict[str, Any] | None:
             n_lost = reached - checkpoint["env_steps"]
             log.warning(f"{problems[0]}; going on from the one before: {n_lost:,} steps are lost")
         return checkpoint | {"file": name}
-    others = [problem for problem in problems if not isinstance(problem, Damaged)]
-    if others:
-        raise others[0]
+    fatal = [each for each in problems if not isinstance(each, Damaged) or is_finished(folder)]
+    if fatal:
+        raise fatal[0]
     if problems:
         log.warning(f"{problems[0]}; beginning anew: {reached:,} steps are lost")
     return None
@@ -303,13 +306,7 @@ def unfinished_checkpoint(
     """
     if not config.save_ckpt:
         raise UserError(f"{folder}: a run with save_ckpt=false cannot go on. Begin another")
-    finished = UserError(
-        f"{folder}: this run is finished, it has had its {config.n_steps:,} steps. Play it: "
-        f"{shlex.join([*typed('eval.py'), '--ckpt-path', str(folder)])}"
-    )
-    if is_finished(folder):  # its replay may be gone
-        raise finished
-    checkpoint = last_checkpoint(folder)
+    checkpoint = last_checkpoint(folder, config.n_steps)
     if checkpoint is None:
         if (folder / PUBLISHED).is_file():
             raise UserError(f"{folder}: a published agent, to be played; it holds no run to go on")
@@ -323,8 +320,12 @@ def unfinished_checkpoint(
             f"this is {n_ranks}. Go on with: {resume_command(folder, made_by)}"
         )
     if checkpoint["env_steps"] >= config.n_steps:
-        note_end(folder)
-        raise finished
+        if not is_finished(folder):
+            note_end(folder)
+        raise UserError(
+            f"{folder}: this run is finished, it has had its {config.n_steps:,} steps. Play it: "
+            f"{shlex.join([*typed('eval.py'), '--ckpt-path', str(folder)])}"
+        )
     return checkpoint
 
 
