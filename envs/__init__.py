@@ -5,7 +5,7 @@ A name that no suite has is one of Gymnasium's, or `package.module:MyEnv-v0` (`a
 Every suite is a module of this package with two functions:
 
     names() -> list[str]               all environments it offers
-    make(config, seed) -> VectorEnv    config.n_envs times config.env, number i seeded with seed + i
+    make(config, seed) -> VectorEnv    config.n_envs times config.env, in a run of that seed
 
 It may have more: `ACTION_NAMES`, the names of its actions; `NUMBER_NAMES`, those of the numbers of
 a vector it shows; `PICTURE_LEGEND`, what the colours of `render` mean; `READS`, the classes of the
@@ -18,9 +18,9 @@ Its environments show vectors, uint8 images, channel first, or a dictionary of t
 (models/observations.py says what can be read), take discrete actions and restart an
 ended episode within the step that ends it (Gymnasium's SAME_STEP autoreset). Where episodes
 succeed or fail, `has_success` is true and info has "success" [N] when one ended. One that shows
-what is to be remembered has `cues()` (envs/cues.py). An environment that can say where it stands
-has `state_dict()`, or None if just now it cannot, and `load_state_dict(state)`: a run in it resumes
-to the bit. Where one has not, a resumed run begins new episodes.
+what is to be remembered has `cues()` (envs/cues.py). Every episode has a seed of its own, and one
+that runs when a checkpoint is written is played again (envs/episodes.py): a run resumes to the bit.
+Where a suite cannot play again, a resumed run begins new episodes.
 """
 
 import importlib
@@ -96,7 +96,7 @@ def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeSt
 
     Args:
         config: The settings.
-        seed: Environment i is seeded with seed + i.
+        seed: Of the run, until `reset` is given another.
         drawn: Prefer environments that can be drawn whole to faster ones.
 
     Raises:

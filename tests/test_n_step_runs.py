@@ -10,6 +10,7 @@ import torch
 
 import eval as eval_program
 import main as main_program
+from envs.episodes import SingleEnvs
 from settings import load_config
 from tests.bad_inputs.harness import refused
 from tests.published_models import tiny_sentence_encoder
@@ -159,9 +160,7 @@ def test_with_damaged_rows_the_run_begins_anew(fault, command, monkeypatch, capl
 
 
 def test_where_episodes_cannot_be_saved_new_ones_begin(command, monkeypatch, capsys):
-    from tests.told_in_words import Told
-
-    monkeypatch.delattr(Told, "state_dict")
+    monkeypatch.delattr(SingleEnvs, "replay")
     signal_at(monkeypatch, signal.SIGINT, at=47)
     assert main_program.main(command("cut")) == 130
     assert resume("cut") == 0
