@@ -268,10 +268,10 @@ def test_an_orthogonal_text_encoder_is_another_and_always_the_same(command):
     assert features[0][0] != features[1][0] == features[2][0]
     assert torch.equal(features[1][1], features[2][1])
     assert not torch.allclose(features[0][1], features[1][1])
-    layer = agent.text.frozen._encoder.layers[0]
-    for weight in (*layer.self_attn.in_proj_weight.chunk(3), layer.self_attn.out_proj.weight):
+    layer = agent.text.frozen._encoder.bert.layers[0]
+    for weight in (*layer.qkv.weight.chunk(3), layer.out.weight):
         torch.testing.assert_close(weight @ weight.T, torch.eye(24), atol=1e-5, rtol=0)
-    assert not layer.linear1.bias.any()
+    assert not layer.inner.bias.any()
 
 
 def test_an_intrinsic_reward_joins_what_is_learned_from(command):
