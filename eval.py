@@ -17,7 +17,6 @@ from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 from tqdm import tqdm
 
-from composition import opened_env, restored_agent
 from envs import action_names, check_env_name, number_names, picture_legend
 from models import agent_class, resolve_device
 from models.agent import Agent
@@ -28,6 +27,7 @@ from rewards.goal_settings import task_settings
 from runs.folder import write_json
 from settings import MOST_SEED, Config
 from sharing.fetched import local_place
+from trainers.build import opened_env, restored_agent
 from trainers.checkpoint import find_checkpoint, load_checkpoint
 from trainers.evaluation import Episode, Recording, evaluate, played_config
 from utils.command_line import Parser, add_trust, run_program, whole_number

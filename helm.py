@@ -8,7 +8,7 @@
         action = player.act(observation)
 
 `train`, `resume`, `load`, `Player` and `UserError`, which tells every mistake, are the public
-interface; main.py and eval.py are made of the same parts (composition.py).
+interface; main.py and eval.py are made of the same parts (trainers/build.py).
 """
 
 import json
@@ -25,12 +25,13 @@ import torch
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from composition import NewRun, begin, go_on, opened_env, restored_agent
 from envs import GivenEnv, check_env_name, given_name
 from models import agent_class, resolve_device
 from models.agent import Agent
 from models.observations import Percept
+from report import configured_showcase
 from settings import Config, load_config
+from trainers.build import NewRun, begin, go_on, opened_env, restored_agent
 from trainers.checkpoint import find_checkpoint, load_checkpoint
 from trainers.evaluation import played_config
 from trainers.ranks import joined_ranks
@@ -74,7 +75,7 @@ def train(
     new = NewRun(run_id, texts, None if init_from is None else Path(init_from), env)
     with joined_ranks() as ranks:
         config = load_config(values=values).part(RunSettings)
-        return begin(config, new, ranks)
+        return begin(config, new, ranks, configured_showcase)
 
 
 def resume(run: str | Path, env: GivenEnv | None = None, trust: bool = False) -> Path:
@@ -89,7 +90,7 @@ def resume(run: str | Path, env: GivenEnv | None = None, trust: bool = False) ->
         UserError: it cannot go on, or not in that environment.
     """
     with joined_ranks() as ranks:
-        return go_on(Path(run), ranks, env, trust)
+        return go_on(Path(run), ranks, env, trust, configured_showcase)
 
 
 def load(

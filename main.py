@@ -5,9 +5,10 @@ import utils.starting  # noqa: F401
 # isort: split
 from collections.abc import Sequence
 
-from composition import NewRun, begin, go_on
+from report import configured_showcase
 from runs.training_arguments import has_printed, training_arguments
 from settings import load_config
+from trainers.build import NewRun, begin, go_on
 from trainers.ranks import joined_ranks
 from trainers.run import RunSettings
 from utils.command_line import leave, run_program
@@ -25,14 +26,14 @@ def train(argv: Sequence[str] | None) -> None:
         return
     with joined_ranks() as ranks:
         if arguments.resume:
-            go_on(arguments.resume, ranks, trust=arguments.trust)
+            go_on(arguments.resume, ranks, trust=arguments.trust, show=configured_showcase)
             return
         given = (arguments.config, arguments.overrides)
         config = load_config(*given).part(RunSettings)
         new = NewRun(
             arguments.run_id, arguments.overrides, arguments.init_from, trust=arguments.trust
         )
-        begin(config, new, ranks)
+        begin(config, new, ranks, configured_showcase)
 
 
 if __name__ == "__main__":

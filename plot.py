@@ -7,6 +7,9 @@ gets its own panel. A picture (PNG and SVG) and its numbers (CSV and Markdown) a
 import utils.starting  # noqa: F401
 
 # isort: split
+import trainers.build  # noqa: F401  hands the parts to the settings
+
+# isort: split
 import argparse
 import math
 import os

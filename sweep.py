@@ -11,6 +11,9 @@ a value stands {"low": 1e-5, "high": 1e-3, "log": true} or {"choices": ["LSTM", 
 import utils.starting  # noqa: F401
 
 # isort: split
+import trainers.build  # noqa: F401  hands the parts to the settings
+
+# isort: split
 import argparse
 import os
 import shlex

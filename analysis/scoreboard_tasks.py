@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from analysis.lengths import TASKS as BY_LENGTH
-from models import known_as
+from models import AGENTS as MODELS
 
 GRID = "MiniGrid-"
 RETURN = "return_mean"
@@ -68,8 +68,10 @@ class AgentKind(NamedTuple):
 
     def is_of(self, settings: Mapping[str, Any]) -> bool:
         """Return whether a run's settings are this agent's."""
-        named = isinstance(name := settings.get("model"), str) and known_as(name) == self.model
-        return named and all(settings.get(key) == value for key, value in self.others.items())
+        name = settings.get("model")
+        if not isinstance(name, str) or MODELS.known_as(name) != self.model:
+            return False
+        return all(settings.get(key) == value for key, value in self.others.items())
 
 
 def _of_length(name: str, env: str, length: int, algorithm: str, *words: str) -> Task:

@@ -20,7 +20,8 @@ from models.observations import ObservationReader, Observations
 from models.tile_reader import with_tile_reader
 from rewards.goals import with_goals
 from settings import Config, load_config
-from trainers.checkpoint import find_checkpoint, load_checkpoint, restore_agent
+from trainers.build import restored_agent
+from trainers.checkpoint import find_checkpoint, load_checkpoint
 from trainers.evaluation import evaluate, played_config
 from utils.errors import UserError
 from utils.seeding import seed_everything
@@ -96,9 +97,7 @@ class Source:
         env.close()
         spaces = env.single_observation_space, env.single_action_space
         self._check_made_for(*spaces)
-        agent = build_agent(self.config, *spaces)
-        restore_agent(agent, self._state, str(self.checkpoint))
-        return agent.eval()
+        return restored_agent(self.config, env, self._state, self.checkpoint)
 
     @property
     def language(self) -> LanguageMemory:

@@ -66,7 +66,7 @@ RANDOM = {
     "SHELM+ViT-B-16": Recipe("SHELM", write_clip),
 }
 # CNN and LSTM go by their published names here.
-NAMES = (*PUBLISHED, *(name for name in AGENTS if name not in ("CNN", "LSTM")))
+NAMES = (*PUBLISHED, *(name for name in AGENTS.places if name not in ("CNN", "LSTM")))
 RECIPES = {name: Recipe(name) for name in NAMES} | RANDOM
 RECIPES |= {name: Recipe(ours) for name, ours in RIVALS.items()}
 

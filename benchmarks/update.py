@@ -70,7 +70,9 @@ class RandomImages:
         self.single_action_space = Discrete(7)
         self._generator = np.random.default_rng(0)
 
-    def reset(self, *, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(
+        self, *, seed: int, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         """Open the episodes."""
         return self._images(), {}
 

@@ -5,7 +5,7 @@ A name that no suite has is one of Gymnasium's, or `package.module:MyEnv-v0` (`a
 Every suite is a module of this package with two functions:
 
     names() -> list[str]               all environments it offers
-    make(config, seed) -> VectorEnv    config.n_envs times config.env, number i seeded with seed + i
+    make(config, seed) -> VectorEnv    config.n_envs times config.env, in a run of that seed
 
 It may have more: `ACTION_NAMES`, the names of its actions; `NUMBER_NAMES`, those of the numbers of
 a vector it shows; `PICTURE_LEGEND`, what the colours of `render` mean; `READS`, the classes of the
@@ -18,9 +18,9 @@ Its environments show vectors, uint8 images, channel first, or a dictionary of t
 (models/observations.py says what can be read), take discrete actions and restart an
 ended episode within the step that ends it (Gymnasium's SAME_STEP autoreset). Where episodes
 succeed or fail, `has_success` is true and info has "success" [N] when one ended. One that shows
-what is to be remembered has `cues()` (envs/cues.py). An environment that can say where it stands
-has `state_dict()`, or None if just now it cannot, and `load_state_dict(state)`: a run in it resumes
-to the bit. Where one has not, a resumed run begins new episodes.
+what is to be remembered has `cues()` (envs/cues.py). Every episode has a seed of its own, and one
+that runs when a checkpoint is written is played again (envs/episodes.py): a run resumes to the bit.
+Where a suite cannot play again, a resumed run begins new episodes.
 """
 
 import importlib
@@ -35,11 +35,12 @@ from envs.checking import checked_vector_env
 from envs.converted import ACTION_NAMES, NUMBER_NAMES
 from envs.given import GivenEnv, given_name, given_vector_env
 from envs.wrappers import EpisodeStatistics
-from settings import Config, Part
+from settings import Config, Part, Registry
 from utils.errors import UserError, suggestion
 from utils.user_modules import GIVEN
 
 __all__ = [
+    "ENVIRONMENTS",
     "SUITES",
     "GivenEnv",
     "Suite",
@@ -48,12 +49,10 @@ __all__ = [
     "checked_vector_env",
     "given_name",
     "given_vector_env",
-    "known_as",
     "make_vector_env",
     "number_names",
     "picture_legend",
     "scales_rewards",
-    "settings_by_name",
 ]
 
 
@@ -97,7 +96,7 @@ def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeSt
 
     Args:
         config: The settings.
-        seed: Environment i is seeded with seed + i.
+        seed: Of the run, until `reset` is given another.
         drawn: Prefer environments that can be drawn whole to faster ones.
 
     Raises:
@@ -159,24 +158,29 @@ def picture_legend(name: str) -> str:
     return getattr(_load(_find_suite(name)), "PICTURE_LEGEND", "")
 
 
-def known_as(name: str) -> str | None:
-    """Return what the part that an environment belongs to is called; None if there is none.
+class Suites(Registry):
+    """The suites, by the beginnings of their environments' names."""
 
-    That is what its suite is listed under: all of the name, or how it begins. Where no suite has
-    the name, it is one of Gymnasium's, or the misspelt one of the suite whose begins like it, in
-    any case.
-    """
-    if _find_key(name) is None and any_gymnasium.knows(name):
-        return ANY
-    plain = name.casefold()
-    beginnings = (key for key in SUITES if plain.startswith(key.rstrip("-_").casefold()))
-    return _find_key(name) or max(beginnings, key=len, default=None)
+    def known_as(self, name: str) -> str | None:
+        """Return what the part that an environment belongs to is called; None if there is none.
+
+        That is what its suite is listed under: all of the name, or how it begins. Where no suite
+        has the name, it is one of Gymnasium's, or the misspelt one of the suite whose begins like
+        it, in any case.
+        """
+        if _find_key(name) is None and any_gymnasium.knows(name):
+            return ANY
+        plain = name.casefold()
+        beginnings = (key for key in SUITES if plain.startswith(key.rstrip("-_").casefold()))
+        return _find_key(name) or max(beginnings, key=len, default=None)
+
+    def settings(self) -> dict[str, tuple[type[Part], ...]]:
+        """Return the settings that each suite alone reads."""
+        own = {key: getattr(_load(suite), "READS", ()) for key, suite in SUITES.items()}
+        return own | {ANY: any_gymnasium.READS}
 
 
-def settings_by_name() -> dict[str, tuple[type[Part], ...]]:
-    """Return the settings that each suite alone reads, by the beginning of its names."""
-    own = {key: getattr(_load(suite), "READS", ()) for key, suite in SUITES.items()}
-    return own | {ANY: any_gymnasium.READS}
+ENVIRONMENTS = Suites("env", {}, "environment")
 
 
 def _find_key(name: str) -> str | None:
@@ -187,7 +191,7 @@ def _find_key(name: str) -> str | None:
 
 def _find_suite(name: str) -> Suite:
     """Return the suite of an environment."""
-    key = known_as(name)
+    key = ENVIRONMENTS.known_as(name)
     if key is None:
         beginnings = [key + "*" * key.endswith(("-", "_")) for key in SUITES if key != GIVEN]
         hint = suggestion(name, beginnings) or suggestion(name, any_gymnasium.names())

@@ -5,9 +5,8 @@ imported, from the current folder or where Python looks, as in `gymnasium.make`.
 environment shows and takes is converted where it enters (`envs/conversion.py`).
 
 It may say more of itself in its `metadata`: "action_names" and "number_names". A method `cue()`
-tells who looks on what it shows that is to be remembered, a number from 0 on, or None. Where the
-environment itself (`unwrapped`) has `state_dict()`, of tensors and plain values, and
-`load_state_dict(state)`, a run resumes to the bit; where it has not, in new episodes.
+tells who looks on what it shows that is to be remembered, a number from 0 on, or None. A run
+resumes to the bit where `reset(seed=...)` and the actions decide all that happens in an episode.
 """
 
 import functools
@@ -15,20 +14,19 @@ import importlib
 import logging
 import re
 import sys
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector import VectorEnv
 
 from envs.conversion import has_text
 from envs.converted import Converted
-from envs.process_vector import one_process_each
-from envs.trial import MakeOne, check_first_steps, failure, why_not_drawn
+from envs.episodes import MakeOne, SingleEnvs
+from envs.trial import check_first_steps, failure, why_not_drawn
 from settings import Config, setting
 from utils.errors import UserError, suggestion
 from utils.user_modules import search
@@ -86,7 +84,7 @@ def find(name: str) -> EnvSpec:
 
 
 def make(config: GymnasiumSettings, seed: int) -> VectorEnv:
-    """Return `config.n_envs` environments, environment i seeded with seed + i.
+    """Return `config.n_envs` environments.
 
     Raises:
         UserError: the environment cannot be made, fails in its first steps, or shows or takes what
@@ -105,48 +103,25 @@ def make_drawn(config: GymnasiumSettings, seed: int) -> VectorEnv:
     return _made(config, seed, plain)
 
 
-def vector_of(
-    make_one: MakeOne, n_envs: int, seed: int, in_processes: bool = False
-) -> "SavedWorlds":
+def vector_of(make_one: MakeOne, n_envs: int, seed: int, in_processes: bool = False) -> SingleEnvs:
     """Return a vector environment of single ones, converted to what agents know.
 
     Args:
         make_one: Makes one of them.
         n_envs: How many.
-        seed: Environment i is seeded with seed + i.
+        seed: Of the run.
         in_processes: Each in a process of its own. The numbers are the same.
 
     Raises:
         UserError: the spaces are none that agents know.
     """
-    makers = [functools.partial(_converted, make_one, number) for number in range(n_envs)]
+    converted = functools.partial(_converted, make_one)
+    shared_memory = True
     if in_processes:
-        with closing(makers[0]()) as one:
+        with closing(converted()) as one:
             # Gymnasium's shared memory has no room for sentences.
             shared_memory = not has_text(one.observation_space)
-        env: VectorEnv = one_process_each(makers, shared_memory)
-    else:
-        env = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
-    env.reset(seed=seed)  # a reset without a seed continues from here
-    return SavedWorlds(env)
-
-
-class SavedWorlds(VectorWrapper):
-    """A vector environment that can say where it stands, if its environments can."""
-
-    def cues(self) -> Sequence[Any] | None:
-        """Return what each shows that is to be remembered, None if one never says."""
-        worlds = cast(Any, self.env)
-        return worlds.call("cue") if all(worlds.call("tells_cue")) else None
-
-    def state_dict(self) -> dict[str, Any] | None:
-        """Return the state of all environments, or None if one cannot be saved."""
-        worlds = cast(Any, self.env).call("world_state")
-        return None if None in worlds else {"worlds": list(worlds)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
-        cast(Any, self.env).call("load_world_state", state["worlds"])
+    return SingleEnvs(converted, n_envs, seed, in_processes, shared_memory)
 
 
 def _made(config: GymnasiumSettings, seed: int, make_one: MakeOne) -> VectorEnv:
@@ -183,8 +158,8 @@ def _package_of(entry_point: Any) -> str:
     return re.split("[.:]", module)[0]
 
 
-def _converted(make_one: MakeOne, number: int) -> Converted:
-    return Converted(make_one(), number)
+def _converted(make_one: MakeOne) -> Converted:
+    return Converted(make_one())
 
 
 def _import(module_name: str, name: str) -> None:

@@ -39,7 +39,9 @@ class RecognitionSettings(Config):
 
     title = NAME
 
-    stimuli: str | None = setting("folder of pictures to recognise; null draws them", safe=(None,))
+    stimuli: str | None = setting(
+        "folder of pictures to recognise; null draws them", safe=(None,), default=None
+    )
 
 
 READS = (RecognitionSettings,)
@@ -64,7 +66,7 @@ class ContinuousRecognitionVectorEnv(NumpyVectorEnv):
 
     Args:
         n_envs: Number of environments.
-        seed: Environment i is seeded with seed + i.
+        seed: Of the run.
         pictures: What is shown, at least as many as an episode has.  [P, 3, H, W] uint8
     """
 
@@ -96,14 +98,6 @@ class ContinuousRecognitionVectorEnv(NumpyVectorEnv):
     def observe(self, rows: np.ndarray) -> np.ndarray:
         """Return the current pictures.  [R, 3, H, W]"""
         return self._images[self._stream[rows, self._position[rows]]]
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return what an episode in progress consists of."""
-        return {
-            "stream": self._stream,
-            "answers": self._answers,
-            "position": self._position,
-        }
 
 
 def draw_stream(n_pictures: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

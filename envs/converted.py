@@ -1,10 +1,9 @@
-"""One environment in the form that agents know, with its pictures and where it stands."""
+"""One environment in the form that agents know, with its pictures."""
 
-from typing import Any, SupportsFloat, cast
+from typing import Any, SupportsFloat
 
 import gymnasium
 import numpy as np
-from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from envs.conversion import acted, joint_action, seen
 
@@ -19,15 +18,13 @@ class Converted(gymnasium.Wrapper):
 
     Args:
         env: Any environment.
-        number: Which of the environments of a run it is.
 
     Raises:
         UserError: its spaces are none that agents know.
     """
 
-    def __init__(self, env: gymnasium.Env, number: int = 0) -> None:
+    def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
-        self._number = number
         self.observation_space, self._observed = seen(env.observation_space)
         self.action_space, self._action = acted(env.action_space)
         self.metadata = _with_action_names(env)
@@ -52,43 +49,8 @@ class Converted(gymnasium.Wrapper):
         every = -(-max(picture.shape[:2]) // LONGEST_SIDE)
         return picture[::every, ::every]
 
-    @property
-    def tells_cue(self) -> bool:
-        """Whether the environment says what it shows that is to be remembered."""
-        return self.env.has_wrapper_attr("cue")
-
-    def cue(self) -> Any:
-        """Return what it shows now that is to be remembered, None if nothing."""
-        return self.env.get_wrapper_attr("cue")()
-
-    def world_state(self) -> dict[str, Any] | None:
-        """Return where the environment stands, or None if it cannot say."""
-        save = getattr(self.unwrapped, "state_dict", None)
-        layers = list(_layers(self.env))
-        if save is None or not all(type(layer) in (OrderEnforcing, TimeLimit) for layer in layers):
-            return None
-        elapsed = [layer._elapsed_steps for layer in layers if isinstance(layer, TimeLimit)]
-        return {"own": save(), "elapsed": elapsed}
-
-    def load_world_state(self, states: list[dict[str, Any]]) -> None:
-        """Continue where `world_state` was taken, given those of all environments of the run."""
-        state = states[self._number]
-        cast(Any, self.unwrapped).load_state_dict(state["own"])
-        limits = [layer for layer in _layers(self.env) if isinstance(layer, TimeLimit)]
-        for layer, elapsed in zip(limits, state["elapsed"], strict=True):
-            layer._elapsed_steps = elapsed
-
     def _shown(self, observation: Any) -> Any:
         return observation if self._observed is None else self._observed(observation)
-
-
-def _layers(env: gymnasium.Env) -> list[gymnasium.Wrapper]:
-    """Return the wrappers around an environment, the outermost first."""
-    layers = []
-    while isinstance(env, gymnasium.Wrapper):
-        layers.append(env)
-        env = env.env
-    return layers
 
 
 def _with_action_names(env: gymnasium.Env) -> dict[str, Any]:

@@ -11,13 +11,11 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from envs.episodes import FIRST_ENV, episode_seed
 from envs.numpy_vector import final_observations
 
 OpenPool = Callable[[list[int]], Any]
 ToImages = Callable[[Any], np.ndarray]
-
-# EnvPool keeps seeds as signed 32-bit integers.
-SEED_RANGE = 2**31
 
 
 def open_pool(task_id: str, seeds: list[int], **options: Any) -> Any:
@@ -58,7 +56,8 @@ class EnvPoolVectorEnv(VectorEnv):
     Args:
         open_pool: Opens a pool with one environment for each of the seeds it is given.
         n_envs: Number of environments.
-        seed: Environment i is seeded with seed + i, until `reset` is given another.
+        seed: Of the run, until `reset` is given another; it decides the first episodes, and each
+            environment's stream all that follow.
         to_images: Turns a pool's observations into uint8 images [N, C, H, W]. May be an identity.
         image_shape: (C, H, W).
     """
@@ -92,7 +91,8 @@ class EnvPoolVectorEnv(VectorEnv):
             First observations [N, C, H, W], and an empty info.
         """
         if seed is not None:
-            self._pool = self._open_pool(_seeds(seed, self.num_envs))
+            first_env = (options or {}).get(FIRST_ENV, 0)
+            self._pool = self._open_pool(_seeds(seed, self.num_envs, first_env))
         observations, _ = self._pool.reset()
         return self._to_images(observations), {}
 
@@ -128,6 +128,6 @@ class EnvPoolVectorEnv(VectorEnv):
         return shown, {"final_obs": final_observations(images, rows), "_final_obs": ended}
 
 
-def _seeds(seed: int, n_envs: int) -> list[int]:
-    """Return one seed per environment, seed + i, within EnvPool's range."""
-    return [(int(seed) + i) % SEED_RANGE for i in range(n_envs)]
+def _seeds(seed: int, n_envs: int, first_env: int = 0) -> list[int]:
+    """Return the seed of each environment's first episode."""
+    return [episode_seed(seed, first_env + row, 0) for row in range(n_envs)]

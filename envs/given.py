@@ -28,7 +28,7 @@ def given_vector_env(env: GivenEnv, n_envs: int, seed: int) -> EpisodeStatistics
         env: A vector environment of n_envs environments, or what makes one of them, which is then
             converted to what agents know.
         n_envs: How many are needed.
-        seed: Environment i of those made here is seeded with seed + i.
+        seed: Of the run, for environments made here; a given vector environment has its own way.
 
     Raises:
         UserError: it is neither, of another number, or not as `checked_vector_env` wants it.

@@ -66,7 +66,7 @@ def names() -> list[str]:
 
 
 def make(config: LengthSettings, seed: int) -> "KeyToDoorVectorEnv":
-    """Return `config.n_envs` worlds, environment i seeded with seed + i."""
+    """Return `config.n_envs` worlds of a run's seed."""
     return KeyToDoorVectorEnv(config.n_envs, seed, config.length)
 
 
@@ -75,7 +75,7 @@ class KeyToDoorVectorEnv(ThreePhases):
 
     Args:
         n_envs: Number of environments.
-        seed: Environment i is seeded with seed + i.
+        seed: Of the run.
         length: L, steps among apples.
     """
 

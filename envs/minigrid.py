@@ -17,10 +17,10 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 
 from envs.envpool_vector import EnvPoolVectorEnv, open_pool, pool_tasks
-from envs.minigrid_state import MiniGridVectorEnv
+from envs.episodes import SingleEnvs
 from settings import Config, setting
 
 VIEW = 7
@@ -108,11 +108,7 @@ def make_by_gymnasium(
     env_id: str, n_envs: int, seed: int, with_missions: bool = False
 ) -> VectorEnv:
     """Return MiniGrid's own environments, stepped one after the other."""
-    make_one = functools.partial(_make_drawn, env_id, with_missions)
-    env = MiniGridVectorEnv([make_one] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-    # A reset without a seed continues from here.
-    env.reset(seed=seed)
-    return env
+    return SingleEnvs(functools.partial(_make_drawn, env_id, with_missions), n_envs, seed)
 
 
 def draw(symbols: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from envs.process_vector import one_process_each
+from envs.episodes import SingleEnvs
 from settings import Config
 from utils.errors import UserError, suggestion
 
@@ -64,7 +64,7 @@ def names() -> list[str]:
 
 
 def make(config: Config, seed: int) -> VectorEnv:
-    """Return `config.n_envs` environments, environment i seeded with seed + i.
+    """Return `config.n_envs` environments.
 
     Each has a process of its own, of about 160 MB.
 
@@ -76,8 +76,8 @@ def make(config: Config, seed: int) -> VectorEnv:
         hint = suggestion(config.env, names()) or f" Allowed: {', '.join(names())}"
         raise UserError(f"env: unknown environment '{config.env}'.{hint}")
     _import_miniworld()
-    one = functools.partial(MiniWorldImages, config.env)
-    return one_process_each([functools.partial(one, seed + i) for i in range(config.n_envs)])
+    make_one = functools.partial(MiniWorldImages, config.env)
+    return SingleEnvs(make_one, config.n_envs, seed, in_processes=True)
 
 
 class MiniWorldImages(gymnasium.Wrapper):
@@ -85,23 +85,19 @@ class MiniWorldImages(gymnasium.Wrapper):
 
     Args:
         name: Full name of the task.
-        seed: Seeds the first episode unless `reset` is given a seed.
     """
 
-    def __init__(self, name: str, seed: int) -> None:
+    def __init__(self, name: str) -> None:
         _import_miniworld()
         # MiniWorld prints what its frame buffers are capable of.
         with contextlib.redirect_stdout(io.StringIO()):
             super().__init__(gymnasium.make(name, disable_env_checker=True))
         self.observation_space = gymnasium.spaces.Box(0, 255, IMAGE_SHAPE, np.uint8)
-        self._first_seed: int | None = seed
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Begin an episode."""
-        seed = self._first_seed if seed is None else seed
-        self._first_seed = None
         observation, info = self.env.reset(seed=seed, options=options)
         return _image(observation), info
 

@@ -1,14 +1,15 @@
-"""The frame of our own environments: N of them in NumPy arrays, resumable to the bit."""
+"""The frame of our own environments: N of them in NumPy arrays."""
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+
+from envs.episodes import FIRST_ENV, checksum, episode_seed
 
 # What N environments show: an array [N, ...], or several by name, those of text holding objects.
 Shown = np.ndarray | dict[str, np.ndarray]
@@ -43,12 +44,11 @@ class NumpyVectorEnv(VectorEnv):
     """N environments stepped together, in SAME_STEP autoreset mode.
 
     A subclass says how an episode begins in one environment, how all of them advance, and what
-    they show. Environment i draws from a generator of its own, seeded with seed + i, so that its
-    stream does not depend on its neighbours.
+    they show. Every episode draws from a generator of its own (envs/episodes.py).
 
     Args:
         n_envs: Number of environments.
-        seed: Seeds the environments until `reset` is given another.
+        seed: Of the run, until `reset` is given another.
         image_shape: (C, H, W), where an environment shows uint8 images.
         n_actions: Number of discrete actions.
         observation_space: Of one environment, where it shows anything else.
@@ -78,7 +78,10 @@ class NumpyVectorEnv(VectorEnv):
         self.single_action_space = gymnasium.spaces.Discrete(n_actions)
         self.action_space = batch_space(self.single_action_space, n_envs)
         self._rows = np.arange(n_envs)
-        self._generators = self._seeded(seed)
+        self._seed, self._first_env = seed, 0
+        self._episodes = np.full(n_envs, -1)  # how many have begun before the present one
+        self._generators = [np.random.default_rng(seed)] * n_envs  # every episode brings its own
+        self._observations: Any = None
 
     @abstractmethod
     def begin(self, row: int, generator: np.random.Generator) -> None:
@@ -95,10 +98,6 @@ class NumpyVectorEnv(VectorEnv):
         Where an observation is a dictionary, that is one of arrays, of objects where it is text.
         """
 
-    @abstractmethod
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return by name the arrays [N, ...] that together are the episodes in progress."""
-
     def succeeded(self) -> np.ndarray:
         """Return whether each episode has succeeded, asked for where one has just ended.  [N]"""
         raise NotImplementedError
@@ -106,16 +105,17 @@ class NumpyVectorEnv(VectorEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin a new episode everywhere; a seed restarts every random stream.
+        """Begin the next episode everywhere, or with a seed the first ones of a run of that seed.
 
         Returns:
             First observations [N, ...], and an empty info.
         """
         if seed is not None:
-            self._generators = self._seeded(seed)
-        for row, generator in enumerate(self._generators):
-            self.begin(row, generator)
-        return self.observe(self._rows), {}
+            self._seed, self._first_env = seed, (options or {}).get(FIRST_ENV, 0)
+            self._episodes[:] = -1
+        self._begin_next(self._rows)
+        self._observations = self.observe(self._rows)
+        return self._observations, {}
 
     def step(
         self, actions: np.ndarray
@@ -131,7 +131,7 @@ class NumpyVectorEnv(VectorEnv):
             where the masks `_final_obs` and `_success` are true.
         """
         rewards, terminated, truncated = self.advance(np.asarray(actions))
-        shown = self.observe(self._rows)
+        self._observations = shown = self.observe(self._rows)
         ended = terminated | truncated
         if not ended.any():
             return shown, rewards, terminated, truncated, {}
@@ -139,35 +139,51 @@ class NumpyVectorEnv(VectorEnv):
         info = {"final_obs": final_observations(shown, rows), "_final_obs": ended}
         if self.has_success:
             info |= {"success": self.succeeded() & ended, "_success": ended}
-        for row in rows.tolist():
-            self.begin(row, self._generators[row])
+        self._begin_next(rows)
         _put(shown, rows, self.observe(rows))
         return shown, rewards, terminated, truncated, info
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the episodes in progress and the random streams, as tensors and plain types."""
+    def running(self) -> dict[str, Any]:
+        """Return which episodes run, and a checksum of what they show."""
         return {
-            "arrays": {name: torch.from_numpy(a.copy()) for name, a in self.arrays().items()},
-            "generators": [generator.bit_generator.state for generator in self._generators],
+            "seed": self._seed,
+            "first_env": self._first_env,
+            "episodes": self._episodes.tolist(),
+            "checksum": checksum(self._observations),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken.
+    def replay(self, running: dict[str, Any], actions: Sequence[np.ndarray]) -> bool:
+        """Play saved episodes again; return whether they came out the same.
 
-        Raises:
-            Exception: of several kinds; it is not the state of such environments.
+        All are stepped together and end at the same step, so each begins when as many steps are
+        left as it has. Until then its environment plays something else.
+
+        Args:
+            running: Which they are.
+            actions: Taken in each so far.  N of [T]
         """
-        saved = len(state["generators"])
-        if saved != self.num_envs:
-            raise ValueError(f"the state holds {saved} environments, this is {self.num_envs}")
-        for name, array in self.arrays().items():
-            found = state["arrays"][name].numpy()
-            if found.shape != array.shape or found.dtype != array.dtype:
-                raise ValueError(f"{name}: {found.dtype} {found.shape}, not {array.shape}")
-            array[...] = found
-        self.observe(self._rows)  # where nothing can be seen, nothing can go on
-        for generator, generator_state in zip(self._generators, state["generators"], strict=True):
-            generator.bit_generator.state = generator_state
+        lengths = np.array([len(taken) for taken in actions])
+        n_steps = int(lengths.max())
+        padded = np.stack([np.pad(taken, (n_steps - len(taken), 0)) for taken in actions])
+        self._seed, self._first_env = running["seed"], running["first_env"]
+        self.reset()
+        for step in range(n_steps + 1):
+            if step:
+                self.step(padded[:, step - 1])
+            rows = np.flatnonzero(lengths == n_steps - step)
+            if len(rows):
+                self._episodes[rows] = np.array(running["episodes"])[rows] - 1
+                self._begin_next(rows)
+                _put(self._observations, rows, self.observe(rows))
+        return checksum(self._observations) == running["checksum"]
 
-    def _seeded(self, seed: int) -> list[np.random.Generator]:
-        return [np.random.default_rng(seed + i) for i in range(self.num_envs)]
+    def seed_of(self, row: int) -> int:
+        """Return the seed of the present episode of environment `row`."""
+        return episode_seed(self._seed, self._first_env + row, int(self._episodes[row]))
+
+    def _begin_next(self, rows: np.ndarray) -> None:
+        """Begin the next episode of some environments."""
+        self._episodes[rows] += 1
+        for row in rows.tolist():
+            self._generators[row] = np.random.default_rng(self.seed_of(row))
+            self.begin(row, self._generators[row])

@@ -30,7 +30,7 @@ def names() -> list[str]:
 
 
 def make(config: Config, seed: int) -> VectorEnv:
-    """Return `config.n_envs` environments, environment i seeded with seed + i.
+    """Return `config.n_envs` environments.
 
     A step is plain Python of some microseconds, so all are stepped in this process.
 

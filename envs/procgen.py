@@ -30,7 +30,7 @@ def names() -> list[str]:
 
 
 def make(config: Config, seed: int) -> VectorEnv:
-    """Return `config.n_envs` environments of a game, environment i seeded with seed + i.
+    """Return `config.n_envs` environments of a game.
 
     Levels are drawn from all there are. Time limits are the games' own: 500 steps in maze, 2000 in
     jumper, 1000 in the others.

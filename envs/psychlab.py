@@ -13,7 +13,6 @@ moving the colours to the front, and its HELM averaged over rows instead of colo
 agent sees the picture.
 """
 
-import functools
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +20,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from envs.process_vector import one_process_each
+from envs.episodes import SingleEnvs
 from settings import Config
 from utils.errors import UserError
 
@@ -68,14 +67,13 @@ def names() -> list[str]:
 
 
 def make(config: Config, seed: int) -> VectorEnv:
-    """Return `config.n_envs` environments, environment i seeded with seed + i.
+    """Return `config.n_envs` environments.
 
     Raises:
         UserError: DeepMind Lab is not installed.
     """
     _import_lab()
-    n_envs = config.n_envs
-    return one_process_each([functools.partial(PsychlabEnv, seed + i) for i in range(n_envs)])
+    return SingleEnvs(PsychlabEnv, config.n_envs, seed, in_processes=True)
 
 
 class PsychlabEnv(gymnasium.Env):
@@ -84,32 +82,23 @@ class PsychlabEnv(gymnasium.Env):
     An action is held for four frames of 1/30 s. The Lab's clock and its cap on the number of
     pictures both end an episode without saying which it was, so every end counts as terminated. The
     Lab shows nothing after the last frame; the final observation is the last image seen.
-
-    Args:
-        seed: Seeds the first episode, and with it all that follow, unless `reset` is given one.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self) -> None:
         self.observation_space = gymnasium.spaces.Box(0, 255, (3, SIDE, SIDE), np.uint8)
         self.action_space = gymnasium.spaces.Discrete(N_ACTIONS)
-        self._first_seed: int | None = seed
         self._lab: Any = None
-        self._episode = 0
         self._image = np.zeros((3, SIDE, SIDE), np.uint8)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode; a seed makes it and those after it repeatable."""
-        seed = self._first_seed if seed is None else seed
-        self._first_seed = None
+        """Begin an episode; a seed makes it repeatable."""
         super().reset(seed=seed)
-        if seed is not None:
-            self._episode = 0
         if self._lab is None:
             self._lab = _open_lab()
-        self._lab.reset(episode=self._episode, seed=int(self.np_random.integers(LAB_SEEDS)))
-        self._episode += 1
+        # A level may look at the episode's number; without it the Lab counts on.
+        self._lab.reset(episode=0, seed=int(self.np_random.integers(LAB_SEEDS)))
         return self._look(), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:

@@ -33,7 +33,7 @@ def names() -> list[str]:
 
 
 def make(config: Config, seed: int) -> "RandomMazeVectorEnv":
-    """Return `config.n_envs` mazes, environment i seeded with seed + i."""
+    """Return `config.n_envs` mazes of a run's seed."""
     return RandomMazeVectorEnv(config.n_envs, seed)
 
 
@@ -89,10 +89,6 @@ class RandomMazeVectorEnv(NumpyVectorEnv):
         cells = self._cells[rows[:, None, None], down, across]  # [R, 9, 9]
         cells[:, PADDING, PADDING] = AGENT
         return COLOURS.T[:, cells].swapaxes(0, 1).copy()  # [3, R, 9, 9] -> [R, 3, 9, 9]
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return what an episode in progress consists of."""
-        return {"cells": self._cells, "positions": self._positions, "steps": self._steps}
 
 
 def random_maze(side: int, generator: np.random.Generator) -> np.ndarray:

@@ -40,7 +40,7 @@ def names() -> list[str]:
 
 
 def make(config: LengthSettings, seed: int) -> "TMazeVectorEnv":
-    """Return `config.n_envs` mazes, environment i seeded with seed + i."""
+    """Return `config.n_envs` mazes of a run's seed."""
     return TMazeVectorEnv(config.n_envs, seed, config.length, ORACLE_DISTANCES[config.env])
 
 
@@ -52,7 +52,7 @@ class TMazeVectorEnv(NumpyVectorEnv):
 
     Args:
         n_envs: Number of environments.
-        seed: Environment i is seeded with seed + i.
+        seed: Of the run.
         length: L.
         oracle_distance: o, 0 or 1: how far from the oracle an episode begins.
     """
@@ -120,16 +120,6 @@ class TMazeVectorEnv(NumpyVectorEnv):
         shown = self._looks[self._cells[rows]]
         shown[:, 1] += self._sees_side[rows] * self._goal_sides[rows]
         return shown
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return what an episode in progress consists of."""
-        return {
-            "cells": self._cells,
-            "steps": self._steps,
-            "goal_sides": self._goal_sides,
-            "has_seen": self._has_seen,
-            "sees_side": self._sees_side,
-        }
 
     def render(self) -> tuple[np.ndarray, ...]:
         """Return every maze whole, a pixel a cell, in the middle of a square.  [S, S, 3] each

@@ -11,7 +11,7 @@ another kind once an agent is there: a step is a few look-ups in tables, for all
 
 from abc import abstractmethod
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -131,7 +131,7 @@ class ThreePhases(NumpyVectorEnv):
 
     Args:
         n_envs: Number of environments.
-        seed: Environment i is seeded with seed + i.
+        seed: Of the run.
         length: L, the steps of the second phase.
         last_steps: Those of the last.
         last_start: Where the agent is when it begins, (row, column).
@@ -214,29 +214,6 @@ class ThreePhases(NumpyVectorEnv):
         kinds[:, CENTRE] = IN_CENTRE[kinds[:, CENTRE]]
         images = COLOUR_PLANES.take(kinds, axis=1).swapaxes(0, 1)  # [3, R, 25] -> [R, 3, 25]
         return images.reshape(len(rows), 3, VIEW, VIEW)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return what an episode in progress consists of."""
-        return {
-            "boards": self._boards,
-            "phases": self._phases,
-            "cells": self._cells,
-            "steps": self._steps,
-            "regrowths": self._regrowths,
-            "succeeded": self._succeeded,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken.
-
-        Raises:
-            Exception: of several kinds; it is not the state of such environments.
-        """
-        super().load_state_dict(state)
-        if not np.isin(self._cells, CELL_NUMBERS).all() or self._phases.max() > LAST_PHASE:
-            raise ValueError("the state has agents where no board is")
-        if self._boards.max() >= len(Cell):
-            raise ValueError("the state has boards of unknown cells")
 
     def render(self) -> tuple[np.ndarray, ...]:
         """Return the board of the present phase of each, a pixel a cell.  [7, 11, 3] each"""

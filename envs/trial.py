@@ -5,27 +5,23 @@ They show whether it keeps what Gymnasium asks of it.
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium import spaces
 from gymnasium.error import DependencyNotInstalled
 
 from envs.conversion import is_text, shown
 from envs.converted import Converted
+from envs.episodes import MakeOne
 from utils.errors import UserError, told
 from utils.seeding import random_state, set_random_state
 
 SECONDS = 0.1  # of checking
 MOST_STEPS = 1_000
-
-PLAIN = (bool, int, float, str, torch.Tensor, type(None))
-
-MakeOne = Callable[[], gymnasium.Env]
 
 
 def check_first_steps(make_one: MakeOne, name: str) -> None:
@@ -51,7 +47,6 @@ def check_first_steps(make_one: MakeOne, name: str) -> None:
             if time.perf_counter() > until:
                 break
         converted.reset(seed=0)
-        _check_plain(converted.world_state())
         converted.step(converted.action_space.sample())
 
 
@@ -128,20 +123,6 @@ def _check_step(env: gymnasium.Env) -> None:
             raise UserError(f"env: step() says {shown(ends)} where True or False says what ends")
     if terminated or truncated:
         _begin(env)
-
-
-def _check_plain(state: Any) -> None:
-    """Raise UserError unless checkpoints can hold where an environment stands."""
-    if isinstance(state, dict):
-        state = [*state.keys(), *state.values()]
-    if isinstance(state, list | tuple):
-        for each in state:
-            _check_plain(each)
-    elif not isinstance(state, PLAIN):
-        raise UserError(
-            f"env: state_dict() holds a {type(state).__name__}. A checkpoint holds numbers, text, "
-            "lists, dictionaries and tensors (torch.from_numpy)"
-        )
 
 
 def _check_part(part: Any, space: spaces.Space, where: str) -> None:

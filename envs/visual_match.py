@@ -8,11 +8,12 @@ finds the right door one time in three.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from envs.cues import NOT_SHOWN
+from envs.episodes import episode_seed
 from envs.memory_tasks import LengthSettings
 from envs.three_phases import (
     LAST_PHASE,
@@ -42,7 +43,6 @@ DOOR_NUMBERS = cell_number(np.array([(1, 2), (1, 5), (1, 8)]))
 N_COLOURS = 3  # red, green, blue
 SIGN_PHASE = 0
 PER_EPISODE, PER_ENVIRONMENT = "episode", "environment"
-NOT_DRAWN = -1
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def names() -> list[str]:
 
 
 def make(config: VisualMatchSettings, seed: int) -> "VisualMatchVectorEnv":
-    """Return `config.n_envs` worlds, environment i seeded with seed + i."""
+    """Return `config.n_envs` worlds of a run's seed."""
     return VisualMatchVectorEnv(config.n_envs, seed, config.length, config.door_order)
 
 
@@ -93,7 +93,7 @@ class VisualMatchVectorEnv(ThreePhases):
 
     Args:
         n_envs: Number of environments.
-        seed: Environment i is seeded with seed + i.
+        seed: Of the run.
         length: L, steps among apples.
         door_order: Whether doors get colours in every "episode" or once per "environment".
     """
@@ -101,21 +101,14 @@ class VisualMatchVectorEnv(ThreePhases):
     def __init__(self, n_envs: int, seed: int, length: int, door_order: str = PER_EPISODE) -> None:
         super().__init__(n_envs, seed, length, LAST_STEPS, LAST_START)
         self._door_order = door_order
-        self._door_colours = np.full((n_envs, len(DOOR_NUMBERS)), NOT_DRAWN)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin a new episode everywhere; with a seed the doors of an environment are new, too."""
-        if seed is not None:
-            self._door_colours[:] = NOT_DRAWN
-        return super().reset(seed=seed, options=options)
 
     def begin(self, row: int, generator: np.random.Generator) -> None:
-        """Draw an episode, and the colours of the doors if they are due."""
+        """Draw an episode; its doors may be those of the environment's first one."""
         draws = self.draw(generator)
-        if self._door_order == PER_ENVIRONMENT and self._door_colours[row, 0] != NOT_DRAWN:
-            draws = draws._replace(door_colours=self._door_colours[row])
+        if self._door_order == PER_ENVIRONMENT:
+            first = episode_seed(self._seed, self._first_env + row, 0)
+            doors = self.draw(np.random.default_rng(first)).door_colours
+            draws = draws._replace(door_colours=doors)
         self.begin_with(row, draws)
 
     def draw(self, generator: np.random.Generator) -> Draws:
@@ -135,7 +128,6 @@ class VisualMatchVectorEnv(ThreePhases):
         is_right = draws.door_colours == draws.target_colour
         doors = np.where(is_right, Cell.RIGHT_RED, Cell.WRONG_RED) + draws.door_colours
         self._boards[row, LAST_PHASE, DOOR_NUMBERS] = doors
-        self._door_colours[row] = draws.door_colours
 
     def react(self, entered: np.ndarray) -> None:
         """Let all doors vanish where one was entered."""
@@ -147,7 +139,3 @@ class VisualMatchVectorEnv(ThreePhases):
         """Return the colour of the sign, 0 to 2, where an agent stands before it.  [N]"""
         colours = self._boards[:, SIGN_PHASE].max(1).astype(np.int64) - int(Cell.RED_SIGN)
         return np.where(self._phases == SIGN_PHASE, colours, NOT_SHOWN)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return what an episode in progress consists of, and what outlasts it."""
-        return super().arrays() | {"door_colours": self._door_colours}

@@ -1,14 +1,27 @@
-"""What every suite is wrapped in: statistics of episodes, and one line for what it raises."""
+"""What every suite is wrapped in: statistics of episodes, and the actions that lead to the present.
 
+An environment that can play episodes again has `running()`, which episodes run now, and
+`replay(running, actions) -> bool` (envs/episodes.py). If it has `state_dict()` and
+`load_state_dict(state)`, too, they hold what outlasts episodes. What an environment raises is told
+in one line.
+"""
+
+import logging
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from utils.errors import RunError, UserError, told
+
+LONGEST_REPLAY = 100_000  # steps; an environment without an end would fill the memory
+
+log = logging.getLogger(__name__)
 
 
 class EpisodeStatistics(RecordEpisodeStatistics):
@@ -25,6 +38,8 @@ class EpisodeStatistics(RecordEpisodeStatistics):
     def __init__(self, env: VectorEnv, name: str) -> None:
         super().__init__(env)
         self.name, self._n_steps = name, 0
+        # Of the last steps, back to where the longest running episode began.  [N] each
+        self._actions: deque[np.ndarray] = deque(maxlen=LONGEST_REPLAY)
 
     @property
     def has_success(self) -> bool:
@@ -35,6 +50,7 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin a new episode everywhere."""
+        self._actions.clear()
         return self._told(super().reset, seed=seed, options=options)
 
     def step(
@@ -45,6 +61,11 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         observations, rewards, terminated, truncated, info = self._told(super().step, actions)
         if "success" in info:
             info["episode"]["success"] = info["success"]
+        self._actions.append(np.array(actions))
+        if "episode" in info:
+            longest = int(self.episode_lengths.max())
+            while len(self._actions) > longest:
+                self._actions.popleft()
         return observations, rewards, terminated, truncated, info
 
     def metrics(self) -> dict[str, float]:
@@ -57,27 +78,59 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         return getattr(self.env, "fingerprints", dict)()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the running episodes, or nothing of them where the suite cannot save them."""
-        save = getattr(self.env, "state_dict", None)
-        worlds = None if save is None else save()
-        if worlds is None:
+        """Return the running episodes, or nothing of them where they cannot be played again."""
+        env: Any = self.env
+        is_short = self.episode_lengths.max() <= len(self._actions)
+        if not hasattr(env, "replay") or not is_short:
             return {"resumable": False}
+        actions = np.stack(self._actions) if self._actions else np.zeros((0, self.num_envs), int)
         return {
             "resumable": True,
-            "worlds": worlds,
+            "running": env.running(),
+            "actions": torch.from_numpy(actions),
             "returns": torch.from_numpy(self.episode_returns.copy()),
             "lengths": torch.from_numpy(self.episode_lengths.copy()),
+            "own": getattr(env, "state_dict", dict)(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Continue the saved episodes; return False where that cannot be: begin new ones then."""
-        load = getattr(self.env, "load_state_dict", None)
-        if load is None or not state["resumable"]:
+        """Play saved episodes again; return False where that cannot be: begin new ones then.
+
+        Raises:
+            Exception: of several kinds; it is not the state of such environments.
+        """
+        env: Any = self.env
+        if not hasattr(env, "replay") or not state["resumable"]:
             return False
-        load(state["worlds"])
+        actions, lengths = state["actions"].numpy(), state["lengths"].numpy()
+        self._check(actions, lengths)
+        n_steps = len(actions)
+        taken = [actions[n_steps - length :, row] for row, length in enumerate(lengths)]
+        is_same = env.replay(state["running"], taken)
+        if state["own"]:
+            env.load_state_dict(state["own"])
+        if not is_same:
+            log.warning(
+                "env: in '%s' the same seeds and actions lead elsewhere than when the run was "
+                "saved. Something else decides, too, or it has changed. New episodes begin",
+                self.name,
+            )
+            return False
+        self._actions = deque(actions, LONGEST_REPLAY)
         self.episode_returns[:] = state["returns"].numpy()
-        self.episode_lengths[:] = state["lengths"].numpy()
+        self.episode_lengths[:] = lengths
         return True
+
+    def _check(self, actions: np.ndarray, lengths: np.ndarray) -> None:
+        """Raise ValueError unless these can be actions of as many episodes as there are here."""
+        if actions.shape[1:] != (self.num_envs,) or lengths.shape != (self.num_envs,):
+            n_saved = len(lengths)
+            raise ValueError(f"the state holds {n_saved} environments, this is {self.num_envs}")
+        if not ((lengths >= 0) & (lengths <= len(actions))).all():
+            raise ValueError(f"the state holds {len(actions)} steps, episodes have {lengths}")
+        n_actions = cast(Discrete, self.single_action_space).n
+        if not ((actions >= 0) & (actions < n_actions)).all():
+            raise ValueError(f"the state holds actions beyond those from 0 to {n_actions - 1}")
 
     def _told(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Let the environments work.

@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import pkgutil
 from typing import Any
 
 import torch
@@ -11,26 +10,55 @@ from gymnasium.spaces import Discrete, Space
 from models.agent import Agent
 from models.observations import ObservationReader
 from models.own_agents import own_agent_class
-from settings import Config, Part
-from utils.errors import UserError, suggestion
+from settings import Config, Registry
+from utils.errors import UserError
 from utils.user_modules import is_named
 
-AGENTS = {
-    "CNN": "models.baselines:CnnAgent",
-    "LSTM": "models.baselines:LstmAgent",
-    "GPT": "models.baselines:GptAgent",
-    "HELM": "models.helm:Helm",
-    "HELMv2": "models.helmv2:HelmV2",
-    "SHELM": "models.shelm:Shelm",
-    "ELLM": "models.ellm:Ellm",
-}
+# Names of the papers that say how an agent learns, too: agent and algorithm.
+PUBLISHED = {"CNN-PPO": ("CNN", "PPO"), "Impala-PPO": ("LSTM", "PPO")}
+
+
+class Agents(Registry):
+    """The agents, and those of the user's own by module:Class."""
+
+    def known_as(self, name: str) -> str | None:
+        """Return the name an agent is listed under; one of the user's own is known by its own."""
+        return name if is_named(name) else super().known_as(name)
+
+    def find(self, name: str) -> type[Agent]:
+        """Return an agent's class.
+
+        Raises:
+            UserError: there is no such agent.
+        """
+        if not is_named(name):
+            return super().find(name)
+        listed = [key for key, place in self.places.items() if place == name]
+        if listed:
+            raise UserError(f"model: '{name}' is called {listed[0]}. Choose model={listed[0]}")
+        return own_agent_class(name)
+
+
+AGENTS = Agents(
+    "model",
+    {
+        "CNN": "models.baselines:CnnAgent",
+        "LSTM": "models.baselines:LstmAgent",
+        "GPT": "models.baselines:GptAgent",
+        "HELM": "models.helm:Helm",
+        "HELMv2": "models.helmv2:HelmV2",
+        "SHELM": "models.shelm:Shelm",
+        "ELLM": "models.ellm:Ellm",
+    },
+    "agent",
+    {name: agent for name, (agent, _) in PUBLISHED.items()},
+)
+agent_class = AGENTS.find
 # What learns from replay has networks of its own, with the memory of the model in them.
 FROM_REPLAY = {
     "DQN": "models.off_policy:build_q_agent",
     "SAC": "models.off_policy:build_sac_agent",
 }
-# Names of the papers that say how an agent learns, too: agent and algorithm.
-PUBLISHED = {"CNN-PPO": ("CNN", "PPO"), "Impala-PPO": ("LSTM", "PPO")}
 
 
 def build_agent(config: Config, observation_space: Space, action_space: Space) -> Any:
@@ -67,41 +95,6 @@ def _build_from_replay(config: Any, spaces: tuple[Space, Discrete]) -> Agent:
         body_of = functools.partial(networks.TrainedBody.of, kind.memory_class, config)
     embedder_of = networks.embedders(config, seen, n_actions)
     return getattr(networks, build)(config, reader, n_actions, lambda: body_of(embedder_of()))
-
-
-def agent_class(name: str) -> type[Agent]:
-    """Return an agent's class, importing only its module; `module:Class` is one of the user's own.
-
-    Raises:
-        UserError: there is no such agent.
-    """
-    if is_named(name):
-        listed = [key for key, place in AGENTS.items() if place == name]
-        if listed:
-            raise UserError(f"model: '{name}' is called {listed[0]}. Choose model={listed[0]}")
-        return own_agent_class(name)
-    key = known_as(name)
-    if key is None:
-        names = (*AGENTS, *PUBLISHED)
-        hint = suggestion(name, names)
-        raise UserError(f"model: unknown agent '{name}', known: {', '.join(names)}.{hint}")
-    return pkgutil.resolve_name(AGENTS[key])
-
-
-def known_as(name: str) -> str | None:
-    """Return the name an agent is listed under, also for a published one; None if it is not.
-
-    One of the user's own is known by its own name.
-    """
-    if is_named(name):
-        return name
-    key, _ = PUBLISHED.get(name, (name, None))
-    return key if key in AGENTS else None
-
-
-def settings_by_name() -> dict[str, tuple[type[Part], ...]]:
-    """Return the settings that each agent reads."""
-    return {name: agent_class(name).reads for name in AGENTS}
 
 
 def contradictions(config: Config) -> list[str]:

@@ -58,10 +58,13 @@ class ClipSettings(Config):
 
     title = "CLIP"
 
-    clip_encoder: str = setting("images to language: grid-clip, or of open_clip: ViT-B-16, RN50")
+    clip_encoder: str = setting(
+        "images to language: grid-clip, or of open_clip: ViT-B-16, RN50", default="grid-clip"
+    )
     clip_pretrained: str = setting(
         "its weights: a tag of open_clip (openai, openai@REVISION), or a local file",
         safe=("openai",),
+        default="openai",
     )
 
 

@@ -44,7 +44,10 @@ class EncoderSettings(SentenceSettings):
     title = "encoders"
 
     observation_cache_mb: int = setting(
-        "megabytes for features and language of images seen before", low=0, high=1_000_000
+        "megabytes for features and language of images seen before",
+        low=0,
+        high=1_000_000,
+        default=256,
     )
 
 

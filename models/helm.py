@@ -54,7 +54,9 @@ class HelmSettings(LanguageMemorySettings):
 
     title = "HELM"
 
-    beta: float = setting("inverse temperature of HELM's token retrieval", low=0, high=1e6)
+    beta: float = setting(
+        "inverse temperature of HELM's token retrieval", low=0, high=1e6, default=100.0
+    )
     retrieval_colours: str = setting(
         "what HELM's token retrieval reads of a pixel: the mean of its colours, as published; or "
         "each of them, where red, green and blue must be told apart",

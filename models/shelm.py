@@ -38,7 +38,9 @@ class ShelmSettings(EmbeddingsSettings, LanguageMemorySettings):
 
     title = "SHELM"
 
-    topk: int = setting("tokens that are retrieved and read at a step", low=1, high=16_384)
+    topk: int = setting(
+        "tokens that are retrieved and read at a step", low=1, high=16_384, default=1
+    )
 
 
 class ShelmLanguage(LanguageMemory):

@@ -55,7 +55,9 @@ class EmbeddingsSettings(ClipSettings, LanguageModelSettings):
     title = "SHELM"
 
     embeddings: str | None = setting(
-        "file of prepare_embeddings.py; null: the one in data/ by its name", safe=(None,)
+        "file of prepare_embeddings.py; null: the one in data/ by its name",
+        safe=(None,),
+        default=None,
     )
 
 

@@ -20,7 +20,7 @@ from models.shelm import ShelmLanguage
 from plots.style import new_figure, style
 from plots.table import markdown
 from report.packing import coloured
-from runs.loggers import EncodedImage, LoggerSettings, Media
+from runs.loggers import EncodedImage, Media
 from trainers.learner import Transition
 
 if TYPE_CHECKING:
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 MOST_STEPS = 256  # of an episode; longer ones would hold up the training
 FRAME_MILLISECONDS = 125
 SMALLEST_SIDE = 224  # pixels of a frame
-
-
-def configured_showcase(config: LoggerSettings, agent: Agent) -> "Showcase | None":
-    """Return the showcase of a run, if it is to have one."""
-    return None if config.media_minutes is None else Showcase(agent, config.media_minutes)
 
 
 class Showcase:

@@ -20,7 +20,7 @@ from models.encoders import SmallImpalaCNN
 from models.images import Features, unit_images
 from models.observations import ObservationBatch, Observations, Percept
 from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
-from rewards import curiosity_class
+from rewards import CURIOSITIES
 from settings import Part, setting
 from utils.errors import UserError
 from utils.moments import load_moments, moments, with_moments
@@ -520,7 +520,7 @@ def configured_curiosity(config: Any, agent: Agent, n_actions: int) -> Curiosity
     """
     if config.curiosity is None:
         return None
-    kind, features_of = curiosity_class(config.curiosity), FeatureReader(config, agent)
+    kind, features_of = CURIOSITIES.find(config.curiosity), FeatureReader(config, agent)
     with torch.no_grad():
         example = features_of(*_example(config, agent))
     if not example:

@@ -8,7 +8,7 @@ from typing import Any
 
 from models.sentence_encoder import DEFAULT_ENCODER
 from rewards.similarity import SAME_TEXT
-from rewards.suggestions import SILENT, SUGGESTERS
+from rewards.suggestions import ASKING, SILENT, SUGGESTERS
 from rewards.tasks import KINDS, ONLY_BY_SUBGOALS, REWARD_LAST, SURVIVAL, TASK, TASKS
 from settings import Config, Part, setting
 from utils.errors import UserError, suggestion
@@ -27,7 +27,7 @@ class GoalSettings(Part):
     suggester: str | None = setting(
         "who suggests goals, which are then the reward in the place of the environment's; null: "
         "nobody",
-        choices=tuple(SUGGESTERS),
+        choices=tuple(SUGGESTERS.places),
         default=None,
     )
     single_task: str | None = setting(
@@ -153,7 +153,7 @@ def task_settings(config: Config, names: str) -> dict[str, Config]:
 def _unasked(config: Config) -> Config:
     """Return settings under which no language model is asked for goals."""
     suggester = config.part(GoalSettings).suggester
-    if suggester is None or not SUGGESTERS[suggester].asks:
+    if suggester not in ASKING:
         return config
     log.info(
         f"no goals are suggested: suggester={suggester} asks a language model, and playing asks "

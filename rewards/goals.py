@@ -15,7 +15,6 @@ from gymnasium.spaces import Dict, Space, Text
 from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from rewards import suggestions
 from rewards.goal_settings import GoalSettings
 from rewards.quality import Quality
 from rewards.similarity import similarity
@@ -234,17 +233,18 @@ def _suggested(
 ) -> SuggestedGoals:
     """Return goals that the chosen suggester suggests."""
     chosen = cast(str, goal_settings.suggester)
-    if issubclass(suggestions.suggester_class(chosen), HouseholdSuggester):
+    kind = SUGGESTERS.find(chosen)
+    if issubclass(kind, HouseholdSuggester):
         raise UserError(
             f"suggester: {chosen} asks where things belong, and {config.env} is "
             "no household. Choose env=HousekeepText-v0, or another suggester"
         )
-    suggester = _suggester(goal_settings, config, names)
+    suggester = kind.configured(config, names)
     checks = goal_settings.check_success
     payment = Payment(
         goal_settings.goal_threshold,
         goal_settings.novelty_filter,
-        SUGGESTERS[chosen].checks_success if checks is None else checks,
+        kind.checks_success if checks is None else checks,
     )
     quality = Quality(names) if oracle.knows(names) else None
     return SuggestedGoals(
@@ -258,13 +258,8 @@ def _tidying(
     """Return goals of a household that the chosen suggester suggests."""
     chosen = cast(str, goal_settings.suggester)
     suggester: Suggester | None = by_rule(chosen, env.metadata[SUITABLE])
-    return TidyingGoals(suggester or _suggester(goal_settings, config, names), env.num_envs)
-
-
-def _suggester(goal_settings: GoalSettings, config: Config, names: Sequence[str]) -> Suggester:
-    """Return the chosen suggester for an environment of such actions."""
-    kind = suggestions.suggester_class(cast(str, goal_settings.suggester))
-    return kind.configured(config, names)
+    suggester = suggester or SUGGESTERS.find(chosen).configured(config, names)
+    return TidyingGoals(suggester, env.num_envs)
 
 
 def _check_described(env: VectorEnv, name: str, action_names: Sequence[str]) -> None:

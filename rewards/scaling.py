@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from settings import Part, setting
+from settings import Config, setting
 from utils.running_statistics import RunningMeanVariance
 
 EPSILON = 1e-8
@@ -14,15 +14,14 @@ REWARD_LIMIT = 1.0
 
 
 @dataclass(frozen=True)
-class ScalingSettings(Part):
+class ScalingSettings(Config):
     """Whether rewards are scaled, and how their return is discounted."""
 
     title = "reward scaling"
 
     normalize_reward: bool | None = setting(
-        "scale rewards by their return; null: as the suite does"
+        "scale rewards by their return; null: as the suite does", default=None
     )
-    gamma: float = setting("discount per step", low=0, high=1)
 
 
 def configured_scaling(

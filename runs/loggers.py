@@ -37,11 +37,12 @@ class LoggerSettings(Config):
         low=0,
         high=100_000,
         has_effect=False,
+        default=10.0,
     )
     wandb: bool = setting(
-        "send metrics to Weights & Biases as well", has_effect=False, safe=(False,)
+        "send metrics to Weights & Biases as well", has_effect=False, safe=(False,), default=False
     )
-    wandb_project: str = setting("its project there", has_effect=False)
+    wandb_project: str = setting("its project there", has_effect=False, default="helm")
 
 
 class EncodedImage(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runs.folder import recorded_config
-from settings import chosen_agent, describe_settings, load_config
+from settings import chosen_agent, default_settings, describe_settings, load_config
 from settings.published_experiments import published_table
 from utils.command_line import Parser, add_trust
 
@@ -71,5 +71,7 @@ def has_printed(arguments: argparse.Namespace) -> bool:
     elif arguments.print_config:
         given = (arguments.config, arguments.overrides)
         config = recorded_config(arguments.resume) if arguments.resume else load_config(*given)
-        print(json.dumps(dataclasses.asdict(config), indent=2))
+        values = dataclasses.asdict(config)
+        in_order = {name: values[name] for name in default_settings(values)}
+        print(json.dumps(in_order, indent=2))
     return arguments.list_configs or arguments.print_config

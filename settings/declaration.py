@@ -18,24 +18,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-NO_DEFAULT = object()
-
 
 def setting(
     text: str,
     *,
+    default: Any,
     low: float | None = None,
     high: float | None = None,
     choices: tuple[str, ...] | None = None,
     has_effect: bool = True,
-    default: Any = NO_DEFAULT,
     safe: tuple[Any, ...] | None = None,
     typed: bool = False,
 ) -> Any:
     """Declare a field: one line of explanation, an inclusive range or the allowed names.
 
-    The default values stand in config.json. One that is declared here serves where config.json
-    does not name the setting, and for runs that are older than it.
+    config.json shows the defaults, as `main.py --print-config` does. A run that is older than a
+    setting has its default.
 
     A setting without effect says what a run keeps and shows, not what it learns.
 
@@ -74,11 +72,6 @@ class Declaration(NamedTuple):
     kinds: tuple[type, ...]
     title: str
     metadata: dict[str, Any]
-
-    @property
-    def has_default(self) -> bool:
-        """Whether a default value was declared."""
-        return self.metadata["default"] is not NO_DEFAULT
 
 
 def declared(parts: Iterable[type[Part]]) -> dict[str, Declaration]:

@@ -18,11 +18,10 @@ from settings.parts import (
     NOTHING,
     all_settings,
     composed,
-    contradictions,
     reading,
     settings_of_env,
-    settings_without_effect,
 )
+from settings.registry import installed
 from settings.values import checked, from_text, shortened, shown
 from utils.errors import UserError, suggestion
 from utils.files import read_bytes
@@ -30,9 +29,9 @@ from utils.user_modules import is_named, search
 
 MOST_BYTES = 2**24  # of a settings file
 MOST_UNKNOWN = 10  # unknown keys that are told one by one; to look for a likeness takes long
-DEFAULT_FILE = Path(__file__).resolve().parent.parent / "config.json"
+ROOT = Path(__file__).resolve().parent.parent
 SEVERAL = "agents"  # in a settings file: settings of several agents, for sweep.py alone
-CONFIGS = "configs"  # the folder of the published settings, beside the default
+CONFIGS = "configs"  # the folder of the published settings, in ROOT
 
 log = logging.getLogger(__name__)
 
@@ -48,10 +47,9 @@ class Given(NamedTuple):
 def load_config(
     file: str | Path | Sequence[Given] | None = None,
     overrides: Iterable[str] = (),
-    default_file: Path = DEFAULT_FILE,
     values: Mapping[str, Any] = NOTHING,
 ) -> Config:
-    """Return the settings of config.json, changed by a file and then by KEY=VALUE overrides.
+    """Return the declared defaults, changed by a file and then by KEY=VALUE overrides.
 
     A settings file may name every setting, as `--print-config` does. If not, it may name those that
     are read by the chosen parts or by those it chooses itself, of which an override may choose
@@ -61,7 +59,6 @@ def load_config(
     Args:
         file: Settings that differ: the file, or what stands in it.
         overrides: More of them, as KEY=VALUE.
-        default_file: All settings without a default beside their code.
         values: More of them, that a Python program gives.
 
     Raises:
@@ -73,39 +70,35 @@ def load_config(
     from_file = given_by_file(file)
     from_python = [Given("settings", name, value) for name, value in values.items()]
     chosen = chosen_agent(overrides, values, _values(from_file))
-    declared = [Given("default", name, value) for name, value in _declared_defaults(chosen).items()]
-    below = [*declared, *given_by_file(default_file), *from_file]
+    defaults = [Given("default", name, value) for name, value in default_settings(chosen).items()]
     above = [*from_python, *_given_by_texts(overrides, chosen, problems)]
-    good = _good([*below, *above], chosen, problems)
-    problems += _missing(str(default_file), _values(below), chosen)
+    good = _good([*defaults, *from_file, *above], chosen, problems)
     problems += _untyped(from_file, chosen)
-    problems += _unread_of_file(from_file, good, chosen)
+    problems += _unread_of_file(from_file, good)
     problems += _unread(above, good)
     if problems:
         raise UserError(*problems)
     config = composed(good)
-    problems = contradictions(config)
+    problems = installed().contradictions(config)
     if problems:
         raise UserError(*problems)
     return config
 
 
 def config_from_dict(values: Any, source: str) -> Config:
-    """Return the settings stored in a checkpoint or a run folder, which must be complete.
+    """Return the settings stored in a checkpoint or a run folder; those that came later may lack.
 
-    Some may be missing: those without effect, and those that came later. An agent of the user's own
-    is imported: runs/stored.py says first whether it may be.
+    An agent of the user's own is imported: runs/stored.py says first whether it may be.
 
     Raises:
         UserError: a line for everything that is wrong with them, or with that agent.
     """
     if not isinstance(values, dict):
         raise UserError(f"{source}: its settings are not there but {shown(values)}")
-    chosen = values
-    values = completed(values, chosen)
     problems: list[str] = []
-    found = _good([Given(source, name, value) for name, value in values.items()], chosen, problems)
-    problems += _missing(source, values, chosen)
+    all_values = completed(values, values)
+    given = [Given(source, name, value) for name, value in all_values.items()]
+    found = _good(given, values, problems)
     if problems:
         raise UserError(*problems)
     return composed(found)
@@ -165,14 +158,11 @@ def chosen_agent(overrides: Iterable[str], *below: Mapping[str, Any]) -> Mapping
 
 
 def completed(stored: Mapping[str, Any], chosen: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
-    """Return stored settings with those added that may be missing among them.
+    """Return stored settings with the defaults of those added that came later.
 
-    Those without effect are as in config.json, others have the default they declare. Those of an
-    agent of the user's own are added only where it is `chosen`, which imports it.
+    Those of an agent of the user's own are added only where it is `chosen`, which imports it.
     """
-    defaults = read_json_object(DEFAULT_FILE)
-    missing = {name: defaults[name] for name in settings_without_effect() if name in defaults}
-    return _declared_defaults(chosen) | missing | dict(stored)
+    return default_settings(chosen) | dict(stored)
 
 
 def file_settings(path: Path) -> dict[str, Any]:
@@ -211,15 +201,14 @@ def given_by_file(file: str | Path | Sequence[Given] | None) -> list[Given]:
     return [Given(str(file), name, value) for name, value in values.items()]
 
 
-def _declared_defaults(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults that stand beside the code."""
-    declarations = all_settings(chosen).items()
-    return {name: each.metadata["default"] for name, each in declarations if each.has_default}
+def default_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
+    """Return the default of every setting, as config.json shows them."""
+    return {name: each.metadata["default"] for name, each in all_settings(chosen).items()}
 
 
 def _published(path: Path) -> Path:
     """Return a path under configs/ as one beside this program, where there is none here."""
-    beside = DEFAULT_FILE.parent / path
+    beside = ROOT / path
     is_ours = path.parts[:1] == (CONFIGS,) and not os.path.lexists(path) and beside.is_file()
     return beside if is_ours else path
 
@@ -261,12 +250,6 @@ def _good(given: Iterable[Given], chosen: Mapping[str, Any], problems: list[str]
     return good
 
 
-def _missing(source: str, named: Collection[str], chosen: Mapping[str, Any]) -> list[str]:
-    """Return a line for every setting that is not named."""
-    missing = [name for name in all_settings(chosen) if name not in named]
-    return [f"{source}: setting '{name}' is missing" for name in missing]
-
-
 def _untyped(from_file: Iterable[Given], chosen: Mapping[str, Any]) -> list[str]:
     """Return a line for every value of a settings file that only the command line may give."""
     declarations = all_settings(chosen)
@@ -293,15 +276,14 @@ def _unread(given: Iterable[Given], *chosen: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _unread_of_file(
-    given: Sequence[Given], values: Mapping[str, Any], chosen: Mapping[str, Any]
-) -> list[str]:
+def _unread_of_file(given: Sequence[Given], values: Mapping[str, Any]) -> list[str]:
     """Return a line for every setting of a file that its own parts do not read, nor the chosen.
 
-    A file that is whole, as a run's is, has what its model does not read.
+    A file that is whole, as a run's is, has what its model does not read. It is known by naming all
+    that every run has.
     """
     in_file = _values(given)
-    if not in_file or not _missing("", completed(in_file, chosen), chosen):
+    if not in_file or {field.name for field in dataclasses.fields(Config)} <= in_file.keys():
         return []
     read = reading(values).read_by(values)
     left_out = [name for name in in_file if name in values and name not in read]

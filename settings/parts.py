@@ -1,57 +1,28 @@
 """Which parts a run is made of and what they read; all of it together as one typed object.
 
-A part of the program that is chosen by name stands in a table of its package, and names the
-classes of its settings. The packages are named here as text and imported when settings are
-loaded: they import this one to declare what they read.
-
-An agent of the user's own stands in no table: its settings are known where it is chosen. Functions
-that ask for `chosen` are told by that which agent that is; nothing leaves the tables alone.
+The programs say which parts there are (settings/registry.py). An agent of the user's own stands in
+no registry: its settings are known where it is chosen. Functions that ask for `chosen` are told by
+that which agent that is.
 """
 
 import dataclasses
 import functools
-import importlib
 import json
 import os
-import pkgutil
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 from settings.config import Config
 from settings.declaration import Declaration, Part, declared
+from settings.registry import installed
 from settings.values import KINDS, shortened
 from utils.errors import UserError
 from utils.user_modules import folder_of, is_named, named_modules, search
 
-# Read in every run.
-GENERAL = (
-    "rewards.scaling:ScalingSettings",
-    "rewards.goal_settings:GoalSettings",
-    "rewards.curiosity:CuriositySettings",
-    "trainers.run:RunSettings",
-)
 NOTHING: Mapping[str, Any] = types.MappingProxyType({})
-# The setting that chooses a part, and the package with the table it is looked up in.
-CHOICES = {
-    "algorithm": "trainers",
-    "model": "models",
-    "env": "envs",
-    "suggester": "rewards.suggestions",
-    "curiosity": "rewards",
-}
-
-
-class Catalogue(Protocol):
-    """What a package with a table of parts offers."""
-
-    def settings_by_name(self) -> Mapping[str, Sequence[type[Part]]]:
-        """Return the classes of settings that each part of the table reads."""
-
-    def known_as(self, name: str) -> str | None:
-        """Return what a part is called in the table, None if it is not there."""
 
 
 class Reading(NamedTuple):
@@ -133,7 +104,7 @@ def outside_settings() -> dict[str, Callable[[Any], bool]]:
 def reading(chosen: Mapping[str, Any] = NOTHING) -> Reading:
     """Return who reads what."""
     return Reading(
-        _names([Config, *_general()]),
+        _names([Config, *installed().general]),
         {
             key: {name: _names(parts) for name, parts in table.items()}
             for key, table in _tables(chosen).items()
@@ -155,23 +126,6 @@ def settings_of_env(config: Config) -> set[str]:
     )
     own = who.by_choice["env"][chosen] if chosen else set()
     return own.difference(who.everywhere, *others)
-
-
-def contradictions(config: Config) -> list[str]:
-    """Return one line for every pair of settings that cannot both hold in this run."""
-    goals = importlib.import_module("rewards.goal_settings").contradictions(config)
-    trainers, models, rewards = (
-        importlib.import_module(CHOICES[key]) for key in ("algorithm", "model", "curiosity")
-    )
-    if not (trainers.known_as(config.algorithm) and models.known_as(config.model)):
-        return goals
-    learner, agent = trainers.learner_class(config.algorithm), models.agent_class(config.model)
-    return [
-        *goals,
-        *models.contradictions(config),
-        *learner.contradictions(config, agent),
-        *rewards.contradictions(config, agent),
-    ]
 
 
 def composed(values: Mapping[str, Any]) -> Config:
@@ -204,10 +158,10 @@ def _reduced(config: Config) -> tuple[Any, ...]:
     """Return how to make these settings in another process, which makes its own class."""
     values = dataclasses.asdict(config)
     places = [folder_of(module) for module in named_modules(values).values()]
-    return _recomposed, (values, [place for place in places if place is not None])
+    return installed().recomposed, (values, [place for place in places if place is not None])
 
 
-def _recomposed(values: Mapping[str, Any], places: Iterable[Path]) -> Config:
+def recomposed(values: Mapping[str, Any], places: Iterable[Path]) -> Config:
     """Return the settings of another process, which has found the user's own code in places."""
     for place in places:
         search(place)
@@ -239,20 +193,11 @@ def _leads_outside(safe: tuple[Any, ...], value: Any) -> bool:
 def _all_parts(chosen: Mapping[str, Any]) -> tuple[type[Part], ...]:
     tables = _tables(chosen).values()
     by_choice = (part for table in tables for parts in table.values() for part in parts)
-    return tuple(dict.fromkeys((Config, *by_choice, *_general())))
-
-
-def _general() -> list[type[Part]]:
-    return [pkgutil.resolve_name(place) for place in GENERAL]
+    return tuple(dict.fromkeys((Config, *by_choice, *installed().general)))
 
 
 def _check_own(name: str, declaration: Declaration) -> None:
     """Raise UserError unless a setting that the user's own agent alone declares can be given."""
-    if not declaration.has_default:
-        raise UserError(
-            f"model: '{name}': its setting '{declaration.name}' has no default, and config.json "
-            "does not name it. Write setting(..., default=...)"
-        )
     if not set(declaration.kinds) <= KINDS.keys():
         raise UserError(
             f"model: '{name}': its setting '{declaration.name}' must be an int, float, bool or "
@@ -260,21 +205,17 @@ def _check_own(name: str, declaration: Declaration) -> None:
         )
 
 
-def _tables(chosen: Mapping[str, Any]) -> dict[str, dict[str, Sequence[type[Part]]]]:
-    tables = {key: dict(_catalogue(key).settings_by_name()) for key in CHOICES}
+def _tables(chosen: Mapping[str, Any]) -> dict[str, dict[str, tuple[type[Part], ...]]]:
+    registries = installed().registries
+    tables = {setting: registry.settings() for setting, registry in registries.items()}
     name = chosen.get("model")
     if is_named(name):
-        models = importlib.import_module(CHOICES["model"])
-        tables["model"][name] = models.agent_class(name).reads
+        tables["model"][name] = registries["model"].find(name).reads
     return tables
 
 
-def _catalogue(key: str) -> Catalogue:
-    return cast(Catalogue, importlib.import_module(CHOICES[key]))
-
-
-def _known_as(key: str, name: Any) -> str | None:
-    return _catalogue(key).known_as(name) if isinstance(name, str) else None
+def _known_as(setting: str, name: Any) -> str | None:
+    return installed().registries[setting].known_as(name) if isinstance(name, str) else None
 
 
 def _names(parts: Iterable[type[Part]]) -> set[str]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from settings import Config, Given, all_settings, given_by_file, load_config
 from settings.declaration import Declaration
-from settings.parts import CHOICES
+from settings.registry import installed
 from settings.values import checked, shortened, shown
 from utils.errors import UserError, suggestion
 
@@ -91,7 +91,7 @@ class Space(NamedTuple):
         parts = {
             name: dimension.values
             for name, dimension in self.dimensions.items()
-            if name in CHOICES and isinstance(dimension, Choices)
+            if name in installed().registries and isinstance(dimension, Choices)
         }
         found, problems = [], dict[str, None]()
         for chosen in itertools.product(*parts.values()):

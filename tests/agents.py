@@ -13,7 +13,7 @@ from trainers.collector import Collector
 from trainers.ppo import PPO
 from trainers.rollout import Rollout
 
-BY_PPO = [name for name in AGENTS if not agent_class(name).algorithms]  # DQN and SAC, too
+BY_PPO = [name for name in AGENTS.places if not agent_class(name).algorithms]  # DQN and SAC, too
 SMALL = {"n_envs": 3, "n_rollout_steps": 10, "n_epochs": 2, "n_batches": 3, "n_steps": 60}
 
 

@@ -2,7 +2,6 @@
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium import spaces
 
 from tests.bad_inputs.bad_envs import IMAGE, NUMBER
@@ -27,7 +26,7 @@ SPACES = {
 }
 
 
-class Unsaved(gymnasium.Env):
+class Sampled(gymnasium.Env):
     """Shows random observations; an episode has six steps. It can be drawn."""
 
     metadata = {"render_modes": ["rgb_array"], "number_names": ["left"]}  # noqa: RUF012
@@ -56,16 +55,12 @@ class Unsaved(gymnasium.Env):
         return self.observation_space.sample()
 
 
-class Sampled(Unsaved):
-    """One that says where it stands."""
+class Unseeded(Sampled):
+    """One whose observations no seed decides."""
 
-    def state_dict(self):
-        return {"generator": self.np_random.bit_generator.state, "n": torch.tensor(self.n_steps)}
-
-    def load_state_dict(self, state):
-        self.np_random.bit_generator.state = state["generator"]
-        self.n_steps = int(state["n"])
+    def _look(self):
+        return self.observation_space.sample()
 
 
-gymnasium.register("Unsaved-v0", f"{__name__}:Unsaved")
+gymnasium.register("Unseeded-v0", f"{__name__}:Unseeded")
 gymnasium.register("Sampled-v0", f"{__name__}:Sampled", max_episode_steps=4)

@@ -6,6 +6,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
+import trainers.build  # noqa: F401  hands the parts to the settings
 from envs import miniworld
 from models import baselines
 from tests.fake_lab import FakeLab

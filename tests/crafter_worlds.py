@@ -65,20 +65,20 @@ class ReproducibleWorld(engine.World):
         self._chunks = defaultdict(ByArrival)
 
 
-def their_game(monkeypatch, seed, noise=None):
+def their_game(monkeypatch, seed, is_seen=True):
     """Return `crafter.Env(seed=seed)` with ordered chunks, the night's noise from a generator.
 
     Args:
         monkeypatch: Of pytest.
-        seed: Of the environment.
-        noise: The generator; None leaves pictures away altogether.
+        seed: Of the environment, and of the night's noise.
+        is_seen: Whether there are pictures at all.
     """
     monkeypatch.setattr(engine, "World", ReproducibleWorld)
     env = crafter.Env(seed=seed)
-    if noise is None:
+    if not is_seen:
         env._obs = lambda: None
     else:
-        view = env._local_view
+        noise, view = np.random.default_rng(seed), env._local_view
         view._noise = lambda canvas, amount, stddev: _noisy(view, noise, canvas, amount, stddev)
     return env
 

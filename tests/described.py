@@ -56,14 +56,6 @@ class SilentVectorEnv(NumpyVectorEnv):
         images[:, 1, :3, 0] = self._held[rows]
         return images
 
-    def arrays(self):
-        return {
-            "scene": self._scene,
-            "steps": self._steps,
-            "table": self._table,
-            "held": self._held,
-        }
-
     def _act(self, row, name):
         """Do it and return whether it succeeded, whether it changed the world, and the end."""
         scene, held = SCENES[self._scene[row]], self._held[row]

@@ -147,24 +147,18 @@ def test_processes_change_no_number():
     many.close()
 
 
-def test_each_environment_has_its_own_seed_and_goes_on_without_one():
-    together, alone = vector_of(sampled(), 3, seed=20), vector_of(sampled(), 1, seed=22)
-    for _ in range(2):
-        np.testing.assert_array_equal(together.reset()[0][2], alone.reset()[0][0])
-
-
 @pytest.mark.parametrize("in_processes", [False, True])
-def test_environments_that_can_be_saved_go_on_where_they_stood(in_processes):
-    env, other = (make_vector_env(saved_config(in_processes), seed) for seed in (0, 5))
-    env.reset(seed=0)
-    other.reset(seed=9)
-    for _ in range(3):  # one step before the time limit
-        env.step(np.zeros(2, int))
+def test_saved_episodes_go_on_to_the_bit(in_processes):
+    env, other = (make_vector_env(saved_config("Sampled", in_processes), n) for n in (0, 5))
+    for each in (env, other):
+        each.reset()
+    for actions in ([0, 1], [1, 1], [1, 0]):  # one step before the time limit
+        env.step(np.array(actions))
     file = io.BytesIO()
     torch.save(env.state_dict(), file)
     file.seek(0)
     assert other.load_state_dict(torch.load(file, weights_only=True))
-    for _ in range(3):
+    for _ in range(6):
         expected, found = (each.step(np.zeros(2, int)) for each in (env, other))
         for one, another in zip(expected[:4], found[:4], strict=True):
             np.testing.assert_array_equal(one, another)
@@ -172,15 +166,19 @@ def test_environments_that_can_be_saved_go_on_where_they_stood(in_processes):
         each.close()
 
 
-def saved_config(in_processes):
-    return config(f"{HERE}:Sampled-v0", "n_envs=2", f"env_processes={json.dumps(in_processes)}")
+def saved_config(kind, in_processes=False):
+    processes = json.dumps(in_processes)
+    return config(f"{HERE}:{kind}-v0", "n_envs=2", f"env_processes={processes}")
 
 
-def test_environments_that_cannot_be_saved_say_so():
-    assert make_vector_env(config("CartPole-v1"), 0).state_dict() == {"resumable": False}
-    assert make_vector_env(config(f"{HERE}:Unsaved-v0"), 0).state_dict() == {"resumable": False}
-    wrapped = Converted(gymnasium.wrappers.FrameStackObservation(Sampled(), 2))
-    assert wrapped.world_state() is None  # nobody saves what the wrapper holds
+def test_what_no_seed_decides_is_found_out_and_said(caplog):
+    env, other = (make_vector_env(saved_config("Unseeded"), seed) for seed in (0, 5))
+    for each in (env, other):
+        each.reset()
+    env.step(np.zeros(2, int))
+    assert not other.load_state_dict(env.state_dict())
+    assert "Unseeded-v0' the same seeds and actions lead elsewhere" in caplog.text
+    assert "New episodes begin" in caplog.text
 
 
 def test_arguments_reach_the_constructor(capsys):
@@ -215,7 +213,7 @@ def test_checking_first_steps_takes_a_moment_and_moves_no_random_stream():
 
 def test_a_process_for_each_environment_is_the_users_choice():
     for in_processes, kind in ((False, SyncVectorEnv), (True, AsyncVectorEnv)):
-        env = make_vector_env(saved_config(in_processes), 0)
+        env = make_vector_env(saved_config("Sampled", in_processes), 0)
         assert isinstance(env.unwrapped, kind)
         env.close()
 
@@ -254,12 +252,12 @@ def test_what_cannot_be_drawn_says_why():
     ],
 )
 def test_the_fallback_comes_last(name, part):
-    assert envs.known_as(name) == part
+    assert envs.ENVIRONMENTS.known_as(name) == part
 
 
 def test_a_registered_id_that_only_begins_like_a_suite_is_gymnasiums(monkeypatch):
     monkeypatch.setitem(gymnasium.registry, "mazeworld-v0", gymnasium.spec("CartPole-v1"))
-    assert envs.known_as("mazeworld-v0") == envs.ANY
+    assert envs.ENVIRONMENTS.known_as("mazeworld-v0") == envs.ANY
 
 
 PAGE = (Path(__file__).parent.parent / "docs" / "environments.md").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import main
 from envs import check_env_name
 from models import agent_class
 from models.agent import Agent
-from settings import DEFAULT_FILE, load_config, read_settings
+from settings import default_settings, load_config, read_settings
 from settings.published_experiments import CONFIGS, published_configs
 from tests.golden_data import GOLDEN
 from trainers import LEARNERS
@@ -67,13 +67,13 @@ ENCODERS = {"HELMv2": "RN50", "SHELM": "ViT-B-16"}
 def test_a_settings_file_loads_and_names_what_exists(name):
     config = load_config(CONFIGS.parent / name)
     assert issubclass(agent_class(config.model), Agent)
-    assert config.algorithm in LEARNERS
+    assert config.algorithm in LEARNERS.places
     assert check_env_name(config.env) is None
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_settings_file_holds_only_what_differs(name):
-    default = json.loads(DEFAULT_FILE.read_text())
+    default = default_settings()
     values = json.loads((CONFIGS.parent / name).read_text())
     assert {key for key, value in values.items() if default[key] == value} == set()
 
@@ -121,7 +121,7 @@ def test_an_lstm_learns_from_sixteen_sequences_at_a_time_unless_its_file_says_ot
 
 
 def test_curious_experiments_differ_in_nothing_but_their_curiosity():
-    default = json.loads(DEFAULT_FILE.read_text())
+    default = default_settings()
     given = [json.loads((CONFIGS.parent / name).read_text()) for name in CURIOUS]
     plain, *others = [default | values for values in given]
     assert plain["curiosity"] is None

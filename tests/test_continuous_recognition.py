@@ -2,7 +2,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from envs import continuous_recognition
@@ -86,18 +85,6 @@ def test_lags_vary_up_to_nearly_the_whole_episode():
     assert len(set(lags)) > 30
 
 
-def test_a_stream_depends_on_its_own_seed_alone():
-    actions = np.zeros((70, 3), int)
-    together, alone = make(3, seed=20), make(1, seed=0)
-    first, _ = together.reset()
-    np.testing.assert_array_equal(first, together.reset(seed=20)[0])
-    np.testing.assert_array_equal(first[2:], alone.reset(seed=22)[0])
-    for step in actions:
-        images = together.step(step)[0]
-        np.testing.assert_array_equal(images[2:], alone.step(step[:1])[0])
-    assert (images[0] != images[1]).any()
-
-
 def test_an_episode_is_fifty_pictures_and_then_a_blank_one():
     env = make(3)
     images, _ = env.reset(seed=0)
@@ -112,21 +99,6 @@ def test_an_episode_is_fifty_pictures_and_then_a_blank_one():
     assert not truncated.any()
     assert all((last == 255).all() for last in info["final_obs"])
     assert not any((image == 255).all() for image in images)
-
-
-def test_a_restored_environment_continues_to_the_bit(tmp_path):
-    actions = np.random.default_rng(0).integers(0, 2, (120, 3))
-    env = make(3)
-    env.reset(seed=0)
-    for step in actions[:60]:
-        env.step(step)
-    torch.save(env.state_dict(), tmp_path / "state.pt")
-    expected = [env.step(step) for step in actions[60:]]
-    other = make(3, seed=99)
-    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    for step, before in zip(actions[60:], expected, strict=True):
-        for ours, theirs in zip(other.step(step)[:4], before[:4], strict=True):
-            np.testing.assert_array_equal(ours, theirs)
 
 
 def test_a_folder_of_images_is_shown_on_white_squares_in_order_of_the_names(tmp_path):

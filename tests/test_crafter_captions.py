@@ -10,7 +10,6 @@ import torch
 
 import main as main_program
 import prepare_captions
-from composition import opened_env
 from envs.crafter import text as crafter_text
 from envs.crafter.accuracy import Accuracy, accuracy
 from envs.crafter.drawing import SLEEPER
@@ -22,6 +21,7 @@ from models.tile_reader import FILE, TileNetwork, TileReader, load_tile_reader, 
 from settings import load_config
 from tests.test_resume import folder_of, resume, signal_at
 from tools.faults import outcome, same
+from trainers.build import opened_env
 from utils.errors import UserError
 
 TEXT = "CrafterText-v0"

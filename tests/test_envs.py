@@ -8,6 +8,7 @@ from typing import NamedTuple
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 import envs
@@ -26,7 +27,8 @@ from envs import (
     visual_match,
 )
 from envs.crafter import original
-from envs.envpool_vector import pool_tasks
+from envs.envpool_vector import EnvPoolVectorEnv, pool_tasks
+from envs.wrappers import EpisodeStatistics
 from utils.errors import UserError
 
 DYNAMIC_OBSTACLES = "MiniGrid-Dynamic-Obstacles-5x5-v0"
@@ -95,9 +97,10 @@ def random_actions(env, n_steps, seed=0):
     return np.random.default_rng(seed).integers(0, env.single_action_space.n, shape)
 
 
-def stream(env, actions, seed=None):
+def stream(env, actions, seed=None, first_env=0):
     """Return all observations of playing the actions.  [T+1, N, ...]"""
-    observations = [env.reset(seed=seed)[0]]
+    options = {"first_env": first_env} if first_env else None
+    observations = [env.reset(seed=seed, options=options)[0]]
     observations += [env.step(step)[0] for step in actions]
     return np.stack(observations)
 
@@ -159,14 +162,39 @@ def test_a_reset_with_a_seed_begins_the_stream_of_that_seed(case):
 
 
 @every_case
-def test_an_environment_depends_on_its_own_seed_and_not_on_its_neighbours(case):
+def test_an_environment_depends_on_its_own_number_and_not_on_its_neighbours(case):
     together = case.make(3, 20)
     actions = random_actions(together, 80)
     streams = stream(together, actions, seed=20)
     for i in range(3):
-        alone = stream(case.make(1, 0), actions[:, i : i + 1], seed=20 + i)
+        alone = stream(case.make(1, 0), actions[:, i : i + 1], seed=20, first_env=i)
         np.testing.assert_array_equal(alone[:, 0], streams[:, i])
     assert (streams[:, 0] != streams[:, 1]).any()
+
+
+@every_case
+def test_a_saved_episode_goes_on_to_the_bit_unless_it_is_envpools(case, tmp_path):
+    first, second = (EpisodeStatistics(case.make(3, seed), "") for seed in (0, 9))
+    actions = random_actions(first, 130)
+    first.reset(seed=4, options={"first_env": 3})
+    second.reset()
+    for n_before, n_after in ((0, 1), (1, 40), (60, 70)):
+        for step in actions[:n_before]:
+            first.step(step)
+        torch.save(first.state_dict(), tmp_path / "state.pt")
+        state = torch.load(tmp_path / "state.pt", weights_only=True)
+        assert state["resumable"] != isinstance(first.unwrapped, EnvPoolVectorEnv)
+        assert second.load_state_dict(state) == state["resumable"]
+        if not state["resumable"]:
+            return
+        for step in actions[n_before : n_before + n_after]:
+            (*ours, info), (*theirs, other) = first.step(step), second.step(step)
+            for one, another in zip(ours, theirs, strict=True):
+                np.testing.assert_array_equal(one, another)
+            for name in ("r", "l"):
+                of_each = [each.get("episode", {}).get(name, np.zeros(3)) for each in (info, other)]
+                np.testing.assert_array_equal(*of_each)
+            np.testing.assert_array_equal(info.get("success"), other.get("success"))
 
 
 @every_case
@@ -191,7 +219,7 @@ def test_the_last_observation_of_an_ended_episode_is_kept_beside_the_first_of_th
     env = case.make(4, 0)
     env.reset(seed=0)
     n_ends = 0
-    for actions in random_actions(env, 150):
+    for actions in random_actions(env, 600):
         _, _, terminated, truncated, info = env.step(actions)
         ended = terminated | truncated
         np.testing.assert_array_equal(info.get("_final_obs", np.zeros(4, bool)), ended)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import composition
 import envs
 import eval as eval_program
 import main as main_program
@@ -17,6 +16,7 @@ from envs import Suite
 from models.memories import NetworkSettings
 from tests.test_resume import command, folder_of, resume, signal_at
 from tools.faults import outcome, same
+from trainers import build as composition
 from trainers.collector import Collector
 
 PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -35,7 +35,7 @@ def examples(tmp_path, monkeypatch):
         made[path] = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, name, made[path])
         spec.loader.exec_module(made[path])
-    tables = {"AGENTS": models.AGENTS, "SUITES": envs.SUITES}
+    tables = {"AGENTS": models.AGENTS.places, "SUITES": envs.SUITES}
     for table, line in LINES:
         if table in tables:
             ((name, value),) = eval(f"{{{line.strip()}}}", {"Suite": Suite}).items()

@@ -12,7 +12,7 @@ from rewards.goals import GoalRewards, sentence, with_goals
 from rewards.quality import Quality
 from rewards.similarity import SameText, SentenceSimilarity
 from rewards.suggested_goals import Payment, SuggestedGoals
-from rewards.suggestions import SUGGESTERS, Source, suggester_class
+from rewards.suggestions import SUGGESTERS
 from rewards.suggestions.oracle import Oracle
 from rewards.suggestions.suggester import Situation
 from rewards.tasks import TASKS, TWINS, Task, actions_of
@@ -307,7 +307,7 @@ def test_what_is_given_for_playing_takes_the_place_of_the_runs_goals():
 
 @pytest.mark.parametrize("name", ["oracle", "novelty"])  # the others have files of their own
 def test_a_suggester_by_rule_has_what_the_protocol_asks_for(name):
-    suggester = suggester_class(name).configured(settings(suggester=name), ACTION_NAMES)
+    suggester = SUGGESTERS.find(name).configured(settings(suggester=name), ACTION_NAMES)
     (goals,) = suggester.suggest([Situation("you see tree.", "", "", {})])
     assert len(set(goals)) == len(goals) > 0
     suggester.load_state_dict(suggester.state_dict())
@@ -320,7 +320,7 @@ def test_who_asks_where_things_belong_needs_a_household():
 
 
 def test_what_one_suggester_reads_is_refused_beside_the_others(monkeypatch):
-    monkeypatch.setitem(SUGGESTERS, "shouting", Source("tests.described:Shouting"))
+    monkeypatch.setitem(SUGGESTERS.places, "shouting", "tests.described:Shouting")
     choices = ("oracle", "shouting")
     metadata = {"choices": choices}
     field = GoalSettings.__dataclass_fields__["suggester"]

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from envs import make_vector_env
+from envs import episodes, make_vector_env
+from envs.episodes import episode_seed
 from envs.household import housekeep
 from envs.household.housekeep import GRAB_RELEASE, N_STEPS
 from tests import fake_housekeep
@@ -51,7 +52,7 @@ def test_the_simulator_is_opened_as_the_paper_says(env, simulator):
     assert (grab.GRAB_TYPE, grab.GRAB_DISTANCE, grab.CROSSHAIR_POS) == ("crosshair", 3.0, [64, 64])
     assert (task.DATASET.SCENE, task.DATASET.CHECKPOINT_FILE) == ("rs_int", None)
     assert task.DATASET.DATA_PATH == "data/datasets/cos_eor_v11_pruned/train/"
-    assert opened.seeds == [5]
+    assert opened.seeds == [episode_seed(5, 0, 0)]
 
 
 def test_one_episode_of_the_scene_is_played(simulator, tmp_path):
@@ -138,15 +139,16 @@ def test_two_environments_have_their_own_episodes(simulator, tmp_path, monkeypat
     from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
     monkeypatch.setattr(
-        housekeep,
+        episodes,
         "one_process_each",
-        lambda makers: SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP),
+        lambda makers, _: SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP),
     )
     env = make_vector_env(settings(tmp_path, n_envs=2), 3)
     env.reset(seed=3)
     *_, info = env.step(np.array([TURN_RIGHT, GRAB_RELEASE]))
     assert info["phrase"].tolist() == ["turn right", "pick up mug 2"]
-    assert [opened.seeds[-1] for opened in simulator.opened[-2:]] == [3, 4]
+    seeds = [opened.seeds[-1] for opened in simulator.opened[-2:]]
+    assert seeds == [episode_seed(3, row, 0) for row in range(2)]
 
 
 def test_what_is_missing_is_named_with_where_help_is(monkeypatch, tmp_path, simulator):

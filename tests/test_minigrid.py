@@ -7,6 +7,7 @@ import pytest
 
 from envs import minigrid
 from envs.envpool_vector import open_pool, pool_tasks
+from envs.episodes import episode_seed
 
 pytest.importorskip("minigrid")
 from minigrid.core.constants import COLOR_TO_IDX
@@ -108,7 +109,7 @@ def test_envpool_episodes_follow_one_another_as_in_a_pool_that_wastes_a_step():
     env_id, seed, n_steps = "MiniGrid-Dynamic-Obstacles-5x5-v0", 7, 400
     actions = np.random.default_rng(0).integers(0, 3, n_steps)
     env = minigrid.make_by_envpool(env_id, 1, seed)
-    pool = open_pool(env_id, [seed])
+    pool = open_pool(env_id, [episode_seed(seed, 0, 0)])
     np.testing.assert_array_equal(env.reset()[0], minigrid.draw(pool.reset()[0]["image"]))
     n_ends = 0
     for action in actions:
@@ -149,7 +150,10 @@ def test_gymnasium_environments_equal_minigrid_played_by_hand():
     env = minigrid.make_by_gymnasium(env_id, n_envs, seed=0)
     images, _ = env.reset(seed=seed)
     by_hand = [RGBImgPartialObsWrapper(task(env_id), tile_size=8) for _ in range(n_envs)]
-    expected = [each.reset(seed=seed + i)[0]["image"] for i, each in enumerate(by_hand)]
+    episodes = [0] * n_envs
+    expected = [
+        each.reset(seed=episode_seed(seed, i, 0))[0]["image"] for i, each in enumerate(by_hand)
+    ]
     rng = np.random.default_rng(5)
     for _ in range(60):
         np.testing.assert_array_equal(images.transpose(0, 2, 3, 1), expected)
@@ -159,7 +163,10 @@ def test_gymnasium_environments_equal_minigrid_played_by_hand():
             expected[i] = each.step(actions[i])[0]["image"]
             if terminated[i] or truncated[i]:
                 np.testing.assert_array_equal(info["final_obs"][i].transpose(1, 2, 0), expected[i])
-                expected[i] = each.reset()[0]["image"]
+                episodes[i] += 1
+                own = episode_seed(seed, i, episodes[i])
+                expected[i] = each.reset(seed=own)[0]["image"]
+    assert min(episodes) > 1
 
 
 def test_a_task_unknown_to_envpool_is_played_slower_with_a_notice(monkeypatch, caplog):
@@ -167,7 +174,7 @@ def test_a_task_unknown_to_envpool_is_played_slower_with_a_notice(monkeypatch, c
     config = SimpleNamespace(env=PUBLISHED[0], n_envs=2, missions=None)
     with caplog.at_level(logging.WARNING):
         env = minigrid.make(config, seed=0)
-    assert isinstance(env, gymnasium.vector.SyncVectorEnv)
+    assert isinstance(env.unwrapped, gymnasium.vector.SyncVectorEnv)
     assert len(caplog.messages) == 1
     assert PUBLISHED[0] in caplog.messages[0]
 

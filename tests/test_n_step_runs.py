@@ -10,13 +10,14 @@ import torch
 
 import eval as eval_program
 import main as main_program
-from composition import configured_run
+from envs.episodes import SingleEnvs
 from settings import load_config
 from tests.bad_inputs.harness import refused
 from tests.published_models import tiny_sentence_encoder
 from tests.test_resume import damage, folder_of, resume, signal_at
 from tests.told_in_words import N_STEPS
 from tools.faults import outcome, same
+from trainers.build import configured_run
 from trainers.checkpoint import BEST, LAST, load_checkpoint
 from trainers.n_step_dqn import NStepDQN
 from trainers.ranks import Ranks
@@ -159,9 +160,7 @@ def test_with_damaged_rows_the_run_begins_anew(fault, command, monkeypatch, capl
 
 
 def test_where_episodes_cannot_be_saved_new_ones_begin(command, monkeypatch, capsys):
-    from tests.told_in_words import Told
-
-    monkeypatch.delattr(Told, "state_dict")
+    monkeypatch.delattr(SingleEnvs, "replay")
     signal_at(monkeypatch, signal.SIGINT, at=47)
     assert main_program.main(command("cut")) == 130
     assert resume("cut") == 0
@@ -269,10 +268,10 @@ def test_an_orthogonal_text_encoder_is_another_and_always_the_same(command):
     assert features[0][0] != features[1][0] == features[2][0]
     assert torch.equal(features[1][1], features[2][1])
     assert not torch.allclose(features[0][1], features[1][1])
-    layer = agent.text.frozen._encoder.layers[0]
-    for weight in (*layer.self_attn.in_proj_weight.chunk(3), layer.self_attn.out_proj.weight):
+    layer = agent.text.frozen._encoder.bert.layers[0]
+    for weight in (*layer.qkv.weight.chunk(3), layer.out.weight):
         torch.testing.assert_close(weight @ weight.T, torch.eye(24), atol=1e-5, rtol=0)
-    assert not layer.linear1.bias.any()
+    assert not layer.inner.bias.any()
 
 
 def test_an_intrinsic_reward_joins_what_is_learned_from(command):

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
+from envs.episodes import episode_seed
 from envs.numpy_vector import NumpyVectorEnv, final_observations
 
 
@@ -25,9 +26,6 @@ class Counter(NumpyVectorEnv):
     def observe(self, rows):
         return self.counts[rows, :, None, None].copy()
 
-    def arrays(self):
-        return {"counts": self.counts}
-
 
 def test_an_ended_episode_leaves_no_trace_but_its_last_observation():
     env = Counter(3)
@@ -43,15 +41,17 @@ def test_an_ended_episode_leaves_no_trace_but_its_last_observation():
     assert info["final_obs"][2] is None
 
 
-def test_each_environment_draws_from_its_own_generator():
-    together, alone = Counter(3, seed=5), Counter(1, seed=7)
+def test_each_episode_draws_from_its_own_generator():
+    together, alone = Counter(3, seed=5), Counter(1)
     together.reset()
-    alone.reset()
+    alone.reset(seed=5, options={"first_env": 2})
     assert together.draws[2] == alone.draws[0]
     together.reset(seed=5)
     assert together.draws[2][0] == together.draws[2][1]
     together.reset()
     assert len(set(together.draws[2])) == 2
+    drawn = [int(np.random.default_rng(episode_seed(5, 2, k)).integers(2**62)) for k in (0, 0, 1)]
+    assert together.draws[2] == drawn
 
 
 def test_final_observations_are_copies():

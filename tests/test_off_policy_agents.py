@@ -13,7 +13,7 @@ from models.observations import ObservationBatch, Observations, Percept
 from models.off_policy import FrozenBody
 from tests.agents import small_config
 from tests.tiny_clip import tiny_settings
-from trainers import learner_class
+from trainers import LEARNERS
 from trainers.collector import Collector
 
 N_ENVS, MEM_LEN = 3, 16
@@ -65,7 +65,7 @@ def collecting(model, algorithm="DQN", shown="vectors", **changes):
         for parameter in agent.parameters():  # so large that every part makes a difference
             if parameter.requires_grad:
                 parameter.add_(0.2 * torch.randn_like(parameter))
-    collector = Collector(env, learner_class(algorithm)(config, agent))
+    collector = Collector(env, LEARNERS.find(algorithm)(config, agent))
     collector.begin(0)
     return collector
 

@@ -11,7 +11,9 @@ import pytest
 
 import eval as eval_program
 import main as main_program
+from envs import make_vector_env
 from models import build_agent
+from settings import load_config
 from tests import golden_data
 from tests.agents import BY_PPO, small_config, spaces
 from tests.tiny_clip import tiny_settings
@@ -104,9 +106,13 @@ def test_a_run_ends_with_its_steps_though_no_episode_does(
     assert "finished" in json.loads((folder / "run.json").read_text())
 
 
-ORIGINAL_RUNS = {
-    "tmaze": {"algorithm": "DQN", "model": "LSTM", "env": "TMazePassive-v0"},
-    "image": {"algorithm": "SAC", "model": "CNN", "env": "KeyToDoor-v0"},
+FACTS = golden_data.load("memory_rl/facts")
+ORIGINAL_RUNS = sorted({name.split(".")[1] for name in FACTS if name.startswith("training.")})
+OUR_TASKS = {
+    "tmaze_passive": "TMazePassive-v0",
+    "tmaze_active": "TMazeActive-v0",
+    "visual_match": "VisualMatch-v0",
+    "key_to_door": "KeyToDoor-v0",
 }
 
 
@@ -119,13 +125,15 @@ def original_run(request, tmp_path_factory):
 
 
 def as_original(name):
-    arrays = golden_data.under(golden_data.load("memory_rl/facts"), f"training.{name}.")
+    arrays = golden_data.under(FACTS, f"training.{name}.")
     given = {k: v.item() for k, v in arrays.items() if getattr(v, "ndim", 1) == 0}
     n_episodes = given["start_training"] + given["train_episodes"]
     n_steps = given["episode_length"]
+    explores = "epsilon_counter" in given
     folder = train(
-        **ORIGINAL_RUNS[name],
-        length=5,
+        algorithm="DQN" if explores else "SAC",
+        model="LSTM" if explores else "CNN",
+        **task_of(given),
         n_steps=n_episodes * n_steps,
         warmup_episodes=given["start_training"],
         updates_per_step=given["updates_per_step"],
@@ -133,6 +141,13 @@ def as_original(name):
         eval_episodes=given["eval_episodes"],
     )
     return arrays, given, folder
+
+
+def task_of(given):
+    """Return our name of an original's task, and the length that gives its episodes theirs."""
+    env = OUR_TASKS[given["env_type"]]
+    shortest = make_vector_env(load_config(None, [f"env={env}", "length=1"]), 0)
+    return {"env": env, "length": 1 + given["episode_length"] - shortest.unwrapped.episode_length}
 
 
 def events_of(rows, n_warmup):
@@ -180,7 +195,7 @@ def test_a_row_has_what_the_originals_row_has(original_run):
 
 @pytest.mark.parametrize("case", ["a", "b", "c"])
 def test_epsilon_falls_as_the_originals(case):
-    arrays = golden_data.under(golden_data.load("memory_rl/facts"), f"epsilon.{case}.")
+    arrays = golden_data.under(FACTS, f"epsilon.{case}.")
     n_steps, n_episodes = arrays["episode_length"].item(), arrays["train_episodes"].item()
     n_warmup = 10 * n_steps
     config = small_config(

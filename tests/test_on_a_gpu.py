@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-import composition
 from settings import load_config
 from tests.pretended_gpu import OnGpu, pretended_gpu
+from trainers import build as composition
 from trainers.ranks import Ranks
 
 PPO = "n_envs=2 n_rollout_steps=4 n_batches=1 n_epochs=1 n_steps=16"

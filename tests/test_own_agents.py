@@ -211,18 +211,13 @@ class Plain(Part):
 
 
 @dataclass(frozen=True)
-class NoDefault(Part):
-    loud: int = setting("how loud", low=1, high=9)
-
-
-@dataclass(frozen=True)
 class BadDefault(Part):
     loud: int = setting("how loud", low=1, high=9, default=10)
 
 
 @dataclass(frozen=True)
 class Otherwise(Part):
-    gamma: float = setting("discount", low=0, high=2)
+    gamma: float = setting("discount", low=0, high=2, default=0.99)
 
 
 @dataclass(frozen=True)
@@ -231,7 +226,7 @@ class NoJson(Part):
 
 
 class ReadsList(CnnAgent):
-    reads = [NoDefault]
+    reads = [BadDefault]
 
 
 class ReadsUndecorated(CnnAgent):
@@ -240,10 +235,6 @@ class ReadsUndecorated(CnnAgent):
 
 class ReadsPlain(CnnAgent):
     reads = (Plain,)
-
-
-class ReadsNoDefault(CnnAgent):
-    reads = (NoDefault,)
 
 
 class ReadsBadDefault(CnnAgent):
@@ -274,6 +265,7 @@ FILES = {
     "syntax.py": "def f(:\n",
     "lacks.py": "import nowhere_to_be_found\n",
     "leaves.py": "raise SystemExit(3)\n",
+    "bare.py": "from settings import setting\nsetting('how loud')\n",
 }
 MISTAKES = {
     "nowhere:A": "there is no module 'nowhere'",
@@ -281,6 +273,7 @@ MISTAKES = {
     "raises:A": "importing raises raised ZeroDivisionError: division by zero (",
     "syntax:A": "importing syntax raised SyntaxError: invalid syntax (",
     "lacks:A": "raised ModuleNotFoundError: No module named 'nowhere_to_be_found' (",
+    "bare:A": "required keyword-only argument: 'default' (",
     "leaves:A": "importing leaves raised SystemExit: 3 (",
     "my_agents:MyAgnt": "there is no such class. Did you mean 'MyAgent'?",
     "my_agents:NoAgent": "is no agent. Derive it from models.agent.ActorCriticAgent",
@@ -290,9 +283,8 @@ MISTAKES = {
     "my_agents:ReadsList": "`reads` must be a tuple",
     "my_agents:ReadsUndecorated": "`reads` must be a tuple",
     "my_agents:ReadsPlain": "`reads` must be a tuple",
-    "my_agents:ReadsNoDefault": "its setting 'loud' has no default",
     "my_agents:ReadsBadDefault": "loud: 10 is out of range (1 to 9)",
-    "my_agents:ReadsOtherwise": "setting 'gamma' is declared by trainers.ppo.PpoSettings and",
+    "my_agents:ReadsOtherwise": "setting 'gamma' is declared by settings.config.Config and",
     "my_agents:ReadsNoJson": "its setting 'loud' must be an int",
     ":A": "':A' is not of the form module:Class",
     "my_agents:": "is not of the form module:Class",

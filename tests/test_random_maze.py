@@ -3,7 +3,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
 from envs import random_maze
 from envs.random_maze import AGENT, COLOURS, FREE, GOAL, MOVES, WALL
@@ -93,7 +92,7 @@ def test_mazes_are_as_dense_as_the_plain_generators():
 def test_episodes_use_every_size_and_begin_on_free_cells_other_than_the_goal():
     env = make(200)
     env.reset(seed=3)
-    cells, positions = env.arrays()["cells"], env.arrays()["positions"]
+    cells, positions = env._cells, env._positions
     corners = {tuple(np.argwhere(maze == GOAL)[0] - 4 + 2) for maze in cells}
     assert corners == {(size, size) for size in range(5, 26, 2)}
     assert (cells[np.arange(200), *positions.T] == FREE).all()
@@ -104,9 +103,7 @@ def test_the_agent_sees_itself_in_the_centre_of_its_surroundings():
     images, _ = env.reset(seed=1)
     assert images.shape == (6, 3, 9, 9)
     assert images.dtype == np.uint8
-    for view, cells, (row, column) in zip(
-        kinds(images), *list(env.arrays().values())[:2], strict=True
-    ):
+    for view, cells, (row, column) in zip(kinds(images), env._cells, env._positions, strict=True):
         assert view[CENTRE] == AGENT
         assert (view == AGENT).sum() == 1
         view[CENTRE] = FREE
@@ -138,14 +135,14 @@ def test_a_move_shifts_the_view_and_a_bump_leaves_it(action):
 def test_reaching_the_goal_is_worth_one_and_begins_another_maze():
     env = make(1)
     env.reset(seed=8)
-    first = env.arrays()["cells"][0].copy()
-    way = way_to_goal(first, env.arrays()["positions"][0])
+    first = env._cells[0].copy()
+    way = way_to_goal(first, env._positions[0])
     for move in way:
         _, rewards, terminated, _, info = env.step(np.array([move]))
     assert rewards[0] == 1
     assert terminated[0]
     assert kinds(info["final_obs"][0][None])[0][CENTRE] == AGENT
-    assert (env.arrays()["cells"][0] != first).any()
+    assert (env._cells[0] != first).any()
 
 
 def test_after_a_hundred_steps_the_episode_is_truncated():
@@ -163,26 +160,6 @@ def test_random_moves_bump_often_and_seldom_find_the_goal():
     rewards = np.stack([env.step(step)[1] for step in actions])
     assert 0.3 < (rewards == -1).mean() < 0.8
     assert 0 < (rewards == 1).mean() < 0.05
-
-
-def test_a_restored_environment_continues_to_the_bit(tmp_path):
-    actions = np.random.default_rng(0).integers(0, 4, (300, 5))
-    env = make(5)
-    env.reset(seed=0)
-    for step in actions[:150]:
-        env.step(step)
-    torch.save(env.state_dict(), tmp_path / "state.pt")
-    expected = [env.step(step) for step in actions[150:]]
-    other = make(5, seed=99)
-    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    for step, before in zip(actions[150:], expected, strict=True):
-        for ours, theirs in zip(other.step(step)[:4], before[:4], strict=True):
-            np.testing.assert_array_equal(ours, theirs)
-
-
-def test_a_state_of_another_number_of_environments_is_refused():
-    with pytest.raises(ValueError, match="3 environments, this is 2"):
-        make(2).load_state_dict(make(3).state_dict())
 
 
 def test_a_maze_is_drawn_whole_with_its_agent_and_its_goal():

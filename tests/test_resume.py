@@ -108,10 +108,39 @@ def test_minigrid_by_gymnasium_goes_on_exactly(in_empty_folder, monkeypatch):
     assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
 
 
+@pytest.mark.parametrize(
+    "task",
+    ["CartPole-v1", "popgym-RepeatPreviousEasy-v0", "tests.any_envs:Sampled-v0"],
+)
+def test_any_environment_goes_on_where_seeds_and_actions_decide_all(
+    task, in_empty_folder, monkeypatch, capsys
+):
+    assert main_program.main(command("LSTM", "whole", env=task)) == 0
+    signal_at(monkeypatch, signal.SIGTERM, at=39)
+    assert main_program.main(command("LSTM", "cut", env=task)) == 143
+    assert resume("cut") == 0
+    assert "going on after 96 steps, exactly" in capsys.readouterr().out
+    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+
+
+@pytest.mark.parametrize("model", ["CNN", "HELM"])
+def test_where_something_else_decides_that_is_said_and_new_episodes_begin(
+    model, in_empty_folder, monkeypatch, capsys, caplog
+):
+    signal_at(monkeypatch, signal.SIGINT, at=39)
+    task = {"env": "tests.any_envs:Unseeded-v0", "env_args": '{"kind": "image, channels last"}'}
+    assert main_program.main(command(model, "cut", **task)) == 130
+    assert resume("cut") == 0
+    assert "the same seeds and actions lead elsewhere" in caplog.text
+    assert "not exactly: in new episodes" in capsys.readouterr().out
+    rows = outcome(folder_of("cut"))["metrics"]
+    assert int(rows[-1]["env_steps"]) >= 128
+
+
 def test_where_episodes_cannot_be_saved_new_ones_begin_and_the_folder_says_so(
     in_empty_folder, monkeypatch, capsys
 ):
-    monkeypatch.delattr(NumpyVectorEnv, "state_dict")
+    monkeypatch.delattr(NumpyVectorEnv, "replay")
     signal_at(monkeypatch, signal.SIGINT, at=39)
     assert main_program.main(command("HELM", "cut")) == 130
     assert resume("cut") == 0
@@ -443,7 +472,7 @@ def test_without_checkpoints_nothing_of_the_replay_is_written(in_empty_folder, m
 def test_with_replay_too_new_episodes_begin_where_they_cannot_be_saved(
     in_empty_folder, monkeypatch, capsys
 ):
-    monkeypatch.delattr(NumpyVectorEnv, "state_dict")
+    monkeypatch.delattr(NumpyVectorEnv, "replay")
     signal_at(monkeypatch, signal.SIGINT, at=67)
     assert main_program.main(replay_command("cut")) == 130
     assert resume("cut") == 0

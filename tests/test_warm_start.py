@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import main as main_program
-from composition import configured_run
 from settings import load_config
 from tests.bad_inputs.harness import refused
 from tests.test_resume import command, folder_of, resume, signal_at
 from tools.faults import same
+from trainers.build import configured_run
 from trainers.checkpoint import LAST, UNWRITTEN, load_checkpoint, save_checkpoint
 from trainers.ranks import Ranks
 from trainers.run import RunSettings

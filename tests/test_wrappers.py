@@ -4,13 +4,15 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from envs import wrappers
 from envs.random_maze import RandomMazeVectorEnv
 from envs.wrappers import EpisodeStatistics
 from utils.errors import RunError
+
+MAZE = "RandomMaze-v0"
 
 
 class ScriptedEnv(VectorEnv):
@@ -64,25 +66,42 @@ def test_a_suite_that_cannot_save_its_episodes_says_so():
     assert play(env)[0][1].tolist() == [1.0]
 
 
-@pytest.mark.parametrize("n_before", [3, 77])
-def test_running_returns_and_lengths_go_on_with_the_saved_episodes(n_before, tmp_path):
-    first, second = (EpisodeStatistics(RandomMazeVectorEnv(3, seed), "") for seed in (0, 9))
-    actions = np.random.default_rng(0).integers(0, 4, (n_before + 100, 3))
-    first.reset()
-    for row in actions[:n_before]:
-        first.step(row)
-    torch.save(first.state_dict(), tmp_path / "state.pt")
-    assert second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    n_ended = 0
-    for row in actions[n_before:]:
-        (*ours, info), (*theirs, other) = first.step(row), second.step(row)
-        for one, another in zip(ours, theirs, strict=True):
-            np.testing.assert_array_equal(one, another)
-        if "episode" in info:
-            n_ended += 1
-            for name in ("r", "l"):
-                assert info["episode"][name].tolist() == other["episode"][name].tolist()
-    assert n_ended > 0
+def saved_after(n_steps, n_envs=3):
+    env = EpisodeStatistics(RandomMazeVectorEnv(n_envs, 0), MAZE)
+    env.reset()
+    for _ in range(n_steps):
+        env.step(np.zeros(n_envs, int))
+    return env.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("actions", lambda actions: actions[:, :2], "3 environments, this is 3"),
+        ("actions", lambda actions: actions + 1, "actions beyond those from 0 to 3"),
+        ("actions", lambda actions: actions - 1, "actions beyond those from 0 to 3"),
+        ("lengths", lambda lengths: lengths + 1, "holds 7 steps, episodes have"),
+        ("lengths", lambda lengths: lengths[:2], "2 environments, this is 3"),
+    ],
+)
+def test_a_state_of_other_environments_is_refused(name, change, message):
+    state = saved_after(7)
+    state["actions"][0, 0] = 3
+    state[name] = change(state[name])
+    with pytest.raises(ValueError, match=message):
+        EpisodeStatistics(RandomMazeVectorEnv(3, 0), MAZE).load_state_dict(state)
+
+
+def test_no_more_actions_are_kept_than_the_longest_episode_has():
+    assert len(saved_after(99)["actions"]) == 99
+    assert len(saved_after(100)["actions"]) == 0  # the time limit
+    assert len(saved_after(103)["actions"]) == 3
+
+
+def test_an_episode_without_an_end_is_not_played_again(monkeypatch):
+    monkeypatch.setattr(wrappers, "LONGEST_REPLAY", 5)
+    assert saved_after(5)["resumable"]
+    assert saved_after(6) == {"resumable": False}
 
 
 def leave():

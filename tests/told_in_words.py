@@ -1,4 +1,4 @@
-"""A small environment of frames and sentences, registered with Gymnasium; it can be saved."""
+"""A small environment of frames and sentences, registered with Gymnasium."""
 
 import gymnasium
 import numpy as np
@@ -33,16 +33,6 @@ class Told(gymnasium.Env):
         self.n_steps += 1
         terminated = self.n_steps == N_STEPS
         return self._look(), reward, terminated, False, {}
-
-    def state_dict(self):
-        names = ("n_steps", "colour", "goal")
-        own = {name: getattr(self, name) for name in names}
-        return own | {"generator": self.np_random.bit_generator.state}
-
-    def load_state_dict(self, state):
-        self.np_random.bit_generator.state = state["generator"]
-        for name in ("n_steps", "colour", "goal"):
-            setattr(self, name, int(state[name]))
 
     def _look(self):
         self.colour = int(self.np_random.integers(len(COLOURS)))

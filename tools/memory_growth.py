@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Watch the agents and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tools.memory_growth", description=__doc__)
     parser.add_argument("--steps", type=int, default=200_000, help="more than 20000")
-    parser.add_argument("--agents", nargs="+", choices=AGENTS, default=list(AGENTS))
+    parser.add_argument("--agents", nargs="+", choices=AGENTS.places, default=list(AGENTS.places))
     arguments = parser.parse_args(argv)
     print("agent          steps  MB at 20k    at end    largest rise", flush=True)
     flat = True

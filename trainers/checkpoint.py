@@ -79,10 +79,10 @@ class CheckpointSettings(Config):
     title = "checkpoints"
 
     save_ckpt: bool = setting(
-        "write ckpt_best.pt and ckpt_last.pt into the run folder", has_effect=False
+        "write ckpt_best.pt and ckpt_last.pt into the run folder", has_effect=False, default=True
     )
     checkpoint_minutes: float = setting(
-        "minutes between two ckpt_last.pt", low=0, high=100_000, has_effect=False
+        "minutes between two ckpt_last.pt", low=0, high=100_000, has_effect=False, default=1.0
     )
 
 

@@ -29,8 +29,13 @@ class TrainingEnv(Protocol):
     def num_envs(self) -> int:
         """N."""
 
-    def reset(self, *, seed: int) -> tuple[Any, dict[str, Any]]:
-        """Open an episode in every environment."""
+    def reset(
+        self, *, seed: int, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Open an episode in every environment.
+
+        The option "first_env" is the number of the first of them in the run, 0 without it.
+        """
 
     def step(
         self, actions: np.ndarray
@@ -85,7 +90,9 @@ class Collector:
 
     def begin(self, seed: int) -> None:
         """Open an episode in every environment, with an empty memory."""
-        observations, _ = self.env.reset(seed=seed + self.ranks.rank * self.env.num_envs)
+        rank = self.ranks.rank
+        options = {"first_env": rank * self.env.num_envs} if rank else None
+        observations, _ = self.env.reset(seed=seed, options=options)
         if self.scaling is not None:
             self.scaling.begin()
         agent = self.learner.agent
@@ -191,7 +198,8 @@ class Collector:
         if self.scaling is not None:
             self.scaling.load_state_dict(state["scaling"])
         assert self._memory is not None, "episodes have begun"
-        if not (state["resumable"] and self.env.load_state_dict(state["env"])):
+        is_lost = not (state["resumable"] and self.env.load_state_dict(state["env"]))
+        if any(self.ranks.all_reduce_max(is_lost)):  # all ranks go on, or none
             self.begin(seed)
             assert self._percept is not None, "episodes have begun"
             return self._percept, None

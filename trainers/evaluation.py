@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -12,7 +12,7 @@ from gymnasium.vector import VectorEnv
 from models.agent import Agent, Memory, Step
 from models.observations import Observations, Percept
 from rewards.goal_settings import OF_EVALUATION, as_played
-from rewards.suggestions import SUGGESTERS, settings_of_suggester
+from rewards.suggestions import SUGGESTERS
 from runs.stored import check_outside
 from settings import Config, outside_settings, read_settings, with_env_settings
 from trainers.checkpoint import checkpoint_config
@@ -168,8 +168,9 @@ def played_config(
     stored = checkpoint_config(checkpoint, path, trust)
     changes = dict(text.split("=", 1) for text in overrides if "=" in text)
     places, goals = read_settings(stored).intersection(outside_settings()), set(OF_EVALUATION)
-    if changes.get("suggester") in SUGGESTERS:
-        goals |= settings_of_suggester(changes["suggester"])
+    if SUGGESTERS.known_as(changes.get("suggester", "")):
+        parts = SUGGESTERS.find(changes["suggester"]).reads
+        goals |= {field.name for part in parts for field in fields(part)}
     config = with_env_settings(stored, overrides, places, goals)
     alone = {"wandb": False, "guide": None}  # what learning alone reads
     config = replace(as_played(config, changes), **cast(dict[str, Any], alone))

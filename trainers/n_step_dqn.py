@@ -45,8 +45,6 @@ class NStepDqnSettings(FrameReplaySettings, EpsilonSettings, FinetuneSettings):
 
     title = "NStepDQN"
 
-    learning_rate: float = setting("the optimiser's learning rate at the start", low=0, high=10)
-    gamma: float = setting("discount per step", low=0, high=1)
     warmup_steps: int = setting(
         "environment steps before the first gradient step", low=0, high=10**12, default=5000
     )

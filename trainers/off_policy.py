@@ -51,8 +51,6 @@ class OffPolicySettings(ReplaySettings, OffPolicyNetworkSettings):
 
     title = "DQN and SAC"
 
-    learning_rate: float = setting("the optimiser's learning rate at the start", low=0, high=10)
-    gamma: float = setting("discount per step", low=0, high=1)
     tau: float = setting(
         "share of the online network that its target takes over at each gradient step",
         low=0,

@@ -39,23 +39,33 @@ class PpoSettings(ScheduleSettings):
 
     title = "PPO"
 
-    n_rollout_steps: int = setting("steps per environment and rollout", low=1, high=MOST_SAMPLES)
-    n_epochs: int = setting("passes over each rollout", low=1, high=1000)
+    n_rollout_steps: int = setting(
+        "steps per environment and rollout", low=1, high=MOST_SAMPLES, default=128
+    )
+    n_epochs: int = setting("passes over each rollout", low=1, high=1000, default=3)
     n_batches: int = setting(
-        "minibatches per pass (agents that learn from single steps)", low=1, high=MOST_SAMPLES
+        "minibatches per pass (agents that learn from single steps)",
+        low=1,
+        high=MOST_SAMPLES,
+        default=8,
     )
     sequences_per_batch: int = setting(
-        "sequences per minibatch (agents with an LSTM or GPT)", low=1, high=MOST_SAMPLES
+        "sequences per minibatch (agents with an LSTM or GPT)", low=1, high=MOST_SAMPLES, default=16
     )
-    gamma: float = setting("discount per step", low=0, high=1)
-    gae_lambda: float = setting("lambda of generalised advantage estimation", low=0, high=1)
+    gae_lambda: float = setting(
+        "lambda of generalised advantage estimation", low=0, high=1, default=0.99
+    )
     clip_range_vf: float | None = setting(
-        "clip range of the value; null does not clip", low=0, high=1e6
+        "clip range of the value; null does not clip", low=0, high=1e6, default=None
     )
-    vf_coef: float = setting("weight of the value loss", low=0, high=1e6)
-    max_grad_norm: float = setting("largest norm of the gradient", low=0, high=1e6)
-    adv_norm: bool = setting("divide advantages by a running deviation, not a minibatch's")
-    bootstrap_truncated: bool = setting("add the value of the last observation at a time limit")
+    vf_coef: float = setting("weight of the value loss", low=0, high=1e6, default=0.5)
+    max_grad_norm: float = setting("largest norm of the gradient", low=0, high=1e6, default=0.5)
+    adv_norm: bool = setting(
+        "divide advantages by a running deviation, not a minibatch's", default=False
+    )
+    bootstrap_truncated: bool = setting(
+        "add the value of the last observation at a time limit", default=False
+    )
 
     @property
     def n_updates(self) -> float:

@@ -88,14 +88,13 @@ class Ranks:
             print(text, flush=True)
 
     def share(self, config: Config) -> Config:
-        """Return the settings of this rank's environments: a share, and seeds as in one process.
+        """Return the settings of this rank's environments, its share of them.
 
         Raises:
             UserError: the environments cannot be shared equally, or the GPUs.
         """
         _check(config, self.size)
-        n_envs = config.n_envs // self.size
-        return dataclasses.replace(config, n_envs=n_envs, seed=config.seed + self.rank * n_envs)
+        return dataclasses.replace(config, n_envs=config.n_envs // self.size)
 
     def part_of(self, n: int) -> int:
         """Return how many of n things are each rank's part, rounded up."""

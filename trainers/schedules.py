@@ -91,22 +91,41 @@ class ScheduleSettings(Config):
 
     title = "schedules"
 
-    learning_rate: float = setting("the optimiser's learning rate at the start", low=0, high=10)
-    lr_decay: str = setting("learning-rate schedule", choices=(*DECAYS,))
-    min_lr: float = setting("learning rate at the end of a linear schedule", low=0, high=10)
-    lr_decay_start: float = setting("fraction of the run before the decay starts", low=0, high=1)
-    lr_decay_end: float = setting("fraction of the run at which a linear decay ends", low=0, high=1)
-    lr_decay_factor: float = setting("factor per update of an exp schedule", low=0, high=1)
-    ent_coef: float = setting("weight of the entropy bonus at the start", low=0, high=1e6)
-    ent_decay: str = setting("entropy schedule", choices=(*DECAYS,))
-    min_ent_coef: float = setting("entropy weight at the end of a linear schedule", low=0, high=1e6)
-    ent_decay_start: float = setting("fraction of the run before the decay starts", low=0, high=1)
-    ent_decay_end: float = setting(
-        "fraction of the run at which a linear decay ends", low=0, high=1
+    lr_decay: str = setting("learning-rate schedule", choices=(*DECAYS,), default="none")
+    min_lr: float = setting(
+        "learning rate at the end of a linear schedule", low=0, high=10, default=1e-07
     )
-    ent_decay_factor: float = setting("factor per update of an exp schedule", low=0, high=1)
-    clip_range: float = setting("clip range of the policy ratio at the start", low=0, high=1e6)
-    clip_decay: str = setting("clip-range schedule, linear ends at 0", choices=("none", "linear"))
+    lr_decay_start: float = setting(
+        "fraction of the run before the decay starts", low=0, high=1, default=0.0
+    )
+    lr_decay_end: float = setting(
+        "fraction of the run at which a linear decay ends", low=0, high=1, default=1.0
+    )
+    lr_decay_factor: float = setting(
+        "factor per update of an exp schedule", low=0, high=1, default=0.99
+    )
+    ent_coef: float = setting(
+        "weight of the entropy bonus at the start", low=0, high=1e6, default=0.05
+    )
+    ent_decay: str = setting("entropy schedule", choices=(*DECAYS,), default="none")
+    min_ent_coef: float = setting(
+        "entropy weight at the end of a linear schedule", low=0, high=1e6, default=0.0001
+    )
+    ent_decay_start: float = setting(
+        "fraction of the run before the decay starts", low=0, high=1, default=0.0
+    )
+    ent_decay_end: float = setting(
+        "fraction of the run at which a linear decay ends", low=0, high=1, default=1.0
+    )
+    ent_decay_factor: float = setting(
+        "factor per update of an exp schedule", low=0, high=1, default=0.99
+    )
+    clip_range: float = setting(
+        "clip range of the policy ratio at the start", low=0, high=1e6, default=0.2
+    )
+    clip_decay: str = setting(
+        "clip-range schedule, linear ends at 0", choices=("none", "linear"), default="none"
+    )
 
 
 def impossible_decays(config: ScheduleSettings) -> list[str]:

@@ -46,7 +46,7 @@ def names() -> list[str]:
 
 
 def make(config: CrafterSettings, seed: int) -> Any:
-    """Return `config.n_envs` worlds, environment i seeded with seed + i."""
+    """Return `config.n_envs` worlds of a run's seed."""
     from envs.crafter.vector import CrafterVectorEnv
 
     return CrafterVectorEnv(config.n_envs, seed, config.crafter_length or LENGTH)

@@ -54,7 +54,7 @@ def names() -> list[str]:
 
 
 def make(config: CrafterTextSettings, seed: int) -> Any:
-    """Return `config.n_envs` worlds, environment i seeded with seed + i."""
+    """Return `config.n_envs` worlds of a run's seed."""
     from envs.crafter.text_vector import CrafterTextVectorEnv, TextGame
 
     game = TextGame(

@@ -72,7 +72,7 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
 
     Args:
         n_envs: Number of environments.
-        seed: Environment i is seeded with seed + i.
+        seed: Of the run.
         game: What is shown, and how it is played.
 
     Attributes:
@@ -163,11 +163,11 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
         return {"captions": self.tile_reader.fingerprint} if self.tile_reader else {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return worlds, random streams and statistics, and what pictures are read with."""
+        """Return the statistics of episodes that have ended, and what pictures are read with."""
         return super().state_dict() | self.fingerprints()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken.
+        """Go on from saved statistics.
 
         Raises:
             ValueError: pictures were read by another reader.

@@ -30,12 +30,12 @@ MOST_SEED = 2**31 - 1
 class CrafterVectorEnv(NumpyVectorEnv):
     """The unmodified game: pictures, its own actions and rewards.
 
-    Environment i has the worlds of `crafter.Env(seed=seed + i)`, one after the other. The noise of
-    the night is drawn from a generator of its own.
+    An episode of seed s has the first world of `crafter.Env(seed=s)`. The noise of the night is
+    drawn from a generator of its own.
 
     Args:
         n_envs: Number of environments.
-        seed: Environment i is seeded with seed + i.
+        seed: Of the run.
         length: Steps after which an episode is cut off.
         commands: What each action tells the player.  [A, 2]
         rules: Of the game.
@@ -58,8 +58,6 @@ class CrafterVectorEnv(NumpyVectorEnv):
         self.achievements = AchievementStatistics()
         self.length = length
         self._worlds = np.zeros(n_envs, WORLD)
-        self._seeds = np.arange(seed, seed + n_envs)
-        self._episodes = np.zeros(n_envs, np.int64)
         self._changed = np.zeros(n_envs, bool)
         self._news = np.zeros((n_envs, len(ACHIEVEMENTS)), bool)
 
@@ -68,20 +66,10 @@ class CrafterVectorEnv(NumpyVectorEnv):
         """The worlds as they are now, to look at.  [N] of WORLD"""
         return self._worlds
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Begin a new episode everywhere; a seed begins the worlds of that seed."""
-        if seed is not None:
-            self._seeds[:] = seed + self._rows
-            self._episodes[:] = 0
-        return super().reset(seed=seed, options=options)
-
     def begin(self, row: int, generator: np.random.Generator) -> None:
-        """Make the next world of environment `row`, as Crafter numbers them."""
-        self._episodes[row] += 1
-        numbers = (int(self._seeds[row]), int(self._episodes[row]))
-        new_world(self._worlds, row, hash(numbers) % MOST_SEED)
+        """Make the world of the episode in environment `row`."""
+        # Crafter seeds a world with a hash of its environment's seed and of how many it has made.
+        new_world(self._worlds, row, hash((self.seed_of(row), 1)) % MOST_SEED)
         self._worlds["daylight"][row] = daylight_of(np.zeros(1))[0]
 
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -128,21 +116,14 @@ class CrafterVectorEnv(NumpyVectorEnv):
         """Return larger pictures of the same, without noise.  [144, 144, 3] each"""
         return tuple(draw(self._worlds, self._rows, RENDERED_SIDE).transpose(0, 2, 3, 1))
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return what the worlds consist of, their generators included."""
-        fields = {name: self._worlds[name] for name in WORLD.names or ()}
-        fields["words"] = fields["words"].view(np.int32)  # PyTorch does little with uint32
-        return fields | {"seeds": self._seeds, "episodes": self._episodes}
-
     def metrics(self) -> dict[str, float]:
         """Return how many achievements episodes unlock, and how often each."""
         return self.achievements.metrics()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return worlds, random streams and statistics."""
-        return super().state_dict() | {"achievements": self.achievements.state_dict()}
+        """Return the statistics of episodes that have ended."""
+        return {"achievements": self.achievements.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken."""
-        super().load_state_dict(state)
+        """Go on from saved statistics."""
         self.achievements.load_state_dict(state["achievements"])

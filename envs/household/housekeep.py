@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Text
-from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector import VectorEnv
 
 from envs.converted import ACTION_NAMES as NAMED_ACTIONS
-from envs.process_vector import one_process_each
+from envs.episodes import SingleEnvs
 from settings import Config, setting
 from utils.arrays import objects
 from utils.errors import UserError
@@ -84,10 +84,7 @@ def make(config: SimulatorSettings, seed: int) -> VectorEnv:
         UserError: the simulator, Housekeep or its data are missing.
     """
     _check_installed(config)
-    one = functools.partial(HousekeepEnv, config)
-    return HousekeepVectorEnv(
-        one_process_each([functools.partial(one, seed + i) for i in range(config.n_envs)])
-    )
+    return HousekeepVectorEnv(functools.partial(HousekeepEnv, config), config.n_envs, seed, True)
 
 
 class Told(NamedTuple):
@@ -124,10 +121,9 @@ class HousekeepEnv(gymnasium.Env):
 
     Args:
         config: The settings.
-        seed: Of the simulator.
     """
 
-    def __init__(self, config: SimulatorSettings, seed: int) -> None:
+    def __init__(self, config: SimulatorSettings) -> None:
         text = Text(LONGEST_SENTENCE, min_length=0, charset=string.printable)
         image = {"image": Box(0, 255, (3, SIDE, SIDE), np.uint8)}
         self.observation_space = Dict(image | dict.fromkeys(SENTENCES, text))
@@ -135,7 +131,6 @@ class HousekeepEnv(gymnasium.Env):
         self._folder = Path(config.housekeep_folder).resolve()
         with contextlib.chdir(self._folder):  # it opens files from there
             self._simulator, possible = _opened(config)
-            self._simulator.seed(seed)
             self._simulator.reset()
         self._numbers = [possible.index(action) for action in ACTIONS]
         self._names = _Names(self._simulator.habitat_env.current_episode)
@@ -227,18 +222,18 @@ class HousekeepEnv(gymnasium.Env):
         return Deed(Goal(thing, place).phrase, True)
 
 
-class HousekeepVectorEnv(VectorWrapper):
+class HousekeepVectorEnv(SingleEnvs):
     """N houses, whose `info` says in words what is seen and what was done, as HousekeepText's."""
 
-    def __init__(self, env: VectorEnv) -> None:
-        super().__init__(env)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._shares: list[float] = []
 
     def reset(
         self, *, seed: Any = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode everywhere."""
-        shown, info = self.env.reset(seed=seed, options=options)
+        shown, info = super().reset(seed=seed, options=options)
         return shown, _before_an_action(info["told"])
 
     def step(
@@ -255,6 +250,14 @@ class HousekeepVectorEnv(VectorWrapper):
         kept = {name: info[name] for name in ("final_obs", "_final_obs") if name in info}
         said = kept | _before_an_action(told) | _of_the_step(deeds, last)
         return shown, rewards, terminated, truncated, said
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the shares of episodes that have ended."""
+        return {"shares": self._shares}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from saved shares."""
+        self._shares = list(state["shares"])
 
     def metrics(self) -> dict[str, float]:
         """Return the share of things where they belong, at the end of the last 100 episodes."""

@@ -17,6 +17,7 @@ What Housekeep's agents are paid beside is a reward of suggestions (`rewards/tid
 """
 
 import string
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +86,7 @@ READS = (HouseSettings,)
 
 
 def make(config: HouseSettings, seed: int) -> "HousekeepTextVectorEnv":
-    """Return `config.n_envs` houses, environment i seeded with seed + i.
+    """Return `config.n_envs` houses of a run's seed.
 
     Raises:
         UserError: there are not so many things for so few rooms, or more misplaced than there are.
@@ -117,7 +118,7 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
 
     Args:
         config: The settings.
-        seed: Environment i is seeded with seed + i.
+        seed: Of the run.
     """
 
     has_success = True
@@ -140,8 +141,7 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         self._steps = np.zeros(n_envs, np.int64)
         self._n_right = np.zeros((n_envs, 3), np.int64)  # at first, now, at best
         self._n_handled = np.zeros((n_envs, 2), np.int64)  # picked up, placed
-        self._figures = np.full((EPISODES_AVERAGED, len(FIGURES)), np.nan)  # of the last episodes
-        self._n_episodes = np.zeros(1, np.int64)
+        self._figures: deque[tuple[float, ...]] = deque(maxlen=EPISODES_AVERAGED)
         self._now: dict[str, np.ndarray] | None = None  # what there is to see and to tell
         self._deeds: dict[str, np.ndarray] = {}
 
@@ -207,31 +207,17 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         now = self._look()
         return {name: now[name][rows] for name in self._shown}
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return what episodes in progress consist of, and the figures of those that have ended."""
-        return self.households.arrays() | {
-            "steps": self._steps,
-            "n_right": self._n_right,
-            "n_handled": self._n_handled,
-            "figures": self._figures,
-            "n_episodes": self._n_episodes,
-        }
+    def state_dict(self) -> dict[str, Any]:
+        """Return the figures of episodes that have ended."""
+        return {"figures": list(self._figures)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken.
-
-        Raises:
-            Exception: of several kinds; it is not the state of such environments.
-        """
-        for row in range(self.num_envs):
-            self._words.forget(row)
-        self._now = None
-        super().load_state_dict(state)
-        self.households.check()
+        """Go on from saved figures."""
+        self._figures = deque(state["figures"], EPISODES_AVERAGED)
 
     def metrics(self) -> dict[str, float]:
         """Return the means of the last 100 episodes; NaN before one has ended."""
-        known = self._figures[: int(self._n_episodes[0])]
+        known = np.array(self._figures)
         means = known.mean(0) if len(known) else np.full(len(FIGURES), np.nan)
         return dict(zip(FIGURES, means.tolist(), strict=True))
 
@@ -285,9 +271,7 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         for row in rows.tolist():
             first, last, best = self._n_right[row].tolist()
             shares = last / n_things, best / n_things, first / n_things
-            place = int(self._n_episodes[0]) % EPISODES_AVERAGED
-            self._figures[place] = *shares, last, *self._n_handled[row]
-            self._n_episodes += 1
+            self._figures.append((*shares, float(last), *map(float, self._n_handled[row])))
 
 
 def shown_space(with_text: bool) -> Dict:

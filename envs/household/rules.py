@@ -55,30 +55,6 @@ class Households:
         self.has_looked = np.zeros(n_envs, bool)
         self.n_changes = np.zeros(n_envs, np.int64)
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return all that can change."""
-        return {
-            "kinds": self.kinds,
-            "places": self.places,
-            "at": self.at,
-            "targets": self.targets,
-            "held": self.held,
-            "known_rooms": self.known_rooms,
-            "has_looked": self.has_looked,
-            "n_changes": self.n_changes,
-        }
-
-    def check(self) -> None:
-        """Raise ValueError where the arrays are those of no household."""
-        n_kinds, n_places = self.house.suits.shape
-        limits = {"kinds": (0, n_kinds), "places": (NONE, n_places), "at": (0, n_places)}
-        limits |= {"targets": (NONE, len(self._slots)), "held": (NONE, len(self._slots))}
-        limits |= {"known_rooms": (0, 1 << len(self.house.rooms))}
-        arrays = self.arrays()
-        for name, (low, end) in limits.items():
-            if (arrays[name] < low).any() or (arrays[name] >= end).any():
-                raise ValueError(f"{name}: not all from {low} to {end - 1}")
-
     def begin(self, row: int, kinds: np.ndarray, places: np.ndarray, start: int) -> None:
         """Begin anew in one household.
 

@@ -42,12 +42,15 @@ class LanguageModelSettings(MemoryLengthSettings, Config):
         "frozen memory: all-MiniLM-L6-v2, SmolLM2-135M-Instruct, transfo-xl-wt103, hub name (a/b, "
         "a/b@REVISION), folder, GGUF file",
         safe=(*EMBEDDED, *HUB_NAMES),
+        default="all-MiniLM-L6-v2",
     )
     n_layer: int | None = setting(
-        "keep the language model's first n layers; null keeps all", low=1, high=1000
+        "keep the language model's first n layers; null keeps all", low=1, high=1000, default=None
     )
     frozen_dtype: str = setting(
-        "type of the language model's weights and products", choices=("float32", "bfloat16")
+        "type of the language model's weights and products",
+        choices=("float32", "bfloat16"),
+        default="float32",
     )
 
 

@@ -18,7 +18,9 @@ class MemoryLengthSettings(Part):
 
     title = "memory length"
 
-    mem_len: int = setting("tokens a language model remembers, or steps a GPT", low=1, high=16_384)
+    mem_len: int = setting(
+        "tokens a language model remembers, or steps a GPT", low=1, high=16_384, default=511
+    )
 
 
 class Window(NamedTuple):

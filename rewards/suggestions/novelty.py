@@ -16,6 +16,8 @@ class Novelty(RuleSuggester):
         action_names: What the actions are called.
     """
 
+    checks_success = False
+
     def __init__(self, action_names: Sequence[str]) -> None:
         self._goals = list(dict.fromkeys(action_names))
 

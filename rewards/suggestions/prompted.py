@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from tqdm import tqdm
 
@@ -30,6 +30,8 @@ class PromptedSuggester(ABC):
         counts: Questions asked of the model; those answered from the cache; answers rejected;
             questions left open; tokens read and written, and seconds taken, for those asked.
     """
+
+    checks_success: ClassVar[bool] = True
 
     def __init__(self, cache: AnswerCache, asks_again: bool = False) -> None:
         self.cache, self.asks_again = cache, asks_again

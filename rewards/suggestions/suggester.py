@@ -49,6 +49,7 @@ class RuleSuggester:
     """What suggesters share that ask nobody and remember nothing."""
 
     reads: ClassVar[tuple[type[Part], ...]] = ()
+    checks_success: ClassVar[bool] = True
 
     def metrics(self) -> dict[str, float]:
         """Return nothing: a rule costs nothing."""

@@ -50,7 +50,6 @@ BEHAVIOURS = (
     *("reset returns nothing", "reset returns a number too large", "reset returns fractions"),
     *("step raises", "step exits", "step returns four", "step returns nothing"),
     *("step returns another shape", "step pays NaN", "step pays nothing", "step pays two"),
-    "state is an array",
     *("step pays text", "step does not say whether it ends", "step ends by 1"),
 )
 PARTS = {
@@ -103,9 +102,6 @@ class Bad(gymnasium.Env):
             "step ends by 1": (1, 0.0, 1, False, {}),
         }
         return answers.get(self.behaviour, (self.shown, 0.0, False, False, {}))
-
-    def state_dict(self):
-        return {"n": [np.zeros(1)] if self.behaviour == "state is an array" else 1}
 
     def _fail(self, where):
         if self.behaviour == f"{where} raises":

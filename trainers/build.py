@@ -1,6 +1,9 @@
-"""How settings become a run, and a checkpoint a player: what main.py, eval.py and helm.py share."""
+"""How settings become a run, and a checkpoint a player.
 
-from collections.abc import Iterator, Mapping, Sequence
+This file alone knows which parts there are: it hands the registries to the settings.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +14,7 @@ from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 
 from envs import (
+    ENVIRONMENTS,
     GivenEnv,
     check_env_name,
     given_name,
@@ -20,18 +24,21 @@ from envs import (
 )
 from envs.crafter.text import LEARNED, CrafterTextSettings
 from envs.wrappers import EpisodeStatistics
-from models import agent_class, build_agent, resolve_device
+from models import AGENTS, build_agent, resolve_device
+from models import contradictions as model_contradictions
 from models.agent import Agent
 from models.tile_reader import load_tile_reader, with_tile_reader
-from report.while_training import configured_showcase
-from rewards import check_curiosity
-from rewards.curiosity import configured_curiosity
+from rewards import CURIOSITIES
+from rewards.curiosity import CuriositySettings, configured_curiosity
+from rewards.goal_settings import GoalSettings
+from rewards.goal_settings import contradictions as goal_contradictions
 from rewards.goals import GoalRewards, with_goals
 from rewards.scaling import ScalingSettings, configured_scaling
+from rewards.suggestions import SUGGESTERS
 from runs.folder import begun_with, check_run_id, create_run_folder, locked, resumed_config
 from runs.loggers import check_loggers
-from settings import Config
-from trainers import learner_class
+from settings import Config, Program, install, recomposed
+from trainers import LEARNERS
 from trainers.checkpoint import (
     find_checkpoint,
     load_checkpoint,
@@ -44,11 +51,41 @@ from trainers.evaluation import played_config
 from trainers.greedy_evaluation import GreedyEvaluation, envs_needed
 from trainers.n_step_dqn import Guide, NStepDQN, NStepDqnSettings
 from trainers.ranks import Ranks
-from trainers.run import Run, RunSettings
+from trainers.run import Run, RunSettings, Showcase
 from trainers.warm_start import FinetuneSettings, WarmStart
 from utils.errors import UserError, raise_all
 from utils.seeding import seed_everything
 from utils.threads import number_of_threads
+
+
+def contradictions(config: Any) -> list[str]:
+    """Return one line for every pair of settings that cannot both hold in this run."""
+    goals = goal_contradictions(config)
+    if not (LEARNERS.known_as(config.algorithm) and AGENTS.known_as(config.model)):
+        return goals
+    agent, curiosity = AGENTS.find(config.model), CURIOSITIES.known_as(config.curiosity or "")
+    return [
+        *goals,
+        *model_contradictions(config),
+        *LEARNERS.find(config.algorithm).contradictions(config, agent),
+        *(CURIOSITIES.find(curiosity).contradictions(config, agent) if curiosity else ()),
+    ]
+
+
+def recomposed_config(values: Mapping[str, Any], places: Iterable[Path]) -> Config:
+    """Return the settings of another process, which finds all parts by importing this file."""
+    return recomposed(values, places)
+
+
+REGISTRIES = (LEARNERS, AGENTS, ENVIRONMENTS, SUGGESTERS, CURIOSITIES)
+install(
+    Program(
+        {registry.setting: registry for registry in REGISTRIES},
+        (ScalingSettings, GoalSettings, CuriositySettings, RunSettings),
+        contradictions,
+        recomposed_config,
+    )
+)
 
 
 class NewRun(NamedTuple):
@@ -69,11 +106,18 @@ class NewRun(NamedTuple):
     trust: bool = False
 
 
-def begin(config: RunSettings, new: NewRun, ranks: Ranks) -> Path:
+Show = Callable[[RunSettings, Agent], Showcase | None]  # what shows a run while it trains
+
+
+def show_nothing(config: RunSettings, agent: Agent) -> None:
+    """Return nothing that shows a run."""
+
+
+def begin(config: RunSettings, new: NewRun, ranks: Ranks, show: Show = show_nothing) -> Path:
     """Train a run from its first step to its last and return its folder."""
     check(config, new)
     start = None if new.init_from is None else WarmStart.named(new.init_from)
-    with configured_run(config, ranks, new.env, start, new.trust) as run:
+    with configured_run(config, ranks, new.env, start, new.trust, show) as run:
         of_env: dict[str, str] = getattr(run.collector.env, "fingerprints", dict)()
         weights = run.learner.agent.fingerprints() | of_env
         facts = None if start is None else start._asdict()
@@ -86,11 +130,12 @@ def begin(config: RunSettings, new: NewRun, ranks: Ranks) -> Path:
 
 def check(config: RunSettings, new: NewRun) -> None:
     """Raise UserError with a line for everything that speaks against a new run."""
+    curiosity = config.part(CuriositySettings).curiosity
     raise_all(
         lambda: check_env_name(config.env) if new.env is None else None,
-        lambda: learner_class(config.algorithm),
-        lambda: agent_class(config.model).check(config),
-        lambda: check_curiosity(config),
+        lambda: LEARNERS.find(config.algorithm),
+        lambda: AGENTS.find(config.model).check(config),
+        lambda: curiosity is None or CURIOSITIES.find(curiosity),
         lambda: config.part(FinetuneSettings).check_finetune(new.init_from),
         lambda: check_run_id(config, new.run_id),
         lambda: check_captions(config),
@@ -103,7 +148,13 @@ def check_captions(config: RunSettings) -> None:
         load_tile_reader()
 
 
-def go_on(folder: Path, ranks: Ranks, env: GivenEnv | None = None, trust: bool = False) -> Path:
+def go_on(
+    folder: Path,
+    ranks: Ranks,
+    env: GivenEnv | None = None,
+    trust: bool = False,
+    show: Show = show_nothing,
+) -> Path:
     """Go on with an unfinished run from its last good checkpoint, or from its beginning."""
     config = ranks.run_on_first(lambda: resumed_config(folder, trust).part(RunSettings))
     if env is None:
@@ -114,7 +165,7 @@ def go_on(folder: Path, ranks: Ranks, env: GivenEnv | None = None, trust: bool =
         checkpoint = own_checkpoint(folder, config, ranks)
         facts = begun_with(folder) if checkpoint is None else None
         start = None if facts is None else WarmStart.recorded(facts)
-        with configured_run(config, ranks, env, start, trust) as run:
+        with configured_run(config, ranks, env, start, trust, show) as run:
             ranks.print(run.resume(folder, checkpoint))
             ranks.print(run.train(folder).report(folder, by_name=env is None))
     return folder
@@ -127,6 +178,7 @@ def configured_run(
     given: GivenEnv | None = None,
     start: WarmStart | None = None,
     trust: bool = False,
+    show: Show = show_nothing,
 ) -> Iterator[Run]:
     """Build everything the settings name; close the environments in the end."""
     check_loggers(config)
@@ -137,8 +189,8 @@ def configured_run(
     seed_everything(config.seed, config.deterministic)
     share = ranks.share(config)
     with opened_env(share, share.seed, given) as env:
-        learner_of = learner_class(config.algorithm)
-        problems = learner_of.contradictions(share, agent_class(share.model))
+        learner_of = LEARNERS.find(config.algorithm)
+        problems = learner_of.contradictions(share, AGENTS.find(share.model))
         if problems:  # a part of the environments can be too few
             raise UserError(*problems)
         agent = build_agent(config, env.single_observation_space, env.single_action_space)
@@ -157,8 +209,7 @@ def configured_run(
             learner.guide = configured_guide(config.part(NStepDqnSettings), env, trust)
         collector = Collector(env, learner, scaling, ranks)
         with evaluation_of(config, given) as evaluation:
-            showcase = configured_showcase(config, agent)
-            yield Run(config, learner, collector, showcase, evaluation)
+            yield Run(config, learner, collector, show(config, agent), evaluation)
 
 
 @contextmanager

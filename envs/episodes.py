@@ -1,0 +1,171 @@
+"""An episode is a seed and its actions: how each gets a seed of its own, and is played again.
+
+Episode k of environment i in a run of seed s is seeded with SeedSequence([s, i, k]), so that runs
+of neighbouring seeds share no worlds. A run resumes by beginning the episodes that were running
+again and taking their actions again, which is exact wherever seed and actions decide all. Checksums
+of what episodes show tell where they do not.
+"""
+
+import functools
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, SupportsFloat, cast
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+
+from envs.process_vector import one_process_each
+
+# An option of `reset`: the number within the run of the first of these environments.
+FIRST_ENV = "first_env"
+
+MakeOne = Callable[[], gymnasium.Env]
+# Seed of the run, number of the environment within it, number of the episode, checksum.
+Running = tuple[int, int, int, int]
+
+
+def episode_seed(seed: int, env: int, episode: int) -> int:
+    """Return the seed of an episode, below 2^31: so much every simulator takes.
+
+    Args:
+        seed: Of the run.
+        env: Number of the environment within the run.
+        episode: How many that environment has begun before.
+    """
+    return int(np.random.SeedSequence((seed, env, episode)).generate_state(1)[0]) >> 1
+
+
+def checksum(shown: Any, so_far: int = 0) -> int:
+    """Return a checksum of arrays, numbers and text, alone or in dictionaries and sequences."""
+    if isinstance(shown, dict):
+        shown = list(shown.items())
+    if isinstance(shown, list | tuple) or (isinstance(shown, np.ndarray) and shown.dtype == object):
+        for part in shown:
+            so_far = checksum(part, so_far)
+        return so_far
+    if isinstance(shown, np.ndarray):
+        return zlib.crc32(np.ascontiguousarray(shown).data, so_far)
+    return zlib.crc32(str(shown).encode(), so_far)
+
+
+class SeededEnv(gymnasium.Wrapper):
+    """An environment that seeds every episode, and can play the running one again.
+
+    Args:
+        env: Any environment.
+        row: Its number among those that are stepped together.
+        seed: Of the run, until `reset` is given another.
+    """
+
+    def __init__(self, env: gymnasium.Env, row: int, seed: int) -> None:
+        super().__init__(env)
+        self._row = row
+        self._seed, self._number, self._episode = seed, row, -1
+        self._checksum = 0  # of all that the episode has shown and paid
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin the next episode, or with a seed the first one of a run of that seed."""
+        if seed is None:
+            self._episode += 1
+        else:
+            others = dict(options or {})
+            self._seed, self._number = seed, others.pop(FIRST_ENV, 0) + self._row
+            self._episode, options = 0, others or None
+        return self._begin(options)
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Take one step."""
+        shown, reward, terminated, truncated, info = self.env.step(action)
+        self._checksum = checksum((shown, reward), self._checksum)
+        return shown, reward, terminated, truncated, info
+
+    def running(self) -> Running:
+        """Return which episode runs, and a checksum of what it has shown and paid."""
+        return self._seed, self._number, self._episode, self._checksum
+
+    def replay(self, running: Sequence[Running], actions: Sequence[np.ndarray]) -> bool:
+        """Play the running episode of a saved state again; return whether it came out the same.
+
+        Args:
+            running: That of every environment.
+            actions: Taken in it so far, in every environment.  [T] each
+        """
+        self._seed, self._number, self._episode, saved = running[self._row]
+        self._begin()
+        for action in actions[self._row]:
+            _, _, terminated, truncated, _ = self.step(action)
+            if terminated or truncated:
+                return False
+        return self._checksum == saved
+
+    @property
+    def tells_cue(self) -> bool:
+        """Whether the environment says what it shows that is to be remembered."""
+        return self.env.has_wrapper_attr("cue")
+
+    def cue(self) -> Any:
+        """Return what it shows now that is to be remembered, None if nothing."""
+        return self.env.get_wrapper_attr("cue")()
+
+    def _begin(self, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        seed = episode_seed(self._seed, self._number, self._episode)
+        shown, info = self.env.reset(seed=seed, options=options)
+        self._checksum = checksum(shown)
+        return shown, info
+
+
+class SingleEnvs(VectorWrapper):
+    """N single environments whose running episodes can be played again.
+
+    Args:
+        make_one: Makes one of them.
+        n_envs: N.
+        seed: Of the run, until `reset` is given another.
+        in_processes: Each in a process of its own. The numbers are the same.
+        shared_memory: Whether observations leave the processes that way, and not as messages.
+    """
+
+    def __init__(
+        self,
+        make_one: MakeOne,
+        n_envs: int,
+        seed: int,
+        in_processes: bool = False,
+        shared_memory: bool = True,
+    ) -> None:
+        makers = [functools.partial(_seeded, make_one, row, seed) for row in range(n_envs)]
+        env: VectorEnv
+        if in_processes:
+            env = one_process_each(makers, shared_memory)
+        else:
+            env = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+        super().__init__(env)
+
+    def reset(
+        self, *, seed: Any = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode everywhere; a seed is the run's, from which each derives its own."""
+        seeds: Any = None if seed is None else [seed] * self.num_envs
+        return self.env.reset(seed=seeds, options=options)
+
+    def cues(self) -> Sequence[Any] | None:
+        """Return what each shows that is to be remembered, None if one never says."""
+        return self._call("cue") if all(self._call("tells_cue")) else None
+
+    def running(self) -> list[Running]:
+        """Return which episodes run, and checksums of what they have shown and paid."""
+        return list(self._call("running"))
+
+    def replay(self, running: Sequence[Running], actions: Sequence[np.ndarray]) -> bool:
+        """Play saved episodes again; return whether all came out the same."""
+        return all(self._call("replay", running, actions))
+
+    def _call(self, name: str, *arguments: Any) -> tuple[Any, ...]:
+        return cast(Any, self.env).call(name, *arguments)
+
+
+def _seeded(make_one: MakeOne, row: int, seed: int) -> SeededEnv:
+    return SeededEnv(make_one(), row, seed)

@@ -1,0 +1,113 @@
+"""Seeds of episodes, and episodes that are played again."""
+
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
+import pytest
+
+from envs import minigrid, visual_match
+from envs.crafter.vector import CrafterVectorEnv
+from envs.episodes import SeededEnv, SingleEnvs, checksum, episode_seed
+from envs.random_maze import WALL, RandomMazeVectorEnv
+
+N_SEEDS, N_ENVS = 10, 16
+LARGE = 150  # walls of a maze, so that two are not equal by chance
+
+
+def minigrid_maps(seed):
+    env = minigrid.make_by_gymnasium("MiniGrid-FourRooms-v0", N_ENVS, seed)
+    env.reset()
+    return [each.unwrapped.grid.encode().tobytes() for each in env.unwrapped.envs]
+
+
+def mazes(seed):
+    env = RandomMazeVectorEnv(N_ENVS, seed)
+    env.reset()
+    inside = env._cells[:, 4:-4, 4:-4]
+    return [cells.tobytes() for cells in inside if (cells != WALL).sum() > LARGE]
+
+
+def boards(seed):
+    config = SimpleNamespace(n_envs=N_ENVS, length=10, door_order="episode")
+    env = visual_match.make(config, seed)
+    env.reset()
+    return [board.tobytes() for board in env._boards]
+
+
+def crafter_maps(seed):
+    env = CrafterVectorEnv(N_ENVS, seed, length=100)
+    env.reset()
+    return [world.tobytes() for world in env.worlds["materials"]]
+
+
+@pytest.mark.parametrize("maps_of", [minigrid_maps, mazes, boards, crafter_maps])
+def test_neighbouring_seeds_share_no_worlds(maps_of):
+    maps = [each for seed in range(N_SEEDS) for each in maps_of(seed)]
+    assert len(maps) > 3 * N_SEEDS
+    assert len(set(maps)) == len(maps)
+
+
+def test_a_seed_belongs_to_a_run_an_environment_and_an_episode():
+    seeds = {episode_seed(*numbers) for numbers in np.ndindex(8, 8, 8)}
+    assert len(seeds) == 512
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    sequence = np.random.SeedSequence([3, 1, 4])
+    assert episode_seed(3, 1, 4) == sequence.generate_state(1)[0] // 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (np.array([1, 2]), np.array([2, 1])),
+        ({"a": 1, "b": 2}, {"a": 2, "b": 1}),
+        (("a", "bc"), ("a", "cb")),
+        (np.array(["a", None], object), np.array(["a", "b"], object)),
+        (1.0, np.nextafter(1.0, 2)),
+    ],
+)
+def test_a_checksum_tells_what_differs(one, other):
+    assert checksum(one) == checksum(one)
+    assert checksum(one) != checksum(other)
+
+
+class Recalling(gymnasium.Env):
+    """Shows a number first and nothing later; which number may be chance alone."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, generator=None):
+        self.generator = generator
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.cue = (self.generator or self.np_random).random()
+        self.options = options
+        return np.array([self.cue, 1], np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), float(action), False, False, {}
+
+
+def test_every_reset_has_the_seed_of_its_episode():
+    env = SeededEnv(Recalling(), row=2, seed=5)
+    found = [env.reset()[0][0] for _ in range(2)]
+    found += [env.reset(seed=8, options={"first_env": 4, "hard": True})[0][0]]
+    assert env.unwrapped.options == {"hard": True}
+    found += [env.reset()[0][0]]
+    episodes = (5, 2, 0), (5, 2, 1), (8, 6, 0), (8, 6, 1)
+    drawn = [np.random.default_rng(episode_seed(*each)).random() for each in episodes]
+    np.testing.assert_allclose(found, drawn, rtol=1e-6)
+
+
+@pytest.mark.parametrize("generator", [None, np.random.default_rng(0)])
+def test_what_was_shown_long_ago_is_compared_too(generator):
+    env = SingleEnvs(lambda: Recalling(generator), 2, seed=0)
+    env.reset()
+    actions = np.random.default_rng(0).integers(0, 2, (2, 9))
+    for step in actions.T:
+        env.step(step)
+    running = env.running()
+    assert env.replay(running, list(actions)) == (generator is None)
+    assert not env.replay(running, list(1 - actions))
