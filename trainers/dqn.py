@@ -6,7 +6,7 @@ network follow slowly. With the settings of Ni et al. 2023, arXiv:2307.03864.
 
 import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from trainers.learner import Reward
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
 from trainers.ranks import Ranks
 from trainers.targets import double_q_targets, follow, masked_mean, mean_norm, values_of
-from utils.moments import load_moments, moments, with_moments
+from utils.moments import with_moments
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class DQN(OffPolicyLearner):
     logged = ("critic_loss", "q_mean", "critic_grad_norm", "critic_memory_grad_norm")
     config: DqnSettings
     agent: ValueAgent
+    target: ValueAgent
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class DQN(OffPolicyLearner):
         self.optimizer = with_moments(
             torch.optim.Adam(self.parameters, lr=config.learning_rate, fused=True)
         )
+        self.optimizers = {"all": self.optimizer}
 
     @property
     def epsilon(self) -> float:
@@ -101,15 +103,6 @@ class DQN(OffPolicyLearner):
     def nothing_learned(self) -> dict[str, float]:
         """Return NaN under every name, and epsilon."""
         return super().nothing_learned() | {"train/epsilon": self.epsilon}
-
-    def networks_state(self) -> dict[str, Any]:
-        """Return the optimiser and the target network."""
-        return {"optimizer": moments(self.optimizer), "target": dict(self.target.state_dict())}
-
-    def load_networks_state(self, state: dict[str, Any]) -> None:
-        """Take over optimiser and target network."""
-        load_moments(self.optimizer, state["optimizer"])
-        self.target.load_state_dict(state["target"])
 
     def _loss(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
         """Return the loss, and the values of the actions taken [T, B]."""

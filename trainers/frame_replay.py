@@ -6,7 +6,6 @@ episode of L steps takes L + 1, the last with what was seen in the end. Only who
 drawn from; where there are more rows than wanted, the oldest episodes leave.
 """
 
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from torch import Tensor
 from models.observations import Observations
 from settings import setting
 from trainers.frame_log import SUFFIX, FrameLog
-from trainers.replay import LEAST_CAPACITY, CapacitySettings
+from trainers.replay import LEAST_CAPACITY, CapacitySettings, StateFiles
 from trainers.saved_state import check_like
 from utils.errors import RunError
 from utils.files import sync_folder
@@ -70,7 +69,7 @@ class Place(NamedTuple):
     length: int
 
 
-class Episodes:
+class Episodes(list[Place]):
     """Whole episodes, the oldest first, and how many samples can start in them.
 
     Args:
@@ -78,30 +77,19 @@ class Episodes:
     """
 
     def __init__(self, n_step: int) -> None:
+        super().__init__()
         self._n_step = n_step
-        self._table = np.zeros((64, 4), dtype=np.int64)  # a place each, and starts in all so far
-        self._first = self._end = 0
-
-    def __len__(self) -> int:
-        return self._end - self._first
-
-    def __getitem__(self, number: int) -> Place:
-        """Return an episode, 0 the oldest."""
-        return Place(*self._table[self._first + number, :3].tolist())
+        self._ends: np.ndarray | None = None  # starts in the episodes up to each, once asked for
 
     def append(self, place: Place) -> None:
         """Put an episode behind the others."""
-        if self._end == len(self._table):
-            self._make_room()
-        before = self._table[self._end - 1, 3] if self._end else 0
-        self._table[self._end] = (*place, before + self.n_starts(place.length))
-        self._end += 1
+        super().append(place)
+        self._ends = None
 
     def pop_oldest(self) -> Place:
         """Take the oldest episode out."""
-        oldest = self[0]
-        self._first += 1
-        return oldest
+        self._ends = None
+        return self.pop(0)
 
     def n_starts(self, length: int) -> int:
         """Return how many samples can start in an episode of L steps."""
@@ -114,33 +102,19 @@ class Episodes:
             n_samples: How many.
             uniform: "episode": one of these, then a step of it; "step": any step.
         """
-        if uniform == STEP:
-            return self._steps(n_samples)
-        places = [self[number] for number in torch.randint(len(self), (n_samples,)).tolist()]
-        shares = torch.rand(n_samples, dtype=torch.float64).tolist()
-        starts = [int(x * self.n_starts(p.length)) for p, x in zip(places, shares, strict=True)]
-        return list(zip(places, starts, strict=True))
-
-    def tensor(self) -> Tensor:
-        """Return all of them.  [E, 3] int64"""
-        return torch.from_numpy(self._table[self._first : self._end, :3].copy())
-
-    def _steps(self, n_samples: int) -> list[tuple[Place, int]]:
-        """Draw from all starts there are."""
-        totals = self._table[self._first : self._end, 3]
-        before = int(totals[0]) - self.n_starts(self[0].length)
-        drawn = before + torch.randint(int(totals[-1]) - before, (n_samples,)).numpy()
-        found = np.searchsorted(totals, drawn, side="right").tolist()
-        firsts = [int(totals[n]) - self.n_starts(self[n].length) for n in found]
-        return [
-            (self[n], int(at) - first) for n, at, first in zip(found, drawn, firsts, strict=True)
-        ]
-
-    def _make_room(self) -> None:
-        kept = self._table[self._first : self._end]
-        table = np.zeros((max(64, 2 * len(kept)), 4), dtype=np.int64)
-        table[: len(kept)] = kept
-        self._table, self._first, self._end = table, 0, len(kept)
+        if uniform == EPISODE:
+            places = [self[number] for number in torch.randint(len(self), (n_samples,)).tolist()]
+            shares = torch.rand(n_samples, dtype=torch.float64).tolist()
+            return [
+                (p, int(x * self.n_starts(p.length))) for p, x in zip(places, shares, strict=True)
+            ]
+        if self._ends is None:
+            self._ends = np.cumsum([self.n_starts(place.length) for place in self])
+        drawn = torch.randint(int(self._ends[-1]), (n_samples,)).numpy()
+        found = np.searchsorted(self._ends, drawn, side="right")
+        places = [self[number] for number in found.tolist()]
+        behind = (self._ends[found] - drawn).tolist()  # starts from the drawn one on
+        return [(p, self.n_starts(p.length) - n) for p, n in zip(places, behind, strict=True)]
 
 
 class FrameReplay:
@@ -181,7 +155,7 @@ class FrameReplay:
         self.episodes = Episodes(config.n_step)
         self.n_rows = 0
         self._begins = [0] * n_envs  # of the running episodes
-        self._named: deque[set[Path]] = deque(maxlen=3)  # files of the last states
+        self._kept = StateFiles(folder, f"*{SUFFIX}")
 
     def __len__(self) -> int:
         """Return the number of rows that can be drawn from."""
@@ -262,16 +236,14 @@ class FrameReplay:
         logs = [log.save() for log in self.logs]
         if self.folder.is_dir():
             sync_folder(self.folder)
-        self._named.append({path for log in self.logs for path in log.paths()})
-        named = set().union(*self._named)
-        for path in self.folder.glob(f"*{SUFFIX}"):
-            if path not in named:
-                path.unlink()
+        files = {name: entry for log in self.logs for name, entry in log.files().items()}
+        self._kept.note(files)
+        self._kept.remove_unnamed()
         return {
-            "files": {name: entry for log in self.logs for name, entry in log.files().items()},
+            "files": files,
             "logs": logs,
             "begins": list(self._begins),
-            "episodes": self.episodes.tensor(),
+            "episodes": torch.tensor(self.episodes, dtype=torch.int64).view(-1, 3),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -294,7 +266,7 @@ class FrameReplay:
         for log, begin in zip(self.logs, self._begins, strict=True):
             if not log.first <= begin <= log.n_written:
                 raise ValueError("replay: a running episode that stands nowhere")
-        self._named.append({path for log in self.logs for path in log.paths()})
+        self._kept.note(state["files"])
 
     def _check(self, place: Place) -> None:
         """Raise ValueError unless an episode stands in rows that there are."""
@@ -307,11 +279,7 @@ class FrameReplay:
     def _give_up_oldest(self) -> None:
         place = self.episodes.pop_oldest()
         self.n_rows -= place.length + 1
-        free = self.logs[place.env].forget(place.begin + place.length + 1)
-        named = set().union(*self._named)
-        for path in free:
-            if path not in named:  # by no checkpoint
-                path.unlink()
+        self._kept.remove_unnamed(self.logs[place.env].forget(place.begin + place.length + 1))
 
     def _stack(self, step: int) -> np.ndarray:
         """Return which steps are seen at one: the last S, the first of the episode again.  [S]"""

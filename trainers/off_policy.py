@@ -7,12 +7,14 @@ episode has ended, as many gradient steps as are owed for the steps since the la
 import logging
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from models.agent import Agent, Memory, Sequences, Step, Transitions
 from models.observations import Percept
@@ -31,6 +33,7 @@ from trainers.replay import (
     n_rows_wanted,
 )
 from trainers.running_episodes import RunningEpisodes, step_tensors
+from utils.moments import load_moments, moments
 
 SUMMED_AT_ONCE = 64  # gradient steps whose metrics wait on the device
 STEPS_APART = 64  # of each environment from one update to the next, where there are several ranks
@@ -73,6 +76,9 @@ class OffPolicyLearner(ABC):
 
     Attributes:
         logged: What a gradient step has to log.
+        target: What follows the agent slowly.
+        optimizers: By name.
+        beside: What is trained and belongs to no network.
         replay: The episodes so far; None before the first has ended.
         n_explored: Environment steps since the warm-up, those of all environments.
         n_updates: Gradient steps so far.
@@ -82,6 +88,8 @@ class OffPolicyLearner(ABC):
 
     reads: ClassVar[tuple[type[Part], ...]]
     logged: ClassVar[tuple[str, ...]]
+    target: nn.Module
+    optimizers: Mapping[str, Optimizer]
 
     def __init__(
         self,
@@ -92,6 +100,7 @@ class OffPolicyLearner(ABC):
     ) -> None:
         self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
         self.reward = reward
+        self.beside: dict[str, Tensor] = {}
         self.replay: Replay | None = None
         self.n_explored = self.n_updates = self.n_owed = 0
         self.n_warmup_steps = self.longest = self._n_episodes = 0
@@ -105,14 +114,6 @@ class OffPolicyLearner(ABC):
     @abstractmethod
     def learn(self, sequences: Sequences) -> dict[str, Tensor]:
         """Take one gradient step and return what to log of it."""
-
-    @abstractmethod
-    def networks_state(self) -> dict[str, Any]:
-        """Return optimisers, target networks and whatever else learning changes."""
-
-    @abstractmethod
-    def load_networks_state(self, state: dict[str, Any]) -> None:
-        """Go on from what `networks_state` returned."""
 
     def explore(self, step: Step) -> Step:
         """Return what is done in the place of what the agent chose."""
@@ -229,7 +230,9 @@ class OffPolicyLearner(ABC):
         """Return all that is needed to go on; new rows of the replay are written into files."""
         reward = {} if self.reward is None else {"reward": self.reward.state_dict()}
         return reward | {
-            "networks": self.networks_state(),
+            "optimizers": {name: moments(each) for name, each in self.optimizers.items()},
+            "target": dict(self.target.state_dict()),
+            "beside": {name: each.detach().clone() for name, each in self.beside.items()},
             "counts": {name: getattr(self, name) for name in COUNTS},
             "replay": None if self.replay is None else self._replay_files.save(self.replay),
             "running": self.running.state_dict(),
@@ -239,7 +242,11 @@ class OffPolicyLearner(ABC):
         self, state: dict[str, Any], percept: Percept, memory: Memory | None
     ) -> None:
         """Go on from what `state_dict` returned; trainers/learner.py says how."""
-        self.load_networks_state(state["networks"])
+        for name, optimizer in self.optimizers.items():
+            load_moments(optimizer, state["optimizers"][name])
+        self.target.load_state_dict(state["target"])
+        for name, parameter in self.beside.items():
+            parameter.data.copy_(state["beside"][name])
         if self.reward is not None:
             self.reward.load_state_dict(state["reward"])
         for name in COUNTS:

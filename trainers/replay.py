@@ -8,6 +8,7 @@ What is new is saved in a file of its own, so that a checkpoint never writes the
 
 import hashlib
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -171,35 +172,17 @@ class Replay:
         shown = Observations(**kinds).map(lambda kind: kind.to(self.device))
         return Sequences(ObservationBatch.of(shown), *(each.to(self.device) for each in others))
 
-    def save_new(self, folder: Path, saved: SavedFiles, n_saved: int) -> SavedFiles:
-        """Write the rows that no file has yet, and return which files now hold all there is.
-
-        Args:
-            folder: Of the files.
-            saved: What the last call returned.
-            n_saved: How many rows were written by then.
-        """
-        oldest = self.n_written - len(self)
-        ends = [*(_first_row(name) for name in saved), n_saved][1:]
-        kept = {name: saved[name] for name, end in zip(saved, ends, strict=True) if end > oldest}
-        begin = max(n_saved, oldest)
-        if begin < self.n_written:
-            folder.mkdir(exist_ok=True)
-            kept |= self._save(folder, begin)
-        return kept
-
-    def load(self, folder: Path, saved: SavedFiles, n_written: int) -> None:
-        """Read the rows that `save_new` has written, whose checksums are known to be right.
+    def load(self, parts: Iterable[tuple[int, dict[str, Tensor]]], n_written: int) -> None:
+        """Take over rows, the number of the first of each part before them.
 
         Raises:
-            ValueError: the files are not what `save_new` has written.
+            ValueError: they are not what such a replay has held.
         """
-        for name in saved:
-            state = load_saved(folder / name)
-            n_rows = min(len(state["actions"]), self.capacity)
-            check_like(state, {n: row[:n_rows] for n, row in self.rows.items()}, "replay")
-            self.n_written = _first_row(name)
-            self._write(state)
+        for first, rows in parts:
+            n_rows = min(len(rows["actions"]), self.capacity)
+            check_like(rows, {n: row[:n_rows] for n, row in self.rows.items()}, "replay")
+            self.n_written = first
+            self._write(rows)
         if self.n_written != n_written:
             raise ValueError(f"replay: {self.n_written} rows are saved, and {n_written} were there")
         self._check_episodes()
@@ -215,16 +198,6 @@ class Replay:
         if not starts.any() or bool((starts & is_last).any()):
             raise ValueError("replay: the rows are no whole episodes, where they begin is wrong")
 
-    def _save(self, folder: Path, begin: int) -> SavedFiles:
-        at = torch.arange(begin, self.n_written) % self.capacity
-        path = folder / f"rows_{begin:012d}.pt"
-        with written_whole(path) as file:
-            save_tensors({name: row[at] for name, row in self.rows.items()}, file)
-            file.seek(0)
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            n_bytes = file.tell()
-        return {path.name: (n_bytes, digest)}
-
     def _write(self, new: dict[str, Tensor]) -> None:
         """Put rows behind the last ones."""
         n_rows = len(new["actions"])
@@ -233,6 +206,31 @@ class Replay:
             row[at] = new[name].to(row.dtype)
         self.n_written += n_rows
         self._starts = None
+
+
+class StateFiles:
+    """Files that the last states of a run name; what none of them names is removed.
+
+    Args:
+        folder: Of the files.
+        pattern: What all of them are called.
+    """
+
+    def __init__(self, folder: Path, pattern: str) -> None:
+        self.folder, self.pattern = folder, pattern
+        # Of the last states, of which one that could not be written is none to go on from.
+        self._named: deque[set[str]] = deque(maxlen=3)
+
+    def note(self, names: Iterable[str]) -> None:
+        """Note what one more state names."""
+        self._named.append(set(names))
+
+    def remove_unnamed(self, paths: Iterable[Path] | None = None) -> None:
+        """Remove what no state names, of these files or of all there are."""
+        named = set().union(*self._named)
+        for path in self.folder.glob(self.pattern) if paths is None else paths:
+            if path.name not in named:
+                path.unlink()
 
 
 class ReplayFiles:
@@ -244,34 +242,48 @@ class ReplayFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._kept = StateFiles(folder, "rows_*.pt")
         self._files: SavedFiles = {}
         self._n_saved = 0  # rows written by the last state
-        # Named by the last states, of which one that could not be written is none to go on from.
-        self._named: deque[set[str]] = deque(maxlen=3)
 
     def save(self, replay: Replay) -> dict[str, Any]:
         """Write what is new, remove what no state names any more, and return where all is."""
-        self._note(replay.save_new(self.folder, self._files, self._n_saved), replay.n_written)
-        remove_unnamed(self.folder, set().union(*self._named))
-        return {
-            "files": dict(self._files),
-            "capacity": replay.capacity,
-            "n_written": replay.n_written,
+        oldest = replay.n_written - len(replay)
+        ends = [*(_first_row(name) for name in self._files), self._n_saved][1:]
+        files = {
+            n: f for (n, f), end in zip(self._files.items(), ends, strict=True) if end > oldest
         }
+        begin = max(self._n_saved, oldest)
+        if begin < replay.n_written:
+            files |= self._write(replay, begin)
+        self._note(files, replay.n_written)
+        self._kept.remove_unnamed()
+        return {"files": files, "capacity": replay.capacity, "n_written": replay.n_written}
 
     def load(self, replay: Replay, state: dict[str, Any]) -> None:
-        """Fill a replay with what `save` has written.
+        """Fill a replay with what `save` has written, in files whose checksums are right.
 
         Raises:
             Exception: of several kinds; it is not a state of this replay.
         """
-        check_like(state, {"files": state["files"], "capacity": 0, "n_written": 0}, "replay")
-        replay.load(self.folder, state["files"], state["n_written"])
+        parts = ((_first_row(name), load_saved(self.folder / name)) for name in state["files"])
+        replay.load(parts, state["n_written"])
         self._note(state["files"], replay.n_written)
 
     def _note(self, files: SavedFiles, n_written: int) -> None:
         self._files, self._n_saved = files, n_written
-        self._named.append(set(files))
+        self._kept.note(files)
+
+    def _write(self, replay: Replay, begin: int) -> SavedFiles:
+        """Write a file of the rows from one on."""
+        self.folder.mkdir(exist_ok=True)
+        at = torch.arange(begin, replay.n_written) % replay.capacity
+        path = self.folder / f"rows_{begin:012d}.pt"
+        with written_whole(path) as file:
+            save_tensors({name: row[at] for name, row in replay.rows.items()}, file)
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return {path.name: (file.tell(), digest)}
 
 
 def _first_row(name: str) -> int:
@@ -285,13 +297,6 @@ def example_episode(percept: Percept, context: Tensor) -> EpisodeSteps:
     zeros = torch.zeros(1)
     twice = context[:1].cpu().expand(2, *context.shape[1:])
     return EpisodeSteps(shown, twice, zeros.long(), zeros, zeros.bool())
-
-
-def remove_unnamed(folder: Path, named: set[str]) -> None:
-    """Remove the files of rows that no state names any more."""
-    for path in folder.glob("rows_*.pt"):
-        if path.name not in named:
-            path.unlink()
 
 
 def n_rows_wanted(config: CapacitySettings, length: int) -> int:

@@ -21,7 +21,7 @@ from trainers.learner import Reward
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
 from trainers.ranks import Ranks
 from trainers.targets import follow, masked_mean, mean_norm, soft_targets, values_of
-from utils.moments import load_moments, moments, with_moments
+from utils.moments import with_moments
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ class SAC(OffPolicyLearner):
     )
     config: SacSettings
     agent: SoftAgent
+    target: "Critic"
 
     def __init__(
         self,
@@ -88,6 +89,7 @@ class SAC(OffPolicyLearner):
         super().__init__(config, agent, ranks, reward)
         self.target = copy.deepcopy(self._critic).requires_grad_(False)
         self.log_temperature = torch.zeros((), device=agent.device, requires_grad=True)
+        self.beside = {"log_temperature": self.log_temperature}
         rate, groups = config.learning_rate, self._parameters()
         self.optimizers = {
             name: with_moments(torch.optim.Adam(group, lr=rate, fused=True))
@@ -115,22 +117,6 @@ class SAC(OffPolicyLearner):
         alpha = torch.as_tensor(self.temperature, device=self.agent.device)
         logged |= {"entropy": entropy, "temperature": alpha}
         return {f"train/{name}": logged[name].detach() for name in self.logged}
-
-    def networks_state(self) -> dict[str, Any]:
-        """Return optimisers, target critics and temperature."""
-        return {
-            "optimizers": {name: moments(each) for name, each in self.optimizers.items()},
-            "target": dict(self.target.state_dict()),
-            "log_temperature": self.log_temperature.detach().clone(),
-        }
-
-    def load_networks_state(self, state: dict[str, Any]) -> None:
-        """Take over optimisers, target critics and temperature."""
-        for name, optimizer in self.optimizers.items():
-            load_moments(optimizer, state["optimizers"][name])
-        self.target.load_state_dict(state["target"])
-        with torch.no_grad():
-            self.log_temperature.copy_(state["log_temperature"])
 
     def _learn_together(self, sequences: Sequences) -> tuple[dict[str, Tensor], Tensor]:
         """One step of everything: half the critics' loss and the policy's, one optimiser."""
