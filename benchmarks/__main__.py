@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from utils.threads import let_waiting_threads_sleep
@@ -12,30 +12,34 @@ if __name__ == "__main__":
 
 import torch
 
-from benchmarks.comparing import Figures, Pair, compare
-from benchmarks.growth import Cost, costs
-from benchmarks.measuring import Machine
-from benchmarks.tables import Table
+from benchmarks.language_models import Cost, growth
+from benchmarks.measuring import (
+    MOST_THREADS,
+    Figures,
+    Machine,
+    Pair,
+    Table,
+    check_names,
+    compare,
+)
 from runs.folder import write_json
 from utils.command_line import Parser, run_program, whole_number
-from utils.errors import UserError, suggestion
 
 PARTS = {
-    "transformer-xl": "benchmarks.language_memory",
-    "minilm": "benchmarks.minilm",
-    "bfloat16": "benchmarks.frozen_dtype",
-    "hopfield": "benchmarks.hopfield",
-    "cache": "benchmarks.cached_observations",
-    "minigrid": "benchmarks.minigrid",
-    "crafter": "benchmarks.crafter",
-    "update": "benchmarks.update",
-    "off-policy": "benchmarks.off_policy",
-    "suggesting": "benchmarks.suggesting",
-    "n-step": "benchmarks.n_step",
+    "transformer-xl": "benchmarks.language_models:transformer_xl",
+    "minilm": "benchmarks.language_models:minilm",
+    "bfloat16": "benchmarks.language_models:bfloat16",
+    "hopfield": "benchmarks.observations:hopfield",
+    "cache": "benchmarks.observations:cache",
+    "minigrid": "benchmarks.environments:minigrid",
+    "crafter": "benchmarks.environments:crafter",
+    "update": "benchmarks.ppo_update:pairs",
+    "off-policy": "benchmarks.off_policy:pairs",
+    "suggesting": "benchmarks.language_models:suggesting",
+    "n-step": "benchmarks.n_step:pairs",
 }
 GROWTH = "growth"
 NAMES = (*PARTS, GROWTH)
-MOST_THREADS = 1024
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,34 +65,24 @@ def benchmark(argv: Sequence[str] | None) -> None:
     chosen = check_names("--only", arguments.only, NAMES)
     machine = Machine.here(arguments.threads)
     print(machine, flush=True)
-    figures = report_parts(chosen, arguments.quick, arguments.threads)
-    growth = report_growth(arguments.quick, arguments.threads) if GROWTH in chosen else []
+    parts = [pair for name in PARTS if name in chosen for pair in pairs(name, arguments.quick)]
+    figures = report_parts(parts, arguments.quick, arguments.threads) if parts else []
+    costs = report_growth(arguments.quick, arguments.threads) if GROWTH in chosen else []
     if arguments.json:
         content = {"machine": machine._asdict(), "quick": arguments.quick}
         content["parts"] = [row._asdict() for row in figures]
-        content["growth"] = [row._asdict() for row in growth]
+        content["growth"] = [row._asdict() for row in costs]
         write_json(arguments.json, content)
-
-
-def check_names(option: str, names: Sequence[str], allowed: Iterable[str]) -> Sequence[str]:
-    """Return the names if all of them are allowed."""
-    for name in names:
-        if name not in allowed:
-            hint = suggestion(name, allowed)
-            raise UserError(f"{option}: '{name}' is none of {', '.join(allowed)}.{hint}")
-    return names
 
 
 def pairs(name: str, quick: bool) -> Iterator[Pair]:
     """Yield the comparisons of a part."""
-    return importlib.import_module(PARTS[name]).pairs(quick)
+    module, _, function = PARTS[name].partition(":")
+    return getattr(importlib.import_module(module), function)(quick)
 
 
-def report_parts(names: Sequence[str], quick: bool, threads: int) -> list[Figures]:
+def report_parts(chosen: Sequence[Pair], quick: bool, threads: int) -> list[Figures]:
     """Print the table of parts, ours beside plain, and return its rows."""
-    chosen = [pair for name in PARTS if name in names for pair in pairs(name, quick)]
-    if not chosen:
-        return []
     print("\nmilliseconds a step; peak memory of a process that does nothing else")
     table = Table(
         part="<37",
@@ -98,7 +92,7 @@ def report_parts(names: Sequence[str], quick: bool, threads: int) -> list[Figure
         largest_difference=">18.1e",
         plain_MB=">9,.0f",
         ours_MB=">8,.0f",
-        what="<1",
+        size="<1",
     )
     found = []
     for pair in chosen:
@@ -112,7 +106,7 @@ def report_growth(quick: bool, threads: int) -> list[Cost]:
     print("\nour Transformer-XL step, full store: one setting at a time differs from the default")
     table = Table(setting="<10", value=">8", ms=">10,.2f", peak_MB=">9,.0f")
     found = []
-    for cost in costs(quick, threads):
+    for cost in growth(quick, threads):
         found.append(cost)
         table.row(*cost)
     return found

@@ -1,15 +1,39 @@
-"""Measure environment steps per second of every suite: python -m benchmarks.environments."""
+"""Environments: ours beside the packages they come from, and steps per second of every suite.
+
+Run: python -m benchmarks.environments [TASK ...]
+"""
 
 import argparse
+import contextlib
+import io
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import Any, cast
 
-from benchmarks.measuring import Machine, Stopwatch
-from benchmarks.played import settings
-from benchmarks.tables import Table
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from torch import Tensor
+
+from benchmarks.measuring import Machine, Pair, Table, Work
 from envs import make_vector_env
+from envs import minigrid as our_minigrid
+from envs.episodes import SingleEnvs
+from envs.minigrid_views import played_views
+from settings import Config, load_config
 from utils.errors import UserError
 
+KEY_CORRIDOR = "MiniGrid-KeyCorridorS3R1-v0"
+CRAFTER = "Crafter-v1"
+N_ENVS = 16
+BALANCED = 10  # steps of Crafter before the package's order of creatures is that of addresses
 TASKS = (
-    ("MiniGrid", "MiniGrid-KeyCorridorS3R1-v0"),
+    ("MiniGrid", KEY_CORRIDOR),
     ("MiniGrid", "MiniGrid-MemoryS11-v0"),
     ("BabyAI", "BabyAI-GoToRedBall-v0"),
     ("RandomMaze", "RandomMaze-v0"),
@@ -18,7 +42,7 @@ TASKS = (
     ("memory tasks", "VisualMatch-v0"),
     ("memory tasks", "KeyToDoor-v0"),
     ("ContinuousRecognition", "ContinuousRecognition-v0"),
-    ("Crafter", "Crafter-v1"),
+    ("Crafter", CRAFTER),
     ("Crafter", "CrafterText-v0"),
     ("POPGym", "popgym-RepeatPreviousEasy-v0"),
     ("POPGym", "popgym-MineSweeperEasy-v0"),
@@ -36,6 +60,166 @@ TASKS = (
 )
 
 
+def settings(task: str = KEY_CORRIDOR, n_envs: int = N_ENVS) -> Config:
+    """Return the default settings with these environments."""
+    return replace(load_config(), env=task, n_envs=n_envs)
+
+
+def seen_images(n_envs: int = N_ENVS) -> Iterator[Tensor]:
+    """Yield the images [N, 3, 56, 56] uint8 of KeyCorridor played at random, always the same."""
+    env = make_vector_env(settings(n_envs=n_envs), seed=0)
+    images, _ = env.reset(seed=0)
+    for actions in random_actions(env, 1):
+        yield torch.from_numpy(images)
+        images = env.step(actions[0])[0]
+
+
+def random_actions(env: VectorEnv, n_steps: int) -> Iterator[np.ndarray]:
+    """Yield uniform actions, always the same.  [n_steps, N]"""
+    generator = np.random.default_rng(0)
+    n_actions = int(cast(Discrete, env.single_action_space).n)
+    while True:
+        yield generator.integers(0, n_actions, (n_steps, env.num_envs))
+
+
+def minigrid(quick: bool) -> Iterator[Pair]:
+    """Compare drawing, pixel by pixel, and stepping; layouts come from other random numbers."""
+    n_envs = 2 if quick else N_ENVS
+    yield Pair(
+        f"MiniGrid drawing, {n_envs} views",
+        partial(drawings, draw_by_minigrid, n_envs),
+        partial(drawings, our_minigrid.draw, n_envs),
+        rounds=10,
+        note="views of KeyCorridor",
+    )
+    yield Pair(
+        "MiniGrid step",
+        partial(plays, partial(plain_minigrid, n_envs), 16),
+        partial(plays, partial(our_minigrid.make_by_envpool, KEY_CORRIDOR, n_envs, seed=0), 16),
+        rounds=2 if quick else 20,
+        steps=16,
+        note=f"{n_envs} environments",
+    )
+
+
+def crafter(quick: bool) -> Iterator[Pair]:
+    """Compare first steps in new worlds, pixel by pixel, and long play with all its resets."""
+    n_envs = 2 if quick else N_ENVS
+    plain, ours = partial(plain_crafter, n_envs), partial(our_crafter, n_envs)
+    yield Pair(
+        "Crafter, new worlds and 9 steps",
+        partial(beginnings, plain),
+        partial(beginnings, ours),
+        rounds=1 if quick else 4,
+        repeats=1,
+        note=f"{n_envs} environments",
+    )
+    yield Pair(
+        "Crafter step",
+        partial(plays, plain, 32),
+        partial(plays, ours, 32),
+        rounds=1 if quick else 20,
+        steps=32,
+        note=f"{n_envs} environments, resets included",
+    )
+
+
+def drawings(draw: Callable[[np.ndarray], np.ndarray], n_views: int) -> Iterator[Work]:
+    """Draw views of KeyCorridor."""
+    views = played_views([KEY_CORRIDOR], seed=0)
+
+    def drawn(symbols: np.ndarray) -> Tensor:
+        return torch.from_numpy(draw(symbols))
+
+    while True:
+        yield partial(drawn, np.stack(list(islice(views, n_views))))
+
+
+def plays(make: Callable[[], VectorEnv], n_steps: int) -> Iterator[Work]:
+    """Play at random, some steps in a piece of work."""
+    env = make()
+    env.reset(seed=0)
+
+    def play(actions: np.ndarray) -> None:
+        for row in actions:
+            env.step(row)
+
+    for actions in random_actions(env, n_steps):
+        yield partial(play, actions)
+
+
+def beginnings(make: Callable[[], VectorEnv]) -> Iterator[Work]:
+    """Begin episode after episode and show the first steps of each."""
+    env = make()
+
+    def begin(actions: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.stack([env.reset()[0], *(env.step(row)[0] for row in actions)]))
+
+    for actions in random_actions(env, BALANCED - 1):
+        yield partial(begin, actions)
+
+
+def plain_minigrid(n_envs: int) -> SyncVectorEnv:
+    """Return environments that show the agent's view, drawn by MiniGrid."""
+
+    def make() -> gymnasium.Env:
+        from minigrid.wrappers import ImgObsWrapper, RGBImgPartialObsWrapper
+
+        env = gymnasium.make(KEY_CORRIDOR, disable_env_checker=True)
+        return ImgObsWrapper(RGBImgPartialObsWrapper(env, tile_size=8))
+
+    return SyncVectorEnv([make] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def draw_by_minigrid(symbols: np.ndarray) -> np.ndarray:
+    """Draw partial views [N, 7, 7, 3] uint8, each by MiniGrid.  [N, 3, 56, 56] uint8"""
+    from minigrid.core.grid import Grid
+
+    images = []
+    for view in symbols:
+        grid, seen = Grid.decode(view)
+        middle, front = view.shape[0] // 2, view.shape[1] - 1
+        image = grid.render(8, (middle, front), 3, highlight_mask=seen)
+        images.append(image.transpose(2, 0, 1))
+    return np.stack(images)
+
+
+def our_crafter(n_envs: int) -> VectorEnv:
+    """Return our games."""
+    return make_vector_env(settings(CRAFTER, n_envs), seed=0)
+
+
+def plain_crafter(n_envs: int) -> VectorEnv:
+    """Return games of the package one after the other, with the worlds of a run of seed 0."""
+    return SingleEnvs(PlainCrafter, n_envs, seed=0)
+
+
+class PlainCrafter(gymnasium.Env):
+    """The package's game by Gymnasium's interface, its images channel first."""
+
+    observation_space = Box(0, 255, (3, 64, 64), np.uint8)
+
+    def __init__(self) -> None:
+        with contextlib.redirect_stderr(io.StringIO()):  # of the old gym, where that is installed
+            import crafter
+        self._game = crafter.Env()
+        self.action_space = Discrete(len(self._game.action_names))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin the next of its worlds, with a seed the first one of `crafter.Env(seed=seed)`."""
+        super().reset(seed=seed)
+        if seed is not None:
+            self._game._seed, self._game._episode = seed, 0
+        return self._game.reset().transpose(2, 0, 1), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Take one step."""
+        image, reward, done, _ = self._game.step(action)
+        return image.transpose(2, 0, 1), reward, done, False, {}
+
+
 def steps_per_second(task: str, n_envs: int, seconds: float) -> float:
     """Play random actions for some seconds, with statistics and normalised rewards as in training.
 
@@ -47,18 +231,17 @@ def steps_per_second(task: str, n_envs: int, seconds: float) -> float:
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(1000)]
     n_steps = 0
-    watch = Stopwatch()
-    while watch.seconds < seconds:
+    begun = time.perf_counter()
+    while (passed := time.perf_counter() - begun) < seconds:
         env.step(actions[n_steps % len(actions)])
         n_steps += 1
-    rate = n_steps * n_envs / watch.seconds
     env.close()
-    return rate
+    return n_steps * n_envs / passed
 
 
 def main(argv: list[str] | None = None) -> int:
     """Print a table; a suite that is not installed gets a line that says so."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="Measure environment steps per second.")
     parser.add_argument("--n_envs", type=int, default=16, help="parallel environments")
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds per task")
     parser.add_argument("tasks", nargs="*", help="only these tasks")

@@ -1,4 +1,4 @@
-"""Fill a replay of frames on the disk, then say what it and a batch from it cost.
+"""Fill a replay of frames on the disk, then measure its cost and that of a batch from it.
 
 Run: python -m benchmarks.frame_replay [--rows 1000000] [--folder FOLDER]
 
@@ -10,6 +10,7 @@ memory, then from files it was asked to forget, as where the machine has little 
 
 import os
 import sys
+import time
 from argparse import ArgumentDefaultsHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from benchmarks.measuring import Machine, Stopwatch, peak_megabytes
+from benchmarks.measuring import Machine, peak_megabytes
 from models.observations import Observations
 from plots.table import aligned
 from settings import load_config
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(argv: Sequence[str] | None) -> None:
-    """Fill, draw, and print what it took."""
+    """Fill, draw, and print the figures."""
     parser = Parser(
         prog="python -m benchmarks.frame_replay",
         description=(__doc__ or "").partition("\n")[0],
@@ -55,18 +56,19 @@ def run(argv: Sequence[str] | None) -> None:
 
 
 def measured(folder: Path, n_rows: int) -> Iterator[tuple[str, str]]:
-    """Yield what was measured and the figure."""
+    """Yield names and figures."""
     settings = {"model": "ELLM", "algorithm": "NStepDQN", "replay_capacity": n_rows}
     config = load_config(values=settings)
     assert isinstance(config, FrameReplaySettings)
     shown = _shown(np.random.default_rng(0))
     replay = FrameReplay(config, FRAME_STACK, folder, next(shown))
     before = peak_megabytes()
-    watch = Stopwatch()
+    begun = time.perf_counter()
     _fill(replay, shown, n_rows)
     replay.state_dict()
+    seconds = time.perf_counter() - begun
     yield "rows", f"{len(replay):,}"
-    yield "written, rows/s", f"{len(replay) / watch.seconds:,.0f}"
+    yield "written, rows/s", f"{len(replay) / seconds:,.0f}"
     on_disk = sum(file.stat().st_size for file in folder.iterdir())
     yield "on the disk", f"{on_disk / 1e9:.2f} GB"
     yield "a checkpoint of it", f"{1000 * _seconds(replay.state_dict):.0f} ms"
@@ -91,7 +93,7 @@ def _fill(replay: FrameReplay, shown: Iterator[Observations], n_rows: int) -> No
 
 
 def _shown(numbers: np.random.Generator) -> Iterator[Observations]:
-    """Yield what all environments show, no two alike."""
+    """Yield the observations of all environments, no two alike."""
     while True:
         frames = numbers.integers(0, 256, (N_ENVS, 1, SIDE, SIDE), dtype=np.uint8)
         sentences = numbers.integers(0, 1000, (N_ENVS, 1))
@@ -103,13 +105,13 @@ def _median_seconds(draw: Callable[[], object]) -> float:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    watch = Stopwatch()
+    begun = time.perf_counter()
     work()
-    return watch.seconds
+    return time.perf_counter() - begun
 
 
 def _forget(folder: Path) -> None:
-    """Ask the system to let go of what it holds of files."""
+    """Ask the system to let go of its copies of files."""
     for path in folder.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())

@@ -1,40 +1,36 @@
-"""The one stopwatch, the most memory a process and its GPU have held, and the machine."""
+"""Time, memory and results of a piece of work; the machine; the tables that figures stand in.
 
+A version is a generator: it builds what it needs, then yields one piece of work after the other, a
+function without arguments. Only calling that function is timed.
+"""
+
+import math
 import os
 import platform
 import re
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import active_children, get_context
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
+from torch import Tensor
+
+from utils.errors import UserError, suggestion
 
 Result = TypeVar("Result")
-
-
-class Stopwatch:
-    """Runs from when it is made."""
-
-    def __init__(self) -> None:
-        self._begin, self._begin_cpu = time.perf_counter(), time.process_time()
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of the clock so far."""
-        return time.perf_counter() - self._begin
-
-    @property
-    def cpu_seconds(self) -> float:
-        """Seconds of processor time so far, of all threads together."""
-        return time.process_time() - self._begin_cpu
+Work = Callable[[], Tensor | None]
+Version = Callable[[], Iterator[Work]]  # to be sent to another process: no lambda, no closure
+MOST_THREADS = 1024
 
 
 class Machine(NamedTuple):
-    """What figures were taken on; `load` is the average of the minute before."""
+    """The machine of some figures; `load` is the average of the minute before."""
 
     processor: str
     cores: int
@@ -63,6 +59,108 @@ class Machine(NamedTuple):
         )
 
 
+class Measured(NamedTuple):
+    """Figures of a version.
+
+    Attributes:
+        ms: Milliseconds of a piece of work, the median.
+        peak_mb: The most memory the process has held, or on a GPU its tensors.  [10^6 bytes]
+        results: Of the first pieces of work.
+    """
+
+    ms: float
+    peak_mb: float
+    results: list[np.ndarray]
+
+
+class Pair(NamedTuple):
+    """A fast part and its straightforward version.
+
+    Attributes:
+        name: Of the row.
+        plain, ours: The two, which are given the same input in the same order.
+        rounds: Pieces of work of the plain version.
+        repeats: Pieces of work of ours for each of those; it is faster.
+        steps: The steps in a piece of work; figures are for one of them.
+        compared: Pieces of work whose results are compared.
+        note: The size, and whatever else there is to say.
+    """
+
+    name: str
+    plain: Version
+    ours: Version
+    rounds: int = 5
+    repeats: int = 4
+    steps: int = 1
+    compared: int = 5
+    note: str = ""
+
+
+class Figures(NamedTuple):
+    """A comparison: milliseconds a step, and the largest difference of results, if there are any.
+
+    Attributes:
+        plain_mb, ours_mb: The most memory a process held that did nothing else.  [10^6 bytes]
+    """
+
+    name: str
+    plain_ms: float
+    ours_ms: float
+    ratio: float
+    difference: float | None
+    plain_mb: float
+    ours_mb: float
+    note: str
+
+
+def compare(pair: Pair, threads: int, apart: bool = True) -> Figures:
+    """Measure both versions, each in a process of its own so that its memory can be told apart.
+
+    Args:
+        pair: The versions.
+        threads: Cores to use.
+        apart: False to stay in this process: quick, and the memory is that of everything in it.
+    """
+    run = in_own_process if apart else _here
+    plain = run(measure, pair.plain, pair.rounds, 0, pair.compared, threads)
+    ours = run(measure, pair.ours, pair.rounds * pair.repeats, 0, pair.compared, threads)
+    gaps = [
+        float(np.abs(a.astype(np.float64) - b).max())
+        for a, b in zip(plain.results, ours.results, strict=False)
+    ]
+    return Figures(
+        pair.name,
+        plain.ms / pair.steps,
+        ours.ms / pair.steps,
+        plain.ms / ours.ms,
+        max((math.inf if math.isnan(gap) else gap for gap in gaps), default=None),
+        plain.peak_mb,
+        ours.peak_mb,
+        pair.note,
+    )
+
+
+def measure(
+    version: Version, rounds: int, warm_ups: int = 0, compared: int = 0, threads: int | None = None
+) -> Measured:
+    """Do pieces of a version's work in this process, some of them untimed first."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    works, seconds, results = version(), [], []
+    for number in range(warm_ups + rounds):
+        work = next(works)
+        wait_for_gpu()
+        begun = time.perf_counter()
+        result = work()
+        wait_for_gpu()
+        seconds.append(time.perf_counter() - begun)
+        if number < compared and result is not None:
+            results.append(result.detach().cpu().numpy().copy())
+    gpu_mb = peak_gpu_megabytes()
+    peak_mb = peak_megabytes() if gpu_mb is None else gpu_mb
+    return Measured(1e3 * median(seconds[warm_ups:]), peak_mb, results)
+
+
 def peak_megabytes() -> float:
     """Return the most memory this process has held.  [10^6 bytes]"""
     status = Path("/proc/self/status")
@@ -82,20 +180,15 @@ def wait_for_gpu() -> None:
 def peak_gpu_megabytes() -> float | None:
     """Return the most memory that tensors of this process have held on its GPU; None without one.
 
-    What CUDA itself and its libraries take is not in it.  [10^6 bytes]
+    The memory of CUDA itself and of its libraries is not in it.  [10^6 bytes]
     """
     return torch.cuda.max_memory_allocated() / 1e6 if torch.cuda.is_initialized() else None
-
-
-def own_process() -> ProcessPoolExecutor:
-    """Return a fresh process that holds nothing of this one."""
-    return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
 
 
 def in_own_process(
     function: Callable[..., Result], *arguments: object, seconds: float | None = None
 ) -> Result:
-    """Return what a function returns in a fresh process.
+    """Return the result of a function in a fresh process.
 
     Args:
         function: To be sent there: no lambda, no closure.
@@ -106,7 +199,7 @@ def in_own_process(
         TimeoutError: it was killed.
     """
     others = active_children()
-    with own_process() as process:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         work = process.submit(function, *arguments)
         try:
             return work.result(seconds)
@@ -115,3 +208,38 @@ def in_own_process(
                 if child not in others:
                     child.kill()
             raise TimeoutError(f"not through after {seconds:.0f} s") from None
+
+
+def _here(function: Callable[..., Result], *arguments: object) -> Result:
+    return function(*arguments)
+
+
+class Table:
+    """Prints its head when made and every row when added, so that slow figures show up early.
+
+    Args:
+        columns: A heading and a format for each column, such as plain_ms=">10,.1f"; underscores of
+            headings are shown as blanks. A text or a missing number takes the format's width alone.
+    """
+
+    def __init__(self, **columns: str) -> None:
+        self._formats = list(columns.values())
+        self.row(*(name.replace("_", " ") for name in columns))
+
+    def row(self, *cells: str | float | None) -> None:
+        """Print a row."""
+        shown = []
+        for cell, spec in zip(cells, self._formats, strict=True):
+            is_text = isinstance(cell, str) or cell is None
+            width = re.sub(r"(?<=\d)[,.].*", "", spec)
+            shown.append(format("–" if cell is None else cell, width if is_text else spec))
+        print(" ".join(shown).rstrip(), flush=True)
+
+
+def check_names(option: str, names: Sequence[str], allowed: Iterable[str]) -> Sequence[str]:
+    """Return the names if all of them are allowed."""
+    for name in names:
+        if name not in allowed:
+            hint = suggestion(name, allowed)
+            raise UserError(f"{option}: '{name}' is none of {', '.join(allowed)}.{hint}")
+    return names

@@ -1,22 +1,24 @@
 """Updates of ELLM by NStepDQN beside the straightforward one, sizes as published.
 
+Plain is written as the equations read: every network is asked whenever its answer is needed,
+encoder included, by the layers of PyTorch as they come.
 The floor is what must be multiplied and added, 2 operations each: at batch 64 and 84 x 84 frames,
 `gigaflops()` of it. An update cannot take less than that at the speed of a matrix product.
 The difference is that of the last layer's biases, after as many updates of each.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Text
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from benchmarks.comparing import Pair, Work
-from benchmarks.plain_n_step import PlainBatch, PlainNetwork, plain_update
+from benchmarks.measuring import Pair, Work
 from models.ellm import Ellm
 from models.observations import Observations
 from models.sentences import SentenceTable
@@ -27,10 +29,11 @@ from trainers.targets import n_step_returns
 from utils.seeding import seed_everything
 
 N_TEXT = 384
+CHANNELS, KERNELS, STRIDES = (32, 64, 64), (8, 4, 3), (4, 2, 1)
 
 
 class Size(NamedTuple):
-    """What is learned from, and by how wide a network."""
+    """The batch, and the width of the network."""
 
     n_samples: int
     side: int
@@ -126,23 +129,22 @@ def plain(size: Size) -> Iterator[Work]:
     for network in (online, target):
         network.load_state_dict({k: v.contiguous() for k, v in agent.state_dict().items()})
     optimizer = torch.optim.Adam(online.parameters(), lr=6.25e-5)
-    batch = _plain_batch(prepared)
+
+    def update() -> Tensor:
+        plain_update(online, target, optimizer, prepared.steps, prepared.read)
+        return list(online.parameters())[-1].detach().clone()
+
     while True:
-
-        def update() -> Tensor:
-            plain_update(online, target, optimizer, batch)
-            return list(online.parameters())[-1].detach().clone()
-
         yield update
 
 
 def gigaflops(size: Size) -> float:
-    """Return what an update must compute at least, in 10^9 multiplications and additions.
+    """Return the least work of an update, in 10^9 multiplications and additions.
 
-    Forward what is seen and what follows, both ways of the gradient but none into the pixels.
+    Forward both observations, both ways of the gradient but none into the pixels.
     """
     side, n_in, convolutions = size.side, 4, []
-    for n_out, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+    for n_out, kernel, stride in zip(CHANNELS, KERNELS, STRIDES, strict=True):
         side = (side - kernel) // stride + 1
         convolutions.append(side**2 * n_out * n_in * kernel**2)
         n_in = n_out
@@ -160,15 +162,70 @@ def _noise(size: Size) -> Observations:
     return Observations(images, text=torch.randint(0, 64, (size.n_samples, 2)))
 
 
-def _plain_batch(prepared: Prepared) -> PlainBatch:
-    """Return the steps with the vectors of their sentences, and what they paid."""
-    steps = prepared.steps
-    images, texts, following, following_texts = (
-        cast(Tensor, kind)
-        for seen in (steps.observations, steps.following)
-        for kind in (seen.images, seen.text)
+class PlainNetwork(nn.Module):
+    """ELLM on frames and the vectors of sentences, under the names its parts have in ours.
+
+    Args:
+        n_frames, n_flat, n_text, width, n_actions: Sizes.
+    """
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        super().__init__()
+        width, n_in = sizes["width"], sizes["n_frames"]
+        layers: list[nn.Module] = []
+        for n_out, kernel, stride in zip(CHANNELS, KERNELS, STRIDES, strict=True):
+            layers += [nn.Conv2d(n_in, n_out, kernel, stride), nn.ReLU()]
+            n_in = n_out
+        convolutions = nn.Sequential(*layers, nn.Flatten())
+        linear = nn.Linear(sizes["n_flat"], width)
+        self.image = nn.ModuleDict({"convolutions": convolutions, "linear": linear})
+        self.text = nn.ModuleDict({"linear": nn.Linear(sizes["n_text"], width)})
+        self.trunk = nn.Linear(2 * width, width)
+        streams = {"value": 1, "advantage": sizes["n_actions"]}
+        self.head = nn.ModuleDict({name: _stream(width, n) for name, n in streams.items()})
+
+    def forward(self, images: Tensor, text: Tensor) -> Tensor:
+        """Map frames [B, S, H, W] uint8 and vectors [B, D] to values [B, A]."""
+        maps = self.image["convolutions"](images.float() / 255)
+        seen = self.image["linear"](F.normalize(maps, dim=-1))
+        told = self.text["linear"](F.normalize(text, dim=-1))
+        features = F.relu(self.trunk(torch.cat((seen, told), dim=-1)))
+        advantage = self.head["advantage"](features)
+        return self.head["value"](features) + advantage - advantage.mean(-1, keepdim=True)
+
+
+def plain_update(
+    online: PlainNetwork,
+    target: PlainNetwork,
+    optimizer: torch.optim.Optimizer,
+    steps: FrameSteps,
+    read: KnownSentences,
+) -> None:
+    """Take one gradient step on the Huber loss."""
+    text, following_text = (
+        read(cast(Tensor, seen.text)).sum(1) for seen in (steps.observations, steps.following)
     )
-    text, following_text = (prepared.read(numbers).sum(1) for numbers in (texts, following_texts))
+    images, following = (
+        cast(Tensor, steps.observations.images),
+        cast(Tensor, steps.following.images),
+    )
     returns, discounts = n_step_returns(steps.rewards, steps.goes_on, 0.99, torch.float16)
-    actions = steps.actions
-    return PlainBatch(images, following, text, following_text, actions, returns, discounts)
+    with torch.no_grad():
+        best = online(following, following_text).argmax(-1, keepdim=True)
+        ahead = target(following, following_text).gather(-1, best).squeeze(-1)
+        targets = returns + discounts * ahead
+    values = online(images, text).gather(-1, steps.actions[:, None]).squeeze(-1)
+    loss = F.smooth_l1_loss(values, targets)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def _stream(width: int, n_out: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, n_out),
+    )

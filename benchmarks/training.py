@@ -3,7 +3,7 @@
 Run: python -m benchmarks.training [--agents NAME ...] [--steps N] [--threads N] [--json FILE]
 
 Each agent trains by the program's own trainer with the default settings on KeyCorridor, or in
---var env=NAME, in a process of its own. What stable-baselines3 has, PPO beside CNN-PPO and
+--var env=NAME, in a process of its own. stable-baselines3's learners, PPO beside CNN-PPO and
 sb3-contrib's RecurrentPPO in two variants beside Impala-PPO, is not profiled. On a GPU every part
 waits for the device, so that its time is its own: steps per second are then lower than with
 --no-shares.
@@ -13,10 +13,13 @@ import dataclasses
 import importlib.util
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, redirect_stdout
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from utils.threads import let_waiting_threads_sleep
 
@@ -25,50 +28,55 @@ if __name__ == "__main__":
 
 import torch
 
-from benchmarks.__main__ import MOST_THREADS, check_names
 from benchmarks.measuring import (
+    MOST_THREADS,
     Machine,
-    Stopwatch,
+    Table,
+    check_names,
     in_own_process,
     peak_gpu_megabytes,
     peak_megabytes,
 )
 from benchmarks.random_models import write_clip, write_transformer_xl
-from benchmarks.shares import PARTS, profiled
-from benchmarks.tables import Table
-from envs import make_vector_env, scales_rewards
-from models import AGENTS, PUBLISHED, agent_class, build_agent, resolve_device
-from rewards.scaling import ScalingSettings, configured_scaling
+from models import AGENTS, PUBLISHED, agent_class, resolve_device
+from models.helm import LanguageMemoryAgent
+from models.observation_cache import ObservationCache
 from runs.folder import write_json
 from runs.run_data import AXES, read_columns
 from settings import load_config
+from trainers.build import configured_run
 from trainers.collector import Collector
 from trainers.ppo import PPO, PpoSettings
+from trainers.ranks import Ranks
 from trainers.run import Run, RunSettings
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import UserError
-from utils.seeding import seed_everything
 
 MOST_STEPS = 10**9
 # Learners of stable-baselines3, and the agent that each is run beside.
 RIVALS = {"PPO": "CNN-PPO", "RecurrentPPO": "Impala-PPO", "RecurrentPPO-default": "Impala-PPO"}
 
 
-class Recipe(NamedTuple):
-    """An agent, and what writes the files it needs into a folder and returns their settings."""
-
-    model: str
-    write: Callable[[Path], list[str]] | None = None
-
-
-RANDOM = {
-    "HELM+Transformer-XL": Recipe("HELM", write_transformer_xl),
-    "SHELM+ViT-B-16": Recipe("SHELM", write_clip),
+# Agents of random weights, and the function that writes them and returns the settings.
+RANDOM: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
+    "HELM+Transformer-XL": ("HELM", write_transformer_xl),
+    "SHELM+ViT-B-16": ("SHELM", write_clip),
 }
 # CNN and LSTM go by their published names here.
 NAMES = (*PUBLISHED, *(name for name in AGENTS.places if name not in ("CNN", "LSTM")))
-RECIPES = {name: Recipe(name) for name in NAMES} | RANDOM
-RECIPES |= {name: Recipe(ours) for name, ours in RIVALS.items()}
+REST = "rest"
+PARTS = (
+    "environments",
+    "observation → language",
+    "language model",
+    "encoder and heads, acting",
+    "rollout storage",
+    "update: forward",
+    "update: backward",
+    "update: clipping, optimiser",
+    "update: losses, minibatches",
+    REST,
+)
 
 
 class Options(NamedTuple):
@@ -94,7 +102,7 @@ class Options(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a run came to.
+    """Figures of a run.
 
     Attributes:
         rate: Steps per second, updates included.
@@ -120,8 +128,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def benchmark(argv: Sequence[str] | None) -> None:
     """Train the chosen agents one after the other and print the tables."""
     parser = Parser(prog="python -m benchmarks.training", description=__doc__.split("\n")[0])
-    names = ", ".join(RECIPES)
-    parser.add_argument("--agents", nargs="+", metavar="NAME", default=list(NAMES), help=names)
+    names = (*NAMES, *RANDOM, *RIVALS)
+    parser.add_argument(
+        "--agents", nargs="+", metavar="NAME", default=list(NAMES), help=", ".join(names)
+    )
     parser.add_argument(
         "--steps", type=whole_number(1, MOST_STEPS), default=20_000, help="of a run"
     )
@@ -152,7 +162,7 @@ def benchmark(argv: Sequence[str] | None) -> None:
     )
     machine = Machine.here(options.threads)
     print(machine, flush=True)
-    runs = report_runs(with_rivals(check_names("--agents", arguments.agents, RECIPES)), options)
+    runs = report_runs(with_rivals(check_names("--agents", arguments.agents, names)), options)
     report_shares(runs)
     if arguments.json:
         content = {"machine": machine._asdict(), "options": options._asdict()}
@@ -207,13 +217,10 @@ def measured(name: str, options: Options) -> Measured:
         UserError: it cannot be trained so, or something it needs is missing.
         TimeoutError: it took too long.
     """
-    recipe = RECIPES[name]
+    model, write = RANDOM.get(name, (RIVALS.get(name, name), None))
     with tempfile.TemporaryDirectory() as folder:
-        written = []
-        if recipe.write:
-            written = in_own_process(recipe.write, Path(folder), seconds=options.seconds)
-        overrides = [f"model={recipe.model}", *written, *options.overrides]
-        overrides.append(f"n_steps={options.steps}")
+        written = in_own_process(write, Path(folder), seconds=options.seconds) if write else []
+        overrides = [f"model={model}", *written, *options.overrides, f"n_steps={options.steps}"]
         config = dataclasses.replace(load_config(None, overrides), device=options.device)
         trained = trained_rival if name in RIVALS else trained_agent
         return in_own_process(trained, name, config, options, seconds=options.seconds)
@@ -221,25 +228,28 @@ def measured(name: str, options: Options) -> Measured:
 
 def trained_agent(name: str, config: RunSettings, options: Options) -> Measured:
     """Train one of our agents in this process."""
-    torch.set_num_threads(options.threads)
     agent_class(config.model).check(config)
-    seed_everything(config.seed)
-    env = make_vector_env(config, config.seed)
-    agent = build_agent(config, env.single_observation_space, env.single_action_space)
-    learner = PPO(config.part(PpoSettings), agent)
-    collector = Collector(
-        env,
-        learner,
-        configured_scaling(config.part(ScalingSettings), env.num_envs, scales_rewards(config.env)),
-    )
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(None):
-        with profiled(learner, collector) if options.shares else nullcontext() as clock:
-            summary = Run(config, learner, collector).train(Path(folder))
+    config = dataclasses.replace(config, threads=options.threads)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        redirect_stdout(None),
+        configured_run(config, Ranks()) as run,
+    ):
+        with profiled(run.learner, run.collector) if options.shares else nullcontext() as clock:
+            summary = run.train(Path(folder))
             shares = clock.shares() if clock else {}
         steady = steady_rate(Path(folder), options.warm_up)
-    env.close()
     rate = summary.env_steps / summary.seconds
     return Measured(name, rate, steady, peak_megabytes(), peak_gpu_megabytes(), shares)
+
+
+@contextmanager
+def opened_run(settings: Sequence[str]) -> Iterator[Run]:
+    """Yield a run of some settings, KEY=VALUE, that nothing has been done of yet."""
+    threads = f"threads={torch.get_num_threads()}"
+    config = load_config(None, ["media_minutes=null", threads, *settings])
+    with redirect_stdout(None), configured_run(config, Ranks()) as run:
+        yield run
 
 
 def steady_rate(folder: Path, warm_up: int) -> float | None:
@@ -266,16 +276,93 @@ def trained_rival(name: str, config: PpoSettings, options: Options) -> Measured:
     torch.set_num_threads(options.threads)
     model = rival(name, config)
     moments: list[tuple[int, float]] = []
-    watch = Stopwatch()
+    begun = time.perf_counter()
 
     def note(*_: object) -> bool:
-        moments.append((model.num_timesteps, watch.seconds))
+        moments.append((model.num_timesteps, time.perf_counter() - begun))
         return True
 
     model.learn(config.n_steps, callback=note)
-    rate = model.num_timesteps / watch.seconds
+    rate = model.num_timesteps / (time.perf_counter() - begun)
     steady = rate_after(moments, options.warm_up)
     return Measured(name, rate, steady, peak_megabytes(), peak_gpu_megabytes(), {})
+
+
+class Clock:
+    """Charges every moment to the innermost part that is running.
+
+    Args:
+        wait: Waits for the device, where work is not done at once.
+    """
+
+    def __init__(self, wait: Callable[[], object] = lambda: None) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._wait = wait
+        self._running = [REST]
+        self._since = time.perf_counter()
+
+    @contextmanager
+    def running(self, part: str) -> Iterator[None]:
+        """Charge the time of the block to a part, but for parts within it."""
+        self._charge()
+        self._running.append(part)
+        try:
+            yield
+        finally:
+            self._charge()
+            self._running.pop()
+
+    def timed(self, function: Callable[..., Any], part: str) -> Callable[..., Any]:
+        """Return the function, its time charged to a part."""
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            with self.running(part):
+                return function(*arguments, **options)
+
+        return call
+
+    def shares(self) -> dict[str, float]:
+        """Return each part's share of the time since the clock was made; they sum to 1."""
+        self._charge()
+        total = sum(self.seconds.values())
+        return {part: self.seconds[part] / total for part in PARTS}
+
+    def _charge(self) -> None:
+        self._wait()
+        now = time.perf_counter()
+        self.seconds[self._running[-1]] += now - self._since
+        self._since = now
+
+
+@contextmanager
+def profiled(learner: PPO, collector: Collector) -> Iterator[Clock]:
+    """Time a run's parts while the block runs; afterwards its objects are as they were."""
+    on_gpu = learner.agent.device.type == "cuda"
+    clock = Clock(torch.cuda.synchronize) if on_gpu else Clock()
+    with ExitStack() as patches:
+        for owner, method, part in seams(learner, collector):
+            timed = clock.timed(getattr(owner, method), part)
+            patches.enter_context(patch.object(owner, method, timed))
+        yield clock
+
+
+def seams(learner: PPO, collector: Collector) -> Iterator[tuple[Any, str, str]]:
+    """Yield a method, its owner and the part it belongs to."""
+    agent = learner.agent
+    yield collector.env, "step", "environments"
+    yield collector, "step", "rollout storage"
+    yield learner, "update", "update: losses, minibatches"
+    yield learner.optimizer, "step", "update: clipping, optimiser"
+    yield torch.nn.utils, "clip_grad_norm_", "update: clipping, optimiser"
+    yield torch.Tensor, "backward", "update: backward"
+    yield agent, "evaluate", "update: forward"
+    for method in ("act", "peek_values"):
+        yield agent, method, "encoder and heads, acting"
+    if isinstance(agent, LanguageMemoryAgent):
+        yield agent.language.language_model, "step", "language model"
+        yield ObservationCache, "__call__", "observation → language"
+        for method in ("tokens", "observe"):
+            yield agent.language.to_language, method, "observation → language"
 
 
 if __name__ == "__main__":

@@ -17,6 +17,10 @@ MADE_ONCE = ("crafter", "gguf")
 USERS_CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
 
 
+def pytest_addoption(parser):
+    parser.addoption("--examples", type=int, help="hostile inputs of each kind, others each time")
+
+
 def pytest_configure(config):
     torch.set_num_threads(1)  # test processes run side by side
     os.environ["OMP_NUM_THREADS"] = "1"  # and what they start

@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "sweep": {"sweeps", "plot", "trainers", "models", "envs", "runs", "settings", "utils"},
     "sweeps": {"plots", "runs", "settings", "utils"},
 }
-OURS = {*MAY_IMPORT, "benchmarks", "tests", "tools"}
+OURS = {*MAY_IMPORT, "benchmarks", "tests"}
 WRAPPED = {
     "envpool": "envs/envpool_vector.py",
     "minigrid": "envs/minigrid.py",

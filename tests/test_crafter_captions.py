@@ -19,8 +19,8 @@ from envs.crafter.tiles import CENTRE, FIRST_LOOK, KINDS, N_KINDS, facts_of, til
 from envs.crafter.world import NAMES
 from models.tile_reader import FILE, TileNetwork, TileReader, load_tile_reader, train_tile_reader
 from settings import load_config
+from tests.robustness.faults import outcome, same
 from tests.test_resume import folder_of, resume, signal_at
-from tools.faults import outcome, same
 from trainers.build import opened_env
 from utils.errors import UserError
 

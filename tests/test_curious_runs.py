@@ -13,11 +13,11 @@ from models.observations import ObservationBatch, Observations
 from rewards.curiosity import configured_curiosity
 from tests.agents import collect_rollout, random_images, small_config
 from tests.counting import CountingEnv
+from tests.robustness.faults import outcome, same
 from tests.test_resume import folder_of, resume, signal_at
 from tests.test_text_runs import command as on_missions
 from tests.test_text_runs import encoder as encoder  # a fixture
 from tests.tiny_clip import tiny_settings
-from tools.faults import outcome, same
 from trainers.checkpoint import LAST, load_checkpoint, save_checkpoint
 from trainers.collector import Collector
 from trainers.dqn import DQN

@@ -14,8 +14,8 @@ import main as main_program
 import models
 from envs import Suite
 from models.memories import NetworkSettings
+from tests.robustness.faults import outcome, same
 from tests.test_resume import command, folder_of, resume, signal_at
-from tools.faults import outcome, same
 from trainers import build as composition
 from trainers.collector import Collector
 

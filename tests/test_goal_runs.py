@@ -14,8 +14,8 @@ from envs import SUITES, Suite
 from tests.bad_inputs.harness import refused
 from tests.described import NAME
 from tests.published_models import tiny_sentence_encoder
+from tests.robustness.faults import outcome, same
 from tests.test_resume import folder_of, resume, signal_at
-from tools.faults import outcome, same
 from trainers.checkpoint import LAST, load_checkpoint
 
 TINY = {"env": NAME, "device": "cpu", "n_envs": 2, "media_minutes": "null", "model": "CNN"}

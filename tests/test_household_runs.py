@@ -10,9 +10,9 @@ import eval as eval_program
 import main as main_program
 from envs.household.housekeep_text import ACTION_NAMES, NAME, SENTENCES
 from tests.published_models import tiny_sentence_encoder
+from tests.robustness.faults import outcome, same
 from tests.test_resume import folder_of, resume, signal_at
 from tests.tiny_clip import tiny_settings
-from tools.faults import outcome, same
 
 TINY = {"env": NAME, "device": "cpu", "n_envs": 2, "n_rollout_steps": 16, "n_batches": 2}
 TINY |= {"n_epochs": 1, "n_steps": 64, "media_minutes": "null"}

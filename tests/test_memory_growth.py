@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from tools.memory_growth import Sample, Watched, growth, line, resident_bytes, watch
+from tests.robustness.memory_growth import Sample, Watched, growth, line, resident_bytes, watch
 
 SHORT = {"n_envs": 4, "n_rollout_steps": 16, "observation_cache_mb": 0}
 N_STEPS, WARM_UP = 2048, 1024

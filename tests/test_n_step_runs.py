@@ -14,9 +14,9 @@ from envs.episodes import SingleEnvs
 from settings import load_config
 from tests.bad_inputs.harness import refused
 from tests.published_models import tiny_sentence_encoder
+from tests.robustness.faults import outcome, same
 from tests.test_resume import damage, folder_of, resume, signal_at
 from tests.told_in_words import N_STEPS
-from tools.faults import outcome, same
 from trainers.build import configured_run
 from trainers.checkpoint import BEST, LAST, load_checkpoint
 from trainers.n_step_dqn import NStepDQN

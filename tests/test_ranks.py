@@ -17,10 +17,10 @@ from settings import load_config
 from tests.agents import collect_rollout
 from tests.published_models import tiny_sentence_encoder
 from tests.ranks import errors, on_ranks
+from tests.robustness.faults import outcome, same
 from tests.test_resume import folder_of, signal_at
 from tests.test_threads import ROOT
 from tests.tiny_clip import tiny_settings
-from tools.faults import outcome, same
 from trainers.build import configured_run
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.ppo import PPO

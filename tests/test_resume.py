@@ -21,8 +21,8 @@ from runs import description as run_description
 from runs.folder import locked
 from settings import load_config
 from tests.agents import BY_PPO
+from tests.robustness.faults import outcome, same
 from tests.tiny_clip import tiny_settings
-from tools.faults import outcome, same
 from trainers.checkpoint import BEST, LAST, PREVIOUS, load_checkpoint, save_checkpoint
 from trainers.collector import Collector
 from trainers.ppo import PPO

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.plain_text_model import PlainTextModel
+from benchmarks.language_models import PlainTextModel
 from models.language.model_files import find_model
 from models.language.text_model import TextModel, Tree, Writing
 from tests.published_models import tiny_bert_folder

@@ -12,9 +12,9 @@ import eval as eval_program
 import main as main_program
 from analysis.__main__ import main as analyse
 from tests.published_models import tiny_sentence_encoder
+from tests.robustness.faults import outcome, same
 from tests.test_resume import folder_of, resume, signal_at
 from tests.tiny_clip import tiny_settings
-from tools.faults import outcome, same
 from trainers.checkpoint import LAST, load_checkpoint, save_checkpoint
 
 pytest.importorskip("minigrid")

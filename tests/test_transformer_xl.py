@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.plain_transformer_xl import PlainTransformerXL
+from benchmarks.language_models import PlainTransformerXL
 from models.language import load_language_model
 from models.language.model_files import find_model
 from tests.published_models import GOLDEN, TRANSFORMER_XL

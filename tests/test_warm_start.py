@@ -10,8 +10,8 @@ import torch
 import main as main_program
 from settings import load_config
 from tests.bad_inputs.harness import refused
+from tests.robustness.faults import same
 from tests.test_resume import command, folder_of, resume, signal_at
-from tools.faults import same
 from trainers.build import configured_run
 from trainers.checkpoint import LAST, UNWRITTEN, load_checkpoint, save_checkpoint
 from trainers.ranks import Ranks

@@ -138,7 +138,7 @@ def _be_the_program(program: str, command: list[str], place: Path) -> None:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)
+        os._exit(status if isinstance(status, int) else 70)
 
 
 def _redirect(place: Path) -> None:

@@ -41,17 +41,11 @@ BYTES: dict[str, Callable[[bytes, int], bytes]] = {
     "picture": lambda content, at: PNG,
     "zeros": lambda content, at: bytes(len(content)),
 } | {f"JSON, {name}": lambda content, at, new=new: new for name, new in JSON_FILES.items()}
+LINKS = {"a link to nothing": "nowhere", "a link to a folder": "."}
+LINKS |= {path: path for path in ("/dev/zero", "/dev/null", "/dev/full", "/proc/self/mem")}
 PLACES = (
-    *("removed", "a folder", "a full folder", "a pipe", "a socket's place", "locked"),
-    *(
-        "a link to nothing",
-        "a link to itself",
-        "/dev/zero",
-        "/dev/null",
-        "/dev/full",
-        "/proc/self/mem",
-    ),
-    *("a link to a folder", "a link to its copy", "read-only"),
+    *("removed", "a folder", "a full folder", "a pipe", "locked", "read-only"),
+    *("a link to itself", "a link to its copy", *LINKS),
 )
 
 
@@ -145,18 +139,11 @@ def _put(how: str, path: Path, kept: Path) -> None:
         path.mkdir()
         if how == "a full folder":
             (path / "config.json").mkdir()
-    elif how in ("a pipe", "a socket's place"):
+    elif how == "a pipe":
         os.mkfifo(path)
-    elif how.startswith("/"):
-        path.symlink_to(how)
-    elif how == "a link to a folder":
-        path.symlink_to(".")
-    elif how == "a link to its copy":
-        path.symlink_to(kept.name)
-    elif how == "a link to itself":
-        path.symlink_to(path.name)
-    elif how == "a link to nothing":
-        path.symlink_to("nowhere")
+    elif how != "removed":
+        own = {"a link to its copy": kept.name, "a link to itself": path.name}
+        path.symlink_to((LINKS | own)[how])
 
 
 def read(path: Path) -> Any:
@@ -300,8 +287,7 @@ def _largest(dtype: torch.dtype) -> float | bool:
 def other_bytes(paths: list[str]) -> st.SearchStrategy[Change]:
     """Return a strategy of changes of one file's bytes."""
     at = st.integers(0, WHOLE) | st.integers(0, 20)
-    how = st.sampled_from(sorted(BYTES))
-    return st.builds(OtherBytes, st.sampled_from(paths), how, at)
+    return st.builds(OtherBytes, st.sampled_from(paths), st.sampled_from(sorted(BYTES)), at)
 
 
 def other_files(paths: list[str], others: list[str]) -> st.SearchStrategy[Change]:
@@ -316,12 +302,11 @@ def other_places(paths: list[str]) -> st.SearchStrategy[Change]:
 
 def other_values(place: Path, paths: list[str]) -> st.SearchStrategy[Change]:
     """Return a strategy of values changed in well-formed files, which are read for their values."""
+    values = {path: list(places_in(read(place / path))) for path in paths}
     how = st.sampled_from(sorted(CHANGES))
     return st.one_of(
         [
-            st.builds(
-                OtherValue, st.just(path), st.sampled_from(list(places_in(read(place / path)))), how
-            )
-            for path in paths
+            st.builds(OtherValue, st.just(path), st.sampled_from(where), how)
+            for path, where in values.items()
         ]
     )

@@ -1,6 +1,4 @@
-"""A few hostile inputs of every kind, the same in every run; `python -m tools.fuzz` is
-for thousands of other ones.
-"""
+"""A few hostile inputs of every kind, the same in every run; `--examples 1000` for other ones."""
 
 import os
 import time
@@ -12,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.bad_inputs import forked, spoiling
-from tests.bad_inputs.forked import Outcome, run_forked
+from tests.bad_inputs.forked import run_forked
 from tests.bad_inputs.gallery import EPISODES, GOOD, HELM, XL, build_gallery, run_folder
 from tests.bad_inputs.harness import PROGRAMS
 from tests.bad_inputs.harness import settings as command_line
@@ -37,8 +35,7 @@ FEW = {
     "run folders": 5,
     "checkpoints": 10,
     "episodes": 3,
-    "language models": 6,
-    "embeddings": 6,
+    "pretrained parts": 10,
     "pictures": 3,
 }
 
@@ -57,21 +54,27 @@ def as_program(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_program_fails_on_what_is_generated(kind, gallery):
+def test_no_program_fails_on_what_is_generated(kind, gallery, request):
+    """Collect what programs did wrong, each with the shortest trial that shows it."""
+    n_examples, found = request.config.getoption("--examples"), {}
+
     @settings(
-        max_examples=FEW[kind],
+        max_examples=n_examples or FEW[kind],
         deadline=None,
         database=None,
-        derandomize=True,
+        derandomize=n_examples is None,
         phases=[Phase.generate],  # to shrink what hangs would take very long
         suppress_health_check=list(HealthCheck),
     )
     @given(trial=KINDS[kind](gallery))
     def one(trial):
         outcome = trial.run(gallery)
-        assert outcome.complaints() == [], f"{trial}\n{outcome.err}"
+        for complaint in outcome.complaints():
+            shown = f"{trial}\n{outcome.err}"
+            found[complaint] = min(shown, found.get(complaint, shown), key=len)
 
     one()
+    assert not found, "\n\n".join(f"{complaint}\n{shown}" for complaint, shown in found.items())
 
 
 HELM_LAST = f"{run_folder('HELM', 'unfinished')}/ckpt_last.pt"
@@ -137,22 +140,11 @@ def test_a_very_long_word_is_not_shown_whole(word, gallery):
     assert (outcome.complaints(), outcome.status) == ([], 2)
 
 
-def _fail(text):
-    raise ValueError(text)
-
-
 def _says(text, status=2):
     def program(words):
         os.write(2, text.encode())
+        Path("new").touch() if status == 2 and "written" in text else None
         return status
-
-    return program
-
-
-def _writes(name, status=2):
-    def program(words):
-        Path(name).touch()
-        return _says("no\n", status)(words)
 
     return program
 
@@ -161,22 +153,28 @@ def _writes(name, status=2):
     ("program", "complaint"),
     [
         (lambda words: 3, "ended with status 3"),
-        (lambda words: _fail("nine"), "traceback: ValueError: nine"),
+        (lambda words: {}["nine"], "traceback: KeyError: 'nine'"),
         (lambda words: os.abort(), "ended with status -6"),
+        (lambda words: Path(TRACE).touch() or 0, "ran code of a file"),
+        (lambda words: Path("locked").read_text(), "traceback: PermissionError"),
         (_says(""), "refused in 1 lines, or in empty ones"),
         (_says("one\n\ntwo\n"), "refused in 3 lines, or in empty ones"),
         (_says("a\x1b[31m\n"), "refused in signs that do not print"),
         (_says("x" * 20_000), "refused in a line of 20000 signs"),
         (_says("a.py:1: UserWarning: old\n"), "refused with a warning"),
-        (_writes("new"), "refused, but changed ['new']"),
-        (_writes(TRACE, status=0), "ran code of a file"),
+        (_says("written\n"), "refused, but changed ['new']"),
+        (_says("gamma: 2 is out of range\n"), ""),
     ],
 )
 def test_what_no_program_may_do_is_complained_of(program, complaint, as_program, tmp_path):
     place = tmp_path / "place"
     place.mkdir()
+    (place / "locked").touch()
+    (place / "locked").chmod(0)
     as_program(program)
-    assert complaint in " ".join(run_forked("function", [], place).complaints())
+    complaints = run_forked("function", [], place).complaints()
+    assert complaint in " ".join(complaints)
+    assert complaint or not complaints
 
 
 def test_a_program_that_hangs_is_killed_with_what_it_has_started(as_program, tmp_path, monkeypatch):
@@ -188,86 +186,46 @@ def test_a_program_that_hangs_is_killed_with_what_it_has_started(as_program, tmp
     assert len(outcome.complaints()) == 1
 
 
-def test_a_refusal_in_one_line_is_no_reason_to_complain(as_program, tmp_path):
-    (tmp_path / "place").mkdir()
-    as_program(_says("gamma: 2 is out of range\n"))
-    assert run_forked("function", [], tmp_path / "place") == Outcome(
-        2, "", "gamma: 2 is out of range\n", []
-    )
-
-
-def test_permissions_hold_for_root_as_well(as_program, tmp_path):
-    place = tmp_path / "place"
-    place.mkdir()
-    (place / "file").write_text("secret")
-    (place / "file").chmod(0)
-    as_program(lambda words: print(Path("file").read_text()))
-    outcome = run_forked("function", [], place)
-    assert "PermissionError" in outcome.err
-    assert "secret" not in outcome.out
-
-
-@pytest.mark.parametrize("how", sorted(set(BYTES) - {"LF", "CR", "CRLF"}))
-def test_every_change_of_bytes_changes_them(how):
+def test_every_change_changes_something(tmp_path):
     content = bytes(range(1, 201))
-    assert BYTES[how](content, 50) != content
+    same = [how for how in BYTES if BYTES[how](content, 50) == content]
+    assert set(same) <= {"LF", "CR", "CRLF"}
+    for number, how in enumerate(PLACES):
+        place = tmp_path / str(number)
+        place.mkdir()
+        (place / "file").write_text("good")
+        before = forked.tree(place)
+        OtherPlace("file", how).apply(place)
+        assert forked.tree(place) != before, how
 
 
-@pytest.mark.parametrize("how", PLACES)
-def test_every_change_of_a_place_changes_it(how, tmp_path):
-    file = tmp_path / "file"
-    file.write_text("good")
-    before = forked.tree(tmp_path)
-    OtherPlace("file", how).apply(tmp_path)
-    assert forked.tree(tmp_path) != before
-
-
-@pytest.mark.parametrize("how", sorted(CHANGES))
-def test_every_change_of_a_value_changes_tensors_or_numbers(how):
+@pytest.mark.parametrize("how", sorted(set(CHANGES) - {"objects"}))
+def test_every_change_of_a_value_changes_tensors(how):
     tensor = torch.arange(6.0).view(2, 3)
     state = {"agent": {"bias": tensor}, "counts": [1, 2]}
-    places = [place for place in places_in(state) if place]
-    assert places == [("agent",), ("agent", "bias"), ("counts",), ("counts", 0), ("counts", 1)]
-    if how == "objects":
-        assert replaced(state, ("counts",), how)["counts"].dtype == object
-        return
-    changed = replaced(state, ("agent", "bias"), how)
+    assert list(places_in(state))[1:3] == [("agent",), ("agent", "bias")]
+    new = replaced(state, ("agent", "bias"), how)["agent"].get("bias")
     assert state["agent"]["bias"] is tensor
-    new = changed["agent"].get("bias")
-    same_kind = isinstance(new, torch.Tensor) and type(new) is type(tensor)
-    same_kind = same_kind and new.layout == tensor.layout and new.device == tensor.device
-    same_kind = same_kind and new.dtype == tensor.dtype and new.shape == tensor.shape
-    assert not same_kind or not torch.equal(new, tensor)
-
-
-def test_a_changed_value_is_what_a_program_reads(gallery, tmp_path):
-    path = f"{run_folder('HELM', 'good')}/ckpt_best.pt"
-    target = tmp_path / path
-    target.parent.mkdir(parents=True)
-    target.write_bytes((gallery / path).read_bytes())
-    spoiling.OtherValue(path, ("config", "gamma"), "text").apply(tmp_path)
-    assert read(target)["config"]["gamma"] == "text"
-
-
-@pytest.mark.parametrize("how", ["a pipe", "/dev/zero", "a folder", "a link to itself"])
-def test_what_an_earlier_change_has_put_in_a_files_place_is_not_read(how, tmp_path):
-    (tmp_path / GOOD).write_text("{}")
-    OtherPlace(GOOD, how).apply(tmp_path)
-    before = forked.tree(tmp_path)
-    OtherBytes(GOOD, "cut", 500).apply(tmp_path)
-    OtherFile("other", GOOD).apply(tmp_path)
-    spoiling.OtherValue(GOOD, (), "None").apply(tmp_path)
-    assert forked.tree(tmp_path) == before
+    kinds = [
+        (type(x), getattr(x, "layout", 0), getattr(x, "device", 0), getattr(x, "dtype", 0))
+        for x in (tensor, new)
+    ]
+    assert kinds[0] != kinds[1] or not torch.equal(new, tensor)
 
 
 def test_changes_of_what_an_earlier_change_has_taken_away_do_nothing(tmp_path):
-    (tmp_path / GOOD).write_text("{}")
-    for change in (
-        OtherPlace(GOOD, "removed"),
-        OtherPlace(GOOD, "a pipe"),
+    later = (
         OtherBytes(GOOD, "cut", 500),
+        OtherFile("other", GOOD),
         OtherFile("nowhere/x", GOOD),
         spoiling.OtherValue(GOOD, (), "None"),
-    ):
-        change.apply(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    )
+    for how in ("a pipe", "/dev/zero", "a folder", "a link to itself", "removed"):
+        place = tmp_path / how.replace("/", " ")
+        place.mkdir()
+        (place / GOOD).write_text("{}")
+        OtherPlace(GOOD, how).apply(place)
+        before = forked.tree(place)
+        for change in later:
+            change.apply(place)
+        assert forked.tree(place) == before

@@ -36,7 +36,7 @@ from tests.bad_inputs.spoiling import Change
 FIELDS = all_settings()
 
 COSTLY = ("n_steps", "n_envs", "n_rollout_steps", "n_epochs", "n_batches", "mem_len")
-AGENTS = ("HELM", "SHELM")
+AGENTS = {"HELM": "layers", "SHELM": "words"}  # and an analysis of each
 
 
 class Trial(NamedTuple):
@@ -91,33 +91,35 @@ NUMBERS = (
         "NaN",
         "inf",
     ),
-    *("Infinity", "null", "None", "true", "True", "0x10", "1_000", "１", "9" * 400, "9" * 5000, ""),
-    *(" 1", "1 ", "1\n", str(2**31), str(2**32), str(2**63), "[1]", "{}", '"1"', "[" * 9999),
+    *("Infinity", "null", "None", "true", "True", "0x10", "1_000", "１", "9" * 400, "9" * 5000),
+    *(
+        " 1",
+        "1 ",
+        "1\n",
+        str(2**31),
+        str(2**32),
+        str(2**63),
+        "[1]",
+        "{}",
+        '"1"',
+        "[" * 9999,
+        "",
+        "inf",
+    ),
 )
 plain_text = st.text(max_size=30).filter(lambda text: not re.search(r"/|\.\.|~", text))
 words = st.one_of(st.sampled_from(PATHS), st.sampled_from(NUMBERS), plain_text)
 words = words.filter(lambda word: "\0" not in word)  # the system hands over no zero byte
 
-OPTIONS: dict[str, tuple[str, ...]] = {
-    "main": ("--config", "--var", "--seed", "--run-id", "--resume", "--deterministic"),
-    "eval": (
-        "--ckpt-path",
-        "--seed",
-        "--device",
-        "--deterministic",
-        "--random",
-        "--report",
-        "--var",
-    ),
-    "prepare": ("--suite", "--clip-encoder", "--clip-pretrained", "--language-model", "--device"),
-    "plot": ("--by", "--metric", "--axis", "--statistic", "--threshold", "--output"),
-    "sweep": ("--config", "--var", "--seeds", "--name", "--cpus", "--gpus", "--output"),
-    "analysis": ("--config", "--var", "--seed", "--output", "--beta", "--most"),
-    "benchmarks": ("--only", "--threads", "--json"),
+OPTIONS = {
+    "main": "config var seed run-id resume deterministic list-configs print-config help",
+    "eval": "ckpt-path seed device deterministic random report var",
+    "prepare": "suite clip-encoder clip-pretrained language-model device data-folder=folder",
+    "plot": "by metric axis statistic threshold output",
+    "sweep": "config var seeds name cpus gpus output address retries dry-run",
+    "analysis": "config var seed output beta most",
+    "benchmarks": "only threads json",
 }
-OPTIONS["main"] += ("--list-configs", "--print-config", "--help")
-OPTIONS["prepare"] += ("--data-folder=folder",)
-OPTIONS["sweep"] += ("--address", "--retries", "--dry-run")
 GOOD_COMMANDS: dict[str, list[list[str]]] = {
     "main": [
         settings(**TINY),
@@ -145,9 +147,9 @@ GOOD_COMMANDS: dict[str, list[list[str]]] = {
 }
 
 
-def _with_words(command: list[str], options: tuple[str, ...]) -> st.SearchStrategy[list[str]]:
+def _with_words(command: list[str], options: str) -> st.SearchStrategy[list[str]]:
     """Return a strategy of a good command with one to three words more, options or not."""
-    option = st.sampled_from(options)
+    option = st.sampled_from([f"--{name}" for name in options.split()])
     more = st.one_of(
         st.tuples(option, words).map(lambda pair: [f"{pair[0]}={pair[1]}"]),
         st.tuples(option, words).map(list),
@@ -216,18 +218,6 @@ def _as_word(name: str, value: object) -> str:
     return f"--var={name}={text}".replace("\0", "\\0")
 
 
-def settings_files(gallery: Path) -> st.SearchStrategy[Trial]:
-    """Return a strategy of spoiled settings files."""
-    commands = (
-        ("main", ["--config", GOOD]),
-        ("main", ["--config", GOOD, "--print-config"]),
-        ("sweep", ["--config", GOOD, "--dry-run"]),
-        ("analysis", ["distances", EPISODES, "--config", GOOD]),
-    )
-    changes = _spoiled(gallery, [GOOD], [GOOD], EVERYTHING)
-    return _on(commands, changes)
-
-
 EVERYTHING = [
     GOOD,
     CLIP,
@@ -240,123 +230,125 @@ EVERYTHING += [f"{run_folder('HELM', 'good')}/{name}" for name in ("ckpt_last.pt
 EVERYTHING += [f"{run_folder('SHELM', 'good')}/{name}" for name in ("ckpt_best.pt", "run.json")]
 
 
-def _spoiled(
-    gallery: Path, paths: list[str], with_values: list[str], others: list[str]
-) -> st.SearchStrategy[list[Change]]:
-    """Return a strategy of one or two changes of files, most often one."""
-    change = st.one_of(
+def _spoilt(
+    gallery: Path,
+    commands: list[tuple[str, list[str]]],
+    paths: list[str],
+    with_values: list[str],
+    most: int = 2,
+) -> st.SearchStrategy[Trial]:
+    """Return a strategy of commands after some changes of files, most often one.
+
+    Args:
+        gallery: The good files.
+        commands: Programs and their words.
+        paths: Files and folders to spoil.
+        with_values: Those of them whose values can be changed one by one.
+        most: Changes.
+    """
+    kinds = [
         spoiling.other_bytes(paths),
-        spoiling.other_values(gallery, with_values),
-        spoiling.other_values(gallery, with_values),
         spoiling.other_places(paths),
-        spoiling.other_files(paths, others),
-    )
-    return st.lists(change, min_size=1, max_size=2)
+        spoiling.other_files(paths, [*paths, *EVERYTHING]),
+    ]
+    if with_values:
+        kinds += [spoiling.other_values(gallery, with_values)] * 2
+    return _on(commands, st.lists(st.one_of(kinds), min_size=1, max_size=most))
 
 
 def _on(
-    commands: tuple[tuple[str, list[str]], ...], changes: st.SearchStrategy[list[Change]]
+    commands: list[tuple[str, list[str]]], changes: st.SearchStrategy[list[Change]]
 ) -> st.SearchStrategy[Trial]:
-    return st.tuples(st.sampled_from(commands), changes).map(
-        lambda drawn: Trial(*drawn[0], drawn[1])
+    return st.builds(
+        lambda command, changed: Trial(*command, changed), st.sampled_from(commands), changes
     )
+
+
+def settings_files(gallery: Path) -> st.SearchStrategy[Trial]:
+    """Return a strategy of spoilt settings files."""
+    config = ["--config", GOOD]
+    commands = [("main", config), ("main", [*config, "--print-config"])]
+    commands += [("sweep", [*config, "--dry-run"]), ("analysis", ["distances", EPISODES, *config])]
+    return _spoilt(gallery, commands, [GOOD], [GOOD])
 
 
 def run_folders(gallery: Path) -> st.SearchStrategy[Trial]:
-    """Return a strategy of spoiled run folders: read, played, gone on with, drawn, analysed."""
-    return st.one_of([_run_folders(gallery, agent) for agent in AGENTS])
+    """Return a strategy of spoilt run folders: read, played, gone on with, drawn, analysed."""
+    strategies = []
+    for agent, analysis in AGENTS.items():
+        good, unfinished = run_folder(agent, "good"), run_folder(agent, "unfinished")
+        commands = [
+            ("main", ["--resume", unfinished]),
+            ("main", ["--resume", unfinished]),
+            ("eval", ["--ckpt-path", good, "--n-episodes=1"]),
+            ("plot", ["experiments", "--by=model,seed"]),
+            ("analysis", [analysis, good, "--n-episodes=1"]),
+            ("sweep", [*settings(**TINY), "--dry-run"]),
+        ]
+        files = [*_below(gallery, good), *_below(gallery, unfinished)]
+        tables = [path for path in files if path.endswith(("config.json", "run.json"))]
+        strategies.append(_spoilt(gallery, commands, [*files, good, unfinished], tables))
+    return st.one_of(strategies)
 
 
-def _run_folders(gallery: Path, agent: str) -> st.SearchStrategy[Trial]:
-    good, unfinished = run_folder(agent, "good"), run_folder(agent, "unfinished")
-    commands = (
-        ("main", ["--resume", unfinished]),
-        ("main", ["--resume", unfinished]),
-        ("eval", ["--ckpt-path", good, "--n-episodes=1"]),
-        ("plot", ["experiments", "--by=model,seed"]),
-        ("analysis", ["words" if agent == "SHELM" else "attention", good, "--n-episodes=1"]),
-        ("sweep", [*settings(**TINY), "--dry-run"]),
-    )
-    folders = [gallery / folder for folder in (good, unfinished)]
-    files = [_relative(path, gallery) for folder in folders for path in sorted(folder.iterdir())]
-    tables_ = [path for path in files if path.endswith(("config.json", "run.json"))]
-    changes = _spoiled(gallery, [*files, good, unfinished], tables_, [*files, *EVERYTHING])
-    return _on(commands, changes)
-
-
-def _relative(path: Path, gallery: Path) -> str:
-    return str(path.relative_to(gallery))
+def _below(gallery: Path, folder: str) -> list[str]:
+    return [f"{folder}/{path.name}" for path in sorted((gallery / folder).iterdir())]
 
 
 def checkpoints(gallery: Path) -> st.SearchStrategy[Trial]:
     """Return a strategy of checkpoints that are well-formed and hold what none holds."""
-    return st.one_of([_checkpoints(gallery, agent) for agent in AGENTS])
-
-
-def _checkpoints(gallery: Path, agent: str) -> st.SearchStrategy[Trial]:
-    good, last = f"{run_folder(agent, 'good')}/ckpt_best.pt", "ckpt_last.pt"
-    last = f"{run_folder(agent, 'unfinished')}/{last}"
-    analysis = "words" if agent == "SHELM" else "layers"
-    played = (
-        ("eval", ["--ckpt-path", good, "--n-episodes=1"]),
-        ("eval", ["--ckpt-path", good, "--n-episodes=1", "--random"]),
-        ("analysis", [analysis, good, "--n-episodes=1"]),
-    )
-    resumed = (("main", ["--resume", run_folder(agent, "unfinished")]),)
-    of_played, of_resumed = (spoiling.other_values(gallery, [path]) for path in (good, last))
-    played_trials = _on(played, st.lists(of_played, min_size=1, max_size=2))
-    resumed_trials = _on(resumed, st.lists(of_resumed, min_size=1, max_size=2))
-    return played_trials | resumed_trials | resumed_trials
+    strategies = []
+    for agent, analysis in AGENTS.items():
+        good, unfinished = (
+            f"{run_folder(agent, 'good')}/ckpt_best.pt",
+            run_folder(agent, "unfinished"),
+        )
+        episode = ["--ckpt-path", good, "--n-episodes=1"]
+        played = [("eval", episode), ("eval", [*episode, "--random"])]
+        played.append(("analysis", [analysis, good, "--n-episodes=1"]))
+        resumed = [("main", ["--resume", unfinished])]
+        for commands, path in ((played, good), *[(resumed, f"{unfinished}/ckpt_last.pt")] * 2):
+            changes = spoiling.other_values(gallery, [path])
+            strategies.append(_on(commands, st.lists(changes, min_size=1, max_size=2)))
+    return st.one_of(strategies)
 
 
 def episode_files(gallery: Path) -> st.SearchStrategy[Trial]:
-    """Return a strategy of spoiled episodes."""
-    files = [_relative(path, gallery) for path in sorted((gallery / EPISODES).iterdir())]
-    commands = (
-        ("analysis", ["words", EPISODES, *settings(**SHELM)]),
-        ("analysis", ["words", EPISODES]),
-        ("analysis", ["distances", EPISODES]),
-        ("analysis", ["distances", files[0]]),
-        ("analysis", ["attention", run_folder("HELM", "good"), files[0]]),
-        ("analysis", ["layers", run_folder("SHELM", "good"), files[0]]),
-    )
-    return _on(commands, _spoiled(gallery, [*files, EPISODES], files, EVERYTHING))
+    """Return a strategy of spoilt episodes."""
+    files = _below(gallery, EPISODES)
+    commands = [
+        ["words", EPISODES, *settings(**SHELM)],
+        ["words", EPISODES],
+        ["distances", EPISODES],
+        ["distances", files[0]],
+        ["attention", run_folder("HELM", "good"), files[0]],
+        ["layers", run_folder("SHELM", "good"), files[0]],
+    ]
+    analyses = [("analysis", command) for command in commands]
+    return _spoilt(gallery, analyses, [*files, EPISODES], files)
 
 
-def language_models(gallery: Path) -> st.SearchStrategy[Trial]:
-    """Return a strategy of spoiled weights folders of both kinds."""
+def pretrained_parts(gallery: Path) -> st.SearchStrategy[Trial]:
+    """Return a strategy of spoilt language models of both kinds, image encoders and embeddings."""
     helm, bert = settings(**HELM), settings(**(HELM | {"language_model": BERT}))
+    shelm, helm_v2 = ("main", settings(**SHELM)), ("main", settings(**HELM_V2))
     prepare = GOOD_COMMANDS["prepare"][0]
-    bert_prepared = [word.replace(XL, BERT) for word in prepare]
-    xl_files = [f"{XL}/{name}" for name in ("config.json", "pytorch_model.bin", "vocab.bin")]
-    bert_files = [f"{BERT}/{name}" for name in ("config.json", "model.safetensors", "vocab.txt")]
-    for_xl = _spoiled(gallery, [*xl_files, XL], xl_files, EVERYTHING)
-    for_bert = _spoiled(gallery, [*bert_files, BERT], bert_files[:2], EVERYTHING)
+    by_bert = [word.replace(XL, BERT) for word in prepare]
+    of_xl = [f"{XL}/{name}" for name in ("config.json", "pytorch_model.bin", "vocab.bin")]
+    of_bert = [f"{BERT}/{name}" for name in ("config.json", "model.safetensors", "vocab.txt")]
     return st.one_of(
-        _on((("main", helm), ("main", helm), ("prepare", prepare)), for_xl),
-        _on((("main", bert), ("main", bert), ("prepare", bert_prepared)), for_bert),
-    )
-
-
-def embeddings(gallery: Path) -> st.SearchStrategy[Trial]:
-    """Return a strategy of spoiled embeddings and image encoders."""
-    shelm, helm_v2 = settings(**SHELM), settings(**HELM_V2)
-    return st.one_of(
-        _on((("main", shelm),), _spoiled(gallery, [WORDS], [WORDS], EVERYTHING)),
-        _on((("main", helm_v2), ("main", shelm)), _spoiled(gallery, [CLIP], [CLIP], EVERYTHING)),
+        _spoilt(gallery, [("main", helm), ("prepare", prepare)], [*of_xl, XL], of_xl),
+        _spoilt(gallery, [("main", bert), ("prepare", by_bert)], [*of_bert, BERT], of_bert[:2]),
+        _spoilt(gallery, [shelm], [WORDS], [WORDS]),
+        _spoilt(gallery, [shelm, helm_v2], [CLIP], [CLIP]),
     )
 
 
 def pictures(gallery: Path) -> st.SearchStrategy[Trial]:
-    """Return a strategy of spoiled pictures to recognise."""
-    command = settings(**(TINY | {"env": "ContinuousRecognition-v0", "stimuli": PICTURES}))
-    files = [_relative(path, gallery) for path in sorted((gallery / PICTURES).iterdir())]
-    change = st.one_of(
-        spoiling.other_bytes(files),
-        spoiling.other_places([*files, PICTURES]),
-        spoiling.other_files(files, EVERYTHING),
-    )
-    return _on((("main", command),), st.lists(change, min_size=1, max_size=6))
+    """Return a strategy of spoilt pictures to recognise."""
+    shown = settings(**(TINY | {"env": "ContinuousRecognition-v0", "stimuli": PICTURES}))
+    files = _below(gallery, PICTURES)
+    return _spoilt(gallery, [("main", shown)], [*files, PICTURES], [], most=6)
 
 
 KINDS = {
@@ -366,7 +358,6 @@ KINDS = {
     "run folders": run_folders,
     "checkpoints": checkpoints,
     "episodes": episode_files,
-    "language models": language_models,
-    "embeddings": embeddings,
+    "pretrained parts": pretrained_parts,
     "pictures": pictures,
 }

@@ -43,6 +43,11 @@ EPISODES: dict[str, dict[str, np.ndarray]] = {
     "other lengths.npz": {"observations": OBSERVATIONS, "actions": ACTIONS[:2]},
     "actions as text.npz": {"observations": OBSERVATIONS, "actions": ACTIONS.astype(str)},
 }
+FOREIGN = (
+    *("empty", "text", "picture.png", "pickle.pkl", "intruder.pt", "old_intruder.pt", "list.pt"),
+    *("hidden_intruder.pt", "array.npy", "objects.npy", "objects.npz", "arrays.npz"),
+    *("other.safetensors", "script.pt"),
+)
 RUN = {"model": "HELM", "env": "RandomMaze-v0", "seed": 0}
 
 JSON_FILES = {

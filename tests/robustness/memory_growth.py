@@ -1,4 +1,6 @@
-"""Train every agent with tiny networks for long and watch the memory: python -m tools.memory_growth
+"""Train every agent with tiny networks for long and watch the memory.
+
+    python -m tests.robustness.memory_growth
 
 Each agent has a process of its own. Its resident memory, read after every update, may not rise by
 more than 5 % once the first 20,000 steps are done; the exit status is 1 where one does. Most of
@@ -118,7 +120,9 @@ def line(name: str, samples: Sequence[Sample]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Watch the agents and return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tools.memory_growth", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.robustness.memory_growth", description=__doc__
+    )
     parser.add_argument("--steps", type=int, default=200_000, help="more than 20000")
     parser.add_argument("--agents", nargs="+", choices=AGENTS.places, default=list(AGENTS.places))
     arguments = parser.parse_args(argv)

@@ -1,6 +1,6 @@
-"""A sweep killed at random with everything it started, typed again, until all its runs are there.
+"""A sweep killed at random with everything it started, begun again, until all its runs are there.
 
-    python -m tools.sweep_faults
+    python -m tests.robustness.sweep_faults
 
 Two agents, two tasks, three seeds, on two cores. In the end there are twelve complete runs, none
 begun twice, every rollout in metrics.csv once; the time stands beside that of the same runs one
@@ -23,14 +23,9 @@ from typing import Any, NamedTuple
 from runs.metrics import FILE
 from runs.run_data import read_progress, read_rows
 
-ROOT = Path(__file__).parent.parent
-SETTINGS: dict[str, Any] = {
-    "n_steps": 8192,
-    "n_envs": 8,
-    "n_rollout_steps": 64,
-    "checkpoint_minutes": 0.05,
-}
+ROOT = Path(__file__).parent.parent.parent
 ROLLOUT = 8 * 64
+SETTINGS = {"n_steps": 8192, "n_envs": 8, "n_rollout_steps": 64, "checkpoint_minutes": 0.05}
 AGENTS, TASKS, SEEDS = ("CNN-PPO", "HELM"), ("RandomMaze-v0", "MiniGrid-Empty-5x5-v0"), range(3)
 SHORT = "short.json"
 FOLDERS = [
@@ -39,22 +34,19 @@ FOLDERS = [
     for agent in AGENTS
     for task in TASKS
 ]
-Snapshot = dict[Path, int]
 
 
 class Kill(NamedTuple):
-    """What was there when everything was killed.
+    """The state of the sweep when everything was killed.
 
     Attributes:
-        seconds: After the sweep was started.
         n_killed: Processes.
         finished: Files of the finished runs, with the times they were last written.
         trained: Environment steps that each unfinished run had noted.
     """
 
-    seconds: float
     n_killed: int
-    finished: Snapshot
+    finished: dict[Path, int]
     trained: dict[Path, int]
 
 
@@ -65,12 +57,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("curves.png"))
     arguments = parser.parse_args()
+    output, dice = arguments.output.resolve(), random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as place:
         alone, swept = Path(place, "alone"), Path(place, "swept")
+        for folder in (alone, swept):
+            folder.mkdir()
+            (folder / SHORT).write_text(json.dumps(SETTINGS))
         seconds_alone = one_after_another(alone)
         print(f"one after another: {seconds_alone:.0f} s", flush=True)
-        dice = random.Random(arguments.seed)
-        output = arguments.output.resolve()
         kills, seconds = until_done(swept, arguments.kills, dice, seconds_alone, output)
         check(swept, kills)
         report(alone, swept, kills, seconds)
@@ -80,15 +74,14 @@ def main() -> int:
 
 def one_after_another(workplace: Path) -> float:
     """Train all runs with main.py, each when the one before has ended; return the seconds."""
-    prepare(workplace)
     begun = time.perf_counter()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
     for folder in FOLDERS:
         _, agent, task, name = folder.parts
         command = [sys.executable, str(ROOT / "main.py"), "--config", SHORT, "--run-id", name]
         command += ["--var", f"model={agent}", "--var", f"env={task}"]
         command += ["--seed", name.removeprefix("short_seed=")]
         with (workplace / "log").open("a") as log:
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
             subprocess.run(
                 command, cwd=workplace, env=environment, stdout=log, stderr=log, check=True
             )
@@ -99,41 +92,28 @@ def until_done(
     workplace: Path, n_kills: int, dice: random.Random, seconds_alone: float, output: Path
 ) -> tuple[list[Kill], float]:
     """Sweep, killed some times; return the kills and the seconds that the sweeps took."""
-    prepare(workplace)
+    command = [sys.executable, str(ROOT / "sweep.py"), "--config", SHORT, "--output", str(output)]
+    command += ["--var", f"model={','.join(AGENTS)}", "--var", f"env={','.join(TASKS)}"]
+    command += ["--seeds", str(len(SEEDS))]
     kills, total = [], 0.0
     for remaining in reversed(range(n_kills + 1)):
         begun = time.perf_counter()
-        process = start_sweep(workplace, output)
+        with (workplace / "log").open("a") as log:
+            process = subprocess.Popen(command, cwd=workplace, stdout=log, stderr=log)
         if remaining:
             share = seconds_alone / 2 / (n_kills + 1)
             time.sleep(dice.uniform(0.4 * share, 1.2 * share))
-            n_killed = kill_everything(process.pid)
+            kills.append(killed(process.pid, workplace))
             seconds = time.perf_counter() - begun
-            kills.append(Kill(seconds, n_killed, finished_files(workplace), trained(workplace)))
-            print(f"killed after {seconds:.0f} s: {n_killed} processes", flush=True)
+            print(f"killed after {seconds:.0f} s: {kills[-1].n_killed} processes", flush=True)
         status = process.wait()
         total += time.perf_counter() - begun
         assert remaining or status == 0, (workplace / "log").read_text()
     return kills, total
 
 
-def prepare(workplace: Path) -> None:
-    """Make a folder with the settings file in it."""
-    workplace.mkdir()
-    (workplace / SHORT).write_text(json.dumps(SETTINGS))
-
-
-def start_sweep(workplace: Path, output: Path) -> subprocess.Popen:
-    """Start the sweep, the same command every time."""
-    command = [sys.executable, str(ROOT / "sweep.py"), "--config", SHORT, "--output", str(output)]
-    command += ["--var", f"model={','.join(AGENTS)}", "--var", f"env={','.join(TASKS)}"]
-    command += ["--seeds", str(len(SEEDS))]
-    with (workplace / "log").open("a") as log:
-        return subprocess.Popen(command, cwd=workplace, stdout=log, stderr=log)
-
-
-def kill_everything(root: int) -> int:
-    """Kill a process and all that came from it, so that none can answer; return how many."""
+def killed(root: int, workplace: Path) -> Kill:
+    """Kill a process and all that came from it, so that none can answer; look at what is left."""
     found: set[int] = set()
     while new := {root, *descendants(root)} - found:
         for process in new:
@@ -141,9 +121,17 @@ def kill_everything(root: int) -> int:
         found |= new
     for process in found:
         send(process, signal.SIGKILL)
-    while any(state(process) not in ("", "Z") for process in found):
+    while any(stat(process)[:1] not in ([], ["Z"]) for process in found):
         time.sleep(0.01)
-    return len(found)
+    finished, trained = {}, {}
+    for folder in FOLDERS:
+        said = description(workplace / folder)
+        if "finished" in said:
+            files = (workplace / folder).iterdir()
+            finished |= {path: path.stat().st_mtime_ns for path in files}
+        elif said:
+            trained[folder] = read_progress(workplace / folder).env_steps
+    return Kill(len(found), finished, trained)
 
 
 def descendants(root: int) -> set[int]:
@@ -165,11 +153,6 @@ def stat(process: int) -> list[str]:
         return []
 
 
-def state(process: int) -> str:
-    """Return the letter of a process's state, Z for one that has ended."""
-    return "".join(stat(process)[:1])
-
-
 def send(process: int, number: signal.Signals) -> None:
     """Send a signal to a process that may be gone."""
     with contextlib.suppress(ProcessLookupError):
@@ -177,23 +160,9 @@ def send(process: int, number: signal.Signals) -> None:
 
 
 def description(folder: Path) -> dict[str, Any]:
-    """Return what run.json says."""
+    """Return the content of run.json, nothing where there is none yet."""
     path = folder / "run.json"
     return json.loads(path.read_text()) if path.exists() else {}
-
-
-def finished_files(workplace: Path) -> Snapshot:
-    """Return when the files of the finished runs were last written."""
-    folders = [workplace / folder for folder in FOLDERS]
-    done = [folder for folder in folders if "finished" in description(folder)]
-    return {path: path.stat().st_mtime_ns for folder in done for path in folder.iterdir()}
-
-
-def trained(workplace: Path) -> dict[Path, int]:
-    """Return the steps that the begun, unfinished runs have noted."""
-    folders = [workplace / folder for folder in FOLDERS]
-    begun = [folder for folder in folders if "finished" not in (description(folder) or "finished")]
-    return {folder: read_progress(folder).env_steps for folder in begun}
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
@@ -206,11 +175,13 @@ def check(workplace: Path, kills: list[Kill]) -> None:
     """Assert that all is there, once."""
     there = {path.parent for path in (workplace / "experiments").rglob("metrics.csv")}
     assert there == {workplace / folder for folder in FOLDERS}, there
-    expected = list(range(ROLLOUT, SETTINGS["n_steps"] + 1, ROLLOUT))
-    for folder in there:
-        assert "finished" in description(folder), f"{folder} is not finished"
-        assert [int(row["env_steps"]) for row in rows(folder)] == expected, f"{folder}: rows"
-        n_resumed = len(description(folder).get("resumed", []))
+    expected = list(range(ROLLOUT, int(SETTINGS["n_steps"]) + 1, ROLLOUT))
+    for folder in FOLDERS:
+        said = description(workplace / folder)
+        assert "finished" in said, f"{folder} is not finished"
+        steps = [int(row["env_steps"]) for row in rows(workplace / folder)]
+        assert steps == expected, f"{folder}: rows"
+        n_resumed = len(said.get("resumed", []))
         n_killed = sum(folder in kill.trained for kill in kills)
         assert n_resumed == n_killed, f"{folder}: killed {n_killed} times, resumed {n_resumed}"
     for kill in kills:
@@ -219,19 +190,19 @@ def check(workplace: Path, kills: list[Kill]) -> None:
 
 
 def report(alone: Path, swept: Path, kills: list[Kill], seconds: float) -> None:
-    """Print what happened."""
-    cut = again = 0
+    """Print the figures."""
+    again = 0
     for number, kill in enumerate(kills):
         for folder, env_steps in kill.trained.items():
             earlier = sum(folder in before.trained for before in kills[:number])
-            cut += 1
-            again += env_steps - description(folder)["resumed"][earlier]["env_steps"]
+            again += env_steps - description(swept / folder)["resumed"][earlier]["env_steps"]
     same = sum(rows(alone / folder) == rows(swept / folder) for folder in FOLDERS)
-    total = len(FOLDERS) * SETTINGS["n_steps"]
     print(
-        f"killed {len(kills)} times, {sum(kill.n_killed for kill in kills)} processes, {cut} runs "
-        f"cut: {len(FOLDERS)} complete runs, none begun twice\n"
-        f"steps noted before a kill and trained again from the checkpoint: {again:,} of {total:,}\n"
+        f"killed {len(kills)} times, {sum(kill.n_killed for kill in kills)} processes, "
+        f"{sum(len(kill.trained) for kill in kills)} runs cut: "
+        f"{len(FOLDERS)} complete runs, none begun twice\n"
+        "steps noted before a kill and trained again from the checkpoint: "
+        f"{again:,} of {len(FOLDERS) * int(SETTINGS['n_steps']):,}\n"
         f"metrics equal to the undisturbed run's in every digit: {same} of {len(FOLDERS)}\n"
         f"all sweeps together: {seconds:.0f} s"
     )

@@ -1,6 +1,6 @@
 """Training runs killed, cut and starved at random moments, then resumed until they are done.
 
-    python -m tools.faults --rounds 100
+    python -m tests.robustness.faults --rounds 100
 
 Every round breaks one run in one way and goes on with `main.py --resume`; in the end its trained
 parameters, optimiser and metrics.csv (but time/*, and how often a model was asked whose answers
@@ -254,18 +254,17 @@ def kill_in_a_checkpoint(case: Case, workplace: Path, dice: random.Random) -> st
 
 def truncate(case: Case, workplace: Path, dice: random.Random) -> str:
     """Cut the last checkpoint of a killed run anywhere."""
-    last = _killed_with_two_checkpoints(case, workplace, dice)
-    os.truncate(last, dice.randrange(last.stat().st_size))
-    return "cut"
+    return _spoil(case, workplace, dice, lambda content: content[: dice.randrange(len(content))])
 
 
 def flip_a_bit(case: Case, workplace: Path, dice: random.Random) -> str:
     """Flip one bit of the last checkpoint of a killed run."""
-    last = _killed_with_two_checkpoints(case, workplace, dice)
-    content = bytearray(last.read_bytes())
-    content[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
-    last.write_bytes(content)
-    return "flipped"
+
+    def flipped(content: bytearray) -> bytearray:
+        content[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
+        return content
+
+    return _spoil(case, workplace, dice, flipped)
 
 
 def fill_the_disk(case: Case, workplace: Path, dice: random.Random) -> str:
@@ -284,15 +283,23 @@ def fill_the_disk(case: Case, workplace: Path, dice: random.Random) -> str:
     return {0: "room enough", 1: "full", 2: "full before the first step"}[status]
 
 
-def _killed_with_two_checkpoints(case: Case, workplace: Path, dice: random.Random) -> Path:
-    """Kill a run that has written at least two checkpoints and return its last one."""
+def _spoil(
+    case: Case,
+    workplace: Path,
+    dice: random.Random,
+    change: Callable[[bytearray], bytearray],
+) -> str:
+    """Kill a run that has written at least two checkpoints and change its last one."""
     process = start(case.command, workplace)
     last, previous = (workplace / case.folder / name for name in (LAST, PREVIOUS))
     _wait_until(previous.exists, process)
     time.sleep(dice.uniform(0, case.seconds / 2))
     os.kill(process, signal.SIGKILL)
-    wait(process)
-    return last if last.exists() else previous.rename(last)
+    if wait(process) == 0:  # it was faster: nothing of a finished run is ever written again
+        return "finished before"
+    spoilt = last if last.exists() else previous.rename(last)
+    spoilt.write_bytes(change(bytearray(spoilt.read_bytes())))
+    return "spoilt"
 
 
 def _wait_until(condition: Callable[[], bool], process: int) -> None:

@@ -1,0 +1,448 @@
+"""Language models as memories and as suggesters, beside versions that read everything anew.
+
+Transformer-XL has its published size: 18 layers, D=1024, 16 heads, M=511, 16 environments, one
+token a step; its weights are random and the vocabulary is tiny, since a step never touches it.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import count, pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from benchmarks.measuring import Pair, Work, in_own_process, measure
+from benchmarks.random_models import (
+    MINILM,
+    TINY,
+    WITHOUT_VOCABULARY,
+    RandomTransformerXL,
+    Size,
+    write_decoder,
+)
+from models.language import KeyValueMemory, LanguageModel, load_language_model
+from models.language.model_files import ModelFiles, PublishedModel, find_model
+from models.language.text_model import load_text_model
+from models.language.transformer_xl import TransformerXL
+from rewards.suggestions.language_model import DEFAULT_MODEL
+from rewards.suggestions.prompts import BULLET, INSTRUCTION, bullet, question
+from rewards.suggestions.suggester import Situation
+
+CHUNK = 64  # tokens read at a time before the clock starts
+BERT_MEM_LEN = 511
+SEEN = ("cow", "grass", "plant", "tree", "water")
+VERBS = ("mine", "eat", "attack", "chop", "drink", "place")
+PHRASES = [bullet(f"{verb} {thing}") for verb in VERBS for thing in SEEN]
+HELD = ("coal", "iron", "stone", "wood", "sapling", "diamond")
+
+
+class Store(NamedTuple):
+    """How far each of N episodes is when the clock starts.
+
+    Attributes:
+        name: What to call it.
+        ages: Tokens each episode has had.  [N]
+        episode: After how many tokens an episode ends; None for never.
+    """
+
+    name: str
+    ages: tuple[int, ...]
+    episode: int | None = None
+
+    @classmethod
+    def full(cls, n_envs: int, n_tokens: int) -> "Store":
+        """Return episodes of the same age that do not end."""
+        return cls(f"{n_tokens} tokens", (n_tokens,) * n_envs)
+
+    @classmethod
+    def staggered(cls, n_envs: int, episode: int) -> "Store":
+        """Return episodes that end one after the other."""
+        ages = (n * episode // n_envs + min(5, episode // 2) for n in range(n_envs))
+        return cls(f"episodes of {episode}", tuple(ages), episode)
+
+    def history(self, width: int) -> Tensor:
+        """Return the tokens before the clock starts, the latest last.  [N, max(ages), width]"""
+        shape = (len(self.ages), max(self.ages), width)
+        return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+    def stream(self, width: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield tokens [N, 1, width] and which episodes begin with them [N]."""
+        generator = torch.Generator().manual_seed(2)
+        ages = torch.tensor(self.ages)
+        while True:
+            starts = ages == (self.episode or -1)
+            ages = ages.masked_fill(starts, 0) + 1
+            yield torch.randn(len(ages), 1, width, generator=generator), starts
+
+
+def stepping(load: Callable[[], LanguageModel], store: Store) -> Iterator[Work]:
+    """Step a language model through a store."""
+    model = load()
+    memory = model.initial_memory(len(store.ages))
+    history = store.history(model.width)
+    n_tokens = history.shape[1]
+    begins = torch.tensor([n_tokens - age for age in store.ages])
+    for first, end in pairwise(sorted({*begins.tolist(), *range(0, n_tokens, CHUNK), n_tokens})):
+        model.step(history[:, first:end], memory, begins == first)
+    for tokens, starts in store.stream(model.width):
+        yield partial(model.step, tokens, memory, starts)
+
+
+def transformer_xl(quick: bool) -> Iterator[Pair]:
+    """Compare a step with the store full, and with episodes of 100 steps."""
+    size, mem_len = (TINY, 12) if quick else (WITHOUT_VOCABULARY, 511)
+    n_envs, episode = (3, 6) if quick else (16, 100)
+    for store in (Store.full(n_envs, mem_len), Store.staggered(n_envs, episode)):
+        yield Pair(
+            f"Transformer-XL step, {store.name}",
+            partial(plain_transformer_xl, size, mem_len, store),
+            partial(stepping, partial(random_model, size, mem_len), store),
+            note=f"{size.n_layer} layers, mem_len {mem_len}, {n_envs} environments",
+        )
+
+
+def minilm(quick: bool) -> Iterator[Pair]:
+    """Compare with the store nearly full, its positions being 512, and with episodes of 100."""
+    n_envs, n_tokens, episode = (2, 7, 6) if quick else (16, 500, 100)
+    for store in (Store.full(n_envs, n_tokens), Store.staggered(n_envs, episode)):
+        yield Pair(
+            f"MiniLM step, {store.name}",
+            partial(plain_minilm, store),
+            partial(stepping, partial(load_language_model, MINILM, BERT_MEM_LEN), store),
+            note=f"6 layers, mem_len {BERT_MEM_LEN}, {n_envs} environments",
+        )
+
+
+def bfloat16(quick: bool) -> Iterator[Pair]:
+    """Compare a hundred steps with bfloat16 weights with the same in float32: the drift, too."""
+    size, mem_len = (TINY, 12) if quick else (WITHOUT_VOCABULARY, 511)
+    store, rounds = (Store.staggered(3, 6), 4) if quick else (Store.staggered(16, 100), 100)
+    loaders: dict[str, Callable[..., LanguageModel]] = {
+        "MiniLM": partial(load_language_model, MINILM, mem_len, None, "cpu"),
+        "Transformer-XL": partial(random_model, size, mem_len),
+    }
+    for name, load in loaders.items():
+        yield Pair(
+            f"{name} in bfloat16, {store.name}",
+            partial(stepping, partial(load, torch.float32), store),
+            partial(stepping, partial(load, torch.bfloat16), store),
+            rounds=rounds,
+            repeats=1,
+            compared=rounds,
+            note="plain is ours in float32",
+        )
+
+
+def suggesting(quick: bool) -> Iterator[Pair]:
+    """Compare scores of 30 phrases in scenes never seen before."""
+    yield Pair(
+        f"new scene, {len(PHRASES)} phrases",
+        partial(plain_scores, quick),
+        partial(our_scores, quick),
+        rounds=2 if quick else 3,
+        repeats=1,
+        note="a tiny decoder" if quick else DEFAULT_MODEL,
+    )
+
+
+def random_model(
+    size: Size, mem_len: int, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> TransformerXL:
+    """Return our version."""
+    return TransformerXL(RandomTransformerXL(size), mem_len).to(device).pack(dtype)
+
+
+def plain_transformer_xl(size: Size, mem_len: int, store: Store) -> Iterator[Work]:
+    """Step the plain version through a store."""
+    model = PlainTransformerXL(RandomTransformerXL(size), mem_len)
+    episodes = zip(store.history(size.width), store.ages, strict=True)
+    slots = torch.cat([_slots_after(model, tokens[-age:]) for tokens, age in episodes], dim=1)
+
+    def read(tokens: Tensor, starts: Tensor) -> Tensor:
+        nonlocal slots
+        hidden, slots = model.step(tokens, slots, starts)
+        return hidden
+
+    for tokens, starts in store.stream(size.width):
+        yield partial(read, tokens, starts)
+
+
+def _slots_after(model: "PlainTransformerXL", tokens: Tensor) -> Tensor:
+    """Return the slots of one episode that has had some tokens [A, D].  [L, 1, M, D]"""
+    slots = model.initial_memory(1)
+    return model.step(tokens[None], slots, torch.ones(1, dtype=torch.bool))[1]
+
+
+def plain_minilm(store: Store) -> Iterator[Work]:
+    """Step the plain version through a store."""
+    model = PlainBert(find_model(MINILM))
+    width = model.config["hidden_size"]
+    history = zip(store.history(width), store.ages, strict=True)
+    episodes = [tokens[-age:] for tokens, age in history]
+
+    def read(tokens: Tensor, starts: Tensor) -> Tensor:
+        nonlocal episodes
+        hidden, episodes = model.step(tokens, episodes, starts)
+        return hidden
+
+    for tokens, starts in store.stream(width):
+        yield partial(read, tokens, starts)
+
+
+def plain_scores(quick: bool) -> Iterator[Work]:
+    """Read the prompt anew for every phrase."""
+    with TemporaryDirectory() as folder:
+        model = PlainTextModel(find_model(_decoder(quick, folder)))
+        for prompt in _prompts():
+            yield partial(_scored, partial(model.phrase_log_probabilities, prompt, PHRASES))
+
+
+def our_scores(quick: bool) -> Iterator[Work]:
+    """Keep the beginning of all prompts, and read the phrases as a tree."""
+    with TemporaryDirectory() as folder:
+        model = load_text_model(_decoder(quick, folder))
+        for prompt in _prompts():
+            score = partial(model.phrase_log_probabilities, prompt, PHRASES, INSTRUCTION)
+            yield partial(_scored, score)
+
+
+def _decoder(quick: bool, folder: str) -> str:
+    return str(write_decoder(Path(folder))) if quick else DEFAULT_MODEL
+
+
+def _scored(score: partial[list[float]]) -> Tensor:
+    return torch.tensor(score())
+
+
+def _prompts() -> Iterator[str]:
+    scene = f"you see {', '.join(SEEN[:-1])}, and {SEEN[-1]}. you are targeting grass."
+    for number in count():
+        held = [thing for place, thing in enumerate(HELD) if number >> place & 1]
+        inventory = f"you have in your inventory {', '.join(held)}." if held else ""
+        yield question(Situation(scene, inventory, "", {})) + BULLET
+
+
+class Cost(NamedTuple):
+    """The cost of a step where one setting differs from the default."""
+
+    setting: str
+    value: int
+    ms: float
+    mb: float
+
+
+DEFAULT = {"n_envs": 16, "mem_len": 511, "n_layer": 18, "topk": 1}  # topk: tokens a step
+VALUES = {
+    "n_envs": (1, 4, 16, 64),
+    "mem_len": (127, 511, 2047),
+    "n_layer": (1, 2, 6, 18),
+    "topk": (1, 4),
+}
+TINY_DEFAULT = {"n_envs": 2, "mem_len": 7, "n_layer": 2, "topk": 1}
+TINY_VALUES = {"n_envs": (1, 2), "mem_len": (3, 7), "n_layer": (1, 2), "topk": (1, 2)}
+
+
+def growth(quick: bool, threads: int) -> Iterator[Cost]:
+    """Measure our Transformer-XL step with every value of every setting."""
+    size, default, values = (
+        (TINY, TINY_DEFAULT, TINY_VALUES) if quick else (WITHOUT_VOCABULARY, DEFAULT, VALUES)
+    )
+    for name in values:
+        for value in values[name]:
+            version = partial(full_steps, size, **(default | {name: value}))
+            given = (version, 5, 1, 0, threads)
+            found = measure(*given) if quick else in_own_process(measure, *given)
+            yield Cost(name, value, found.ms, found.peak_mb)
+
+
+def full_steps(size: Size, n_envs: int, mem_len: int, n_layer: int, topk: int) -> Iterator[Work]:
+    """Step a random model whose store is full."""
+    model = random_model(size._replace(n_layer=n_layer), mem_len)
+    memory = full_memory(model, n_envs)
+    starts = torch.zeros(n_envs, dtype=torch.bool)
+    tokens = torch.randn(n_envs, topk, size.width)
+    while True:
+        yield partial(model.step, tokens, memory, starts)
+
+
+def full_memory(model: LanguageModel, n_envs: int) -> KeyValueMemory:
+    """Return a memory of episodes that have had as many tokens as the model remembers."""
+    memory = model.initial_memory(n_envs)
+    device = memory.ages.device
+    starts = torch.zeros(n_envs, dtype=torch.bool, device=device)
+    model.step(torch.randn(n_envs, 1, model.width, device=device), memory, starts)
+    state = memory.state_dict()
+    for name in ("keys", "values"):
+        *others, _, width = state[name].shape
+        state[name] = torch.randn(*others, memory.n_past, width)
+    state["n_slots"] = torch.tensor(memory.n_past + 1)
+    state["ages"] = torch.full_like(state["ages"], model.mem_len)
+    memory.load_state_dict(state)
+    return memory
+
+
+class PlainTransformerXL:
+    """Transformer-XL with the memory as the paper writes it: slots of layer inputs."""
+
+    def __init__(self, published: PublishedModel, mem_len: int) -> None:
+        self.config = published.config()
+        self.mem_len = mem_len
+        self.weights = {
+            name.removeprefix("transformer."): tensor
+            for name, tensor in published.weights().items()
+        }
+
+    def initial_memory(self, n_envs: int) -> Tensor:
+        """Return empty slots of every layer.  [L, N, M, D]"""
+        return torch.zeros(self.config["n_layer"], n_envs, self.mem_len, self.config["d_model"])
+
+    @torch.no_grad()
+    def step(self, tokens: Tensor, slots: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+        """Read tokens [N, K, D] and return the hidden state [N, D] and the new slots."""
+        slots[:, starts] = 0
+        hidden = tokens
+        inputs = []
+        for layer in range(self.config["n_layer"]):
+            seen = torch.cat([slots[layer], hidden], dim=1)
+            inputs.append(seen[:, -self.mem_len :])
+            hidden = self._layer(layer, hidden, seen)
+        return hidden[:, -1], torch.stack(inputs)
+
+    def _layer(self, layer: int, hidden: Tensor, seen: Tensor) -> Tensor:
+        mixed = self._attention(layer, seen, hidden.shape[1])
+        hidden = self._norm(
+            layer, "dec_attn", hidden + mixed @ self._get(layer, "dec_attn.o_net").T
+        )
+        inner = functional.linear(hidden, *self._linear(layer, "pos_ff.CoreNet.0")).relu()
+        change = functional.linear(inner, *self._linear(layer, "pos_ff.CoreNet.3"))
+        return self._norm(layer, "pos_ff", hidden + change)
+
+    def _attention(self, layer: int, seen: Tensor, n_new: int) -> Tensor:
+        """Return what the heads of the last `n_new` of the seen tokens [N, M+K, D] find."""
+        n_seen, n_head, width = seen.shape[1], self.config["n_head"], self.config["d_head"]
+        qkv = functional.linear(seen, self._get(layer, "dec_attn.qkv_net"))
+        queries, keys, values = qkv.unflatten(-1, (3, n_head, width)).unbind(2)
+        queries = queries[:, -n_new:]
+        waves = self._sinusoids(n_seen)
+        positions = functional.linear(waves, self._get(layer, "dec_attn.r_net"))
+        positions = positions.unflatten(-1, (n_head, width))
+        content = queries + self.weights[f"layers.{layer}.dec_attn.r_w_bias"]
+        placed = queries + self.weights[f"layers.{layer}.dec_attn.r_r_bias"]
+        scores = torch.einsum("nihd,njhd->nhij", content, keys)
+        # Distance of column j from new token i; what is not among the last M is masked.
+        distances = torch.arange(n_new)[:, None] + n_seen - n_new - torch.arange(n_seen)
+        by_distance = torch.einsum("nihd,mhd->nhim", placed, positions)
+        index = distances.clamp(0, n_seen - 1).expand_as(scores)
+        scores = (scores + by_distance.gather(-1, index)) / math.sqrt(width)
+        hidden_columns = (distances < 0) | (distances >= self.mem_len)
+        weights = scores.masked_fill(hidden_columns, -math.inf).softmax(-1)
+        return torch.einsum("nhij,njhd->nihd", weights, values).flatten(2)
+
+    def _sinusoids(self, n_distances: int) -> Tensor:
+        """Return sin and cos of the distances 0..n-1.  [n, D]"""
+        width = self.config["d_model"]
+        distances = torch.arange(float(n_distances)).clamp(max=self.config["clamp_len"])
+        angles = distances[:, None] / 10000 ** (torch.arange(0.0, width, 2) / width)
+        return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+    def _get(self, layer: int, name: str) -> Tensor:
+        return self.weights[f"layers.{layer}.{name}.weight"]
+
+    def _linear(self, layer: int, name: str) -> tuple[Tensor, Tensor]:
+        return self._get(layer, name), self.weights[f"layers.{layer}.{name}.bias"]
+
+    def _norm(self, layer: int, name: str, rows: Tensor) -> Tensor:
+        weight, bias = self._linear(layer, f"{name}.layer_norm")
+        epsilon = self.config["layer_norm_epsilon"]
+        return functional.layer_norm(rows, weight.shape, weight, bias, epsilon)
+
+
+class PlainBert:
+    """A BERT that recomputes the whole context; episodes may not outgrow its positions."""
+
+    def __init__(self, published: PublishedModel) -> None:
+        self.config = published.config()
+        self.weights = published.weights()
+
+    @torch.no_grad()
+    def step(
+        self, tokens: Tensor, episodes: list[Tensor], starts: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Read tokens [N, K, D] after N episodes [T_n, D] each.
+
+        Returns:
+            The hidden state [N, D], and the episodes with the new tokens.
+        """
+        begun = [past[:0] if start else past for past, start in zip(episodes, starts, strict=True)]
+        episodes = [torch.cat(parts) for parts in zip(begun, tokens, strict=True)]
+        # What is filled up comes last, where nothing before it looks.
+        hidden = self._enter(torch.nn.utils.rnn.pad_sequence(episodes, batch_first=True))
+        for layer in range(self.config["num_hidden_layers"]):
+            hidden = self._layer(f"encoder.layer.{layer}.", hidden)
+        lasts = torch.tensor([len(episode) - 1 for episode in episodes])
+        return hidden[torch.arange(len(episodes)), lasts], episodes
+
+    def _enter(self, tokens: Tensor) -> Tensor:
+        """Return tokens [N, T, D] with positions and the first type added, normalised."""
+        positions = self.weights["embeddings.position_embeddings.weight"][: tokens.shape[1]]
+        types = self.weights["embeddings.token_type_embeddings.weight"][0]
+        return self._norm("embeddings.LayerNorm", tokens + positions + types)
+
+    def _layer(self, layer: str, hidden: Tensor) -> Tensor:
+        mixed = self._linear(f"{layer}attention.output.dense", self._attention(layer, hidden))
+        hidden = self._norm(f"{layer}attention.output.LayerNorm", hidden + mixed)
+        inner = functional.gelu(self._linear(f"{layer}intermediate.dense", hidden))
+        change = self._linear(f"{layer}output.dense", inner)
+        return self._norm(f"{layer}output.LayerNorm", hidden + change)
+
+    def _attention(self, layer: str, hidden: Tensor) -> Tensor:
+        """Return what the heads of tokens [N, T, D] find among them and those before.  [N, T, D]"""
+        n_head, n_tokens = self.config["num_attention_heads"], hidden.shape[1]
+        queries, keys, values = (
+            self._linear(f"{layer}attention.self.{name}", hidden).unflatten(-1, (n_head, -1))
+            for name in ("query", "key", "value")
+        )
+        scores = torch.einsum("nihd,njhd->nhij", queries, keys) / math.sqrt(keys.shape[-1])
+        later = torch.ones(n_tokens, n_tokens, dtype=torch.bool).triu(1)
+        weights = scores.masked_fill(later, -math.inf).softmax(-1)
+        return torch.einsum("nhij,njhd->nihd", weights, values).flatten(2)
+
+    def _linear(self, name: str, rows: Tensor) -> Tensor:
+        return functional.linear(rows, *self._get(name))
+
+    def _norm(self, name: str, rows: Tensor) -> Tensor:
+        weight, bias = self._get(name)
+        return functional.layer_norm(
+            rows, weight.shape, weight, bias, self.config["layer_norm_eps"]
+        )
+
+    def _get(self, name: str) -> tuple[Tensor, Tensor]:
+        return self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+
+
+class PlainTextModel:
+    """The transformers library's model, one phrase at a time."""
+
+    def __init__(self, published: ModelFiles) -> None:
+        from transformers import AutoModelForCausalLM
+
+        folder = published.find("config.json").parent
+        self.published = published
+        self.model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval()
+
+    @torch.no_grad()
+    def phrase_log_probabilities(self, prompt: str, phrases: Sequence[str]) -> list[float]:
+        """Return of each phrase the mean log-probability of its tokens after the prompt."""
+        n_prompt = len(self.published.tokenize(prompt))
+        scores = []
+        for phrase in phrases:
+            ids = torch.tensor([self.published.tokenize(prompt + phrase)])
+            log_probs = self.model(input_ids=ids, use_cache=False).logits.log_softmax(-1)
+            told = log_probs[0, n_prompt - 1 : -1].gather(1, ids[0, n_prompt:, None])
+            scores.append(float(told.mean()))
+        return scores

@@ -1,0 +1,135 @@
+"""From observations to language: retrieval through thin tables, and images seen before.
+
+FrozenHopfield through the tables of an adaptive embedding stands beside products with all of E;
+HELM's observation cache beside computing every image.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from benchmarks.environments import N_ENVS, seen_images
+from benchmarks.measuring import Pair, Work
+from benchmarks.random_models import MINILM, PUBLISHED, TINY, Size
+from models.frozen_hopfield import FrozenHopfield, random_projection
+from models.images import unit_images
+from models.language import AdaptiveEmbeddings, load_language_model
+from models.observation_cache import ObservationCache
+
+N_IMAGES = 16
+SIDE = 56
+BETA = 100.0
+MEGABYTES = 256
+STEPS = 16  # a single one is over too soon to be timed
+
+
+def hopfield(quick: bool) -> Iterator[Pair]:
+    """Compare on 16 images never seen before, the vocabulary being Transformer-XL's."""
+    size = TINY if quick else PUBLISHED
+    tables = sum(tensor.nbytes for tensor in random_embeddings(size).state_dict().values())
+    yield Pair(
+        f"FrozenHopfield, {size.n_tokens:,} tokens",
+        partial(plain_retrieval, size),
+        partial(our_retrieval, size),
+        rounds=10,
+        note=f"{N_IMAGES} images; our tables {tables / 1e6:.0f} MB, "
+        f"E {4e-6 * size.n_tokens * size.width:.0f} MB",
+    )
+
+
+def cache(quick: bool) -> Iterator[Pair]:
+    """Compare with the cache holding earlier images, new ones still coming."""
+    n_before = 16 if quick else 1000
+    yield Pair(
+        "observation cache, HELM with MiniLM",
+        partial(reading, n_before, False),
+        partial(reading, n_before, True),
+        rounds=2 if quick else 20,
+        repeats=1,
+        steps=STEPS,
+        note=f"KeyCorridor played at random, {N_ENVS} environments, {n_before} steps before",
+    )
+
+
+def random_embeddings(size: Size) -> AdaptiveEmbeddings:
+    """Return embeddings with entries from about N(0, 1)."""
+    generator = torch.Generator().manual_seed(0)
+    scale = math.sqrt(size.width)
+    tables, projections = [], []
+    for n_tokens, thin in size.clusters:
+        tables.append(torch.randn(n_tokens, thin, generator=generator) / scale)
+        projections.append(torch.randn(size.width, thin, generator=generator) / math.sqrt(thin))
+    return AdaptiveEmbeddings(tables, projections, scale)
+
+
+def our_retrieval(size: Size) -> Iterator[Work]:
+    """Retrieve through the thin tables."""
+    return _retrieving(FrozenHopfield(_projection(size), random_embeddings(size), BETA))
+
+
+def plain_retrieval(size: Size) -> Iterator[Work]:
+    """Retrieve from E."""
+    with torch.no_grad():
+        table = random_embeddings(size).lookup(torch.arange(size.n_tokens))
+    return _retrieving(PlainHopfield(_projection(size), table, BETA))
+
+
+def _retrieving(retrieve: Callable[[Tensor], Tensor]) -> Iterator[Work]:
+    generator = torch.Generator().manual_seed(1)
+    while True:
+        images = torch.rand(N_IMAGES, 3, SIDE, SIDE, generator=generator)
+        yield partial(torch.no_grad()(retrieve), images)
+
+
+def _projection(size: Size) -> Tensor:
+    torch.manual_seed(0)
+    return random_projection(size.width, SIDE * SIDE)
+
+
+def reading(n_before: int, cached: bool) -> Iterator[Work]:
+    """Map the images of KeyCorridor to language, with or without a cache of earlier ones."""
+    torch.manual_seed(0)
+    embeddings = load_language_model(MINILM).embeddings
+    retrieve = FrozenHopfield(random_projection(embeddings.width, SIDE * SIDE), embeddings, BETA)
+
+    def compute(images: Tensor) -> Tensor:
+        return retrieve(unit_images(images))
+
+    to_language = ObservationCache(compute, MEGABYTES, retrieve.block_size) if cached else compute
+    stream = seen_images()
+    for images in islice(stream, n_before):
+        if cached:
+            to_language(images)
+    while True:
+        yield partial(_read, to_language, list(islice(stream, STEPS)))
+
+
+@torch.no_grad()
+def _read(to_language: Callable[[Tensor], Tensor], steps: list[Tensor]) -> Tensor:
+    return torch.cat([to_language(images) for images in steps])
+
+
+class PlainHopfield:
+    """Retrieval by products with all of E, a table [V, D] (HELM, arXiv:2205.12258, section 3).
+
+    Args:
+        projection: P.  [D, H*W]
+        embeddings: E.  [V, D]
+        beta: Inverse temperature.
+    """
+
+    def __init__(self, projection: Tensor, embeddings: Tensor, beta: float) -> None:
+        self.projection, self.embeddings, self.beta = projection, embeddings, beta
+        self.norms = embeddings.norm(dim=1)
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> Tensor:
+        """Map images in [0, 1], [N, C, H, W], to tokens [N, 1, D]."""
+        state = images.mean(1).flatten(1) @ self.projection.T  # [N, D]
+        lengths = state.norm(dim=-1, keepdim=True) * self.norms
+        similarities = state @ self.embeddings.T / (lengths + 1e-8)  # [N, V]
+        return ((self.beta * similarities).softmax(-1) @ self.embeddings)[:, None]

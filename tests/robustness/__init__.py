@@ -1,0 +1,1 @@
+"""Long checks of whole runs, started by hand: kills, sweeps, memory."""

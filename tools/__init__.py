@@ -1,1 +1,0 @@
-"""Long checks of whole runs, typed by hand: kills, sweeps, memory, hostile inputs."""
