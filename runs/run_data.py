@@ -11,7 +11,7 @@ import numpy as np
 
 from runs.folder import SETTINGS, begun_with
 from runs.metrics import FILE, STEPS
-from settings import completed, read_json_object
+from settings import NAMED_BY_ALL, completed, read_json_object
 from settings.values import shown
 from utils.errors import UserError, suggestion
 
@@ -88,8 +88,9 @@ def checked_settings(values: dict[str, Any], where: str, **kinds: type) -> dict[
     """Return the settings of a run, completed, where those named have the given types."""
     settings = completed(values)
     for name, kind in kinds.items():
-        if not isinstance(settings.get(name), kind):
-            given = shown(settings.get(name))
+        found = (values if name in NAMED_BY_ALL else settings).get(name)
+        if not isinstance(found, kind):
+            given = shown(found)
             raise UserError(f"{where}: not the settings of a run ({name} is {given})")
     return settings
 

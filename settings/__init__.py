@@ -4,6 +4,7 @@ from settings.config import MOST_SEED, Config
 from settings.declaration import Part, setting
 from settings.help import describe_settings
 from settings.loading import (
+    NAMED_BY_ALL,
     SEVERAL,
     Given,
     chosen_agent,
@@ -28,6 +29,7 @@ from settings.registry import Program, Registry, install
 
 __all__ = [
     "MOST_SEED",
+    "NAMED_BY_ALL",
     "SEVERAL",
     "Config",
     "Given",

@@ -31,6 +31,7 @@ MOST_BYTES = 2**24  # of a settings file
 MOST_UNKNOWN = 10  # unknown keys that are told one by one; to look for a likeness takes long
 ROOT = Path(__file__).resolve().parent.parent
 SEVERAL = "agents"  # in a settings file: settings of several agents, for sweep.py alone
+NAMED_BY_ALL = ("model", "env", "seed", "n_steps", "n_envs")  # by the settings of every run
 CONFIGS = "configs"  # the folder of the published settings, in ROOT
 
 log = logging.getLogger(__name__)
@@ -95,7 +96,8 @@ def config_from_dict(values: Any, source: str) -> Config:
     """
     if not isinstance(values, dict):
         raise UserError(f"{source}: its settings are not there but {shown(values)}")
-    problems: list[str] = []
+    missing = [name for name in NAMED_BY_ALL if name not in values]
+    problems = [f"{source}: setting '{name}' is missing" for name in missing]
     all_values = completed(values, values)
     given = [Given(source, name, value) for name, value in all_values.items()]
     found = _good(given, values, problems)

@@ -137,9 +137,13 @@ def test_a_missing_file_is_named(tmp_path):
         load_config(tmp_path / "nothing.json")
 
 
-def test_stored_settings_come_back():
+def test_stored_settings_come_back_and_are_those_of_a_run():
     config = load_config(overrides=["gamma=0.5"])
-    assert config_from_dict(dataclasses.asdict(config), "checkpoint") == config
+    stored = dataclasses.asdict(config)
+    assert config_from_dict(stored, "checkpoint") == config
+    del stored["seed"]
+    with pytest.raises(UserError, match="checkpoint: setting 'seed' is missing"):
+        config_from_dict(stored, "checkpoint")
 
 
 def test_the_help_lists_every_setting_once_under_the_part_that_reads_it():
