@@ -235,6 +235,7 @@ def trained_agent(name: str, config: RunSettings, options: Options) -> Measured:
         redirect_stdout(None),
         configured_run(config, Ranks()) as run,
     ):
+        assert isinstance(run.learner, PPO), "agents are measured with the default algorithm"
         with profiled(run.learner, run.collector) if options.shares else nullcontext() as clock:
             summary = run.train(Path(folder))
             shares = clock.shares() if clock else {}
@@ -247,7 +248,7 @@ def trained_agent(name: str, config: RunSettings, options: Options) -> Measured:
 def opened_run(settings: Sequence[str]) -> Iterator[Run]:
     """Yield a run of some settings, KEY=VALUE, that nothing has been done of yet."""
     threads = f"threads={torch.get_num_threads()}"
-    config = load_config(None, ["media_minutes=null", threads, *settings])
+    config = load_config(None, ["media_minutes=null", threads, *settings]).part(RunSettings)
     with redirect_stdout(None), configured_run(config, Ranks()) as run:
         yield run
 

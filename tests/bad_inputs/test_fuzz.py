@@ -153,9 +153,9 @@ def _says(text, status=2):
     ("program", "complaint"),
     [
         (lambda words: 3, "ended with status 3"),
-        (lambda words: {}["nine"], "traceback: KeyError: 'nine'"),
+        (lambda words: int("nine"), "traceback: ValueError: invalid literal"),
         (lambda words: os.abort(), "ended with status -6"),
-        (lambda words: Path(TRACE).touch() or 0, "ran code of a file"),
+        (lambda words: Path(TRACE).write_text(""), "ran code of a file"),
         (lambda words: Path("locked").read_text(), "traceback: PermissionError"),
         (_says(""), "refused in 1 lines, or in empty ones"),
         (_says("one\n\ntwo\n"), "refused in 3 lines, or in empty ones"),

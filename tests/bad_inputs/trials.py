@@ -260,7 +260,9 @@ def _on(
     commands: list[tuple[str, list[str]]], changes: st.SearchStrategy[list[Change]]
 ) -> st.SearchStrategy[Trial]:
     return st.builds(
-        lambda command, changed: Trial(*command, changed), st.sampled_from(commands), changes
+        lambda command, changed: Trial(command[0], command[1], changed),
+        st.sampled_from(commands),
+        changes,
     )
 
 

@@ -123,7 +123,8 @@ def killed(root: int, workplace: Path) -> Kill:
         send(process, signal.SIGKILL)
     while any(stat(process)[:1] not in ([], ["Z"]) for process in found):
         time.sleep(0.01)
-    finished, trained = {}, {}
+    finished: dict[Path, int] = {}
+    trained: dict[Path, int] = {}
     for folder in FOLDERS:
         said = description(workplace / folder)
         if "finished" in said:
