@@ -53,10 +53,13 @@ class TrainedMemoryAgent(ActorCriticAgent):
         return self.memory.initial(n_envs)
 
     @torch.no_grad()
-    def act(self, percept: Percept, memory: Memory, deterministic: bool = False) -> Step:
+    def act(
+        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
+    ) -> Step:
         """Advance the memory by what is seen and choose actions from what is remembered."""
         context = self.memory.context(memory, percept.starts)
-        remembered = self.memory.step(self.encoder(percept.observations), memory, percept.starts)
+        features = self.encoder(percept.observations)
+        remembered = self.memory.step(features, memory, percept.starts, advance)
         step = self.heads.step(remembered, context, deterministic)
         return step._replace(remembered=remembered)
 
@@ -68,12 +71,6 @@ class TrainedMemoryAgent(ActorCriticAgent):
     def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
         """Return where the memory looks."""
         return self.memory.looks(self.encoder(percept.observations), memory, percept.starts)
-
-    @torch.no_grad()
-    def peek_values(self, percept: Percept, memory: Memory) -> Tensor:
-        """Return the values [N] of what is seen, the memory staying as it is."""
-        features = self.encoder(percept.observations)
-        return self.heads.values(self.memory.peek(features, memory, percept.starts))
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Run encoder, memory and heads on a batch."""
@@ -188,7 +185,9 @@ class RandomAgent(Agent):
         """Return a memory of width 0."""
         return TensorMemory(torch.zeros(n_envs, 0, device=self.device))
 
-    def act(self, percept: Percept, memory: Memory, deterministic: bool = False) -> Step:
+    def act(
+        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
+    ) -> Step:
         """Draw uniform actions; there is no most probable one to prefer."""
         log_probs = self.logits.log_softmax(-1)
         actions = torch.multinomial(log_probs.exp(), percept.n_envs, replacement=True)

@@ -156,11 +156,15 @@ class Ellm(FrameValueAgent):
         return TensorMemory(torch.zeros(shape, dtype=torch.uint8, device=self.device))
 
     @torch.no_grad()
-    def act(self, percept: Percept, memory: Memory, deterministic: bool = False) -> Step:
+    def act(
+        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
+    ) -> Step:
         """Take the frame into the memory and choose greedily; exploring is the learner's."""
         frames = cast(TensorMemory, memory)
-        frames.state = self._stacked(percept, frames)
-        best = self._values(percept, frames.state).max(-1)
+        stacks = self._stacked(percept, frames)
+        if advance:
+            frames.state = stacks
+        best = self._values(percept, stacks).max(-1)
         return Step(best.indices, best.values[:, None][:, :0], values=best.values)
 
     @torch.no_grad()

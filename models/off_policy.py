@@ -58,15 +58,11 @@ class TrainedBody(Body):
         """Return the memory's empty state."""
         return self.memory.initial(n_envs)
 
-    def step(self, percept: Percept, memory: Memory) -> tuple[Tensor, Tensor]:
+    def step(self, percept: Percept, memory: Memory, advance: bool = True) -> tuple[Tensor, Tensor]:
         """Read one step; replay keeps nothing of it: sequences are read from their first step."""
         embedded = self.embedder.step(percept)
-        remembered = self.memory.step(embedded, memory, percept.starts)
+        remembered = self.memory.step(embedded, memory, percept.starts, advance)
         return remembered, remembered[:, :0]
-
-    def peek(self, percept: Percept, memory: Memory) -> Tensor:
-        """Return what `step` would, the memory staying as it is."""
-        return self.memory.peek(self.embedder.step(percept), memory, percept.starts)
 
     def unroll(self, sequences: Sequences) -> Features:
         """Read sequences, each from a memory that has seen nothing."""
@@ -107,15 +103,10 @@ class FrozenBody(Body):
         """Return the language model's empty memory."""
         return self.language.initial(n_envs)
 
-    def step(self, percept: Percept, memory: Memory) -> tuple[Tensor, Tensor]:
+    def step(self, percept: Percept, memory: Memory, advance: bool = True) -> tuple[Tensor, Tensor]:
         """Let the language model read; replay keeps its hidden state, which nothing makes stale."""
-        hidden = self.language.step(percept, memory)
+        hidden = self.language.step(percept, memory, advance)
         return torch.cat((hidden, self.embedder.step(percept)), dim=-1), hidden
-
-    def peek(self, percept: Percept, memory: Memory) -> Tensor:
-        """Return what `step` would, the memory staying as it is."""
-        hidden = self.language.peek(percept, memory)
-        return torch.cat((hidden, self.embedder.step(percept)), dim=-1)
 
     def remembered(self, features: Tensor) -> Tensor:
         """Return the hidden state.  [N, D]"""
@@ -189,13 +180,6 @@ class NetworkAgent(OffPolicyAgent):
         """Return a memory that has seen nothing."""
         return self.body.initial_memory(n_envs)
 
-    @torch.no_grad()
-    def peek_context(self, percept: Percept, memory: Memory) -> Tensor:
-        """Return the context of what is seen, the memory staying as it is.  [N, ...]"""
-        if self.language is not None:
-            return self.language.peek(percept, memory)
-        return torch.zeros(percept.n_envs, 0, device=self.device)
-
     def refresh(self, past: Observations, running: Running, memory: Memory) -> None:
         """Let a trained memory read the last steps again; a frozen one is never stale."""
         if isinstance(self.body, TrainedBody):
@@ -236,13 +220,16 @@ class QAgent(NetworkAgent, ValueAgent):
     @torch.no_grad()
     def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
         """Return the value of every action besides.  [N, A]"""
-        values = self.head(self.body.peek(percept, memory))
-        return super().inspect(percept, memory) | {"action_values": values.cpu().numpy()}
+        features, _ = self.body.step(percept, memory, advance=False)
+        values = {"action_values": self.head(features).cpu().numpy()}
+        return super().inspect(percept, memory) | values
 
     @torch.no_grad()
-    def act(self, percept: Percept, memory: Memory, deterministic: bool = False) -> Step:
+    def act(
+        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
+    ) -> Step:
         """Advance the memory and choose greedily; exploring is the learner's."""
-        features, context = self.body.step(percept, memory)
+        features, context = self.body.step(percept, memory, advance)
         best = self.head(features).max(-1)
         remembered = self.body.remembered(features)
         return Step(best.indices, context, values=best.values, remembered=remembered)
@@ -276,9 +263,11 @@ class SacAgent(NetworkAgent, SoftAgent):
         self.policy, self.critics, self.critic_body = policy, critics, critic_body
 
     @torch.no_grad()
-    def act(self, percept: Percept, memory: Memory, deterministic: bool = False) -> Step:
+    def act(
+        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
+    ) -> Step:
         """Advance the memory and draw actions from the policy, or take the most probable ones."""
-        features, context = self.body.step(percept, memory)
+        features, context = self.body.step(percept, memory, advance)
         log_probs = self.policy(features).log_softmax(-1)
         actions = log_probs.argmax(-1) if deterministic else drawn(log_probs.exp())
         chosen = log_probs.gather(-1, actions[:, None]).squeeze(-1)

@@ -61,12 +61,8 @@ class Body(nn.Module, ABC):
         """Return a memory that has seen nothing."""
 
     @abstractmethod
-    def step(self, percept: Percept, memory: Memory) -> tuple[Tensor, Tensor]:
+    def step(self, percept: Percept, memory: Memory, advance: bool = True) -> tuple[Tensor, Tensor]:
         """Read one step; return features [N, D] and what replay has to keep [N, ...]."""
-
-    @abstractmethod
-    def peek(self, percept: Percept, memory: Memory) -> Tensor:
-        """Return the features of one step, the memory staying as it is.  [N, D]"""
 
     def remembered(self, features: Tensor) -> Tensor:
         """Return what of the features of one step comes from the memory.  [N, D]"""
@@ -99,10 +95,6 @@ class OffPolicyAgent(Agent):
 
     n_actions: int
     body: Body
-
-    @abstractmethod
-    def peek_context(self, percept: Percept, memory: Memory) -> Tensor:
-        """Return the context of what is seen, the memory staying as it is.  [N, ...]"""
 
     @abstractmethod
     def refresh(self, past: Observations, running: Running, memory: Memory) -> None:

@@ -582,7 +582,8 @@ def _example(config: Any, agent: Any) -> tuple[ObservationBatch, Tensor]:
         text = torch.tensor([reader.sentences.numbers(["nothing"] * reader.n_texts)], device=device)
     observations, context = Observations(images, vectors, text), torch.zeros(1, 0, device=device)
     if config.curiosity_features == "memory":
-        context = agent.peek_context(Percept.first(observations), agent.initial_memory(1))
+        memory, seen = agent.initial_memory(1), Percept.first(observations)
+        context = agent.act(seen, memory, deterministic=True, advance=False).context
     return ObservationBatch.of(observations), context
 
 

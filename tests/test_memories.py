@@ -177,13 +177,13 @@ def assert_states_equal(state, other):
     assert all(torch.equal(found[name], expected[name]) for name in found)
 
 
-def test_peeking_shows_the_next_step_and_leaves_the_state_alone(memory):
+def test_looking_ahead_shows_the_next_step_and_leaves_the_state_alone(memory):
     x, starts = stream()
     state = memory.initial(N_ENVS)
     for features, begins in zip(x, starts, strict=True):
         before = state.copy()
-        seen = memory.peek(features, state, begins).clone()
-        memory.peek(torch.randn_like(features), state, ~begins)
+        seen = memory.step(features, state, begins, advance=False).clone()
+        memory.step(torch.randn_like(features), state, ~begins, advance=False)
         assert_states_equal(state, before)
         assert torch.equal(seen, memory.step(features, state, begins))
 
@@ -389,7 +389,7 @@ def test_on_a_gpu_no_step_waits_for_a_number(kind):
             memory = build(kind)
             x, starts = stream()
         state = memory.initial(N_ENVS)
-        output = memory.peek(x[0], state, starts[0])
+        output = memory.step(x[0], state, starts[0], advance=False)
         acted, contexts = play(memory, x[:3], starts[:3], state)
         memory.refresh(x[1:3], starts[1:3], contexts[1], state)
         if not kind.startswith("LSTM"):  # which is run from start to start
@@ -411,7 +411,7 @@ def test_dropout_acts_in_training_only():
     x, starts = stream()
     context = torch.zeros(N_ENVS, dtype=torch.int64)
     trained = [memory.unroll(x, starts, context) for _ in range(2)]
-    steps = [memory.peek(x[0], memory.initial(N_ENVS), starts[0]) for _ in range(2)]
+    steps = [memory.step(x[0], memory.initial(N_ENVS), starts[0]) for _ in range(2)]
     assert not torch.equal(*trained)
     assert not torch.equal(*steps)
     memory.eval()

@@ -75,9 +75,10 @@ def features_while_acting(collector, monkeypatch):
     body, seen = collector.learner.agent.body, []
     step = body.step
 
-    def noted(percept, memory):
-        features, context = step(percept, memory)
-        seen.append((percept, features))
+    def noted(percept, memory, advance=True):
+        features, context = step(percept, memory, advance)
+        if advance:
+            seen.append((percept, features))
         return features, context
 
     monkeypatch.setattr(body, "step", noted)

@@ -118,18 +118,14 @@ class Gpt(TrainedMemory):
         return GptMemory(KeyValueMemory(keys, values, ages, self.mem_len, n_slots), ages.clone())
 
     @torch.no_grad()
-    def step(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
-        """Attend to the past and keep the step's keys and values."""
-        output = self.peek(x, state, starts)
-        cast(GptMemory, state).advance(starts)
-        return output
-
-    @torch.no_grad()
-    def peek(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
-        """Attend to the past, the step's keys and values staying in the free slot."""
+    def step(self, x: Tensor, state: Memory, starts: Tensor, advance: bool = True) -> Tensor:
+        """Attend to the past and keep the step's keys and values, which are in the free slot."""
         past = cast(GptMemory, state).past
         windows = _windows(past, past.current_ages(starts))
-        return self._attend(x, self.context(state, starts), windows)[0]
+        output, _ = self._attend(x, self.context(state, starts), windows)
+        if advance:
+            cast(GptMemory, state).advance(starts)
+        return output
 
     def context(self, state: Memory, starts: Tensor) -> Tensor:
         """Return how many steps of its episode come before the present one.  [N] int64"""

@@ -37,16 +37,12 @@ class Lstm(TrainedMemory):
         return TensorMemory(torch.zeros(n_envs, 2, n_numbers, device=self.device))
 
     @torch.no_grad()
-    def step(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
-        """Advance every layer by one step."""
+    def step(self, x: Tensor, state: Memory, starts: Tensor, advance: bool = True) -> Tensor:
+        """Advance every layer by one step; return the last layer's h [N, D]."""
         after = self._advanced(x, self.context(state, starts))
-        cast(TensorMemory, state).state = after  # not in place: a caller may hold the context
+        if advance:
+            cast(TensorMemory, state).state = after  # not in place: a caller may hold the context
         return after[:, 0, -self.width :]
-
-    @torch.no_grad()
-    def peek(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
-        """Return the last layer's h [N, D] one step ahead."""
-        return self._advanced(x, self.context(state, starts))[:, 0, -self.width :]
 
     def context(self, state: Memory, starts: Tensor) -> Tensor:
         """Return (h, c) before the present step, zero where an episode starts.  [N, 2, L*D]"""

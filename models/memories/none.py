@@ -25,11 +25,7 @@ class NoMemory(TrainedMemory):
         """Return a state of width 0."""
         return TensorMemory(torch.zeros(n_envs, 0, device=self.device))
 
-    def step(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
-        """Return the features [N, F]."""
-        return x
-
-    def peek(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
+    def step(self, x: Tensor, state: Memory, starts: Tensor, advance: bool = True) -> Tensor:
         """Return the features [N, F]."""
         return x
 

@@ -58,21 +58,18 @@ class TrainedMemory(nn.Module, ABC):
         """Return the state of N episodes about to begin, on the network's device."""
 
     @abstractmethod
-    def step(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
+    def step(self, x: Tensor, state: Memory, starts: Tensor, advance: bool = True) -> Tensor:
         """Read one step without gradients and advance the state in place.
 
         Args:
             x: Features.  [N, F]
             state: What was read before.
             starts: Where an episode begins with these features.  [N] bool
+            advance: False looks ahead: the state stays as it is.
 
         Returns:
             What is remembered, the present included.  [N, D]
         """
-
-    @abstractmethod
-    def peek(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
-        """Return what `step` would, the state staying as it is.  [N, D]"""
 
     @abstractmethod
     def context(self, state: Memory, starts: Tensor) -> Tensor:
