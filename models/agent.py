@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.images import Features
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
 from settings import Part
 
@@ -212,7 +211,7 @@ class Agent(nn.Module, ABC):
         """
         return {}
 
-    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Features] | None:
+    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
         """Return what an intrinsic reward sees of B observations, by kind, before any memory.
 
         None stands for the observations themselves.

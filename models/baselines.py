@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from models.agent import ActorCriticAgent, Agent, Batch, Evaluation, Memory, Step, TensorMemory
 from models.encoders import Encoder, EncoderSettings, build_encoder
 from models.heads import ActorCritic
-from models.images import Features
 from models.memories import (
     MEMORIES,
     GptSettings,
@@ -63,7 +62,7 @@ class TrainedMemoryAgent(ActorCriticAgent):
         step = self.heads.step(remembered, context, deterministic)
         return step._replace(remembered=remembered)
 
-    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Features] | None:
+    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
         """Return what the encoder makes of observations."""
         return self.encoder.by_kind(observations)
 
@@ -76,7 +75,7 @@ class TrainedMemoryAgent(ActorCriticAgent):
         """Run encoder, memory and heads on a batch."""
         features = self.encoder.learn(batch.observations)
         if self.sequential:
-            features = Features(self._unrolled(features, batch))
+            features = self._unrolled(features, batch)
         return self.heads.evaluate(features, batch.actions)
 
     @torch.no_grad()
@@ -90,13 +89,12 @@ class TrainedMemoryAgent(ActorCriticAgent):
         """Return the sha256 of what the encoder has pretrained."""
         return self.encoder.fingerprints()
 
-    def _unrolled(self, features: Features, batch: Batch) -> Tensor:
-        """Return what is remembered at each step of the sequences.  [B, D]"""
+    def _unrolled(self, features: Tensor, batch: Batch) -> Tensor:
+        """Return what is remembered at each step of the sequences.  [B', F] -> [B, D]"""
         if batch.lengths is None or batch.before is None:
             raise ValueError("a memory learns from whole sequences, the batch has single steps")
-        rows, row_of = features  # [U, F], [B']
         lengths = batch.before + batch.lengths  # [S], summing to B'
-        device, n_sequences = rows.device, len(lengths)
+        device, n_sequences = features.device, len(lengths)
         firsts = lengths.cumsum(0) - lengths
         sequence_of = torch.arange(n_sequences).repeat_interleave(lengths)
         step_of = torch.arange(len(sequence_of)) - firsts[sequence_of]
@@ -104,10 +102,10 @@ class TrainedMemoryAgent(ActorCriticAgent):
         # Whatever stands after a sequence's end is read by the memory and by nothing else: quicker
         # than packed sequences, whose steps differ in size.
         shown = place_of.new_zeros(int(lengths.max()), n_sequences)
-        shown.view(-1)[place_of] = torch.arange(len(place_of)) if row_of is None else row_of
+        shown.view(-1)[place_of] = torch.arange(len(place_of), device=device)
         no_starts = torch.zeros(shown.shape, dtype=torch.bool)  # sequences are cut at those
         context = batch.context[firsts.to(device)]
-        output = self.memory.unroll(F.embedding(shown, rows), no_starts, context)  # [T, S, D]
+        output = self.memory.unroll(F.embedding(shown, features), no_starts, context)  # [T, S, D]
         own = (step_of >= batch.before[sequence_of]).to(device)
         return F.embedding(place_of[own], output.flatten(0, 1))
 

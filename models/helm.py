@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from gymnasium.spaces import Discrete, Space
+from torch import Tensor
 
 from models.agent import ActorCriticAgent, Batch, Evaluation, Memory, Step
 from models.encoders import EncoderSettings, build_encoder
@@ -29,7 +30,6 @@ from models.frozen_hopfield import (
 )
 from models.heads import ActorCritic
 from models.image_to_language import ImageToLanguage, NothingToLanguage
-from models.images import Features
 from models.language import (
     LanguageModel,
     LanguageModelSettings,
@@ -111,9 +111,9 @@ class LanguageMemoryAgent(ActorCriticAgent):
     def evaluate(self, batch: Batch) -> Evaluation:
         """Run encoder and heads on a batch; the stored hidden states stand for the memory."""
         queries = self.query_encoder.learn(batch.observations)
-        return self.heads.evaluate_beside(batch.context, queries, batch.actions)
+        return self.heads.evaluate(torch.cat((batch.context, queries), dim=-1), batch.actions)
 
-    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Features] | None:
+    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
         """Return what the encoder beside the language model makes of observations."""
         return self.query_encoder.by_kind(observations)
 

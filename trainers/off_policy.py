@@ -320,7 +320,7 @@ class OffPolicyLearner(ABC):
         self._is_stale = False
         if any(self.running.lengths):
             past, running = self.running.past(self.agent.n_context)
-            self.agent.refresh(past, running, memory)
+            self.agent.body.refresh(past, running, memory)
 
     @property
     def _replay_files(self) -> ReplayFiles:

@@ -313,7 +313,8 @@ class PPO:
         first = int(bad[0]) if len(bad) else 0  # it may be another rank that has one
         epoch, number = divmod(first, len(logged) // len(orders))
         batch = list(self._minibatches(rollout, orders[epoch]))[number]
-        parts = self.ranks.gather(batch._asdict() | {"observations": batch.observations.tensors()})
+        shown = {"observations": batch.observations.shown.tensors()}
+        parts = self.ranks.gather(batch._asdict() | shown)
         return {
             "epoch": epoch,
             "number": number,

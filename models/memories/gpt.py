@@ -6,20 +6,14 @@ from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from models.agent import Memory
-from models.image_hash import first_rows
-from models.images import Features
 from models.language.key_value_memory import (
     KeyValueMemory,
     MemoryLengthSettings,
     Window,
-    join_heads,
     ring_windows,
-    split_heads,
 )
-from models.memories.beginnings import Beginnings
 from models.memories.causal_attention import (
     Attention,
     PastAttention,
@@ -31,8 +25,6 @@ from models.memories.positions import POSITIONS
 from models.memories.trained_memory import MemorySettings, NetworkSettings, TrainedMemory
 from settings import setting
 from utils.errors import UserError
-
-MOSTLY_DIFFERENT = 0.75  # share of steps from which on sharing them no longer pays
 
 
 @dataclass(frozen=True)
@@ -134,33 +126,6 @@ class Gpt(TrainedMemory):
     def unroll(self, x: Tensor, starts: Tensor, context: Tensor) -> Tensor:
         """Attend within the sequences, all steps at once."""
         return self._read(x, _ages(starts, context))[0]
-
-    def unroll_from_nothing(self, features: Features, shape: torch.Size) -> Features:
-        """Read what is equal up to a step once; only attention is between whole sequences.
-
-        Dropout tells everything apart.
-        """
-        if features.row_of is None or self._dropped:
-            return super().unroll_from_nothing(features, shape)
-        rows = features.row_of.view(shape)
-        begun = Beginnings.of(rows)
-        if begun.share > MOSTLY_DIFFERENT:
-            return super().unroll_from_nothing(features, shape)
-        numbered = begun.numbered()
-        columns, _ = first_rows(begun.own[-1])  # of the B' sequences that differ in the end
-        firsts, places = first_rows(numbered[:, columns].T.flatten())  # [U], [B'*T]
-        x = F.embedding(rows[:, columns].T.flatten()[firsts], features.distinct)
-        hidden = self.enter(x) + self.positions(firsts % shape[0])  # [U, D]
-        ages = torch.arange(shape[0]).expand(len(columns), -1)
-        attention = SequenceAttention(visible_steps(ages, self.mem_len), dropout=0.0)
-
-        def attend(qkv: Tensor) -> Tensor:
-            matrices = split_heads(F.embedding(places, qkv), self.n_head, len(columns))
-            return join_heads(attention(*matrices), self.n_head)[firsts]
-
-        for block in self.blocks:
-            hidden = cast(PreNormBlock, block).of_rows(hidden, attend)
-        return Features(self.norm(hidden), numbered.flatten())
 
     @torch.no_grad()
     def refresh(self, x: Tensor, starts: Tensor, context: Tensor, state: Memory) -> None:

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from models.agent import Memory, TensorMemory
-from models.images import Features
 from models.memories.trained_memory import MemorySettings, TrainedMemory
 
 
@@ -36,10 +35,6 @@ class NoMemory(TrainedMemory):
     def unroll(self, x: Tensor, starts: Tensor, context: Tensor) -> Tensor:
         """Return the features [T, B, F]."""
         return x
-
-    def unroll_from_nothing(self, features: Features, shape: torch.Size) -> Features:
-        """Return the features, equal ones still standing for each other."""
-        return features
 
     @property
     def device(self) -> torch.device:

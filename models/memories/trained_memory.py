@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from models.agent import Memory
-from models.images import Features
 from settings import Part, setting
 
 
@@ -87,22 +86,6 @@ class TrainedMemory(nn.Module, ABC):
         Returns:
             What is remembered at each step.  [T, B, D]
         """
-
-    def unroll_from_nothing(self, features: Features, shape: torch.Size) -> Features:
-        """Read sequences that begin with their first step and nowhere else, with gradients.
-
-        Args:
-            features: Of T*B steps, time first; equal ones may stand for each other.
-            shape: (T, B).
-
-        Returns:
-            What is remembered at each step, T*B of D numbers.
-        """
-        x, device = features.each().unflatten(0, shape), features.distinct.device
-        starts = torch.ones(shape[1], dtype=torch.bool, device=device)
-        nothing = self.context(self.initial(shape[1]), starts)
-        no_starts = torch.zeros(shape, dtype=torch.bool)
-        return Features(self.unroll(x, no_starts, nothing).flatten(0, 1))
 
     def refresh(self, x: Tensor, starts: Tensor, context: Tensor, state: Memory) -> None:
         """Overwrite what is kept of the last P <= n_context steps by what the weights make of them.
