@@ -30,8 +30,6 @@ class FirstSettings(NetworkSettings):
 class First(TrainedMemory):
     """y_t = W [c * x_1, x_t]; the state is x_1 and whether there is one yet.  [N, F+1]"""
 
-    settings = FirstSettings
-
     def __init__(self, n_features: int, settings: FirstSettings) -> None:
         super().__init__(n_features, settings)
         self.width, self.weight = n_features, settings.first_weight

@@ -11,15 +11,7 @@ from torch.nn import functional as F
 from models.agent import ActorCriticAgent, Agent, Batch, Evaluation, Memory, Step, TensorMemory
 from models.encoders import Encoder, EncoderSettings, build_encoder
 from models.heads import ActorCritic
-from models.memories import (
-    MEMORIES,
-    GptSettings,
-    MemorySettings,
-    NetworkSettings,
-    NoMemory,
-    TrainedMemory,
-    build_memory,
-)
+from models.memories import Gpt, GptSettings, Lstm, NetworkSettings, NoMemory, TrainedMemory
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
 
 SMALL = (16, 32)  # channels of the encoder before a memory
@@ -132,8 +124,7 @@ class CnnAgent(TrainedMemoryAgent):
             cache_mb=config.observation_cache_mb,
             sentence_encoder=config.sentence_encoder,
         )
-        memory = build_memory("none", n_features, MemorySettings())
-        super().__init__(reader, encoder, memory, int(action_space.n))
+        super().__init__(reader, encoder, NoMemory(n_features), int(action_space.n))
 
 
 class MemoryAgent(TrainedMemoryAgent):
@@ -159,14 +150,14 @@ class MemoryAgent(TrainedMemoryAgent):
 class LstmAgent(MemoryAgent):
     """An LSTM: Impala-PPO."""
 
-    memory_class = MEMORIES["LSTM"]
+    memory_class = Lstm
     reads = (EncoderSettings, NetworkSettings)
 
 
 class GptAgent(MemoryAgent):
     """A GPT that sees the last `mem_len` steps of its episode."""
 
-    memory_class = MEMORIES["GPT"]
+    memory_class = Gpt
     reads = (EncoderSettings, GptSettings)
 
 

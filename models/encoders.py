@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.heads import mlp
 from models.images import DistinctImages, encoded_once, unit_images
 from models.observation_cache import ObservationCache
 from models.observations import ObservationBatch, ObservationReader, Observations
@@ -339,8 +340,7 @@ class JointEncoder(Encoder):
 
 def _two_layers(n_inputs: int, n_features: int) -> nn.Sequential:
     """Return two linear layers, each followed by a ReLU."""
-    first, second = nn.Linear(n_inputs, n_features), nn.Linear(n_features, n_features)
-    layers = nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
+    layers = nn.Sequential(*mlp(n_inputs, n_features, n_features), nn.ReLU())
     _xavier(layers)
     return layers
 

@@ -1,6 +1,7 @@
 """What stands on an agent's features: actor and critic, or values of all actions."""
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,14 @@ from utils.errors import RunError
 from utils.threads import one_thread
 
 HIDDEN_BIAS = 0.1
+
+
+def mlp(*widths: int) -> nn.Sequential:
+    """Return linear layers of these widths, the input's first, with ReLUs between them."""
+    layers: list[nn.Module] = []
+    for n_in, n_out in pairwise(widths):
+        layers += [nn.Linear(n_in, n_out), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
 
 def perceptron(n_in: int, n_hidden: int, n_out: int) -> nn.Sequential:
@@ -84,13 +93,7 @@ class DuelingQ(nn.Module):
 
 
 def _three_layers(n_features: int, n_out: int) -> nn.Sequential:
-    layers = nn.Sequential(
-        nn.Linear(n_features, n_features),
-        nn.ReLU(),
-        nn.Linear(n_features, n_features),
-        nn.ReLU(),
-        nn.Linear(n_features, n_out),
-    )
+    layers = mlp(n_features, n_features, n_features, n_out)
     initialise_orthogonal(layers)
     return layers
 
@@ -121,15 +124,14 @@ class Perceptron(nn.Sequential):
     """
 
     def __init__(self, n_in: int, hidden: tuple[int, int], n_out: int, last: float) -> None:
-        first, second = nn.Linear(n_in, hidden[0]), nn.Linear(hidden[0], hidden[1])
-        final = nn.Linear(hidden[1], n_out)
-        for layer in (first, second):
+        super().__init__(*mlp(n_in, *hidden, n_out))
+        *others, final = (layer for layer in self if isinstance(layer, nn.Linear))
+        for layer in others:
             limit = 1 / math.sqrt(layer.out_features)
             nn.init.uniform_(layer.weight, -limit, limit)
             nn.init.constant_(layer.bias, HIDDEN_BIAS)
         for parameter in final.parameters():
             nn.init.uniform_(parameter, -last, last)
-        super().__init__(first, nn.ReLU(), second, nn.ReLU(), final)
         self.n_out = n_out
 
 

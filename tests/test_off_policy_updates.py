@@ -8,7 +8,7 @@ from gymnasium.spaces import Box, Discrete
 from models import build_agent
 from models.agent import Sequences
 from models.heads import Perceptron, TwinQ
-from models.memories import build_memory
+from models.memories import Gpt, Lstm
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
 from models.off_policy import InputEmbedder, TrainedBody
 from models.off_policy_agent import Policy, QAgent, SacAgent
@@ -130,7 +130,9 @@ def learner_of(name, arrays):
 
     def body():
         embedder = InputEmbedder(reader, n_actions, config)
-        return TrainedBody(embedder, build_memory(config.model, embedder.width, config))
+        return TrainedBody(
+            embedder, {"LSTM": Lstm, "GPT": Gpt}[config.model](embedder.width, config)
+        )
 
     actor_body = body()
     q_heads = [

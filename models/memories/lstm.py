@@ -1,13 +1,13 @@
 """A trained LSTM (Hochreiter & Schmidhuber 1997)."""
 
 from itertools import pairwise
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from models.agent import Memory, TensorMemory
-from models.memories.trained_memory import MemorySettings, NetworkSettings, TrainedMemory
+from models.memories.trained_memory import NetworkSettings, TrainedMemory
 
 
 class Lstm(TrainedMemory):
@@ -16,8 +16,6 @@ class Lstm(TrainedMemory):
     State and context are (h, c) of all layers side by side, [N, 2, L*D]. The state that an
     episode was left in by earlier weights is gone on with as it is.
     """
-
-    settings: ClassVar[type[MemorySettings]] = NetworkSettings
 
     def __init__(self, n_features: int, settings: NetworkSettings) -> None:
         super().__init__(n_features, settings)
