@@ -196,7 +196,7 @@ class PlainSequences(NamedTuple):
     @classmethod
     def of(cls, sequences: Sequences, n_actions: int) -> "PlainSequences":
         """Return copies of what was drawn from replay."""
-        (seen,) = sequences.observations.tensors().values()
+        seen = sequences.observations.shown.any()
         one_hot = F.one_hot(sequences.last_actions, n_actions).float()
         return cls(
             (seen / 255 if seen.dtype == torch.uint8 else seen).unflatten(

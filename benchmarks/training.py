@@ -357,8 +357,7 @@ def seams(learner: PPO, collector: Collector) -> Iterator[tuple[Any, str, str]]:
     yield torch.nn.utils, "clip_grad_norm_", "update: clipping, optimiser"
     yield torch.Tensor, "backward", "update: backward"
     yield agent, "evaluate", "update: forward"
-    for method in ("act", "peek_values"):
-        yield agent, method, "encoder and heads, acting"
+    yield agent, "act", "encoder and heads, acting"
     if isinstance(agent, LanguageMemoryAgent):
         yield agent.language.language_model, "step", "language model"
         yield ObservationCache, "__call__", "observation → language"

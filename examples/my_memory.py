@@ -30,8 +30,6 @@ class FirstSettings(NetworkSettings):
 class First(TrainedMemory):
     """y_t = W [c * x_1, x_t]; the state is x_1 and whether there is one yet.  [N, F+1]"""
 
-    settings = FirstSettings
-
     def __init__(self, n_features: int, settings: FirstSettings) -> None:
         super().__init__(n_features, settings)
         self.width, self.weight = n_features, settings.first_weight
@@ -46,15 +44,12 @@ class First(TrainedMemory):
         return state.state.masked_fill(starts[:, None], 0.0)
 
     @torch.no_grad()
-    def peek(self, x: Tensor, state: Any, starts: Tensor) -> Tensor:
-        """Return what `step` would."""
-        return self._output(self._kept(self.context(state, starts), x), x)
-
-    @torch.no_grad()
-    def step(self, x: Tensor, state: Any, starts: Tensor) -> Tensor:
+    def step(self, x: Tensor, state: Any, starts: Tensor, advance: bool = True) -> Tensor:
         """Read one step."""
-        state.state.copy_(self._kept(self.context(state, starts), x))
-        return self._output(state.state, x)
+        kept = self._kept(self.context(state, starts), x)
+        if advance:
+            state.state = kept
+        return self._output(kept, x)
 
     def unroll(self, x: Tensor, starts: Tensor, context: Tensor) -> Tensor:
         """Read whole sequences with gradients.  [T, B, F] -> [T, B, F]"""

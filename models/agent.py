@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.images import Features
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
 from settings import Part
 
@@ -182,8 +181,17 @@ class Agent(nn.Module, ABC):
         """Return the memory of environments that have seen nothing."""
 
     @abstractmethod
-    def act(self, percept: Percept, memory: Memory, deterministic: bool = False) -> Step:
-        """Choose actions and advance the memory in place."""
+    def act(
+        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
+    ) -> Step:
+        """Choose actions and advance the memory in place.
+
+        Args:
+            percept: What is seen now.
+            memory: Of the running episodes.
+            deterministic: Take the most probable actions; no random number is drawn.
+            advance: False looks ahead: the memory stays as it is.
+        """
 
     def read(self, observations: Any) -> Observations:
         """Return what N environments show as the agent is told it, on its device."""
@@ -203,7 +211,7 @@ class Agent(nn.Module, ABC):
         """
         return {}
 
-    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Features] | None:
+    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
         """Return what an intrinsic reward sees of B observations, by kind, before any memory.
 
         None stands for the observations themselves.
@@ -232,19 +240,8 @@ class ActorCriticAgent(Agent):
     """An agent that PPO can train: it has a policy and a critic."""
 
     @abstractmethod
-    def peek_values(self, percept: Percept, memory: Memory) -> Tensor:
-        """Return the values [N] of what is seen, without advancing the memory."""
-
-    @abstractmethod
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return log-probabilities, values and entropy of a batch, with gradients."""
-
-    def peek_context(self, percept: Percept, memory: Memory) -> Tensor:
-        """Return the context that `act` would give, without advancing the memory; if it is frozen.
-
-        [N, ...]
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no frozen memory")
 
     def refresh(self, past: Observations, starts: Tensor, context: Tensor, memory: Memory) -> None:
         """Renew in place what a memory keeps of past steps, after the weights have changed.

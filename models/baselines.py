@@ -11,16 +11,7 @@ from torch.nn import functional as F
 from models.agent import ActorCriticAgent, Agent, Batch, Evaluation, Memory, Step, TensorMemory
 from models.encoders import Encoder, EncoderSettings, build_encoder
 from models.heads import ActorCritic
-from models.images import Features
-from models.memories import (
-    MEMORIES,
-    GptSettings,
-    MemorySettings,
-    NetworkSettings,
-    NoMemory,
-    TrainedMemory,
-    build_memory,
-)
+from models.memories import Gpt, GptSettings, Lstm, NetworkSettings, NoMemory, TrainedMemory
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
 
 SMALL = (16, 32)  # channels of the encoder before a memory
@@ -53,14 +44,17 @@ class TrainedMemoryAgent(ActorCriticAgent):
         return self.memory.initial(n_envs)
 
     @torch.no_grad()
-    def act(self, percept: Percept, memory: Memory, deterministic: bool = False) -> Step:
+    def act(
+        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
+    ) -> Step:
         """Advance the memory by what is seen and choose actions from what is remembered."""
         context = self.memory.context(memory, percept.starts)
-        remembered = self.memory.step(self.encoder(percept.observations), memory, percept.starts)
+        features = self.encoder(percept.observations)
+        remembered = self.memory.step(features, memory, percept.starts, advance)
         step = self.heads.step(remembered, context, deterministic)
         return step._replace(remembered=remembered)
 
-    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Features] | None:
+    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
         """Return what the encoder makes of observations."""
         return self.encoder.by_kind(observations)
 
@@ -69,17 +63,11 @@ class TrainedMemoryAgent(ActorCriticAgent):
         """Return where the memory looks."""
         return self.memory.looks(self.encoder(percept.observations), memory, percept.starts)
 
-    @torch.no_grad()
-    def peek_values(self, percept: Percept, memory: Memory) -> Tensor:
-        """Return the values [N] of what is seen, the memory staying as it is."""
-        features = self.encoder(percept.observations)
-        return self.heads.values(self.memory.peek(features, memory, percept.starts))
-
     def evaluate(self, batch: Batch) -> Evaluation:
         """Run encoder, memory and heads on a batch."""
         features = self.encoder.learn(batch.observations)
         if self.sequential:
-            features = Features(self._unrolled(features, batch))
+            features = self._unrolled(features, batch)
         return self.heads.evaluate(features, batch.actions)
 
     @torch.no_grad()
@@ -93,13 +81,12 @@ class TrainedMemoryAgent(ActorCriticAgent):
         """Return the sha256 of what the encoder has pretrained."""
         return self.encoder.fingerprints()
 
-    def _unrolled(self, features: Features, batch: Batch) -> Tensor:
-        """Return what is remembered at each step of the sequences.  [B, D]"""
+    def _unrolled(self, features: Tensor, batch: Batch) -> Tensor:
+        """Return what is remembered at each step of the sequences.  [B', F] -> [B, D]"""
         if batch.lengths is None or batch.before is None:
             raise ValueError("a memory learns from whole sequences, the batch has single steps")
-        rows, row_of = features  # [U, F], [B']
         lengths = batch.before + batch.lengths  # [S], summing to B'
-        device, n_sequences = rows.device, len(lengths)
+        device, n_sequences = features.device, len(lengths)
         firsts = lengths.cumsum(0) - lengths
         sequence_of = torch.arange(n_sequences).repeat_interleave(lengths)
         step_of = torch.arange(len(sequence_of)) - firsts[sequence_of]
@@ -107,10 +94,10 @@ class TrainedMemoryAgent(ActorCriticAgent):
         # Whatever stands after a sequence's end is read by the memory and by nothing else: quicker
         # than packed sequences, whose steps differ in size.
         shown = place_of.new_zeros(int(lengths.max()), n_sequences)
-        shown.view(-1)[place_of] = torch.arange(len(place_of)) if row_of is None else row_of
+        shown.view(-1)[place_of] = torch.arange(len(place_of), device=device)
         no_starts = torch.zeros(shown.shape, dtype=torch.bool)  # sequences are cut at those
         context = batch.context[firsts.to(device)]
-        output = self.memory.unroll(F.embedding(shown, rows), no_starts, context)  # [T, S, D]
+        output = self.memory.unroll(F.embedding(shown, features), no_starts, context)  # [T, S, D]
         own = (step_of >= batch.before[sequence_of]).to(device)
         return F.embedding(place_of[own], output.flatten(0, 1))
 
@@ -137,8 +124,7 @@ class CnnAgent(TrainedMemoryAgent):
             cache_mb=config.observation_cache_mb,
             sentence_encoder=config.sentence_encoder,
         )
-        memory = build_memory("none", n_features, MemorySettings())
-        super().__init__(reader, encoder, memory, int(action_space.n))
+        super().__init__(reader, encoder, NoMemory(n_features), int(action_space.n))
 
 
 class MemoryAgent(TrainedMemoryAgent):
@@ -164,14 +150,14 @@ class MemoryAgent(TrainedMemoryAgent):
 class LstmAgent(MemoryAgent):
     """An LSTM: Impala-PPO."""
 
-    memory_class = MEMORIES["LSTM"]
+    memory_class = Lstm
     reads = (EncoderSettings, NetworkSettings)
 
 
 class GptAgent(MemoryAgent):
     """A GPT that sees the last `mem_len` steps of its episode."""
 
-    memory_class = MEMORIES["GPT"]
+    memory_class = Gpt
     reads = (EncoderSettings, GptSettings)
 
 
@@ -188,7 +174,9 @@ class RandomAgent(Agent):
         """Return a memory of width 0."""
         return TensorMemory(torch.zeros(n_envs, 0, device=self.device))
 
-    def act(self, percept: Percept, memory: Memory, deterministic: bool = False) -> Step:
+    def act(
+        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
+    ) -> Step:
         """Draw uniform actions; there is no most probable one to prefer."""
         log_probs = self.logits.log_softmax(-1)
         actions = torch.multinomial(log_probs.exp(), percept.n_envs, replacement=True)

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from models.agent import Memory, Step, TensorMemory
 from models.encoders import Kernels, fitting_kernels
 from models.heads import DuelingQ, initialise_orthogonal
-from models.images import Features, unit_images
+from models.images import unit_images
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
 from models.off_policy_agent import FrameValueAgent
 from models.sentence_encoder import (
@@ -156,11 +156,15 @@ class Ellm(FrameValueAgent):
         return TensorMemory(torch.zeros(shape, dtype=torch.uint8, device=self.device))
 
     @torch.no_grad()
-    def act(self, percept: Percept, memory: Memory, deterministic: bool = False) -> Step:
+    def act(
+        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
+    ) -> Step:
         """Take the frame into the memory and choose greedily; exploring is the learner's."""
         frames = cast(TensorMemory, memory)
-        frames.state = self._stacked(percept, frames)
-        best = self._values(percept, frames.state).max(-1)
+        stacks = self._stacked(percept, frames)
+        if advance:
+            frames.state = stacks
+        best = self._values(percept, stacks).max(-1)
         return Step(best.indices, best.values[:, None][:, :0], values=best.values)
 
     @torch.no_grad()
@@ -174,15 +178,14 @@ class Ellm(FrameValueAgent):
         parts = [branch(kind) for _, branch, kind in self._branches(observations)]
         return F.relu(self.trunk(torch.cat(parts, dim=-1)))
 
-    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Features]:
+    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor]:
         """Return what each branch makes of B observations."""
-        images = None
-        if observations.images is not None:
-            images = observations.images.pixels()
-            if images.shape[1] < self.frame_stack * cast(tuple, self.reader.image_shape)[0]:
-                images = images.repeat(1, self.frame_stack, 1, 1)  # of single frames
-        shown = Observations(images, observations.vectors, observations.text)
-        return {name: Features(branch(kind)) for name, branch, kind in self._branches(shown)}
+        shown = observations.shown
+        if shown.images is not None:
+            n_channels = self.frame_stack * cast(tuple, self.reader.image_shape)[0]
+            if shown.images.shape[1] < n_channels:  # of single frames
+                shown = shown._replace(images=shown.images.repeat(1, self.frame_stack, 1, 1))
+        return {name: branch(kind) for name, branch, kind in self._branches(shown)}
 
     def finetuned(self, finetune: str) -> list[nn.Parameter]:
         """Return all parameters; or those of the streams, or of their last layers."""

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.encoders import SmallImpalaCNN
-from models.image_hash import first_rows
-from models.images import DistinctImages, Features, unit_images
+from models.images import encoded_once, unit_images
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
 from models.off_policy_agent import OffPolicyNetworkSettings
 from models.sentence_encoder import SentenceFeatures
@@ -41,9 +40,9 @@ class TileEmbedder(nn.Module):
         """Map images in [0, 1], [B, C, H, W], to features [B, n_features]."""
         return self.linear(self.convolutions(images))
 
-    def of_distinct(self, images: DistinctImages) -> Tensor:
-        """Return the features of images that all differ.  [U, n_features]"""
-        return self.of_pixels(unit_images(images.images))
+    def learn(self, observations: ObservationBatch) -> Tensor:
+        """Return the features of a batch, with gradients.  [B, n_features]"""
+        return encoded_once(observations, self.of_pixels)
 
 
 class InputEmbedder(nn.Module):
@@ -88,70 +87,48 @@ class InputEmbedder(nn.Module):
 
     def step(self, percept: Percept) -> Tensor:
         """Return the embeddings of one step of N environments.  [N, F]"""
-        shown: Observations = percept.observations
-        images = None
+        shown, images = percept.observations, None
         if self.images is not None:
             images = self.images.of_pixels(unit_images(cast(Tensor, shown.images)))
         actions = percept.last_actions.masked_fill(percept.starts, self.n_actions)
-        return self._joined(actions, images, shown)
+        return self._joined(actions, self._kinds(images, shown))
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of what reads sentences."""
         return {} if self._frozen is None else self._frozen.fingerprints()
 
-    def forward(self, observations: ObservationBatch, last_actions: Tensor) -> Features:
-        """Return the embeddings of B' steps, equal ones once.
+    def forward(self, observations: ObservationBatch, last_actions: Tensor) -> Tensor:
+        """Return the embeddings of B' steps.  [B', F]
 
         Args:
             observations: B' of them.
             last_actions: What was done before each; A, the number of actions, where an episode
                 begins.  [B'] int64
         """
-        equal = observations.equals()
-        if equal is None:
-            return Features(self._embedded(observations, last_actions))
-        inputs = equal[1]
-        if self.actions is not None:
-            inputs = inputs * (self.n_actions + 1) + last_actions
-        firsts, row_of = first_rows(inputs)
-        return Features(self._embedded(observations.select(firsts), last_actions[firsts]), row_of)
+        return self._joined(last_actions, self.by_kind(observations))
 
-    def by_kind(self, observations: ObservationBatch) -> dict[str, Features]:
+    def by_kind(self, observations: ObservationBatch) -> dict[str, Tensor]:
         """Return the embeddings of B observations, each kind's on its own."""
-        kinds = {}
-        if self.images is not None:
-            assert observations.images is not None, "the embedder was chosen for images"
-            kinds["images"] = observations.images.each(self.images.of_distinct)
+        images = None if self.images is None else self.images.learn(observations)
+        return self._kinds(images, observations)
+
+    def _kinds(
+        self, images: Tensor | None, shown: Observations | ObservationBatch
+    ) -> dict[str, Tensor]:
+        """Return the embeddings of what is shown, given those of the images."""
+        kinds = {} if images is None else {"images": images}
         if self.vectors is not None:
-            kinds["vectors"] = Features(F.relu(self.vectors(observations.vectors)))
+            kinds["vectors"] = F.relu(self.vectors(shown.vectors))
         if self.text is not None and self._frozen is not None:
-            sentences = self._frozen(cast(Tensor, observations.text)).flatten(1)
-            kinds["text"] = Features(F.relu(self.text(sentences)))
+            sentences = self._frozen(cast(Tensor, shown.text)).flatten(1)
+            kinds["text"] = F.relu(self.text(sentences))
         return kinds
 
-    def _embedded(self, observations: ObservationBatch, last_actions: Tensor) -> Tensor:
-        images = None
-        if self.images is not None:
-            assert observations.images is not None, "the embedder was chosen for images"
-            images = observations.images.each(self.images.of_distinct).each()
-        return self._joined(last_actions, images, observations)
-
-    def _joined(
-        self,
-        last_actions: Tensor,
-        images: Tensor | None,
-        shown: Observations | ObservationBatch,
-    ) -> Tensor:
+    def _joined(self, last_actions: Tensor, kinds: dict[str, Tensor]) -> Tensor:
+        """Return the embeddings of last actions, if they are told, and of what is shown."""
         parts = [last_actions.new_zeros(len(last_actions), 0, dtype=torch.float32)]
         if self.actions is not None:
             nothing = self.actions.weight.new_zeros(1, self.actions.out_features)
             table = torch.cat((self.actions.weight.T, nothing)) + self.actions.bias  # [A+1, E]
             parts.append(F.embedding(last_actions, F.relu(table)))
-        if images is not None:
-            parts.append(images)
-        if self.vectors is not None:
-            parts.append(F.relu(self.vectors(shown.vectors)))
-        if self.text is not None and self._frozen is not None:
-            sentences = self._frozen(cast(Tensor, shown.text)).flatten(1)
-            parts.append(F.relu(self.text(sentences)))
-        return torch.cat(parts, dim=-1)
+        return torch.cat([*parts, *kinds.values()], dim=-1)

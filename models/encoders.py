@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.images import DistinctImages, Features, unit_images
+from models.heads import mlp
+from models.images import DistinctImages, encoded_once, unit_images
 from models.observation_cache import ObservationCache
 from models.observations import ObservationBatch, ObservationReader, Observations
 from models.sentence_encoder import (
@@ -67,10 +68,13 @@ class Encoder(nn.Module, ABC):
         """Return the features of what N environments show, without gradients.  [N, F]"""
 
     @abstractmethod
-    def learn(self, observations: ObservationBatch) -> Features:
-        """Return the features of a batch, with gradients; the weights are about to change."""
+    def learn(self, observations: ObservationBatch) -> Tensor:
+        """Return the features of a batch, with gradients; the weights are about to change.  [B, F]
 
-    def by_kind(self, observations: ObservationBatch) -> dict[str, Features]:
+        What is equal may be computed once.
+        """
+
+    def by_kind(self, observations: ObservationBatch) -> dict[str, Tensor]:
         """Return the features of a batch, each kind's on its own."""
         return {self.kind: self.learn(observations)}
 
@@ -175,36 +179,39 @@ class SmallImpalaCNN(Encoder):
             self._versions = versions
         return self._cache(cast(Tensor, observations.images))
 
-    def learn(self, observations: ObservationBatch) -> Features:
+    def learn(self, observations: ObservationBatch) -> Tensor:
         """Return the features of a batch; equal images and equal windows are computed once."""
         self._cache.clear()
-        assert observations.images is not None, "this encoder was chosen for images"
-        return observations.images.each(self.of_distinct)
+        if observations.is_cuda:
+            return encoded_once(observations, self.of_pixels)
+        different = DistinctImages(observations)
+        repeating = different.windows(self.field, self.stride)
+        if repeating is None:
+            features = self.of_pixels(unit_images(different.images))
+        else:
+            features = self._of_windows(*repeating)
+        return F.embedding(different.row_of, features)
 
     def of_pixels(self, images: Tensor) -> Tensor:
         """Map images in [0, 1], [B, C, H, W], to features [B, n_features]."""
         images = images.contiguous(memory_format=torch.channels_last)
         return F.relu(self.linear(self.convolutions(images)))
 
-    def of_distinct(self, images: DistinctImages) -> Tensor:
-        """Return the features [U, n_features]; equal windows are convolved once."""
-        if images.on_gpu:
-            return self.of_pixels(unit_images(images.images))
-        repeating = images.windows(self.field, self.stride)
-        if repeating is None:
-            return self.of_pixels(unit_images(images.images))
-        windows, window_of = repeating
-        maps = F.embedding(window_of, self._of_windows(windows))  # [U, rows, columns, channels]
-        return F.relu(self.linear(maps.permute(0, 3, 1, 2).flatten(1)))
+    def _of_windows(self, windows: Tensor, window_of: Tensor) -> Tensor:
+        """Return the features of U images, given their windows and which stands where.  [U, F]
 
-    def _of_windows(self, windows: Tensor) -> Tensor:
-        """Convolve windows [Q, C, field, field] uint8.  [Q, channels]"""
+        Args:
+            windows: Those that differ.  [Q, C, field, field] uint8
+            window_of: [U, rows, columns] int64
+        """
         first, second = (cast(nn.Conv2d, self.convolutions[number]) for number in (0, 2))
         looks = unit_images(windows).contiguous(memory_format=torch.channels_last)
         maps = F.relu(first(looks))
         # The second kernel covers these maps whole: a product, quicker than the convolution.
         flat, kernel = (each.permute(0, 2, 3, 1).flatten(1) for each in (maps, second.weight))
-        return F.relu(F.linear(flat, kernel, second.bias))
+        outputs = F.relu(F.linear(flat, kernel, second.bias))  # [Q, channels]
+        maps = F.embedding(window_of, outputs)  # [U, rows, columns, channels]
+        return F.relu(self.linear(maps.permute(0, 3, 1, 2).flatten(1)))
 
 
 class VectorEncoder(Encoder):
@@ -227,9 +234,9 @@ class VectorEncoder(Encoder):
         """Return the features of vectors."""
         return self.layers(observations.vectors)
 
-    def learn(self, observations: ObservationBatch) -> Features:
+    def learn(self, observations: ObservationBatch) -> Tensor:
         """Return the features of a batch of vectors."""
-        return Features(self.layers(observations.vectors))
+        return self.layers(observations.vectors)
 
 
 class TextEncoder(Encoder):
@@ -254,14 +261,13 @@ class TextEncoder(Encoder):
         """Return the features of sentences."""
         return self._of_sentences(cast(Tensor, observations.text))
 
-    def learn(self, observations: ObservationBatch) -> Features:
+    def learn(self, observations: ObservationBatch) -> Tensor:
         """Return the features of a batch of sentences; those of equal ones are computed once."""
         text = cast(Tensor, observations.text)
-        equal = ObservationBatch(text=text).equals()
-        if equal is None:
-            return Features(self._of_sentences(text))
-        firsts, row_of = equal
-        return Features(self._of_sentences(text[firsts]), row_of)
+        if observations.is_cuda:
+            return self._of_sentences(text)
+        different, row_of = text.unique(dim=0, return_inverse=True)
+        return F.embedding(row_of, self._of_sentences(different))
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of the sentence encoder's weights."""
@@ -276,7 +282,7 @@ class NoEncoder(Encoder):
 
     n_features = 0
 
-    def by_kind(self, observations: ObservationBatch) -> dict[str, Features]:
+    def by_kind(self, observations: ObservationBatch) -> dict[str, Tensor]:
         """Return nothing: nothing is encoded."""
         return {}
 
@@ -285,10 +291,9 @@ class NoEncoder(Encoder):
         shown = observations.any()
         return torch.zeros(len(shown), 0, device=shown.device)
 
-    def learn(self, observations: ObservationBatch) -> Features:
+    def learn(self, observations: ObservationBatch) -> Tensor:
         """Return no feature of B observations.  [B, 0]"""
-        text = cast(Tensor, observations.text)
-        return Features(torch.zeros(len(text), 0, device=text.device))
+        return self(observations.shown)
 
 
 class JointEncoder(Encoder):
@@ -315,17 +320,11 @@ class JointEncoder(Encoder):
         """Return the features of what all show."""
         return self._joined([encoder(observations) for encoder in self._encoders])
 
-    def learn(self, observations: ObservationBatch) -> Features:
-        """Return the features of a batch; those of equal observations are computed once."""
-        equal = observations.equals()
-        row_of = None
-        if equal is not None:
-            firsts, row_of = equal
-            observations = observations.select(firsts)
-        parts = [encoder.learn(observations).each() for encoder in self._encoders]
-        return Features(self._joined(parts), row_of)
+    def learn(self, observations: ObservationBatch) -> Tensor:
+        """Return the features of a batch, of which each encoder computes what is equal once."""
+        return self._joined([encoder.learn(observations) for encoder in self._encoders])
 
-    def by_kind(self, observations: ObservationBatch) -> dict[str, Features]:
+    def by_kind(self, observations: ObservationBatch) -> dict[str, Tensor]:
         """Return the features of a batch as they are before they are joined."""
         parts = (encoder.by_kind(observations) for encoder in self._encoders)
         return {kind: features for part in parts for kind, features in part.items()}
@@ -341,8 +340,7 @@ class JointEncoder(Encoder):
 
 def _two_layers(n_inputs: int, n_features: int) -> nn.Sequential:
     """Return two linear layers, each followed by a ReLU."""
-    first, second = nn.Linear(n_inputs, n_features), nn.Linear(n_features, n_features)
-    layers = nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
+    layers = nn.Sequential(*mlp(n_inputs, n_features, n_features), nn.ReLU())
     _xavier(layers)
     return layers
 

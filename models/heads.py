@@ -1,16 +1,25 @@
 """What stands on an agent's features: actor and critic, or values of all actions."""
 
 import math
-from typing import cast
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.agent import Evaluation, Step
-from models.images import Features
 from utils.errors import RunError
 from utils.threads import one_thread
+
+HIDDEN_BIAS = 0.1
+
+
+def mlp(*widths: int) -> nn.Sequential:
+    """Return linear layers of these widths, the input's first, with ReLUs between them."""
+    layers: list[nn.Module] = []
+    for n_in, n_out in pairwise(widths):
+        layers += [nn.Linear(n_in, n_out), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
 
 def perceptron(n_in: int, n_hidden: int, n_out: int) -> nn.Sequential:
@@ -47,22 +56,12 @@ class ActorCritic(nn.Module):
         log_probs = all_log_probs.gather(-1, actions[:, None]).squeeze(-1)
         return Step(actions, context, log_probs, self.values(features), all_log_probs)
 
-    def evaluate(self, features: Features, actions: Tensor) -> Evaluation:
-        """Return log-probabilities, values and entropy [B] of actions [B] taken before.
-
-        The heads are applied once to features that are equal.
-        """
-        logits, values = features.map(self.actor).each(), self.values(features.distinct)
-        if features.row_of is not None:
-            values = values[features.row_of]
-        return _evaluation(logits, values, actions)
-
-    def evaluate_beside(self, context: Tensor, features: Features, actions: Tensor) -> Evaluation:
-        """Return the same where the features of B rows stand beside a context [B, n_context]."""
-        logits, values = (
-            _applied_beside(head, context, features) for head in (self.actor, self.critic)
-        )
-        return _evaluation(logits, values.squeeze(-1), actions)
+    def evaluate(self, features: Tensor, actions: Tensor) -> Evaluation:
+        """Return log-probabilities, values and entropy [B] of actions [B] taken before."""
+        all_log_probs = F.log_softmax(self.actor(features), dim=-1)
+        entropy = -(all_log_probs.exp() * all_log_probs).sum(-1)
+        log_probs = all_log_probs.gather(-1, actions[:, None]).squeeze(-1)
+        return Evaluation(log_probs, self.values(features), entropy)
 
 
 class DuelingQ(nn.Module):
@@ -94,13 +93,7 @@ class DuelingQ(nn.Module):
 
 
 def _three_layers(n_features: int, n_out: int) -> nn.Sequential:
-    layers = nn.Sequential(
-        nn.Linear(n_features, n_features),
-        nn.ReLU(),
-        nn.Linear(n_features, n_features),
-        nn.ReLU(),
-        nn.Linear(n_features, n_out),
-    )
+    layers = mlp(n_features, n_features, n_features, n_out)
     initialise_orthogonal(layers)
     return layers
 
@@ -117,13 +110,41 @@ def initialise_orthogonal(module: nn.Module) -> None:
                 nn.init.zeros_(layer.bias)
 
 
-def _applied_beside(head: nn.Sequential, context: Tensor, features: Features) -> Tensor:
-    """Apply a head to (context, features), multiplying what is equal of the features once."""
-    first = cast(nn.Linear, head[0])
-    widths = context.shape[1], features.distinct.shape[1]
-    of_context, of_features = first.weight.split(widths, dim=1)
-    part = features.map(lambda rows: F.linear(rows, of_features, first.bias)).each()
-    return head[1:](torch.addmm(part, context, of_context.T))
+class Perceptron(nn.Sequential):
+    """Two hidden layers with ReLUs, then a linear one.
+
+    Hidden weights are drawn from U(±1/sqrt(outputs)) and their biases are 0.1; the original
+    means the number of inputs and takes that of the outputs.
+
+    Args:
+        n_in: Width of the input.
+        hidden: Widths of the hidden layers.
+        n_out: Width of the output.
+        last: Weights and biases of the last layer are drawn from U(±last).
+    """
+
+    def __init__(self, n_in: int, hidden: tuple[int, int], n_out: int, last: float) -> None:
+        super().__init__(*mlp(n_in, *hidden, n_out))
+        *others, final = (layer for layer in self if isinstance(layer, nn.Linear))
+        for layer in others:
+            limit = 1 / math.sqrt(layer.out_features)
+            nn.init.uniform_(layer.weight, -limit, limit)
+            nn.init.constant_(layer.bias, HIDDEN_BIAS)
+        for parameter in final.parameters():
+            nn.init.uniform_(parameter, -last, last)
+        self.n_out = n_out
+
+
+class TwinQ(nn.Module):
+    """Two critics of the same features (Fujimoto et al. 2018, arXiv:1802.09477)."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what both say of every action.  [..., A] each"""
+        return self.first(features), self.second(features)
 
 
 def drawn(probabilities: Tensor) -> Tensor:
@@ -137,11 +158,3 @@ def drawn(probabilities: Tensor) -> Tensor:
             "no action can be drawn: the agent's probabilities are not finite numbers, "
             "its weights have grown too large"
         ) from None
-
-
-def _evaluation(logits: Tensor, values: Tensor, actions: Tensor) -> Evaluation:
-    """Return the evaluation of actions [B] by logits [B, A] and values [B]."""
-    all_log_probs = F.log_softmax(logits, dim=-1)
-    entropy = -(all_log_probs.exp() * all_log_probs).sum(-1)
-    log_probs = all_log_probs.gather(-1, actions[:, None]).squeeze(-1)
-    return Evaluation(log_probs, values, entropy)

@@ -30,7 +30,6 @@ from models.frozen_hopfield import (
 )
 from models.heads import ActorCritic
 from models.image_to_language import ImageToLanguage, NothingToLanguage
-from models.images import Features
 from models.language import (
     LanguageModel,
     LanguageModelSettings,
@@ -100,29 +99,21 @@ class LanguageMemoryAgent(ActorCriticAgent):
         return self.language.initial(n_envs)
 
     @torch.no_grad()
-    def act(self, percept: Percept, memory: Memory, deterministic: bool = False) -> Step:
+    def act(
+        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
+    ) -> Step:
         """Let the language model read what is seen, then choose actions."""
-        hidden = self.language.step(percept, memory)
-        step = self.heads.step(self._features(hidden, percept), hidden, deterministic)
+        hidden = self.language.step(percept, memory, advance)
+        features = torch.cat((hidden, self.query_encoder(percept.observations)), dim=-1)
+        step = self.heads.step(features, hidden, deterministic)
         return step._replace(remembered=hidden)
-
-    @torch.no_grad()
-    def peek_values(self, percept: Percept, memory: Memory) -> Tensor:
-        """Return the values [N] of what is seen, the memory staying as it is."""
-        hidden = self.language.peek(percept, memory)
-        return self.heads.values(self._features(hidden, percept))
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Run encoder and heads on a batch; the stored hidden states stand for the memory."""
         queries = self.query_encoder.learn(batch.observations)
-        return self.heads.evaluate_beside(batch.context, queries, batch.actions)
+        return self.heads.evaluate(torch.cat((batch.context, queries), dim=-1), batch.actions)
 
-    @torch.no_grad()
-    def peek_context(self, percept: Percept, memory: Memory) -> Tensor:
-        """Return the hidden state that `act` would give as context, the memory staying.  [N, D]"""
-        return self.language.peek(percept, memory)
-
-    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Features] | None:
+    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
         """Return what the encoder beside the language model makes of observations."""
         return self.query_encoder.by_kind(observations)
 
@@ -151,10 +142,6 @@ class LanguageMemoryAgent(ActorCriticAgent):
                 f"n_layer: {config.n_layer} is more than the {facts.n_layer} layers of "
                 f"{config.language_model}. Choose 1 to {facts.n_layer}, or null for all"
             )
-
-    def _features(self, hidden: Tensor, percept: Percept) -> Tensor:
-        """Return the memory's view and the present's side by side.  [N, 2D]"""
-        return torch.cat((hidden, self.query_encoder(percept.observations)), dim=-1)
 
 
 class HelmLanguage(LanguageMemory):

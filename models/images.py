@@ -1,18 +1,21 @@
-"""A batch of images that knows which of them are equal.
+"""Images of a batch: scaled to one, told apart, and encoded once where they are equal.
 
 Worlds of tiles repeat themselves: few of the images of a rollout differ, and few of the windows
-that a convolution sees of those. What is equal needs to be computed once.
+that a convolution sees of those. Images are told apart by a 128-bit hash of their bytes.
 """
 
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.image_hash import first_occurrences, image_hashes
+from models.observations import ObservationBatch
 
+WORD = 8  # bytes
+SEED = 20220524
 SAMPLE = 256  # images that show whether windows repeat
 
 
@@ -21,145 +24,95 @@ def unit_images(images: Tensor) -> Tensor:
     return images.float().div_(255)
 
 
-class Features(NamedTuple):
-    """Features of B observations, of which U differ.
+def image_hashes(images: Tensor) -> Tensor:
+    """Return two independent 64-bit hashes of each image.
 
-    Attributes:
-        distinct: [U, F]
-        row_of: Which row each observation has; None where every one has its own.  [B] int64
-    """
-
-    distinct: Tensor
-    row_of: Tensor | None = None
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> "Features":
-        """Apply a function of rows [U, F] once to what is equal."""
-        return Features(function(self.distinct), self.row_of)
-
-    def each(self) -> Tensor:
-        """Return the features of every observation.  [B, F]"""
-        if self.row_of is None:
-            return self.distinct
-        rows = F.embedding(self.row_of, self.distinct.flatten(1))
-        return rows.unflatten(1, self.distinct.shape[1:])
-
-    def counts(self) -> Tensor:
-        """Return how many of the observations each row stands for.  [U] float32"""
-        if self.row_of is None:
-            return self.distinct.new_ones(len(self.distinct))
-        return torch.bincount(self.row_of, minlength=len(self.distinct)).to(self.distinct.dtype)
-
-    def select(self, observations: Tensor) -> "Features":
-        """Return the features of some observations, given their numbers.  [B'] int64"""
-        if self.row_of is None:
-            return Features(self.distinct[observations])
-        shown, row_of = self.row_of[observations].unique(return_inverse=True)
-        return Features(self.distinct[shown], row_of)
-
-
-class ImageBatch:
-    """B images, a selection of those that a rollout has shown.
+    Every word is added to a fixed random number, multiplied and folded before the sum, so that
+    each bit of the image reaches the low bits of its hash; sums wrap around.
 
     Args:
-        pool: The P different images of all.
-        number_of: Which of them each image of the batch is.  [B] int64
+        images: [B, C, H, W] uint8
+
+    Returns:
+        [B, 2] int64
     """
-
-    def __init__(self, pool: "DistinctImages", number_of: Tensor) -> None:
-        self._pool, self._number_of = pool, number_of
-
-    @classmethod
-    def of(cls, images: Tensor) -> "ImageBatch":
-        """Return images [B, C, H, W] uint8 as a batch."""
-        if images.is_cuda:  # counting them would make the host wait for the device
-            numbers = torch.arange(len(images), device=images.device)
-            return cls(DistinctImages(images), numbers)
-        firsts, number_of = first_occurrences(image_hashes(images))
-        return cls(DistinctImages(images[firsts]), number_of)
-
-    def __len__(self) -> int:
-        return len(self._number_of)
-
-    def __getitem__(self, rows: Tensor) -> "ImageBatch":
-        """Return some of the images, given their numbers in this batch.  [B'] int64"""
-        return ImageBatch(self._pool, self._number_of[rows])
-
-    def numbers(self) -> Tensor | None:
-        """Return a number for each image that equal ones share [B]; None on a GPU."""
-        return None if self._pool.on_gpu else self._number_of
-
-    def pixels(self) -> Tensor:
-        """Return the images themselves.  [B, C, H, W] uint8"""
-        return self._pool.select(self._number_of).images
-
-    def each(self, encoder: Callable[["DistinctImages"], Tensor]) -> Features:
-        """Return what an encoder of different images, [U, F], makes of each image."""
-        if self._pool.on_gpu:
-            return Features(encoder(self._pool.select(self._number_of)))
-        shown, row_of = self._number_of.unique(return_inverse=True)
-        return Features(encoder(self._pool.select(shown)), row_of)
+    flat = images.reshape(len(images), -1)
+    words = F.pad(flat, (0, -flat.shape[1] % WORD)).view(torch.int64)  # [B, n_words]
+    added, factors = _keys(words.shape[1], images.device)
+    halves = []
+    for key in range(2):
+        mixed = (words + added[key]).mul_(factors[key])
+        mixed ^= mixed >> 29
+        halves.append(mixed.mul_(factors[1 - key]).bitwise_xor_(mixed >> 32).sum(1))
+    return torch.stack(halves, dim=1)
 
 
-class Windows(NamedTuple):
-    """The different windows of P images.
+def first_occurrences(hashes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which of B hashes are seen for the first time, and each one's number among those.
 
-    Attributes:
-        windows: [Q, C, side, side] uint8
-        window_of: Which window stands at each place of each image.  [P, rows, columns] int64
+    Args:
+        hashes: [B, 2] int64
+
+    Returns:
+        firsts: Index of the first occurrence of each of P different hashes.  [P] int64
+        number_of: Which of the P each hash is.  [B] int64
     """
-
-    windows: Tensor
-    window_of: Tensor
+    firsts, number_of = _firsts(*hashes[:, 0].unique(return_inverse=True))
+    if not torch.equal(hashes[firsts][number_of], hashes):  # half a hash alike: not seen yet
+        return _firsts(*hashes.unique(dim=0, return_inverse=True))  # ten times slower
+    return firsts, number_of
 
 
 class DistinctImages:
-    """U images that all differ, a selection of the P a rollout has shown.
+    """The U images of a batch that differ, on a CPU: counting would make a GPU's host wait.
 
-    Args:
-        images: All of them.  [P, C, H, W] uint8
+    They are looked for once among all images that are stored with the batch's.
+
+    Attributes:
+        row_of: Which of the U each image of the batch is.  [B] int64
     """
 
-    def __init__(self, images: Tensor) -> None:
-        self._all = images
-        self._rows = torch.arange(len(images), device=images.device)
-        # Shared by all selections.
-        self._windows: dict[tuple[int, int], Windows | None] = {}
-
-    def __len__(self) -> int:
-        return len(self._rows)
+    def __init__(self, batch: ObservationBatch) -> None:
+        assert batch.stored.images is not None, "asked for where images are shown"
+        self._stored, self._found = batch.stored.images, batch.found
+        if "images" not in self._found:
+            self._found["images"] = first_occurrences(image_hashes(self._stored))
+        self._firsts, number_of = self._found["images"]  # of the P that are stored
+        self._numbers, self.row_of = batch.picked(number_of).unique(return_inverse=True)
 
     @property
     def images(self) -> Tensor:
         """The images.  [U, C, H, W] uint8"""
-        return self._all[self._rows]
+        return self._stored[self._firsts[self._numbers]]
 
-    @property
-    def on_gpu(self) -> bool:
-        """Whether counting would make the host wait for a device."""
-        return self._all.is_cuda
-
-    def select(self, rows: Tensor) -> "DistinctImages":
-        """Return some of the images, given their numbers among these.  [U'] int64"""
-        selection = DistinctImages.__new__(DistinctImages)
-        selection._all, selection._windows = self._all, self._windows
-        selection._rows = self._rows[rows]
-        return selection
-
-    def windows(self, side: int, stride: int) -> Windows | None:
+    def windows(self, side: int, stride: int) -> tuple[Tensor, Tensor] | None:
         """Return the different windows of these images, `stride` pixels apart.
 
-        None where the windows of all P images have more pixels than the images themselves.
+        Returns:
+            windows: [Q, C, side, side] uint8
+            window_of: Which of them stands at each place of each image.  [U, rows, columns] int64
+
+            None where the windows of all that are stored have more pixels than the images.
         """
-        if (side, stride) not in self._windows:
-            self._windows[side, stride] = _windows(self._all, side, stride)
-        every = self._windows[side, stride]
-        if every is None:
+        name = f"windows of {side} by {stride}"
+        if name not in self._found:
+            self._found[name] = _windows(self._stored[self._firsts], side, stride)
+        if self._found[name] is None:
             return None
-        used, window_of = every.window_of[self._rows].unique(return_inverse=True)
-        return Windows(every.windows[used], window_of)
+        windows, window_of = self._found[name]
+        used, places = window_of[self._numbers].unique(return_inverse=True)
+        return windows[used], places
 
 
-def _windows(images: Tensor, side: int, stride: int) -> Windows | None:
+def encoded_once(batch: ObservationBatch, encode: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return what images [U, C, H, W] in [0, 1] are encoded to, [U, F], of a batch.  [B, F]"""
+    if batch.is_cuda:
+        return encode(unit_images(cast(Tensor, batch.images)))
+    different = DistinctImages(batch)
+    return F.embedding(different.row_of, encode(unit_images(different.images)))
+
+
+def _windows(images: Tensor, side: int, stride: int) -> tuple[Tensor, Tensor] | None:
     if len(images) > SAMPLE and _windows(images[:SAMPLE], side, stride) is None:
         return None
     places = images.unfold(2, side, stride).unfold(3, side, stride)
@@ -169,4 +122,21 @@ def _windows(images: Tensor, side: int, stride: int) -> Windows | None:
     windows = flat[firsts]
     if windows.numel() > images.numel():
         return None
-    return Windows(windows, number_of.view(n_images, n_rows, n_columns))
+    return windows, number_of.view(n_images, n_rows, n_columns)
+
+
+def _firsts(different: Tensor, number_of: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first of B rows that has each of P numbers [P], and the numbers [B]."""
+    places = torch.arange(len(number_of), device=number_of.device)
+    firsts = places.new_full((len(different),), len(number_of))
+    return firsts.scatter_reduce_(0, number_of, places, "amin"), number_of
+
+
+@functools.cache
+def _keys(n_words: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return fixed random summands and odd factors.  [2, n_words] int64 each"""
+    generator = torch.Generator().manual_seed(SEED)
+    low, high = -(2**63), 2**63 - 1
+    added = torch.randint(low, high, (2, n_words), generator=generator)
+    factors = torch.randint(low, high, (2, n_words), generator=generator) | 1
+    return added.to(device), factors.to(device)

@@ -119,23 +119,18 @@ class LanguageMemory(nn.Module):
         return self.language_model.initial_memory(n_envs, self.n_tokens)
 
     @torch.no_grad()
-    def step(self, percept: Percept, memory: Memory) -> Tensor:
+    def step(self, percept: Percept, memory: Memory, advance: bool = True) -> Tensor:
         """Read what is seen and return the hidden state.  [N, D]
 
-        While its owner trains, statistics of what is seen are followed.
+        While its owner trains, statistics of what is seen are followed. Without `advance` the
+        memory and they stay as they are.
         """
         encoded = self._encoded(percept)
-        if self.training:
+        if self.training and advance:
             self.to_language.observe(encoded)
         tokens = self.with_text(self.to_language.tokens(encoded), percept.observations)
-        return self.language_model.step(tokens, cast(KeyValueMemory, memory), percept.starts)
-
-    @torch.no_grad()
-    def peek(self, percept: Percept, memory: Memory) -> Tensor:
-        """Return what `step` would, the memory staying as it is.  [N, D]"""
-        return self.language_model.step(
-            self.tokens(percept), cast(KeyValueMemory, memory), percept.starts, advance=False
-        )
+        keys_and_values = cast(KeyValueMemory, memory)
+        return self.language_model.step(tokens, keys_and_values, percept.starts, advance=advance)
 
     def tokens(self, percept: Percept) -> Tensor:
         """Return the tokens that the language model would read now.  [N, K, D]"""

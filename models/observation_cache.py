@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from models.image_hash import first_occurrences, image_hashes
+from models.images import first_occurrences, image_hashes
 
 FIRST_ROWS = 1024
 INDEX_BYTES = 280  # of Python's, to find one row: a key of two numbers and its place

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,8 +10,6 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from models.image_hash import first_occurrences, first_rows, image_hashes
-from models.images import ImageBatch
 from models.sentences import SentenceTable
 from utils.errors import UserError
 
@@ -44,52 +43,53 @@ class Observations(NamedTuple):
         return next(kind for kind in self if kind is not None)
 
 
-class ObservationBatch(NamedTuple):
-    """Observations to learn from, B of them in any order.
+@dataclass(frozen=True)
+class ObservationBatch:
+    """Observations to learn from: B of those that are stored, in any order.
 
     Attributes:
-        images: B images.
-        vectors: [B, F] float32
-        text: [B, K] int64
+        stored: P observations, which stay as they are.
+        rows: Which of them these are; None for all.  [B] int64
+        found: What an encoder has found out of all that are stored; other batches share it.
     """
 
-    images: ImageBatch | None = None
-    vectors: Tensor | None = None
-    text: Tensor | None = None
-
-    @classmethod
-    def of(cls, observations: Observations) -> "ObservationBatch":
-        """Return observations [B, ...] as a batch."""
-        images = observations.images
-        return cls(None if images is None else ImageBatch.of(images), *observations[1:])
+    stored: Observations
+    rows: Tensor | None = None
+    found: dict[str, Any] = field(default_factory=dict)
 
     def select(self, rows: Tensor) -> "ObservationBatch":
         """Return some of the observations, given their numbers in this batch.  [B'] int64"""
-        images = None if self.images is None else self.images[rows]
-        vectors = None if self.vectors is None else self.vectors[rows]
-        return ObservationBatch(images, vectors, None if self.text is None else self.text[rows])
+        rows = rows if self.rows is None else self.rows[rows]
+        return ObservationBatch(self.stored, rows, self.found)
 
-    def equals(self) -> tuple[Tensor, Tensor] | None:
-        """Return where each of U different observations is first [U], and which each is [B].
+    def picked(self, stored: Tensor) -> Tensor:
+        """Return the rows of these observations, given something of all stored.  [P, ...]"""
+        return stored if self.rows is None else stored[self.rows]
 
-        None on a GPU, where counting would make the host wait.
-        """
-        kinds = (self.vectors, self.text)
-        if any(kind is not None and kind.is_cuda for kind in kinds):
-            return None
-        numbers = None if self.images is None else self.images.numbers()
-        for kind in kinds:
-            if kind is not None:
-                bits = kind.contiguous().view(torch.uint8).flatten(1)
-                _, own = first_occurrences(image_hashes(bits))
-                numbers = own if numbers is None else numbers * len(own) + own
-        return None if numbers is None else first_rows(numbers)
+    @property
+    def shown(self) -> Observations:
+        """What the observations show.  [B, ...] of each kind"""
+        return self.stored.map(self.picked)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the kinds there are by name, [B, ...] each."""
-        images = {} if self.images is None else {"images": self.images.pixels()}
-        others = {"vectors": self.vectors, "text": self.text}
-        return images | {name: kind for name, kind in others.items() if kind is not None}
+    @property
+    def images(self) -> Tensor | None:
+        """[B, C, H, W] uint8"""
+        return None if self.stored.images is None else self.picked(self.stored.images)
+
+    @property
+    def vectors(self) -> Tensor | None:
+        """[B, F] float32"""
+        return None if self.stored.vectors is None else self.picked(self.stored.vectors)
+
+    @property
+    def text(self) -> Tensor | None:
+        """[B, K] int64"""
+        return None if self.stored.text is None else self.picked(self.stored.text)
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether they lie on a GPU, whose host would wait for what is counted there."""
+        return self.stored.any().is_cuda
 
 
 class Percept(NamedTuple):

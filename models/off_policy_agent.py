@@ -2,13 +2,15 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
-from models.agent import Agent, Memory, Sequences
-from models.images import Features
-from models.observations import ObservationBatch, Observations, Percept
+from models.agent import Agent, Memory, Sequences, Step
+from models.heads import Perceptron, TwinQ, drawn
+from models.observations import ObservationBatch, ObservationReader, Observations, Percept
 from settings import Part, setting
 
 LEAST_PROBABILITY = 1e-8
@@ -61,50 +63,17 @@ class Body(nn.Module, ABC):
         """Return a memory that has seen nothing."""
 
     @abstractmethod
-    def step(self, percept: Percept, memory: Memory) -> tuple[Tensor, Tensor]:
+    def step(self, percept: Percept, memory: Memory, advance: bool = True) -> tuple[Tensor, Tensor]:
         """Read one step; return features [N, D] and what replay has to keep [N, ...]."""
 
     @abstractmethod
-    def peek(self, percept: Percept, memory: Memory) -> Tensor:
-        """Return the features of one step, the memory staying as it is.  [N, D]"""
+    def unroll(self, sequences: Sequences) -> Tensor:
+        """Read sequences from replay, with gradients.  [T+1, B, D]"""
 
     def remembered(self, features: Tensor) -> Tensor:
         """Return what of the features of one step comes from the memory.  [N, D]"""
         return features
 
-    @abstractmethod
-    def unroll(self, sequences: Sequences) -> Features:
-        """Read sequences from replay, with gradients; the features of (T+1)*B steps."""
-
-    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Features] | None:
-        """Return what `Agent.curiosity_features` says of this body."""
-        return None
-
-    def memory_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of what reads the sequence."""
-        return []
-
-    def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of every pretrained part, by the setting that names it."""
-        return {}
-
-
-class OffPolicyAgent(Agent):
-    """Learns from replay.
-
-    Attributes:
-        n_actions: A.
-        body: What the acting head sees.
-    """
-
-    n_actions: int
-    body: Body
-
-    @abstractmethod
-    def peek_context(self, percept: Percept, memory: Memory) -> Tensor:
-        """Return the context of what is seen, the memory staying as it is.  [N, ...]"""
-
-    @abstractmethod
     def refresh(self, past: Observations, running: Running, memory: Memory) -> None:
         """Renew in place what the memory keeps of steps before the weights changed.
 
@@ -114,29 +83,144 @@ class OffPolicyAgent(Agent):
             memory: Of the running episodes.
         """
 
+    @abstractmethod
+    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor]:
+        """Return what `Agent.curiosity_features` says of this body."""
 
-class ValueAgent(OffPolicyAgent):
-    """Has a value for every action: what DQN trains."""
+    def explain(self, percept: Percept) -> dict[str, np.ndarray]:
+        """Return what `Agent.explain` says of this body."""
+        return {}
+
+    @abstractmethod
+    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
+        """Return what `Agent.inspect` says of this body."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return what the body has to log."""
+        return {}
+
+    def memory_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of what reads the sequence."""
+        return []
+
+    @abstractmethod
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of every pretrained part, by the setting that names it."""
+
+
+class OffPolicyAgent(Agent):
+    """Learns from replay.
+
+    Args:
+        reader: Of the observation space.
+        body: What the acting head sees.
+        n_actions: A.
+    """
+
+    def __init__(self, reader: ObservationReader, body: Body, n_actions: int) -> None:
+        super().__init__()
+        self.reader, self.body, self.n_actions = reader, body, n_actions
+        self.n_context = body.n_context
+
+    @property
+    def language(self) -> Any:
+        """The frozen memory, if there is one."""
+        return getattr(self.body, "language", None)
+
+    def initial_memory(self, n_envs: int) -> Memory:
+        """Return a memory that has seen nothing."""
+        return self.body.initial_memory(n_envs)
+
+    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
+        """Return what the body has to say of observations."""
+        return self.body.curiosity_features(observations)
+
+    def explain(self, percept: Percept) -> dict[str, np.ndarray]:
+        """Return what a frozen memory has to say of what is seen."""
+        return self.body.explain(percept)
+
+    @torch.no_grad()
+    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
+        """Return where the memory looks, and what a frozen one says besides."""
+        return self.body.inspect(percept, memory)
+
+    def metrics(self) -> dict[str, float]:
+        """Return what a frozen memory has to log."""
+        return self.body.metrics()
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of every pretrained part."""
+        return self.body.fingerprints()
+
+
+class QAgent(OffPolicyAgent):
+    """Takes the action of the highest value: what DQN trains."""
 
     draws_actions = False
 
-    @abstractmethod
+    def __init__(self, reader: ObservationReader, body: Body, head: Perceptron) -> None:
+        super().__init__(reader, body, head.n_out)
+        self.head = head
+
+    @torch.no_grad()
+    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
+        """Return the value of every action besides.  [N, A]"""
+        features, _ = self.body.step(percept, memory, advance=False)
+        values = {"action_values": self.head(features).cpu().numpy()}
+        return super().inspect(percept, memory) | values
+
+    @torch.no_grad()
+    def act(
+        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
+    ) -> Step:
+        """Advance the memory and choose greedily; exploring is the learner's."""
+        features, context = self.body.step(percept, memory, advance)
+        best = self.head(features).max(-1)
+        remembered = self.body.remembered(features)
+        return Step(best.indices, context, values=best.values, remembered=remembered)
+
     def values(self, sequences: Sequences) -> Tensor:
         """Return the value of every action at every step.  [T+1, B, A]"""
+        return self.head(self.body.unroll(sequences))
 
 
-class SoftAgent(OffPolicyAgent):
-    """Has a policy and two critics, on one body or on one each: what SAC trains.
+class SacAgent(OffPolicyAgent):
+    """A policy and two critics, on one body or on one each: what SAC trains.
 
-    Attributes:
-        policy: Features of the body [..., D] to logits [..., A].
-        critics: Features to what both critics say, [..., A] each.
-        critic_body: What the critics see; None for the body of the policy.
+    Args:
+        reader: Of the observation space.
+        body: What the policy sees.
+        policy: Features to logits.
+        critics: Features to values.
+        critic_body: What the critics see; None for the policy's.
     """
 
-    policy: nn.Module
-    critics: "TwinQ"
-    critic_body: Body | None
+    def __init__(
+        self,
+        reader: ObservationReader,
+        body: Body,
+        policy: Perceptron,
+        critics: TwinQ,
+        critic_body: Body | None = None,
+    ) -> None:
+        super().__init__(reader, body, policy.n_out)
+        self.policy, self.critics, self.critic_body = policy, critics, critic_body
+
+    @torch.no_grad()
+    def act(
+        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
+    ) -> Step:
+        """Advance the memory and draw actions from the policy, or take the most probable ones."""
+        features, context = self.body.step(percept, memory, advance)
+        log_probs = self.policy(features).log_softmax(-1)
+        actions = log_probs.argmax(-1) if deterministic else drawn(log_probs.exp())
+        chosen = log_probs.gather(-1, actions[:, None]).squeeze(-1)
+        values = None
+        if self.critic_body is None:
+            both = torch.minimum(*self.critics(features))
+            values = (log_probs.exp() * both).sum(-1)
+        remembered = self.body.remembered(features)
+        return Step(actions, context, chosen, values, log_probs, remembered)
 
 
 class FrameValueAgent(Agent):
@@ -163,18 +247,6 @@ class FrameValueAgent(Agent):
     @abstractmethod
     def finetuned(self, finetune: str) -> list[nn.Parameter]:
         """Return the parameters that go on learning: "all", "critic" or "linear"."""
-
-
-class TwinQ(nn.Module):
-    """Two critics of the same features (Fujimoto et al. 2018, arXiv:1802.09477)."""
-
-    def __init__(self, first: nn.Module, second: nn.Module) -> None:
-        super().__init__()
-        self.first, self.second = first, second
-
-    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what both say of every action.  [..., A] each"""
-        return self.first(features), self.second(features)
 
 
 class Policy(NamedTuple):

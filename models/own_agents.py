@@ -30,6 +30,13 @@ def own_agent_class(name: str) -> type[ActorCriticAgent]:
     missing = [*sorted(getattr(kind, "__abstractmethods__", ())), *_missing_classes(kind)]
     if missing:
         raise UserError(f"{where} is not whole, it lacks {', '.join(missing)}")
+    methods = [kind.act, *([kind.memory_class.step] if hasattr(kind, "memory_class") else [])]
+    for method in methods:
+        if "advance" not in inspect.signature(method).parameters:
+            raise UserError(
+                f"{where}: {method.__qualname__} takes no `advance`. Give it advance=True, and "
+                "leave the memory as it is where it is False"
+            )
     if not _are_settings(kind.reads):
         raise UserError(
             f"{where}: `reads` must be a tuple of classes of settings: each derived from "

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from models.agent import Agent, Transitions
 from models.encoders import SmallImpalaCNN
-from models.images import Features, unit_images
+from models.images import unit_images
 from models.observations import ObservationBatch, Observations, Percept
 from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
 from rewards import CURIOSITIES
@@ -33,7 +33,7 @@ CLIP, EPSILON = 5.0, 1e-5  # of standardised features
 DEVIATION_EPSILON = 1e-8
 SMALLEST = torch.finfo(torch.float32).tiny
 
-Kinds = Mapping[str, Features]  # by what was seen: images, vectors, text; or the memory of it
+Kinds = Mapping[str, Tensor]  # [B, ...] of images, vectors, text; or of the memory of it
 Shapes = Mapping[str, Sequence[int]]  # of such features, (F,) or (C, H, W)
 
 
@@ -366,7 +366,7 @@ class ActivePretraining(Curiosity):
     @torch.no_grad()
     def rewards(self, before: Kinds, after: Kinds) -> Tensor:
         """Return the reward of what each step leads to.  [B]"""
-        codes = {kind: each.map(self._encoder(kind)).each() for kind, each in after.items()}
+        codes = {kind: self._encoder(kind)(each) for kind, each in after.items()}
         example = next(iter(codes.values()))
         n_groups = math.ceil(len(example) / self.config.apt_group)
         groups = self._parts(len(example), n_groups, example.device)
@@ -417,12 +417,10 @@ class Distillation(nn.Module):
         self.predictor = Perceptron(shape, widths)
         self.target = Perceptron(shape, widths).requires_grad_(False)
 
-    def forward(self, features: Features) -> Tensor:
+    def forward(self, features: Tensor) -> Tensor:
         """Return the mean squared difference of both, of every observation.  [B]"""
-        return standardised(features).map(self._errors).each().squeeze(-1)
-
-    def _errors(self, rows: Tensor) -> Tensor:
-        return (self.predictor(rows) - self.target(rows)).square().mean(-1, keepdim=True)
+        rows = standardised(features)
+        return (self.predictor(rows) - self.target(rows)).square().mean(-1)
 
 
 class Dynamics(nn.Module):
@@ -449,9 +447,9 @@ class Dynamics(nn.Module):
         self.forwards = Perceptron((n_code + n_numbers,), widths)
         self.inverse = Perceptron((2 * n_code,), (n_hidden, n_numbers))
 
-    def forward(self, before: Features, after: Features, actions: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, before: Tensor, after: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the errors of what comes of each action, and of which it was.  [B] each"""
-        now, then = (each.map(self.encoder).each() for each in (before, after))
+        now, then = self.encoder(before), self.encoder(after)
         told = actions[:, None] if self.as_ellm else F.one_hot(actions, self.n_actions)
         foreseen = self.forwards(torch.cat((now, told.float()), -1))
         guessed = self.inverse(torch.cat((now, then), -1))
@@ -498,18 +496,13 @@ class Perceptron(nn.Module):
         return self.layers[-1](rows)
 
 
-def standardised(features: Features) -> Features:
+def standardised(rows: Tensor) -> Tensor:
     """Standardise B rows by their own mean and variance (Ioffe & Szegedy 2015), clipped.
 
     x' = clip((x - mean) / sqrt(variance + 1e-5), -5, 5)
     """
-    rows, counts = features.distinct, features.counts()
-    weights = counts.view(-1, *(1 for _ in rows.shape[1:]))
-    n_rows = counts.sum()
-    mean = (weights * rows).sum(0) / n_rows
-    variance = (weights * (rows - mean).square()).sum(0) / n_rows
-    scaled = (rows - mean) / (variance + EPSILON).sqrt()
-    return Features(scaled.clamp(-CLIP, CLIP), features.row_of)
+    variance, mean = torch.var_mean(rows, 0, correction=0)
+    return ((rows - mean) / (variance + EPSILON).sqrt()).clamp(-CLIP, CLIP)
 
 
 def configured_curiosity(config: Any, agent: Agent, n_actions: int) -> Curiosity | None:
@@ -528,7 +521,7 @@ def configured_curiosity(config: Any, agent: Agent, n_actions: int) -> Curiosity
             f"curiosity_features: {config.curiosity_features} leaves {config.curiosity} nothing to "
             "see here. Choose another, or curiosity_text_weight above 0 where only text is shown"
         )
-    shapes = {name: tuple(each.distinct.shape[1:]) for name, each in example.items()}
+    shapes = {name: tuple(each.shape[1:]) for name, each in example.items()}
     fresh = kind.networks_for(config, shapes, n_actions)
     networks = {name: network.to(agent.device) for name, network in fresh.items()}
     n_batches = config.n_batches if config.algorithm == "PPO" else 1
@@ -544,7 +537,7 @@ class FeatureReader:
     def __call__(self, observations: ObservationBatch, context: Tensor) -> Kinds:
         """Return the features of B observations with their `Step.context` [B, ...]."""
         if self.config.curiosity_features == "memory":
-            return {"memory": Features(context)}  # frozen, so that nothing makes it stale
+            return {"memory": context}  # frozen, so that nothing makes it stale
         kinds = None
         if self.config.curiosity_features == "agent":
             kinds = self.agent.curiosity_features(observations)
@@ -553,15 +546,15 @@ class FeatureReader:
         has_text = self.config.curiosity_text_weight > 0
         return {kind: each for kind, each in kinds.items() if has_text or kind != TEXT}
 
-    def _shown(self, observations: ObservationBatch) -> dict[str, Features]:
+    def _shown(self, observations: ObservationBatch) -> dict[str, Tensor]:
         """Return observations as numbers: pixels from 0 to 1, vectors, sentences as vectors."""
-        kinds = {}
-        if observations.images is not None:
-            kinds["images"] = observations.images.each(lambda some: unit_images(some.images))
-        if observations.vectors is not None:
-            kinds["vectors"] = Features(observations.vectors)
-        if observations.text is not None and self.config.curiosity_text_weight > 0:
-            kinds[TEXT] = Features(self._sentences(observations.text).flatten(1))
+        shown, kinds = observations.shown, {}
+        if shown.images is not None:
+            kinds["images"] = unit_images(shown.images)
+        if shown.vectors is not None:
+            kinds["vectors"] = shown.vectors
+        if shown.text is not None and self.config.curiosity_text_weight > 0:
+            kinds[TEXT] = self._sentences(shown.text).flatten(1)
         return kinds
 
     @cached_property
@@ -582,9 +575,10 @@ def _example(config: Any, agent: Any) -> tuple[ObservationBatch, Tensor]:
         text = torch.tensor([reader.sentences.numbers(["nothing"] * reader.n_texts)], device=device)
     observations, context = Observations(images, vectors, text), torch.zeros(1, 0, device=device)
     if config.curiosity_features == "memory":
-        context = agent.peek_context(Percept.first(observations), agent.initial_memory(1))
-    return ObservationBatch.of(observations), context
+        memory, seen = agent.initial_memory(1), Percept.first(observations)
+        context = agent.act(seen, memory, deterministic=True, advance=False).context
+    return ObservationBatch(observations), context
 
 
-def _selected(features: Kinds, numbers: Tensor) -> dict[str, Features]:
-    return {kind: each.select(numbers) for kind, each in features.items()}
+def _selected(features: Kinds, numbers: Tensor) -> dict[str, Tensor]:
+    return {kind: each[numbers] for kind, each in features.items()}

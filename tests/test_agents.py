@@ -50,16 +50,13 @@ class WitnessAgent(ActorCriticAgent):
     def initial_memory(self, n_envs):
         return TensorMemory(torch.full((n_envs, 1), -100.0))
 
-    def act(self, percept, memory, deterministic=False):
-        memory.state[percept.starts] = 0.0
-        self._check(percept, memory.state)
-        memory.state += 1
+    def act(self, percept, memory, deterministic=False, advance=True):
+        state = memory.state.masked_fill(percept.starts[:, None], 0.0)
+        self._check(percept, state)
+        if advance:
+            memory.state = state + 1
         zeros = torch.zeros(percept.n_envs)
-        return Step(zeros.long(), memory.state.clone(), zeros, zeros)
-
-    def peek_values(self, percept, memory):
-        self._check(percept, memory.state.masked_fill(percept.starts[:, None], 0.0))
-        return torch.zeros(percept.n_envs)
+        return Step(zeros.long(), state + 1, zeros, zeros)
 
     def evaluate(self, batch):
         raise NotImplementedError
@@ -135,19 +132,22 @@ def test_an_environments_results_do_not_depend_on_its_neighbours_or_their_number
 
 
 @pytest.mark.parametrize("name", BY_PPO)
-def test_peeking_leaves_the_memory_and_agrees_with_acting(name):
+def test_looking_ahead_leaves_the_memory_and_agrees_with_acting(name):
     _, agent = build(name)
     agent.eval()
     memory = agent.initial_memory(3)
     for t in range(4):
         images, starts = random_images(3), torch.tensor([t == 0, t == 0, t == 2 or t == 0])
         before = {key: value.clone() for key, value in memory.state_dict().items()}
-        peeked = agent.peek_values(percept(images, starts), memory)
+        seen = percept(images, starts)
+        ahead = agent.act(seen, memory, deterministic=True, advance=False)
         after = memory.state_dict()
         remembered = before.keys() - {"position", "n_slots"}  # not where it lies
         assert all(torch.equal(before[key], after[key]) for key in remembered)
-        acted = agent.act(percept(images, starts), memory).values
-        torch.testing.assert_close(peeked, acted, atol=1e-6, rtol=0)
+        acted = agent.act(seen, memory, deterministic=True)
+        assert torch.equal(ahead.values, acted.values)
+        assert torch.equal(ahead.context, acted.context)
+        assert torch.equal(ahead.actions, acted.actions)
 
 
 @pytest.mark.parametrize("name", BY_PPO)
@@ -223,7 +223,8 @@ def test_the_value_at_a_time_limit_is_added_to_the_reward_that_led_there():
     collector = collecting(config, agent, CountingEnv([2, 9], truncates=True))
     rollout = collect_rollout(collector)
     last = torch.full((1, 3, 9, 9), 2, dtype=torch.uint8)
-    value = agent.peek_values(percept(last, torch.tensor([False])), agent.initial_memory(1))
+    seen, memory = percept(last, torch.tensor([False])), agent.initial_memory(1)
+    value = agent.act(seen, memory, deterministic=True, advance=False).values
     rollout.estimate(gamma=0.0, gae_lambda=0.0)  # a return is the reward alone
     assert rollout.returns[1, 0].item() == pytest.approx(2 + config.gamma * value.item(), abs=1e-5)
     torch.testing.assert_close(rollout.returns[[0, 2], 0], torch.ones(2))

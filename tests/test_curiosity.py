@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from models.images import Features
 from rewards.curiosity import (
     ActivePretraining,
     AptSettings,
@@ -38,7 +37,7 @@ def steps_of(arrays, update):
     seen, following = {}, {}
     for name, rows in features.items():
         side = following if name.startswith("next_") else seen
-        side[KINDS[name.removeprefix("next_")]] = Features(rows[update])
+        side[KINDS[name.removeprefix("next_")]] = rows[update]
     actions = arrays["action"][update] if "action" in arrays else torch.zeros(len(rows[update]))
     return seen, following, actions
 
@@ -157,8 +156,7 @@ def rnd(shapes, seed=0, kind=RandomNetworkDistillation, **changes):
 
 def seen(**kinds):
     """Return the features before and after steps that stay where they are."""
-    features = {kind: Features(rows) for kind, rows in kinds.items()}
-    return features, features
+    return kinds, kinds
 
 
 def test_what_has_been_learned_from_is_less_novel_than_what_has_not():
@@ -169,22 +167,6 @@ def test_what_has_been_learned_from_is_less_novel_than_what_has_not():
         curiosity.learn(*seen(vectors=known), torch.zeros(20))
     rewards = curiosity.rewards(*seen(vectors=torch.cat((known, unknown))))
     assert rewards[20:].mean() > 5 * rewards[:20].mean()
-
-
-@pytest.mark.parametrize("shape", [(6,), (3, 9, 9)])
-def test_equal_rows_computed_once_give_the_numbers_of_each_computed(shape):
-    torch.manual_seed(1)
-    rows, row_of = torch.rand(5, *shape), torch.tensor([0, 3, 3, 1, 4, 0, 2, 2, 2, 0])
-    once, each = Features(rows, row_of), Features(rows[row_of])
-    outcomes = []
-    for features in (once, each):
-        curiosity = rnd({"images": shape}, kind=NovelD)
-        before = {"images": features}
-        after = {"images": features.select(torch.arange(9, -1, -1))}
-        rewards = curiosity.rewards(before, after)
-        logged = curiosity.learn(before, after, torch.zeros(10))
-        outcomes.append((rewards, logged, curiosity.networks.state_dict()))
-    torch.testing.assert_close(outcomes[0], outcomes[1], atol=1e-4, rtol=1e-4)
 
 
 def test_text_counts_with_its_weight_in_the_reward_alone():
@@ -225,7 +207,7 @@ def test_the_papers_icm_learns_which_action_was_taken_and_what_comes_of_it():
     curiosity = apt(icm="paper", curiosity_learning_rate=1e-2)
     actions, before = torch.randint(3, (64,)), torch.randn(64, 4)
     after = before + torch.eye(4)[actions]
-    steps = {"vectors": Features(before)}, {"vectors": Features(after)}, actions
+    steps = {"vectors": before}, {"vectors": after}, actions
     first = curiosity.losses(*steps)["inverse_loss"]
     assert first.item() == pytest.approx(math.log(3), abs=1.5)
     for _ in range(200):

@@ -35,7 +35,7 @@ class CountingReward:
     metrics, reads_context = (), False
 
     def __call__(self, steps):
-        before, after = steps.observations.images.pixels()[:, 0, 0, 0].float().chunk(2)
+        before, after = steps.observations.images[:, 0, 0, 0].float().chunk(2)
         return 10 * steps.rewards + 0.5 * (after - before), {}
 
 
@@ -86,7 +86,7 @@ def curious_agent(model="CNN", algorithm="PPO", env=None, **changes):
 
 
 def shown(images):
-    return ObservationBatch.of(Observations(images))
+    return ObservationBatch(Observations(images))
 
 
 def steps_of(images):
@@ -115,7 +115,7 @@ def test_every_agent_shows_the_features_of_its_encoder(model, algorithm):
     _, agent, _ = curious_agent(model, algorithm)
     features = agent.curiosity_features(shown(random_images(5)))
     assert features.keys() == {"images"}
-    assert len(features["images"].each()) == 5
+    assert len(features["images"]) == 5
 
 
 def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():

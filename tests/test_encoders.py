@@ -70,7 +70,7 @@ def test_an_encoder_is_chosen_by_what_an_observation_has(case):
     assert isinstance(encoder, kind)
     observations = reader(batched(space, 7))
     acting = encoder(observations)
-    learning = encoder.learn(ObservationBatch.of(observations)).each()
+    learning = encoder.learn(ObservationBatch(observations))
     assert acting.shape == (7, 8)
     assert learning.requires_grad
     torch.testing.assert_close(acting, learning.detach(), atol=1e-6, rtol=0)
@@ -97,8 +97,8 @@ def test_parts_of_a_dictionary_stand_in_the_order_of_the_space():
 def test_images_of_every_size_have_an_encoder(sides):
     encoder = SmallImpalaCNN((3, *sides), 4)
     images = torch.randint(256, (6, 3, *sides), dtype=torch.uint8)
-    batch = ObservationBatch.of(Observations(images[torch.tensor([0, 1, 2, 3, 4, 5, 0, 0, 1])]))
-    learned = encoder.learn(batch).each()
+    batch = ObservationBatch(Observations(images[torch.tensor([0, 1, 2, 3, 4, 5, 0, 0, 1])]))
+    learned = encoder.learn(batch)
     torch.testing.assert_close(learned[:6], encoder(Observations(images)), atol=1e-5, rtol=0)
 
 

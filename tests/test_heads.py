@@ -5,7 +5,7 @@ import torch
 
 from models.encoders import SmallImpalaCNN
 from models.heads import ActorCritic
-from models.images import Features, unit_images
+from models.images import unit_images
 from tests import golden_data
 
 NETWORKS = golden_data.load("networks")
@@ -37,7 +37,7 @@ def heads():
 def test_the_actor_agrees_with_the_original(heads):
     features = NETWORKS["actor.features"]
     probabilities = heads.actor(features).softmax(-1)
-    result = heads.evaluate(Features(features), NETWORKS["actor.actions"])
+    result = heads.evaluate(features, NETWORKS["actor.actions"])
     torch.testing.assert_close(probabilities, NETWORKS["actor.probabilities"], atol=1e-5, rtol=0)
     torch.testing.assert_close(result.log_probs, NETWORKS["actor.log_probs"], atol=1e-5, rtol=0)
     torch.testing.assert_close(result.entropy, NETWORKS["actor.entropy"], atol=1e-5, rtol=0)
@@ -57,7 +57,7 @@ def test_each_environment_gets_its_own_most_probable_action(heads):
 def test_a_step_and_its_evaluation_agree(heads):
     features = NETWORKS["actor.features"]
     step = heads.step(features, features[:, :0])
-    result = heads.evaluate(Features(features), step.actions)
+    result = heads.evaluate(features, step.actions)
     assert torch.equal(step.log_probs, result.log_probs)
     assert torch.equal(step.values, result.values)
 

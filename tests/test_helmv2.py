@@ -108,7 +108,7 @@ def test_a_token_is_the_worked_formula():
 def test_statistics_follow_acting_while_training_and_nothing_else():
     agent, images, starts = build(), random_images(3), torch.ones(3, dtype=torch.bool)
     memory, standardize = agent.initial_memory(3), agent.language.to_language.standardize
-    agent.peek_values(percept(images, starts), memory)
+    agent.act(percept(images, starts), memory, advance=False)
     assert standardize.count == 0
     agent.act(percept(images, starts), memory)
     agent.act(percept(images, ~starts), memory)  # every frame counts, seen before or not

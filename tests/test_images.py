@@ -1,8 +1,11 @@
 import pytest
 import torch
 
+from models.embedders import TileEmbedder
 from models.encoders import SmallImpalaCNN
-from models.images import DistinctImages, unit_images
+from models.images import DistinctImages, first_occurrences, image_hashes, unit_images
+from models.observations import ObservationBatch, Observations
+from tests.agents import random_images as small_images
 
 
 def tiled_images(n_images, side=56, tile=8):
@@ -21,48 +24,96 @@ def random_images(n_images, side=56):
     return torch.randint(256, shape, generator=generator, dtype=torch.uint8)
 
 
+def batch_of(images):
+    return ObservationBatch(Observations(images))
+
+
 def test_windows_put_together_are_the_images():
-    images = tiled_images(5, side=24)
-    windows, window_of = DistinctImages(images).windows(8, 8)
-    rebuilt = windows[window_of].permute(0, 3, 1, 4, 2, 5).reshape(images.shape)
-    assert torch.equal(rebuilt, images)
+    different = DistinctImages(batch_of(tiled_images(5, side=24)))
+    windows, window_of = different.windows(8, 8)
+    rebuilt = windows[window_of].permute(0, 3, 1, 4, 2, 5).reshape(different.images.shape)
+    assert torch.equal(rebuilt, different.images)
     assert len(windows) == 3
 
 
-def test_a_selection_knows_only_its_own_windows():
-    images = DistinctImages(
-        torch.arange(4, dtype=torch.uint8).repeat(3, 8, 8, 1).permute(3, 0, 1, 2)
-    )
-    images.windows(4, 4)
-    selection = images.select(torch.tensor([3, 1])).select(torch.tensor([0]))
-    windows, window_of = selection.windows(4, 4)
-    assert len(selection) == 1
-    assert torch.equal(selection.images, torch.full((1, 3, 8, 8), 3, dtype=torch.uint8))
-    assert windows.unique().tolist() == [3]
+def test_a_part_of_a_batch_knows_its_own_images_and_windows_alone():
+    images = torch.arange(4, dtype=torch.uint8).repeat(3, 8, 8, 1).permute(3, 0, 1, 2)
+    batch = batch_of(images[torch.tensor([0, 1, 2, 3, 1])])
+    DistinctImages(batch).windows(4, 4)
+    part = batch.select(torch.tensor([4, 3, 1])).select(torch.tensor([2, 0]))  # the same twice
+    different = DistinctImages(part)
+    windows, window_of = different.windows(4, 4)
+    assert torch.equal(different.images, images[1:2])
+    assert different.row_of.tolist() == [0, 0]
+    assert windows.unique().tolist() == [1]
     assert window_of.tolist() == [[[0, 0], [0, 0]]]
 
 
 @pytest.mark.parametrize("side", [9, 56, 64, (60, 80)])
 @pytest.mark.parametrize("make", [tiled_images, random_images])
-def test_equal_windows_are_convolved_once_with_the_same_features_and_gradients(make, side):
+def test_what_is_equal_is_computed_once_with_the_same_features_and_gradients(make, side):
     height, width = side if isinstance(side, tuple) else (side, side)
     images = make(6, 80 if make is random_images or side != 9 else 56)[:, :, :height, :width]
     encoder = SmallImpalaCNN((3, height, width), 10)
+    assert_as_plain(encoder, images.contiguous())
+
+
+def test_small_images_that_are_equal_are_embedded_once_with_the_same_features_and_gradients():
+    assert_as_plain(TileEmbedder((3, 9, 9), 10), small_images(6))
+
+
+def assert_as_plain(encoder, images):
+    """Compare what an encoder learns from with what it makes of every image by itself."""
+    images = images[torch.tensor([0, 3, 3, 1, 4, 5, 0, 2])]
     plain = encoder.of_pixels(unit_images(images))
     weights = torch.randn_like(plain)
     expected = torch.autograd.grad((plain * weights).sum(), list(encoder.parameters()))
-    found = encoder.of_distinct(DistinctImages(images.contiguous()))
+    found = encoder.learn(batch_of(images))
     gradients = torch.autograd.grad((found * weights).sum(), list(encoder.parameters()))
     torch.testing.assert_close(found, plain, atol=1e-5, rtol=1e-5)
     for gradient, other in zip(gradients, expected, strict=True):
         torch.testing.assert_close(gradient, other, atol=1e-4, rtol=1e-4)
 
 
-def test_few_windows_save_work_and_many_do_not(monkeypatch):
+def test_few_windows_save_work_and_many_do_not():
     encoder = SmallImpalaCNN((3, 56, 56), 10)
-    widths = []
+    seen = []
     first = encoder.convolutions[0]
-    first.register_forward_pre_hook(lambda _, inputs: widths.append(inputs[0].shape))
-    encoder.of_distinct(DistinctImages(tiled_images(40)[:1].repeat(40, 1, 1, 1)))
-    encoder.of_distinct(DistinctImages(random_images(4)))
-    assert widths == [(25, 3, 20, 20), (4, 3, 56, 56)]
+    first.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape))
+    striped = torch.arange(5, dtype=torch.uint8).view(5, 1, 1, 1).expand(5, 3, 56, 56)
+    encoder.learn(batch_of(striped[torch.arange(40) % 5]))
+    encoder.learn(batch_of(random_images(4)[torch.arange(40) % 4]))
+    assert seen == [(5, 3, 20, 20), (4, 3, 56, 56)]
+
+
+def test_equal_images_have_equal_hashes_wherever_they_stand():
+    images = small_images(5)
+    hashes = image_hashes(torch.cat((images, images.flip(0))))
+    assert torch.equal(hashes[:5], hashes[5:].flip(0))
+
+
+def test_every_single_bit_changes_both_hashes():
+    image = small_images(1)
+    n_bits = image.numel() * 8
+    changed = image.repeat(n_bits, 1, 1, 1).view(n_bits, -1)
+    bits = torch.arange(n_bits)
+    changed[bits, bits // 8] ^= (1 << (bits % 8)).to(torch.uint8)
+    hashes = torch.cat((image_hashes(image), image_hashes(changed.view(n_bits, 3, 9, 9))))
+    assert len(hashes[:, 0].unique()) == n_bits + 1
+    assert len(hashes[:, 1].unique()) == n_bits + 1
+
+
+def test_pairs_of_high_bits_do_not_cancel():
+    images = torch.zeros(2**12, 1, 8, 12, dtype=torch.uint8)  # 12 words
+    on = torch.arange(2**12)[:, None] >> torch.arange(12) & 1
+    images.view(2**12, 12, 8)[:, :, 7] = (128 * on).to(torch.uint8)
+    hashes = image_hashes(images)
+    assert len(hashes[:, 0].unique()) == len(hashes[:, 1].unique()) == 2**12
+
+
+@pytest.mark.parametrize("second_halves", [[1, 1, 1, 2, 1], [1, 2, 1, 2, 2]])
+def test_occurrences_are_numbered_and_lead_back(second_halves):
+    hashes = torch.stack((torch.tensor([1, 2, 1, 2, 2]), torch.tensor(second_halves)), dim=1)
+    firsts, number_of = first_occurrences(hashes)
+    assert sorted(firsts.tolist()) == ([0, 1, 3] if second_halves[1] == 1 else [0, 1])
+    assert torch.equal(hashes[firsts][number_of], hashes)

@@ -279,7 +279,7 @@ def test_an_intrinsic_reward_joins_what_is_learned_from(command):
         metrics = ("train/surprise",)
 
         def __call__(self, steps):
-            before, after = steps.observations.images.pixels().chunk(2)
+            before, after = steps.observations.images.chunk(2)
             new = (after != before).flatten(1).any(1).float()
             return 0.5 * steps.rewards + new, {"train/surprise": new.mean()}
 

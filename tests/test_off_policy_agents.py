@@ -75,9 +75,10 @@ def features_while_acting(collector, monkeypatch):
     body, seen = collector.learner.agent.body, []
     step = body.step
 
-    def noted(percept, memory):
-        features, context = step(percept, memory)
-        seen.append((percept, features))
+    def noted(percept, memory, advance=True):
+        features, context = step(percept, memory, advance)
+        if advance:
+            seen.append((percept, features))
         return features, context
 
     monkeypatch.setattr(body, "step", noted)
@@ -98,7 +99,7 @@ def test_what_replay_unrolls_is_what_acting_saw(model, shown, monkeypatch):
         for env in transition.ended.nonzero().flatten().tolist():
             start = learner.replay.starts[n_stored : n_stored + 1]
             sequence = learner.replay.sequences(start)
-            unrolled = learner.agent.body.unroll(sequence).each()
+            unrolled = learner.agent.body.unroll(sequence)[:, 0]
             acted = torch.stack(running[env])
             assert len(sequence.mask) == len(acted)
             torch.testing.assert_close(unrolled[: len(acted)], acted, atol=1e-5, rtol=1e-4)
@@ -114,7 +115,7 @@ def one_sequence(steps):
     actions = torch.stack([step.last_actions for step in steps])[:, None]
     nothing = torch.zeros(n_steps, 1)
     return Sequences(
-        ObservationBatch.of(shown),
+        ObservationBatch(shown),
         starts,
         actions,
         torch.zeros(n_steps + 1, 1, 0),
@@ -149,7 +150,7 @@ def test_a_gpt_changed_in_the_middle_of_an_episode_acts_as_if_it_had_always_been
         percept, features = seen[-1]
         for env in range(N_ENVS):
             running[env].append(of_env(percept, env))
-            unrolled = learner.agent.body.unroll(one_sequence(running[env])).each()
+            unrolled = learner.agent.body.unroll(one_sequence(running[env]))[:, 0]
             torch.testing.assert_close(features[env], unrolled[-1], atol=1e-5, rtol=1e-4)
             if transition.ended[env]:
                 running[env] = []

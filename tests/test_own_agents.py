@@ -252,11 +252,13 @@ class ReadsNoJson(CnnAgent):
 class ByItself(ActorCriticAgent):
     def initial_memory(self, n_envs): ...
 
-    def act(self, percept, memory, deterministic=False): ...
-
-    def peek_values(self, percept, memory): ...
+    def act(self, percept, memory, deterministic=False, advance=True): ...
 
     def evaluate(self, batch): ...
+
+
+class NeverLooksAhead(ByItself):
+    def act(self, percept, memory, deterministic=False): ...
 """
 )
 FILES = {
@@ -278,7 +280,8 @@ MISTAKES = {
     "my_agents:MyAgnt": "there is no such class. Did you mean 'MyAgent'?",
     "my_agents:NoAgent": "is no agent. Derive it from models.agent.ActorCriticAgent",
     "my_agents:setting": "is no agent",
-    "my_agents:Unfinished": "it lacks act, evaluate, initial_memory, peek_values",
+    "my_agents:Unfinished": "it lacks act, evaluate, initial_memory",
+    "my_agents:NeverLooksAhead": "NeverLooksAhead.act takes no `advance`. Give it advance=True",
     "my_agents:NoMemory": "it lacks memory_class",
     "my_agents:ReadsList": "`reads` must be a tuple",
     "my_agents:ReadsUndecorated": "`reads` must be a tuple",

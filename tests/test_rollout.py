@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from models.agent import Step
+from models.images import DistinctImages
 from models.observations import Observations
 from tests.agents import percept
 from trainers.learner import Transition
@@ -31,7 +32,7 @@ def test_samples_are_numbered_environment_by_environment():
     rollout = numbered_rollout()
     (batch,) = rollout.minibatches([torch.arange(12)])
     assert batch.actions.tolist() == list(range(12))
-    assert batch.observations.images.pixels()[:, 0, 0, 0].tolist() == list(range(12))
+    assert batch.observations.images[:, 0, 0, 0].tolist() == list(range(12))
     assert batch.context[:, 0].tolist() == list(range(12))
 
 
@@ -77,7 +78,7 @@ def test_transitions_lead_to_what_followed_and_to_its_context():
     rollout.contexts_at_ends[0, 1] = rollout.contexts_at_ends[2] = -1
     steps = rollout.transitions()
     before = [0, 3, 1, 4, 2, 5]  # by step, then environment
-    seen = steps.observations.images.pixels()[:, 0, 0, 0].tolist()
+    seen = steps.observations.images[:, 0, 0, 0].tolist()
     assert seen == before + [100 + number for number in before]
     assert steps.actions.tolist() == before
     # Where the episode goes on within the rollout the next step has the context.
@@ -93,10 +94,10 @@ def test_an_image_seen_twice_is_passed_on_once():
     images = rollout.observations.images
     images[3, 0] = images[0, 1]  # sample 3 shows what sample 4 does
     (batch,) = rollout.minibatches([torch.tensor([3, 4, 5, 3])])
-    features = batch.observations.images.each(lambda images: images.images.flatten(1))
-    assert len(features.distinct) == 2
-    assert features.each()[:, 0].tolist() == [4, 4, 5, 4]
-    assert batch.observations.images.pixels()[:, 0, 0, 0].tolist() == [4, 4, 5, 4]
+    different = DistinctImages(batch.observations)
+    assert len(different.images) == 2
+    assert torch.equal(different.images[different.row_of], batch.observations.images)
+    assert batch.observations.images[:, 0, 0, 0].tolist() == [4, 4, 5, 4]
 
 
 def test_a_sequence_shows_the_steps_of_its_episode_before_the_rollout():
@@ -108,7 +109,7 @@ def test_a_sequence_shows_the_steps_of_its_episode_before_the_rollout():
     assert second.sequences.before.tolist() == [3, 4, 0, 0]
     (batch,) = second.sequence_minibatches([torch.tensor([0, 2, 3])])
     seen = [1, 2, 3, 0, 1, 2, 3, 6, 7, 8, 9, 10, 11]
-    assert batch.observations.images.pixels()[:, 0, 0, 0].tolist() == seen
+    assert batch.observations.images[:, 0, 0, 0].tolist() == seen
     assert batch.context[:, 0].tolist() == seen
     assert batch.actions.tolist() == [0, 1, 2, 3, 6, 7, 8, 9, 10, 11]
     assert (batch.lengths.tolist(), batch.before.tolist()) == ([4, 2, 4], [3, 0, 0])

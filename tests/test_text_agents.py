@@ -201,7 +201,7 @@ def test_an_environment_of_words_alone_can_be_played(name, algorithm, encoder):
     assert not torch.equal(step.values[0], step.values[2])
     if algorithm == "PPO" and not agent.sequential:
         rest = [torch.zeros(3)] * 4
-        batch = Batch(ObservationBatch.of(percept.observations), step.actions, *rest, step.context)
+        batch = Batch(ObservationBatch(percept.observations), step.actions, *rest, step.context)
         torch.testing.assert_close(agent.evaluate(batch).values, step.values)
 
 
@@ -233,5 +233,5 @@ def test_texts_for_a_memory_are_refused_where_there_are_none_or_too_many_tokens(
 def test_a_row_behind_the_end_of_what_replay_holds_has_no_sentence_and_hurts_nobody(encoder):
     agent = build_agent(config_of("CNN", encoder, algorithm="DQN"), *WORDS)
     agent.read(("go", "to"))
-    unwritten = ObservationBatch(text=torch.zeros(4, 1, dtype=torch.int64))
-    assert agent.body.embedder(unwritten, torch.zeros(4, dtype=torch.int64)).each().isfinite().all()
+    unwritten = ObservationBatch(Observations(text=torch.zeros(4, 1, dtype=torch.int64)))
+    assert agent.body.embedder(unwritten, torch.zeros(4, dtype=torch.int64)).isfinite().all()

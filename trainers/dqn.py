@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from models.agent import Sequences, Step
-from models.off_policy_agent import ValueAgent
+from models.off_policy_agent import QAgent
 from settings import Part, setting
 from trainers.exploration import EpsilonSettings, epsilon_after, explored
 from trainers.learner import Reward
@@ -46,13 +46,13 @@ class DQN(OffPolicyLearner):
     reads: ClassVar[tuple[type[Part], ...]] = (DqnSettings,)
     logged = ("critic_loss", "q_mean", "critic_grad_norm", "critic_memory_grad_norm")
     config: DqnSettings
-    agent: ValueAgent
-    target: ValueAgent
+    agent: QAgent
+    target: QAgent
 
     def __init__(
         self,
         config: DqnSettings,
-        agent: ValueAgent,
+        agent: QAgent,
         ranks: Ranks | None = None,
         reward: Reward | None = None,
     ) -> None:

@@ -327,7 +327,7 @@ class NStepDQN:
         if self.reward is None:
             return returns, {}
         both = steps.observations.map(lambda *kinds: torch.cat(kinds), steps.following)
-        batch, nothing = ObservationBatch.of(both), returns.new_zeros(2 * len(returns), 0)
+        batch, nothing = ObservationBatch(both), returns.new_zeros(2 * len(returns), 0)
         return self.reward(Transitions(batch, nothing, steps.actions, returns.float()))
 
     def _loss(self, steps: FrameSteps, returns: Tensor, discounts: Tensor) -> tuple[Tensor, Tensor]:

@@ -251,7 +251,8 @@ class OffPolicyLearner(ABC):
             self.reward.load_state_dict(state["reward"])
         for name in COUNTS:
             setattr(self, name, state["counts"][name])
-        context = self.agent.peek_context(percept, self.agent.initial_memory(percept.n_envs))
+        nothing = self.agent.initial_memory(percept.n_envs)
+        context = self.agent.act(percept, nothing, deterministic=True, advance=False).context
         if state["replay"] is not None:
             self._load_replay(state["replay"], example_episode(percept, context))
         self.running.begin(percept.n_envs)
@@ -301,7 +302,8 @@ class OffPolicyLearner(ABC):
         following = transition.following
         context = transition.step.context
         if context.shape[1] and bool(transition.truncated.any()):
-            context = self.agent.peek_context(following, transition.memory)
+            ahead = self.agent.act(following, transition.memory, deterministic=True, advance=False)
+            context = ahead.context
         for env in ended:
             episode = self.running.end(env, following.observations, context)
             if self.replay is None:
@@ -318,7 +320,7 @@ class OffPolicyLearner(ABC):
         self._is_stale = False
         if any(self.running.lengths):
             past, running = self.running.past(self.agent.n_context)
-            self.agent.refresh(past, running, memory)
+            self.agent.body.refresh(past, running, memory)
 
     @property
     def _replay_files(self) -> ReplayFiles:

@@ -155,16 +155,14 @@ class PPO:
         rollout.store(transition)
         if self.config.bootstrap_truncated and transition.truncated.any():
             # Stands for what the episode would still have brought.
-            values = self.agent.peek_values(following, transition.memory)
+            values = self._ahead(following, transition.memory).values
             rollout.beyond[t] = self.config.gamma * values * transition.truncated
         reads_context = self.reward is not None and self.reward.reads_context
         if reads_context and (rollout.is_full or transition.ended.any()):
             # Everywhere else the next step has it.
-            contexts = self.agent.peek_context(following, transition.memory)
-            rollout.contexts_at_ends[t] = contexts
+            rollout.contexts_at_ends[t] = self._ahead(following, transition.memory).context
         if rollout.is_full:
-            values = self.agent.peek_values(transition.after, transition.memory)
-            rollout.bootstrap = values
+            rollout.bootstrap = self._ahead(transition.after, transition.memory).values
 
     def update(self, progress: float, permutations: Tensor | None = None) -> dict[str, float]:
         """Pass n_epochs times over the rollout and return what to log.
@@ -212,6 +210,10 @@ class PPO:
         if config.clip_range_vf is not None:
             metrics["train/clip_range_vf"] = config.clip_range_vf
         return metrics
+
+    def _ahead(self, percept: Percept, memory: Memory) -> Step:
+        """Return what the agent makes of what is seen, the memory staying as it is."""
+        return self.agent.act(percept, memory, deterministic=True, advance=False)
 
     def coefficients(self, progress: float) -> Coefficients:
         """Return the scheduled coefficients of the update at this share of the run."""
@@ -311,7 +313,8 @@ class PPO:
         first = int(bad[0]) if len(bad) else 0  # it may be another rank that has one
         epoch, number = divmod(first, len(logged) // len(orders))
         batch = list(self._minibatches(rollout, orders[epoch]))[number]
-        parts = self.ranks.gather(batch._asdict() | {"observations": batch.observations.tensors()})
+        shown = {"observations": batch.observations.shown.tensors()}
+        parts = self.ranks.gather(batch._asdict() | shown)
         return {
             "epoch": epoch,
             "number": number,

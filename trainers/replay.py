@@ -170,7 +170,7 @@ class Replay:
             (torch.arange(n_steps)[:, None] < remaining).float(),
         )
         shown = Observations(**kinds).map(lambda kind: kind.to(self.device))
-        return Sequences(ObservationBatch.of(shown), *(each.to(self.device) for each in others))
+        return Sequences(ObservationBatch(shown), *(each.to(self.device) for each in others))
 
     def load(self, parts: Iterable[tuple[int, dict[str, Tensor]]], n_written: int) -> None:
         """Take over rows, the number of the first of each part before them.

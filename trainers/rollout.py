@@ -158,7 +158,7 @@ class Rollout:
             flat = flat.map(
                 lambda kind, next_: torch.cat((kind, next_.flatten(0, 1))), self.following
             )
-        return ObservationBatch.of(flat)
+        return ObservationBatch(flat)
 
     @property
     def n_past(self) -> int:

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from models.agent import Sequences
-from models.images import Features
-from models.off_policy_agent import Policy, SoftAgent
+from models.off_policy_agent import Policy, SacAgent
 from settings import Part, setting
 from trainers.learner import Reward
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
@@ -76,13 +75,13 @@ class SAC(OffPolicyLearner):
         *("critic_grad_norm", "actor_grad_norm", "memory_grad_norm"),
     )
     config: SacSettings
-    agent: SoftAgent
+    agent: SacAgent
     target: "Critic"
 
     def __init__(
         self,
         config: SacSettings,
-        agent: SoftAgent,
+        agent: SacAgent,
         ranks: Ranks | None = None,
         reward: Reward | None = None,
     ) -> None:
@@ -160,25 +159,24 @@ class SAC(OffPolicyLearner):
 
     def _view(self, sequences: Sequences) -> _View:
         """Let all networks read the sequences, each once."""
-        agent, shape = self.agent, sequences.starts.shape
+        agent = self.agent
         features = agent.body.unroll(sequences)
-        logits = features.map(agent.policy).each().unflatten(0, shape)
         if agent.critic_body is None:
             # Only the heads have targets: these see the present features.
-            values = _said(agent.critics, features, shape)
+            values = agent.critics(features)
             with torch.no_grad():
-                targets = _said(self.target.critics, features, shape)
+                targets = self.target.critics(features)
         else:
             values = self._critics_say(sequences)
             with torch.no_grad():
-                targets = _said(self.target.critics, self.target.body.unroll(sequences), shape)
-        return _View(logits, values, targets)
+                targets = self.target.critics(self.target.body.unroll(sequences))
+        return _View(agent.policy(features), values, targets)
 
     def _critics_say(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
         """Return the values of critics with a body of their own."""
         body = self.agent.critic_body
         assert body is not None, "these critics do not share the policy's body"
-        return _said(self.agent.critics, body.unroll(sequences), sequences.starts.shape)
+        return self.agent.critics(body.unroll(sequences))
 
     def _critic_losses(
         self, sequences: Sequences, view: _View
@@ -237,13 +235,6 @@ class Critic(nn.Module):
     def __init__(self, critics: nn.Module, body: Any) -> None:
         super().__init__()
         self.critics, self.body = critics, body
-
-
-def _said(critics: nn.Module, features: Features, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """Return what both critics say of every step.  [T+1, B, A] each"""
-    both = features.map(lambda rows: torch.cat(critics(rows), dim=-1)).each()  # [.., 2A]
-    first, second = both.unflatten(0, shape).chunk(2, dim=-1)
-    return first, second
 
 
 def _trained(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:

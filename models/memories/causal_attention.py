@@ -4,7 +4,6 @@ Queries, keys and values are small matrices, one per head and sequence: [H*N, K,
 """
 
 import math
-from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -93,18 +92,13 @@ class PreNormBlock(nn.Module):
 
     def forward(self, hidden: Tensor, attention: Attention) -> Tensor:
         """Map K steps of N sequences, [N, K, D], to the same shape."""
-
-        def attend(qkv: Tensor) -> Tensor:
-            matrices = split_heads(qkv, self.n_head, len(hidden))
-            return join_heads(attention(*matrices), self.n_head)
-
-        return self.of_rows(hidden.flatten(0, 1), attend).view_as(hidden)
-
-    def of_rows(self, rows: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
-        """Map rows [U, D] to the same shape, given how their qkv [U, 3D] find something [U, D]."""
-        rows = rows + self.dropout(self.out(attend(self.qkv(self.attention_norm(rows)))))
+        rows = hidden.flatten(0, 1)
+        matrices = split_heads(self.qkv(self.attention_norm(rows)), self.n_head, len(hidden))
+        found = join_heads(attention(*matrices), self.n_head)
+        rows = rows + self.dropout(self.out(found))
         inner = F.gelu(self.inner(self.feed_forward_norm(rows)), approximate="tanh")
-        return rows + self.dropout(self.outer(inner))
+        rows = rows + self.dropout(self.outer(inner))
+        return rows.view_as(hidden)
 
 
 def visible_steps(ages: Tensor, n_past: int) -> Tensor:

@@ -1,25 +1,20 @@
 """A trained GPT: attention to the last steps of the running episode."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from models.agent import Memory
-from models.image_hash import first_rows
-from models.images import Features
 from models.language.key_value_memory import (
     KeyValueMemory,
     MemoryLengthSettings,
     Window,
-    join_heads,
     ring_windows,
-    split_heads,
 )
-from models.memories.beginnings import Beginnings
 from models.memories.causal_attention import (
     Attention,
     PastAttention,
@@ -27,12 +22,48 @@ from models.memories.causal_attention import (
     SequenceAttention,
     visible_steps,
 )
-from models.memories.positions import POSITIONS
-from models.memories.trained_memory import MemorySettings, NetworkSettings, TrainedMemory
+from models.memories.trained_memory import NetworkSettings, TrainedMemory
 from settings import setting
 from utils.errors import UserError
 
-MOSTLY_DIFFERENT = 0.75  # share of steps from which on sharing them no longer pays
+
+class SinusoidalPositions(nn.Module):
+    """Sines and cosines of the position at geometrically growing wavelengths, not trained.
+
+        p_{t, 2i} = sin(t / 10000^{2i/D}),  p_{t, 2i+1} = cos(t / 10000^{2i/D})
+
+    Vaswani et al. 2017, arXiv:1706.03762, section 3.5. There is no last position.
+    """
+
+    def __init__(self, width: int, n_positions: int) -> None:
+        super().__init__()
+        self.width = width
+        exponents = torch.arange(0, width, 2) / width
+        self.register_buffer("frequencies", torch.exp(-math.log(10_000) * exponents), False)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Map positions [...] int64 to vectors [..., D]."""
+        angles = positions[..., None] * self.get_buffer("frequencies")  # [..., D/2 rounded up]
+        return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[..., : self.width]
+
+
+class LearnedPositions(nn.Module):
+    """A trained vector for each position; the last one stays once an episode is there."""
+
+    def __init__(self, width: int, n_positions: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(n_positions, width)
+        nn.init.normal_(self.table.weight, std=0.02)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Map positions [...] int64 to vectors [..., D]."""
+        return self.table(positions.clamp(max=self.table.num_embeddings - 1))
+
+
+POSITIONS: dict[str, type[SinusoidalPositions] | type[LearnedPositions]] = {
+    "sinusoidal": SinusoidalPositions,
+    "learned": LearnedPositions,
+}
 
 
 @dataclass(frozen=True)
@@ -91,8 +122,6 @@ class Gpt(TrainedMemory):
     from the first `n_context` of its steps, or where the episodes begin in it.
     """
 
-    settings: ClassVar[type[MemorySettings]] = GptSettings
-
     def __init__(self, n_features: int, settings: GptSettings) -> None:
         super().__init__(n_features, settings)
         self.width = settings.memory_width
@@ -118,18 +147,14 @@ class Gpt(TrainedMemory):
         return GptMemory(KeyValueMemory(keys, values, ages, self.mem_len, n_slots), ages.clone())
 
     @torch.no_grad()
-    def step(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
-        """Attend to the past and keep the step's keys and values."""
-        output = self.peek(x, state, starts)
-        cast(GptMemory, state).advance(starts)
-        return output
-
-    @torch.no_grad()
-    def peek(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
-        """Attend to the past, the step's keys and values staying in the free slot."""
+    def step(self, x: Tensor, state: Memory, starts: Tensor, advance: bool = True) -> Tensor:
+        """Attend to the past and keep the step's keys and values, which are in the free slot."""
         past = cast(GptMemory, state).past
         windows = _windows(past, past.current_ages(starts))
-        return self._attend(x, self.context(state, starts), windows)[0]
+        output, _ = self._attend(x, self.context(state, starts), windows)
+        if advance:
+            cast(GptMemory, state).advance(starts)
+        return output
 
     def context(self, state: Memory, starts: Tensor) -> Tensor:
         """Return how many steps of its episode come before the present one.  [N] int64"""
@@ -138,33 +163,6 @@ class Gpt(TrainedMemory):
     def unroll(self, x: Tensor, starts: Tensor, context: Tensor) -> Tensor:
         """Attend within the sequences, all steps at once."""
         return self._read(x, _ages(starts, context))[0]
-
-    def unroll_from_nothing(self, features: Features, shape: torch.Size) -> Features:
-        """Read what is equal up to a step once; only attention is between whole sequences.
-
-        Dropout tells everything apart.
-        """
-        if features.row_of is None or self._dropped:
-            return super().unroll_from_nothing(features, shape)
-        rows = features.row_of.view(shape)
-        begun = Beginnings.of(rows)
-        if begun.share > MOSTLY_DIFFERENT:
-            return super().unroll_from_nothing(features, shape)
-        numbered = begun.numbered()
-        columns, _ = first_rows(begun.own[-1])  # of the B' sequences that differ in the end
-        firsts, places = first_rows(numbered[:, columns].T.flatten())  # [U], [B'*T]
-        x = F.embedding(rows[:, columns].T.flatten()[firsts], features.distinct)
-        hidden = self.enter(x) + self.positions(firsts % shape[0])  # [U, D]
-        ages = torch.arange(shape[0]).expand(len(columns), -1)
-        attention = SequenceAttention(visible_steps(ages, self.mem_len), dropout=0.0)
-
-        def attend(qkv: Tensor) -> Tensor:
-            matrices = split_heads(F.embedding(places, qkv), self.n_head, len(columns))
-            return join_heads(attention(*matrices), self.n_head)[firsts]
-
-        for block in self.blocks:
-            hidden = cast(PreNormBlock, block).of_rows(hidden, attend)
-        return Features(self.norm(hidden), numbered.flatten())
 
     @torch.no_grad()
     def refresh(self, x: Tensor, starts: Tensor, context: Tensor, state: Memory) -> None:

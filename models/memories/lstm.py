@@ -1,20 +1,13 @@
 """A trained LSTM (Hochreiter & Schmidhuber 1997)."""
 
 from itertools import pairwise
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from models.agent import Memory, TensorMemory
-from models.image_hash import first_rows
-from models.images import Features
-from models.memories.beginnings import Beginnings
-from models.memories.trained_memory import MemorySettings, NetworkSettings, TrainedMemory
-
-STEPS_TOGETHER = 8  # between two looks at which sequences are still equal
-MOSTLY_DIFFERENT = 0.75  # share of those that differ in the end
+from models.memories.trained_memory import NetworkSettings, TrainedMemory
 
 
 class Lstm(TrainedMemory):
@@ -23,8 +16,6 @@ class Lstm(TrainedMemory):
     State and context are (h, c) of all layers side by side, [N, 2, L*D]. The state that an
     episode was left in by earlier weights is gone on with as it is.
     """
-
-    settings: ClassVar[type[MemorySettings]] = NetworkSettings
 
     def __init__(self, n_features: int, settings: NetworkSettings) -> None:
         super().__init__(n_features, settings)
@@ -37,16 +28,12 @@ class Lstm(TrainedMemory):
         return TensorMemory(torch.zeros(n_envs, 2, n_numbers, device=self.device))
 
     @torch.no_grad()
-    def step(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
-        """Advance every layer by one step."""
+    def step(self, x: Tensor, state: Memory, starts: Tensor, advance: bool = True) -> Tensor:
+        """Advance every layer by one step; return the last layer's h [N, D]."""
         after = self._advanced(x, self.context(state, starts))
-        cast(TensorMemory, state).state = after  # not in place: a caller may hold the context
+        if advance:
+            cast(TensorMemory, state).state = after  # not in place: a caller may hold the context
         return after[:, 0, -self.width :]
-
-    @torch.no_grad()
-    def peek(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
-        """Return the last layer's h [N, D] one step ahead."""
-        return self._advanced(x, self.context(state, starts))[:, 0, -self.width :]
 
     def context(self, state: Memory, starts: Tensor) -> Tensor:
         """Return (h, c) before the present step, zero where an episode starts.  [N, 2, L*D]"""
@@ -66,27 +53,6 @@ class Lstm(TrainedMemory):
             outputs.append(output)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def unroll_from_nothing(self, features: Features, shape: torch.Size) -> Features:
-        """Read sequences a few steps at a time; those that are equal up to there are read once."""
-        if features.row_of is None:
-            return super().unroll_from_nothing(features, shape)
-        rows = features.row_of.view(shape)
-        begun = Beginnings.of(rows)
-        outputs, places, n_rows, t = [], [], 0, 0
-        empty = features.distinct.new_zeros(self.lstm.num_layers, 1, self.width)
-        before, state = begun.own[0] * 0, (empty, empty)
-        while t < shape[0]:
-            end = _end_of_part(begun.counts, t)
-            firsts, own = first_rows(begun.own[end - 1])
-            hidden, cell = (each[:, before[firsts]].contiguous() for each in state)
-            x = F.embedding(rows[t:end, firsts], features.distinct)  # [t, U, F]
-            output, state = self.lstm(x, (hidden, cell))  # [t, U, D]
-            steps = torch.arange(end - t)[:, None]
-            places.append(n_rows + steps * len(firsts) + own)  # [t, B]
-            outputs.append(output.flatten(0, 1))
-            n_rows, t, before = n_rows + len(outputs[-1]), end, own
-        return Features(torch.cat(outputs), torch.cat(places).flatten())
-
     def _by_layer(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """Return h and c [L, B, D] of contexts [B, 2, L*D]."""
         by_layer = context.unflatten(-1, (-1, self.width)).permute(1, 2, 0, 3).contiguous()
@@ -100,19 +66,6 @@ class Lstm(TrainedMemory):
             x, cell = torch.lstm_cell(x, (hidden, cell), *weights)
             states.append(torch.stack((x, cell), dim=1))
         return states[0] if len(states) == 1 else torch.cat(states, dim=-1)
-
-
-def _end_of_part(counts: Tensor, t: int) -> int:
-    """Return up to which step sequences are read at once from step t on.
-
-    Where hardly any are equal none will be later on: the rest is read at once.
-
-    Args:
-        counts: How many different ones there are at each step.  [T]
-        t: Below T.
-    """
-    end = min(t + STEPS_TOGETHER, len(counts))
-    return len(counts) if counts[end - 1] > MOSTLY_DIFFERENT * counts[-1] else end
 
 
 def _without_ended(state: Tensor, starts: Tensor) -> Tensor:

@@ -2,24 +2,18 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.agent import Memory
-from models.images import Features
+from models.agent import Memory, TensorMemory
 from settings import Part, setting
 
 
 @dataclass(frozen=True)
-class MemorySettings(Part):
-    """What a memory reads: nothing, unless it says more."""
-
-
-@dataclass(frozen=True)
-class NetworkSettings(MemorySettings):
+class NetworkSettings(Part):
     """What a memory reads that is a network of layers."""
 
     title = "trained memory"
@@ -39,18 +33,16 @@ class TrainedMemory(nn.Module, ABC):
     running episodes that an update has made stale are computed anew by `refresh`.
 
     Attributes:
-        settings: What it reads of a run's settings.
         width: D, the width of what it returns.
         remembers: Whether what it returns depends on earlier steps.
         n_context: How many steps before a sequence's own `unroll` has to be given.
     """
 
-    settings: ClassVar[type[MemorySettings]] = MemorySettings
     width: int
     remembers: ClassVar[bool] = True
     n_context: int = 0
 
-    def __init__(self, n_features: int, settings: MemorySettings) -> None:
+    def __init__(self, n_features: int, settings: Any) -> None:
         super().__init__()
 
     @abstractmethod
@@ -58,21 +50,18 @@ class TrainedMemory(nn.Module, ABC):
         """Return the state of N episodes about to begin, on the network's device."""
 
     @abstractmethod
-    def step(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
+    def step(self, x: Tensor, state: Memory, starts: Tensor, advance: bool = True) -> Tensor:
         """Read one step without gradients and advance the state in place.
 
         Args:
             x: Features.  [N, F]
             state: What was read before.
             starts: Where an episode begins with these features.  [N] bool
+            advance: False looks ahead: the state stays as it is.
 
         Returns:
             What is remembered, the present included.  [N, D]
         """
-
-    @abstractmethod
-    def peek(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
-        """Return what `step` would, the state staying as it is.  [N, D]"""
 
     @abstractmethod
     def context(self, state: Memory, starts: Tensor) -> Tensor:
@@ -90,22 +79,6 @@ class TrainedMemory(nn.Module, ABC):
         Returns:
             What is remembered at each step.  [T, B, D]
         """
-
-    def unroll_from_nothing(self, features: Features, shape: torch.Size) -> Features:
-        """Read sequences that begin with their first step and nowhere else, with gradients.
-
-        Args:
-            features: Of T*B steps, time first; equal ones may stand for each other.
-            shape: (T, B).
-
-        Returns:
-            What is remembered at each step, T*B of D numbers.
-        """
-        x, device = features.each().unflatten(0, shape), features.distinct.device
-        starts = torch.ones(shape[1], dtype=torch.bool, device=device)
-        nothing = self.context(self.initial(shape[1]), starts)
-        no_starts = torch.zeros(shape, dtype=torch.bool)
-        return Features(self.unroll(x, no_starts, nothing).flatten(0, 1))
 
     def refresh(self, x: Tensor, starts: Tensor, context: Tensor, state: Memory) -> None:
         """Overwrite what is kept of the last P <= n_context steps by what the weights make of them.
@@ -140,3 +113,36 @@ class TrainedMemory(nn.Module, ABC):
     def device(self) -> torch.device:
         """Where the weights lie."""
         return next(self.parameters()).device
+
+
+class NoMemory(TrainedMemory):
+    """Keeps nothing: hands the present features on; its state and contexts are of width 0."""
+
+    remembers: ClassVar[bool] = False
+
+    def __init__(self, n_features: int, settings: Any = None) -> None:
+        super().__init__(n_features, settings)
+        self.width = n_features
+        # Says where the network lies, having no weights of its own.
+        self.register_buffer("nothing", torch.zeros(0), persistent=False)
+
+    def initial(self, n_envs: int) -> TensorMemory:
+        """Return a state of width 0."""
+        return TensorMemory(torch.zeros(n_envs, 0, device=self.device))
+
+    def step(self, x: Tensor, state: Memory, starts: Tensor, advance: bool = True) -> Tensor:
+        """Return the features [N, F]."""
+        return x
+
+    def context(self, state: Memory, starts: Tensor) -> Tensor:
+        """Return nothing.  [N, 0]"""
+        return cast(TensorMemory, state).state
+
+    def unroll(self, x: Tensor, starts: Tensor, context: Tensor) -> Tensor:
+        """Return the features [T, B, F]."""
+        return x
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network lies."""
+        return cast(Tensor, self.nothing).device
