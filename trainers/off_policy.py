@@ -251,8 +251,8 @@ class OffPolicyLearner(ABC):
             self.reward.load_state_dict(state["reward"])
         for name in COUNTS:
             setattr(self, name, state["counts"][name])
-        nothing = self.agent.initial_memory(percept.n_envs)
-        context = self.agent.act(percept, nothing, deterministic=True, advance=False).context
+        forgotten = self.agent.initial_memory(percept.n_envs)
+        context = self.agent.act(percept, forgotten, deterministic=True, advance=False).context
         if state["replay"] is not None:
             self._load_replay(state["replay"], example_episode(percept, context))
         self.running.begin(percept.n_envs)

@@ -155,14 +155,14 @@ class PPO:
         rollout.store(transition)
         if self.config.bootstrap_truncated and transition.truncated.any():
             # Stands for what the episode would still have brought.
-            values = self._ahead(following, transition.memory).values
+            values, _ = self._ahead(following, transition.memory)
             rollout.beyond[t] = self.config.gamma * values * transition.truncated
         reads_context = self.reward is not None and self.reward.reads_context
         if reads_context and (rollout.is_full or transition.ended.any()):
             # Everywhere else the next step has it.
-            rollout.contexts_at_ends[t] = self._ahead(following, transition.memory).context
+            _, rollout.contexts_at_ends[t] = self._ahead(following, transition.memory)
         if rollout.is_full:
-            rollout.bootstrap = self._ahead(transition.after, transition.memory).values
+            rollout.bootstrap, _ = self._ahead(transition.after, transition.memory)
 
     def update(self, progress: float, permutations: Tensor | None = None) -> dict[str, float]:
         """Pass n_epochs times over the rollout and return what to log.
@@ -211,9 +211,11 @@ class PPO:
             metrics["train/clip_range_vf"] = config.clip_range_vf
         return metrics
 
-    def _ahead(self, percept: Percept, memory: Memory) -> Step:
-        """Return what the agent makes of what is seen, the memory staying as it is."""
-        return self.agent.act(percept, memory, deterministic=True, advance=False)
+    def _ahead(self, percept: Percept, memory: Memory) -> tuple[Tensor, Tensor]:
+        """Return the value [N] and the context [N, ...] of what is seen; the memory stays."""
+        step = self.agent.act(percept, memory, deterministic=True, advance=False)
+        assert step.values is not None, "an agent that PPO trains has a critic"
+        return step.values, step.context
 
     def coefficients(self, progress: float) -> Coefficients:
         """Return the scheduled coefficients of the update at this share of the run."""
