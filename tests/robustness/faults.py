@@ -32,8 +32,11 @@ import main as main_program
 from benchmarks.random_models import write_decoder
 from envs import minigrid
 from tests.tiny_clip import tiny_settings
+from tests.user_code import MY_ENVS
 from trainers.checkpoint import LAST, PREVIOUS, load_checkpoint
+from utils.folders import folder_name
 from utils.saved_tensors import load_saved
+from utils.user_modules import search
 
 SETTINGS = {
     "device": "cpu",
@@ -78,6 +81,7 @@ CASES: dict[str, dict[str, Any]] = {
     "HELM by PPO for what is new": FROM_ROLLOUTS
     | {"env": MAZE, "curiosity": "NovelD", "curiosity_width": 8},
     "GPT by PPO": FROM_ROLLOUTS | {"env": MAZE, "memory_width": 16, "memory_heads": 2},
+    "LSTM by PPO in an environment of one's own": FROM_ROLLOUTS | {"env": "my_envs:MyCartPole-v0"},
     "HELMv2": FROM_ROLLOUTS | {"env": MAZE},
     "SHELM": FROM_ROLLOUTS | {"env": MAZE},
     "LSTM by DQN": FROM_REPLAY | CORRIDOR | {"algorithm": "DQN", "memory_width": 16},
@@ -126,8 +130,13 @@ def make_case(name: str, workplace: Path) -> Case:
         decoder = workplace.with_name("decoder")
         decoder.mkdir()
         settings |= {"suggester_model": str(write_decoder(decoder))}
+    if ":" in settings["env"]:
+        users = workplace.with_name("users")
+        users.mkdir()
+        (users / "my_envs.py").write_text(MY_ENVS)
+        search(users)
     command = [*(f"--var={key}={value}" for key, value in settings.items()), "--run-id=run"]
-    folder = Path("experiments", model, settings["env"], "run")
+    folder = Path("experiments", model, folder_name(settings["env"]), "run")
     workplace.mkdir()
     warm_up(command, workplace)
     begun = time.perf_counter()
