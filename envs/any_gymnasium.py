@@ -2,7 +2,7 @@
 
 `CartPole-v1` is an id; `package.module:MyEnv-v0` is one that is registered when the module is
 imported, from the current folder or where Python looks, as in `gymnasium.make`. What such an
-environment shows and takes is converted where it enters (`envs/conversion.py`).
+environment shows and takes is converted where it enters (`envs/spaces.py`).
 
 It may say more of itself in its `metadata`: "action_names" and "number_names". A method `cue()`
 tells who looks on what it shows that is to be remembered, a number from 0 on, or None. A run
@@ -23,9 +23,8 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from envs.conversion import has_text
-from envs.converted import Converted
 from envs.episodes import MakeOne, SingleEnvs
+from envs.spaces import Converted, has_text
 from envs.trial import check_first_steps, failure, why_not_drawn
 from settings import Config, setting
 from utils.errors import UserError, suggestion

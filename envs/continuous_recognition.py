@@ -47,11 +47,6 @@ class RecognitionSettings(Config):
 READS = (RecognitionSettings,)
 
 
-def names() -> list[str]:
-    """Return the tasks of this suite."""
-    return [NAME]
-
-
 def make(config: RecognitionSettings, seed: int) -> "ContinuousRecognitionVectorEnv":
     """Return `config.n_envs` streams of the pictures in `config.stimuli`, or of drawn ones."""
     folder = config.stimuli

@@ -11,7 +11,7 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from envs.any_gymnasium import vector_of
-from envs.checking import checked_vector_env
+from envs.spaces import checked_vector_env
 from envs.wrappers import EpisodeStatistics
 from settings import Config
 from utils.errors import UserError

@@ -14,9 +14,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.error import DependencyNotInstalled
 
-from envs.conversion import is_text, shown
-from envs.converted import Converted
 from envs.episodes import MakeOne
+from envs.spaces import Converted, is_text, shown
 from utils.errors import UserError, told
 from utils.seeding import random_state, set_random_state
 
@@ -127,21 +126,24 @@ def _check_step(env: gymnasium.Env) -> None:
 
 def _check_part(part: Any, space: spaces.Space, where: str) -> None:
     """Raise UserError unless a part of an observation is of its space, bounds of boxes aside."""
-    inner: list[tuple[Any, spaces.Space]] | None = None
     if isinstance(space, spaces.Dict) and isinstance(part, dict) and part.keys() == space.keys():
         inner = [(part[key], space[key]) for key in space]
-    if isinstance(space, spaces.Tuple) and isinstance(part, tuple | list):
-        inner = list(zip(part, space, strict=False)) if len(part) == len(space) else None
-    if inner is not None:
-        for each, of in inner:
-            _check_part(each, of, where)
-    elif isinstance(space, spaces.Dict | spaces.Tuple) or not _is_of(part, space):
-        kind = type(part).__name__
-        if isinstance(part, np.ndarray):
-            kind = f"{part.dtype} {list(part.shape)}"
+    elif (
+        isinstance(space, spaces.Tuple)
+        and isinstance(part, tuple | list)
+        and len(part) == len(space)
+    ):
+        inner = list(zip(part, space, strict=True))
+    elif not isinstance(space, spaces.Dict | spaces.Tuple) and _is_of(part, space):
+        return
+    else:
+        is_array = isinstance(part, np.ndarray)
+        kind = f"{part.dtype} {list(part.shape)}" if is_array else type(part).__name__
         raise UserError(
             f"env: {where} shows {shown(part)} ({kind}), which is not of its space {shown(space)}"
         )
+    for each, of in inner:
+        _check_part(each, of, where)
 
 
 def _is_of(value: Any, space: spaces.Space) -> bool:

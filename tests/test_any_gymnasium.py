@@ -22,8 +22,7 @@ import eval as eval_program
 import main as main_program
 from envs import make_vector_env
 from envs.any_gymnasium import vector_of
-from envs.conversion import acted, seen
-from envs.converted import LONGEST_SIDE, Converted
+from envs.spaces import LONGEST_SIDE, Converted, acted, seen
 from envs.trial import check_first_steps, why_not_drawn
 from models.observations import ObservationReader
 from settings import load_config, read_settings
