@@ -132,7 +132,8 @@ def check_env_name(name: str) -> None:
     except ModuleNotFoundError as error:
         raise _missing_package(name, error) from error
     if name not in names:
-        raise _unknown(name, names)
+        hint = suggestion(name, names) or f" Allowed: {', '.join(names)}"
+        raise UserError(f"env: unknown environment '{name}'.{hint}")
 
 
 def action_names(name: str, n_actions: int, metadata: Mapping[str, Any] | None = None) -> list[str]:
@@ -204,12 +205,6 @@ def _find_suite(name: str) -> Suite:
 def _load(suite: Suite) -> ModuleType:
     """Import the suite's module."""
     return importlib.import_module(suite.module)
-
-
-def _unknown(name: str, allowed: list[str]) -> UserError:
-    """Return the error for a name that is not among the allowed ones."""
-    hint = suggestion(name, allowed) or f" Allowed: {', '.join(allowed)}"
-    return UserError(f"env: unknown environment '{name}'.{hint}")
 
 
 def _missing_package(name: str, error: ModuleNotFoundError) -> UserError:

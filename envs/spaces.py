@@ -56,10 +56,10 @@ class Converted(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
         self.observation_space, self._observed = seen(env.observation_space)
-        actions, self._action = acted(env.action_space)
-        self.action_space = actions
-        if isinstance(env.action_space, spaces.MultiDiscrete) and self._action is not None:
-            numbers = (self._action(action).ravel() for action in range(int(actions.n)))
+        self.action_space, self._action = acted(env.action_space)
+        actions = env.action_space
+        if isinstance(actions, spaces.MultiDiscrete) and self._action is not None:
+            numbers = (self._action(action).ravel() for action in range(int(actions.nvec.prod())))
             names = [", ".join(map(str, each)) for each in numbers]
             self.metadata = {**env.metadata, ACTION_NAMES: names}
 
