@@ -196,11 +196,11 @@ def tiles_of(worlds: np.ndarray) -> np.ndarray:
     Returns:
         Numbers of KINDS, row before column.  [R, 9, 9] uint8
     """
-    tiles = np.full((len(worlds), GRID * GRID), FIRST_AMOUNT, np.uint8)
-    first_item = GRID * VIEW[1]
-    tiles[:, first_item : first_item + len(ITEMS)] += worlds["inventory"].astype(np.uint8)
-    tiles = tiles.reshape(-1, GRID, GRID)
+    tiles = np.full((len(worlds), GRID, GRID), FIRST_AMOUNT, np.uint8)
     _fill_maps(worlds, tiles)
+    first_item = GRID * VIEW[1]
+    amounts = tiles.reshape(-1, GRID * GRID)[:, first_item : first_item + len(ITEMS)]  # a view
+    amounts += worlds["inventory"].astype(np.uint8)
     return tiles
 
 

@@ -5,6 +5,8 @@ Every tenth step balances creatures. Chunks have their turn in the order in whic
 came there, and a chunk's creatures are counted in the order of their arrival.
 """
 
+from typing import NamedTuple
+
 from envs.crafter.world import (
     ARROW,
     CHUNK,
@@ -39,6 +41,33 @@ from envs.crafter.world import (
 )
 
 RIPE = 300  # a plant older than this can be eaten
+
+
+class Balance(NamedTuple):
+    """How creatures of a kind come into chunks and go.
+
+    Attributes:
+        kind: Of the creatures.
+        material: Where they live.
+        least_space: Cells of it without which none comes.
+        may_come: Probability that one comes where there are too few.
+        may_go: Probability that one goes where there are too many.
+        comes_from: Least distance from the player of one that comes.
+        goes_from: Least distance of one that goes.
+    """
+
+    kind: int
+    material: int
+    least_space: int
+    may_come: float
+    may_go: float
+    comes_from: int
+    goes_from: int
+
+
+ZOMBIES = Balance(ZOMBIE, GRASS, 50, 0.3, 0.4, 6, 0)
+SKELETONS = Balance(SKELETON, PATH, 6, 0.1, 0.1, 7, 7)
+COWS = Balance(COW, GRASS, 30, 0.01, 0.1, 5, 5)
 
 
 @compiled
@@ -199,35 +228,24 @@ def balance_chunks(world: World) -> None:
     light = world.daylight
     for i in range(world.n_chunks):
         chunk = int(world.chunks[i])
-        n, space = _count(world, chunk, ZOMBIE), _space(world, chunk, GRASS)
-        most = 3.5 - 3 * light
-        least = 0.0 if space < 50 else most
-        if _comes(world, n, least, 0.3):
-            _spawn(world, chunk, ZOMBIE, GRASS, space, 6)
-        elif _goes(world, n, most, 0.4):
-            _despawn(world, chunk, ZOMBIE, n, 0)
-
-        n, space = _count(world, chunk, SKELETON), _space(world, chunk, PATH)
-        if _comes(world, n, 0.0 if space < 6 else 1.0, 0.1):
-            _spawn(world, chunk, SKELETON, PATH, space, 7)
-        elif _goes(world, n, 2.0, 0.1):
-            _despawn(world, chunk, SKELETON, n, 7)
-
-        n, space = _count(world, chunk, COW), _space(world, chunk, GRASS)
-        if _comes(world, n, 0.0 if space < 30 else 1.0, 0.01):
-            _spawn(world, chunk, COW, GRASS, space, 5)
-        elif _goes(world, n, 1.5 + light, 0.1):
-            _despawn(world, chunk, COW, n, 5)
+        _balance(world, chunk, ZOMBIES, 3.5 - 3 * light, 3.5 - 3 * light)
+        _balance(world, chunk, SKELETONS, 1.0, 2.0)
+        _balance(world, chunk, COWS, 1.0, 1.5 + light)
 
 
 @compiled
-def _comes(world: World, n: int, least: float, probability: float) -> bool:
-    return n < int(least) and uniform(world) < probability
-
-
-@compiled
-def _goes(world: World, n: int, most: float, probability: float) -> bool:
-    return n > int(most) and uniform(world) < probability
+def _balance(world: World, chunk: int, of: Balance, least: float, most: float) -> None:
+    """Let a creature come into a chunk where there are fewer than `least`, or go from too many."""
+    space, n = _space(world, chunk, of.material), 0
+    for thing in range(world.n_things):
+        n += _is_in(world, thing, chunk, of.kind)
+    is_room = space >= of.least_space
+    if is_room and n < int(least) and uniform(world) < of.may_come:
+        _spawn(world, chunk, of.kind, of.material, space, of.comes_from)
+    elif n > int(most) and uniform(world) < of.may_go:
+        thing = _nth_arrived(world, chunk, of.kind, below(world, n))
+        if distance(world, world.x[thing], world.y[thing]) >= of.goes_from:
+            remove(world, thing)
 
 
 @compiled
@@ -235,15 +253,6 @@ def _is_in(world: World, thing: int, chunk: int, kind: int) -> bool:
     """Return whether something is of a kind, in a chunk and not gone."""
     is_one = world.kind[thing] == kind and not world.gone[thing]
     return is_one and chunk_of(world.x[thing], world.y[thing]) == chunk
-
-
-@compiled
-def _count(world: World, chunk: int, kind: int) -> int:
-    """Return how many of a kind are in a chunk."""
-    n = 0
-    for thing in range(world.n_things):
-        n += _is_in(world, thing, chunk, kind)
-    return n
 
 
 @compiled
@@ -280,14 +289,6 @@ def _spawn(
                     add_creature(world, kind, x, y)
                 return
             left -= 1
-
-
-@compiled
-def _despawn(world: World, chunk: int, kind: int, n: int, least_distance: int) -> None:
-    """Take one of the n of a kind from a chunk, if it is not too near the player."""
-    thing = _nth_arrived(world, chunk, kind, below(world, n))
-    if distance(world, world.x[thing], world.y[thing]) >= least_distance:
-        remove(world, thing)
 
 
 @compiled

@@ -94,8 +94,7 @@ def tiles(side: int) -> Tiles:
     values = np.arange(256, dtype=np.uint8)
     grey, colour = (Image.fromarray(each) for each in np.meshgrid(values, values, indexing="ij"))
     blends = np.array(Image.blend(grey, colour, COLOUR_AT_NIGHT))
-    parts = (_upright(each) for each in (bright, pale, items))
-    return Tiles(*parts, vignette, blends)
+    return Tiles(_upright(bright), _upright(pale), _upright(items), vignette, blends)
 
 
 def _upright(cells: np.ndarray) -> np.ndarray:

@@ -243,12 +243,6 @@ def _act(world: World, command: int, what: int, rules: Rules) -> bool:
         return _place(world, what, rules)
     if command == MAKE:
         return _make(world, what, rules)
-    return _interact(world, command, what, rules)
-
-
-@compiled
-def _interact(world: World, command: int, what: int, rules: Rules) -> bool:
-    """Do something to what is faced."""
     x, y = target(world)
     thing, material = thing_at(world, x, y), material_at(world, x, y)
     kind = int(world.kind[thing]) if thing >= 0 else 0

@@ -133,7 +133,7 @@ class CrafterVectorEnv(NumpyVectorEnv):
         info["unlocked"] = objects(unlocked_names(row.tobytes()) for row in self._news)
         return *results, info
 
-    def observe(self, rows: np.ndarray) -> np.ndarray:
+    def observe(self, rows: np.ndarray) -> Any:
         """Draw what players see, the night with its noise.  [R, 3, 64, 64]"""
         return draw(self._worlds, rows, SIDE, self._generators)
 
