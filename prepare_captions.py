@@ -9,9 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from envs.crafter.accuracy import Accuracy, accuracy
-from envs.crafter.frames import TiledFrameBatches
-from envs.crafter.tiles import N_KINDS
+from envs.crafter.captions import Accuracy, TiledFrameBatches, accuracy
+from envs.crafter.sentences import N_KINDS
 from models.clip_encoder import DATA_FOLDER
 from models.tile_reader import FILE, TileReader, load_tile_reader, train_tile_reader
 from utils.command_line import Parser, run_program, whole_number

@@ -2,11 +2,11 @@
 
 A name that no suite has is one of Gymnasium's, or `package.module:MyEnv-v0` (`any_gymnasium.py`).
 
-Every suite is a module of this package with two functions:
+Every suite is a module of this package with a function
 
-    names() -> list[str]               all environments it offers
     make(config, seed) -> VectorEnv    config.n_envs times config.env, in a run of that seed
 
+and where SUITES has only the beginnings of its names, `names() -> list[str]` gives them whole.
 It may have more: `ACTION_NAMES`, the names of its actions; `NUMBER_NAMES`, those of the numbers of
 a vector it shows; `PICTURE_LEGEND`, what the colours of `render` mean; `READS`, the classes of the
 settings that it alone reads; and `make_drawn(config, seed)`, for environments that can be drawn
@@ -31,9 +31,8 @@ from typing import Any, NamedTuple
 from gymnasium.error import DependencyNotInstalled
 
 from envs import any_gymnasium
-from envs.checking import checked_vector_env
-from envs.converted import ACTION_NAMES, NUMBER_NAMES
 from envs.given import GivenEnv, given_name, given_vector_env
+from envs.spaces import ACTION_NAMES, NUMBER_NAMES, checked_vector_env
 from envs.wrappers import EpisodeStatistics
 from settings import Config, Part, Registry
 from utils.errors import UserError, suggestion
@@ -75,7 +74,7 @@ SUITES = {
     "Housekeep-v0": Suite("envs.household.housekeep", scale_rewards=False),
     "HousekeepText-v0": Suite("envs.household.housekeep_text", scale_rewards=False),
     "ContinuousRecognition-v0": Suite("envs.continuous_recognition"),
-    "Crafter-v1": Suite("envs.crafter.original", scale_rewards=False),
+    "Crafter-v1": Suite("envs.crafter", scale_rewards=False),
     "CrafterText-v0": Suite("envs.crafter.text", scale_rewards=False),
     "popgym-": Suite("envs.popgym"),
     "psychlab_": Suite("envs.psychlab"),
@@ -127,11 +126,14 @@ def check_env_name(name: str) -> None:
         if suite is FALLBACK:
             any_gymnasium.find(name)
             return
-        names = _load(suite).names()
+        module = _load(suite)
+        closed = [key for key, each in SUITES.items() if each == suite]
+        names = module.names() if hasattr(module, "names") else closed
     except ModuleNotFoundError as error:
         raise _missing_package(name, error) from error
     if name not in names:
-        raise _unknown(name, names)
+        hint = suggestion(name, names) or f" Allowed: {', '.join(names)}"
+        raise UserError(f"env: unknown environment '{name}'.{hint}")
 
 
 def action_names(name: str, n_actions: int, metadata: Mapping[str, Any] | None = None) -> list[str]:
@@ -203,12 +205,6 @@ def _find_suite(name: str) -> Suite:
 def _load(suite: Suite) -> ModuleType:
     """Import the suite's module."""
     return importlib.import_module(suite.module)
-
-
-def _unknown(name: str, allowed: list[str]) -> UserError:
-    """Return the error for a name that is not among the allowed ones."""
-    hint = suggestion(name, allowed) or f" Allowed: {', '.join(allowed)}"
-    return UserError(f"env: unknown environment '{name}'.{hint}")
 
 
 def _missing_package(name: str, error: ModuleNotFoundError) -> UserError:

@@ -1,6 +1,5 @@
 """What environments show that is to be remembered: told to who looks on, never to an agent."""
 
-from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
@@ -32,11 +31,7 @@ def cues_of(env: VectorEnv) -> np.ndarray | None:
         return None
     if len(told) != env.num_envs:
         raise UserError(f"env: cues() has {len(told)} numbers and there are {env.num_envs} worlds")
-    return np.array([_number(cue) for cue in _plain(told)], dtype=np.int64)
-
-
-def _plain(told: Sequence[Any] | np.ndarray) -> Sequence[Any]:
-    return told.tolist() if isinstance(told, np.ndarray) else told
+    return np.array([_number(cue) for cue in np.asarray(told, object).tolist()], dtype=np.int64)
 
 
 def _number(cue: Any) -> int:

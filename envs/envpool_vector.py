@@ -113,19 +113,12 @@ class EnvPoolVectorEnv(VectorEnv):
         ended = terminated | truncated
         if not ended.any():
             return images, rewards, terminated, truncated, {}
-        images, info = self._open_next_episodes(images, ended)
-        return images, rewards, terminated, truncated, info
-
-    def _open_next_episodes(
-        self, images: np.ndarray, ended: np.ndarray
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Reset the ended environments; return the images shown now and the info of the ended."""
         rows = np.flatnonzero(ended)
-        observations, pool_info = self._pool.reset(rows.astype(np.int32))
+        fresh, pool_info = self._pool.reset(rows.astype(np.int32))
         shown = images.copy()
-        # A partial reset may answer in any order.
-        shown[pool_info["env_id"]] = self._to_images(observations)
-        return shown, {"final_obs": final_observations(images, rows), "_final_obs": ended}
+        shown[pool_info["env_id"]] = self._to_images(fresh)  # it may answer in any order
+        info = {"final_obs": final_observations(images, rows), "_final_obs": ended}
+        return shown, rewards, terminated, truncated, info
 
 
 def _seeds(seed: int, n_envs: int, first_env: int = 0) -> list[int]:

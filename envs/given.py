@@ -4,6 +4,7 @@ Settings name such an environment `object:MyEnv`, after its class. Nothing can b
 name: whoever finds it in a run needs the object.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -11,7 +12,7 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from envs.any_gymnasium import vector_of
-from envs.checking import checked_vector_env
+from envs.spaces import checked_vector_env
 from envs.wrappers import EpisodeStatistics
 from settings import Config
 from utils.errors import UserError
@@ -34,9 +35,8 @@ def given_vector_env(env: GivenEnv, n_envs: int, seed: int) -> EpisodeStatistics
         UserError: it is neither, of another number, or not as `checked_vector_env` wants it.
     """
     if not isinstance(env, VectorEnv):
-        made = vector_of(lambda: _one(env), n_envs, seed)
-        return EpisodeStatistics(checked_vector_env(made), given_name(made))
-    if env.num_envs != n_envs:
+        env = vector_of(functools.partial(_one, env), n_envs, seed)
+    elif env.num_envs != n_envs:
         raise UserError(
             f"env: a vector environment of {env.num_envs} where {n_envs} are needed. Give one of "
             "that many, or a function that makes one environment"

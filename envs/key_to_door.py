@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from envs.cues import NOT_SHOWN
-from envs.memory_tasks import LengthSettings
+from envs.t_maze import LengthSettings
 from envs.three_phases import (
     LAST_PHASE,
     MOVE_NAMES,
@@ -58,11 +58,6 @@ class Draws(NamedTuple):
     apple_cells: np.ndarray
     key_cell: np.ndarray
     player_cell: np.ndarray
-
-
-def names() -> list[str]:
-    """Return the tasks of this suite."""
-    return [NAME]
 
 
 def make(config: LengthSettings, seed: int) -> "KeyToDoorVectorEnv":

@@ -24,11 +24,6 @@ ACTION_NAMES = (
 IMAGE_SHAPE = (3, 64, 64)
 
 
-def names() -> list[str]:
-    """Return the tasks of this suite."""
-    return list(GAMES)
-
-
 def make(config: Config, seed: int) -> VectorEnv:
     """Return `config.n_envs` environments of a game.
 

@@ -27,11 +27,6 @@ ACTION_NAMES = ("north", "south", "east", "west")
 NEIGHBOUR_DRAWS = 12
 
 
-def names() -> list[str]:
-    """Return the tasks of this suite."""
-    return [NAME]
-
-
 def make(config: Config, seed: int) -> "RandomMazeVectorEnv":
     """Return `config.n_envs` mazes of a run's seed."""
     return RandomMazeVectorEnv(config.n_envs, seed)

@@ -12,19 +12,20 @@ so that it has to look for itself. An episode has L + 1 + 2 * o steps.
 A perfect agent gets 1, the best without a memory 0.5 in the mean.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from gymnasium.spaces import Box
 
 from envs.cues import NOT_SHOWN
-from envs.memory_tasks import LengthSettings
 from envs.numpy_vector import NumpyVectorEnv
+from settings import Config, setting
 
 # By name: how many steps beside the oracle (x = 0) an episode begins.
 ORACLE_DISTANCES = {"TMazePassive-v0": 0, "TMazeActive-v0": 1}
 ACTION_NAMES = ("right", "up", "left", "down")
 NUMBER_NAMES = ("at the end", "side")  # 1 where the corridor ends; the goal's side, or the row
 RIGHT, UP, LEFT, DOWN = range(4)
-READS = (LengthSettings,)
 
 WALL, CORRIDOR, ORACLE, GOAL, AGENT = range(5)
 COLOURS = np.array(
@@ -34,9 +35,25 @@ PICTURE_LEGEND = "blue: the agent; yellow: here the side is told; green: the cel
 MOST_COLUMNS = 31  # of a picture; a longer corridor is shown to scale
 
 
-def names() -> list[str]:
-    """Return the tasks of this suite."""
-    return list(ORACLE_DISTANCES)
+@dataclass(frozen=True)
+class LengthSettings(Config):
+    """The setting of all tasks of Ni et al.: T-Maze, Visual Match and Key-to-Door.
+
+    T-Maze and Visual Match ask how far an agent can remember, Key-to-Door how far it can assign
+    credit. All episodes last equally long, and the last step is a true end, no time limit.
+    """
+
+    title = "memory tasks"
+
+    length: int = setting(
+        "steps of the corridor, or of the phase with apples, that an agent has to bridge",
+        low=1,
+        high=100_000,
+        default=10,
+    )
+
+
+READS = (LengthSettings,)
 
 
 def make(config: LengthSettings, seed: int) -> "TMazeVectorEnv":

@@ -14,7 +14,7 @@ import numpy as np
 
 from envs.cues import NOT_SHOWN
 from envs.episodes import episode_seed
-from envs.memory_tasks import LengthSettings
+from envs.t_maze import LengthSettings
 from envs.three_phases import (
     LAST_PHASE,
     MOVE_NAMES,
@@ -76,11 +76,6 @@ class Draws(NamedTuple):
     target_colour: int
     target_cell: np.ndarray
     door_colours: np.ndarray
-
-
-def names() -> list[str]:
-    """Return the tasks of this suite."""
-    return [NAME]
 
 
 def make(config: VisualMatchSettings, seed: int) -> "VisualMatchVectorEnv":

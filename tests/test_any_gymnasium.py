@@ -21,10 +21,8 @@ import envs
 import eval as eval_program
 import main as main_program
 from envs import make_vector_env
-from envs.any_gymnasium import vector_of
-from envs.conversion import acted, seen
-from envs.converted import LONGEST_SIDE, Converted
-from envs.trial import check_first_steps, why_not_drawn
+from envs.any_gymnasium import check_first_steps, vector_of, why_not_drawn
+from envs.spaces import LONGEST_SIDE, Converted, acted, seen
 from models.observations import ObservationReader
 from settings import load_config, read_settings
 from tests.any_envs import SPACES, Sampled

@@ -11,18 +11,23 @@ import pytest
 from numba import config
 
 import main as main_program
-from envs import make_vector_env
-from envs.crafter import compiled as compilation
-from envs.crafter import original as crafter
+from envs import crafter, make_vector_env
 from envs.crafter import text as crafter_text
-from envs.crafter import words
-from envs.crafter.actions import text_commands, text_nouns
-from envs.crafter.drawing import draw
-from envs.crafter.grey import greyed
-from envs.crafter.package import rules_of_text
-from envs.crafter.phrases import ALL_ACTIONS, GOOD_ACTIONS
-from envs.crafter.step import daylight_of, look, names_match, step_worlds, unlock
-from envs.crafter.world import ACHIEVEMENTS, ITEMS, NAMES, kind_at, material_at, target
+from envs.crafter import world as compilation
+from envs.crafter.render import draw, greyed
+from envs.crafter.rules import (
+    daylight_of,
+    names_match,
+    rules_of_text,
+    step_worlds,
+    text_commands,
+    text_nouns,
+    unlock,
+)
+from envs.crafter.sentences import facts_of_worlds, unlocked_names
+from envs.crafter.sentences import said as said_of
+from envs.crafter.text import ALL_ACTIONS, GOOD_ACTIONS
+from envs.crafter.world import ACHIEVEMENTS, ITEMS, NAMES, constants, kind_at, material_at, target
 from envs.episodes import episode_seed
 from envs.wrappers import EpisodeStatistics
 from tests.crafter_worlds import add_things, their_game, world_of
@@ -105,12 +110,8 @@ def played(worlds, steps):
 
 
 def sentences(worlds):
-    facts = np.zeros((len(worlds), 5), np.int64)
-    look(worlds, facts)
-    return [
-        (words.scene_sentence(*f[:3]), words.inventory_sentence(f[3]), words.status_sentence(f[4]))
-        for f in facts.tolist()
-    ]
+    parts = said_of(facts_of_worlds(worlds))
+    return list(zip(*(parts[name] for name in ("scene", "inventory", "status")), strict=True))
 
 
 def local_views(worlds):
@@ -136,6 +137,7 @@ def test_names_and_recipes_are_those_of_the_package_and_of_the_original():
     numbers = tables["material_ids"] | tables["object_ids"]
     assert list(NAMES) == sorted(numbers, key=numbers.get)
     assert (list(ITEMS), list(ACHIEVEMENTS)) == (tables["items"], tables["achievements"])
+    assert list(crafter.ACTION_NAMES) == constants.actions
     assert list(ALL_ACTIONS) == [each["string"] for each in tables["actions_139"]]
     assert list(GOOD_ACTIONS) == [each["string"] for each in tables["actions_27"]]
     has_effect = text_commands(ALL_ACTIONS)[:, 0] > 0
@@ -175,7 +177,7 @@ def test_what_a_step_led_to_is_said_and_paid_as_in_the_original(played, steps, s
     news = np.zeros((len(after), len(ACHIEVEMENTS)), bool)
     unlock(after, news)
     np.testing.assert_array_equal(news.any(1), steps["env_reward"])
-    unlocked = [list(words.unlocked_names(row.tobytes())) for row in news]
+    unlocked = [list(unlocked_names(row.tobytes())) for row in news]
     assert unlocked == [row["unlocked"] for row in said]
     is_over = (steps["length"] > 0) & (after["steps"] >= steps["length"])
     np.testing.assert_array_equal((after["inventory"][:, 0] <= 0) | is_over, steps["done"])
@@ -326,8 +328,9 @@ def test_an_observation_is_what_the_settings_ask_for(image, use_text):
     assert env.observation_space.contains(observation)
     assert ("caption" in observation) == use_text
     if use_text:
-        said = zip(info["scene"], info["inventory"], info["status"], strict=True)
-        assert observation["caption"] == tuple(" ".join(filter(None, each)) for each in said)
+        parts = zip(info["scene"], info["inventory"], info["status"], strict=True)
+        expected = [" ".join(filter(None, each)) for each in parts]
+        assert observation["caption"].tolist() == expected
     assert env.observation_space.contains(env.step(np.array([0, 1]))[0])
 
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from envs.drawn_objects import COLOURS, drawn_objects
+from envs.continuous_recognition import COLOURS, drawn_objects
 
 
 def test_there_are_hundreds_of_pictures_each_unlike_the_others():

@@ -18,6 +18,7 @@ from envs import (
     action_names,
     check_env_name,
     continuous_recognition,
+    crafter,
     key_to_door,
     make_vector_env,
     minigrid,
@@ -26,7 +27,6 @@ from envs import (
     t_maze,
     visual_match,
 )
-from envs.crafter import original
 from envs.envpool_vector import EnvPoolVectorEnv, pool_tasks
 from envs.wrappers import EpisodeStatistics
 from utils.errors import UserError
@@ -70,7 +70,7 @@ CASES["continuous_recognition"] = Case(
     terminates=True,
 )
 CASES["crafter"] = Case(
-    lambda n_envs, seed: original.make(settings("Crafter-v1", n_envs=n_envs), seed), 0, 30
+    lambda n_envs, seed: crafter.make(settings("Crafter-v1", n_envs=n_envs), seed), 0, 30
 )
 
 

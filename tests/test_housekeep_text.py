@@ -7,20 +7,26 @@ import torch
 
 from envs import make_vector_env
 from envs.household import housekeep_text
-from envs.household.house import PLACES_FILE, house_of
-from envs.household.housekeep_text import ACTION_NAMES, FIGURES, SIDE
-from envs.household.plan import AGENT, HELD, RIGHT, SQUARE, UNKNOWN, WRONG
-from envs.household.rules import (
+from envs.household.house import (
+    AGENT,
+    HELD,
     LOOK,
     N_ACTIONS,
     NEXT_PLACE,
     NEXT_ROOM,
     PICK_UP,
     PLACE,
+    PLACES_FILE,
     PREVIOUS_PLACE,
     PREVIOUS_ROOM,
+    RIGHT,
+    SQUARE,
     TURN,
+    UNKNOWN,
+    WRONG,
+    house_of,
 )
+from envs.household.housekeep_text import ACTION_NAMES, FIGURES, SIDE
 from envs.wrappers import EpisodeStatistics
 from utils.errors import UserError
 from utils.household import read_known, read_sights

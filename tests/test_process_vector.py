@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from envs.process_vector import one_process_each
+from envs.episodes import one_process_each
 from utils.errors import RunError
 
 TASK = functools.partial(gymnasium.make, "CartPole-v1")
 
 KILLED = """
 import functools, gymnasium, multiprocessing, os, signal
-from envs.process_vector import one_process_each
+from envs.episodes import one_process_each
 if __name__ == "__main__":
     env = one_process_each([functools.partial(gymnasium.make, "CartPole-v1")] * 2)
     print(*[child.pid for child in multiprocessing.active_children()], flush=True)

@@ -13,7 +13,7 @@ def make(game, n_envs=2, seed=0):
     return procgen.make(SimpleNamespace(env=game, n_envs=n_envs), seed)
 
 
-@pytest.mark.parametrize("game", procgen.names())
+@pytest.mark.parametrize("game", procgen.GAMES)
 def test_every_memory_game_plays(game):
     env = make(game)
     images, _ = env.reset(seed=1)

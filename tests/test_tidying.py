@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from envs.household import housekeep_text
-from envs.household.rules import LOOK, N_ACTIONS, NEXT_PLACE, PICK_UP, PLACE
+from envs.household.house import LOOK, N_ACTIONS, NEXT_PLACE, PICK_UP, PLACE
 from rewards.suggestions.household import HouseholdNovelty, HouseholdOracle
 from rewards.suggestions.suggester import Situation
 from rewards.suggestions.yes_no import YesNoSuggester, prompt

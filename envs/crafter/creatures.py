@@ -1,25 +1,35 @@
-"""What creatures, arrows and plants do in a step by the rules of Crafter 1.8.3.
+"""The turns of creatures, arrows and plants, and how creatures come and go: Crafter 1.8.3.
 
 What is gone still finishes its step, as there: a zombie that has just been killed may strike.
+Every tenth step balances creatures. Chunks have their turn in the order in which something first
+came there, and a chunk's creatures are counted in the order of their arrival.
 """
 
-from envs.crafter.compiled import compiled
+from typing import NamedTuple
+
 from envs.crafter.world import (
     ARROW,
+    CHUNK,
+    CHUNKS,
     COW,
     DIRECTIONS,
     FURNACE,
+    GRASS,
     HEALTH,
     LAVA,
     PATH,
     PLANT,
+    SIDE,
     SKELETON,
     TABLE,
     WATER,
     ZOMBIE,
     World,
     add,
+    add_creature,
     below,
+    chunk_of,
+    compiled,
     distance,
     is_walkable,
     kind_at,
@@ -30,21 +40,34 @@ from envs.crafter.world import (
     uniform,
 )
 
-HEALTH_AT_FIRST = 3  # of cows and skeletons
-ZOMBIE_HEALTH = 5
 RIPE = 300  # a plant older than this can be eaten
 
 
-@compiled
-def add_creature(world: World, kind: int, x: int, y: int) -> None:
-    """Put a cow, zombie, skeleton or plant on a free cell."""
-    thing = add(world, kind, x, y)
-    if thing < 0:
-        return
-    if kind == PLANT:
-        world.health[thing] = 1
-    else:
-        world.health[thing] = ZOMBIE_HEALTH if kind == ZOMBIE else HEALTH_AT_FIRST
+class Balance(NamedTuple):
+    """How creatures of a kind come into chunks and go.
+
+    Attributes:
+        kind: Of the creatures.
+        material: Where they live.
+        least_space: Cells of it without which none comes.
+        may_come: Probability that one comes where there are too few.
+        may_go: Probability that one goes where there are too many.
+        comes_from: Least distance from the player of one that comes.
+        goes_from: Least distance of one that goes.
+    """
+
+    kind: int
+    material: int
+    least_space: int
+    may_come: float
+    may_go: float
+    comes_from: int
+    goes_from: int
+
+
+ZOMBIES = Balance(ZOMBIE, GRASS, 50, 0.3, 0.4, 6, 0)
+SKELETONS = Balance(SKELETON, PATH, 6, 0.1, 0.1, 7, 7)
+COWS = Balance(COW, GRASS, 30, 0.01, 0.1, 5, 5)
 
 
 @compiled
@@ -197,3 +220,87 @@ def _grow(world: World, plant: int) -> None:
         world.health[plant] = max(0, world.health[plant] - 1)
     if world.health[plant] <= 0:
         remove(world, plant)
+
+
+@compiled
+def balance_chunks(world: World) -> None:
+    """Let creatures come and go in every chunk where something has ever been."""
+    light = world.daylight
+    for i in range(world.n_chunks):
+        chunk = int(world.chunks[i])
+        _balance(world, chunk, ZOMBIES, 3.5 - 3 * light, 3.5 - 3 * light)
+        _balance(world, chunk, SKELETONS, 1.0, 2.0)
+        _balance(world, chunk, COWS, 1.0, 1.5 + light)
+
+
+@compiled
+def _balance(world: World, chunk: int, of: Balance, least: float, most: float) -> None:
+    """Let a creature come into a chunk where there are fewer than `least`, or go from too many."""
+    space, n = _space(world, chunk, of.material), 0
+    for thing in range(world.n_things):
+        n += _is_in(world, thing, chunk, of.kind)
+    is_room = space >= of.least_space
+    if is_room and n < int(least) and uniform(world) < of.may_come:
+        _spawn(world, chunk, of.kind, of.material, space, of.comes_from)
+    elif n > int(most) and uniform(world) < of.may_go:
+        thing = _nth_arrived(world, chunk, of.kind, below(world, n))
+        if distance(world, world.x[thing], world.y[thing]) >= of.goes_from:
+            remove(world, thing)
+
+
+@compiled
+def _is_in(world: World, thing: int, chunk: int, kind: int) -> bool:
+    """Return whether something is of a kind, in a chunk and not gone."""
+    is_one = world.kind[thing] == kind and not world.gone[thing]
+    return is_one and chunk_of(world.x[thing], world.y[thing]) == chunk
+
+
+@compiled
+def _bounds(chunk: int) -> tuple[int, int, int, int]:
+    """Return where a chunk begins and ends."""
+    x, y = (chunk // CHUNKS) * CHUNK, (chunk % CHUNKS) * CHUNK
+    return x, min(x + CHUNK, SIDE), y, min(y + CHUNK, SIDE)
+
+
+@compiled
+def _space(world: World, chunk: int, material: int) -> int:
+    """Return how many cells of a chunk are of a material."""
+    x0, x1, y0, y1 = _bounds(chunk)
+    n = 0
+    for x in range(x0, x1):
+        for y in range(y0, y1):
+            n += world.materials[x, y] == material
+    return n
+
+
+@compiled
+def _spawn(
+    world: World, chunk: int, kind: int, material: int, space: int, least_distance: int
+) -> None:
+    """Put a creature on one of a chunk's cells, if that is free and not too near the player."""
+    left = below(world, space)
+    x0, x1, y0, y1 = _bounds(chunk)
+    for x in range(x0, x1):
+        for y in range(y0, y1):
+            if world.materials[x, y] != material:
+                continue
+            if left == 0:
+                if thing_at(world, x, y) < 0 and distance(world, x, y) >= least_distance:
+                    add_creature(world, kind, x, y)
+                return
+            left -= 1
+
+
+@compiled
+def _nth_arrived(world: World, chunk: int, kind: int, n: int) -> int:
+    """Return the creature of a kind that came into a chunk as number n of those there."""
+    for thing in range(world.n_things):
+        if not _is_in(world, thing, chunk, kind):
+            continue
+        before = 0
+        for other in range(world.n_things):
+            is_before = world.arrival[other] < world.arrival[thing]
+            before += is_before and _is_in(world, other, chunk, kind)
+        if before == n:
+            return thing
+    return -1

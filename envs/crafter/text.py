@@ -9,12 +9,31 @@ from Crafter is in docs/crafter.md.
 from dataclasses import dataclass
 from typing import Any
 
-from envs.crafter.original import CrafterSettings
-from envs.crafter.phrases import ALL_ACTIONS, GOOD_ACTIONS
+from envs.crafter import CrafterSettings
 from settings import setting
 
-NAME = "CrafterText-v0"
 LENGTH = 400
+
+# The actions, as the paper calls them.
+MOVES = ("do nothing", "move left", "move right", "move up", "move down", "sleep")
+VERBS = ("mine", "eat", "attack", "chop", "drink", "place", "make")
+TOOLS = (
+    *("wood pickaxe", "stone pickaxe", "iron pickaxe"),
+    *("wood sword", "stone sword", "iron sword"),
+)
+NOUNS = (
+    *("zombie", "skeleton", "cow", "tree", "stone", "coal", "iron", "diamond", "water", "grass"),
+    *("crafting table", "furnace", "plant"),
+    *TOOLS,
+)
+ALL_ACTIONS = (*MOVES, *(f"{verb} {noun}" for verb in VERBS for noun in NOUNS))
+GOOD_ACTIONS = (
+    *MOVES[:5],
+    *("eat plant", "attack zombie", "attack skeleton", "attack cow", "chop tree"),
+    *("mine stone", "mine coal", "mine iron", "mine diamond", "drink water", "chop grass", "sleep"),
+    *("place stone", "place crafting table", "place furnace", "place plant"),
+    *(f"make {tool}" for tool in TOOLS),
+)
 ACTION_NAMES = ALL_ACTIONS
 LEARNED = "learned"
 ACTIONS = {"all": ALL_ACTIONS, "good": GOOD_ACTIONS}
@@ -22,7 +41,7 @@ ACTIONS = {"all": ALL_ACTIONS, "good": GOOD_ACTIONS}
 
 @dataclass(frozen=True)
 class CrafterTextSettings(CrafterSettings):
-    """What the game in words reads."""
+    """The settings of the game in words."""
 
     title = "CrafterText"
 
@@ -48,21 +67,17 @@ class CrafterTextSettings(CrafterSettings):
 READS = (CrafterTextSettings,)
 
 
-def names() -> list[str]:
-    """Return the one environment of this suite."""
-    return [NAME]
-
-
 def make(config: CrafterTextSettings, seed: int) -> Any:
     """Return `config.n_envs` worlds of a run's seed."""
-    from envs.crafter.text_vector import CrafterTextVectorEnv, TextGame
+    from envs.crafter.vector import CrafterTextVectorEnv
 
-    game = TextGame(
-        phrases=ACTIONS[config.crafter_actions],
+    return CrafterTextVectorEnv(
+        config.n_envs,
+        seed,
         length=config.crafter_length or LENGTH,
+        phrases=ACTIONS[config.crafter_actions],
         is_grey=config.crafter_image == "gray",
         use_text=config.use_text,
         dying=config.dying,
         reads_pixels=config.captions == LEARNED,
     )
-    return CrafterTextVectorEnv(config.n_envs, seed, game)

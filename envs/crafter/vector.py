@@ -1,30 +1,53 @@
-"""Crafter as a vector environment: worlds, pictures, rewards, and what episodes achieve."""
+"""Crafter as vector environments: the unmodified game, and the game of ELLM in words."""
 
-from typing import Any
+import math
+import string
+from typing import Any, Protocol
 
+import gymnasium
 import numpy as np
+import torch
+from gymnasium.spaces import Box, Text
+from gymnasium.vector.utils import batch_space
 
-from envs.converted import ACTION_NAMES
-from envs.crafter import words
-from envs.crafter.achievements import AchievementStatistics
-from envs.crafter.actions import game_commands
-from envs.crafter.compiled import tell_of_compiling
-from envs.crafter.drawing import draw
-from envs.crafter.landscape import new_world
-from envs.crafter.package import ACTIONS, rules_of_crafter
-from envs.crafter.player import Rules
-from envs.crafter.step import (
+from envs.crafter.render import GREY_SIDE, draw, greyed
+from envs.crafter.rules import (
+    Rules,
     daylight_of,
+    game_commands,
+    names_match,
+    rules_of_crafter,
+    rules_of_text,
     step_worlds,
+    text_commands,
+    text_nouns,
     unlock,
 )
-from envs.crafter.world import ACHIEVEMENTS, HEALTH, WORLD
+from envs.crafter.sentences import (
+    MOST_LETTERS,
+    facts_of_tiles,
+    facts_of_worlds,
+    look_around_target,
+    names_around,
+    said,
+    unlocked_names,
+)
+from envs.crafter.world import ACHIEVEMENTS, HEALTH, WORLD, new_world, tell_of_compiling
 from envs.numpy_vector import NumpyVectorEnv
+from envs.spaces import ACTION_NAMES
 from utils.arrays import objects
 
 SIDE = 64  # pixels
 RENDERED_SIDE = 144  # of a picture for people: textures in their own size
 MOST_SEED = 2**31 - 1
+EPISODES_AVERAGED = 100
+# Said of the state that a step has led to, before any reset.
+AFTER_STEP = {
+    "scene": "last_scene",
+    "inventory": "last_inventory",
+    "status": "last_status",
+    "items": "items_after",
+}
 
 
 class CrafterVectorEnv(NumpyVectorEnv):
@@ -53,13 +76,14 @@ class CrafterVectorEnv(NumpyVectorEnv):
         self._commands = game_commands() if commands is None else commands
         self._rules = rules_of_crafter() if rules is None else rules
         super().__init__(n_envs, seed, (3, SIDE, SIDE), n_actions=len(self._commands))
-        self.metadata[ACTION_NAMES] = ACTIONS
         self.render_mode = "rgb_array"
-        self.achievements = AchievementStatistics()
         self.length = length
         self._worlds = np.zeros(n_envs, WORLD)
         self._changed = np.zeros(n_envs, bool)
+        # Achievements unlocked in this step, in each of the last episodes, since the run began.
         self._news = np.zeros((n_envs, len(ACHIEVEMENTS)), bool)
+        self._last_episodes = np.zeros((0, len(ACHIEVEMENTS)), bool)
+        self._ever = np.zeros(len(ACHIEVEMENTS), bool)
 
     @property
     def worlds(self) -> np.ndarray:
@@ -78,13 +102,14 @@ class CrafterVectorEnv(NumpyVectorEnv):
         light = daylight_of(worlds["steps"] + 1)
         step_worlds(worlds, self._commands[actions], light, self._rules, self._changed)
         unlock(worlds, self._news)
-        self.achievements.note(self._news)
+        self._ever |= self._news.any(0)
         rewards = self.pay()
         terminated = self.died()
         truncated = (worlds["steps"] >= self.length) & ~terminated
         ended = terminated | truncated
         if ended.any():
-            self.achievements.note_episodes(worlds["unlocked"][ended].astype(bool))
+            episodes = np.concatenate([self._last_episodes, worlds["unlocked"][ended] > 0])
+            self._last_episodes = episodes[-EPISODES_AVERAGED:]
         return rewards.astype(np.float32), terminated, truncated
 
     def pay(self) -> np.ndarray:
@@ -105,10 +130,10 @@ class CrafterVectorEnv(NumpyVectorEnv):
     ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Take one step everywhere; info["unlocked"] [N] names what was unlocked with it."""
         *results, info = super().step(actions)
-        info["unlocked"] = objects(words.unlocked_names(row.tobytes()) for row in self._news)
+        info["unlocked"] = objects(unlocked_names(row.tobytes()) for row in self._news)
         return *results, info
 
-    def observe(self, rows: np.ndarray) -> np.ndarray:
+    def observe(self, rows: np.ndarray) -> Any:
         """Draw what players see, the night with its noise.  [R, 3, 64, 64]"""
         return draw(self._worlds, rows, SIDE, self._generators)
 
@@ -117,13 +142,174 @@ class CrafterVectorEnv(NumpyVectorEnv):
         return tuple(draw(self._worlds, self._rows, RENDERED_SIDE).transpose(0, 2, 3, 1))
 
     def metrics(self) -> dict[str, float]:
-        """Return how many achievements episodes unlock, and how often each."""
-        return self.achievements.metrics()
+        """Return how many achievements episodes unlock, and how often each; NaN before one ends."""
+        shares = np.full(len(ACHIEVEMENTS), math.nan)
+        if len(self._last_episodes):
+            shares = self._last_episodes.mean(0)
+        names = (f"achievements/{name}" for name in ACHIEVEMENTS)
+        return {
+            "rollout/achievements_mean": float(shares.sum()),
+            "rollout/achievements_total": float(self._ever.sum()),
+            **dict(zip(names, shares.tolist(), strict=True)),
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the statistics of episodes that have ended."""
-        return {"achievements": self.achievements.state_dict()}
+        return {
+            "achievements": {
+                "episodes": torch.from_numpy(self._last_episodes.copy()),
+                "ever": torch.from_numpy(self._ever.copy()),
+            }
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from saved statistics."""
-        self.achievements.load_state_dict(state["achievements"])
+        saved = state["achievements"]
+        episodes, ever = saved["episodes"].numpy(), saved["ever"].numpy()
+        if episodes.shape[1:] != self._ever.shape or ever.shape != self._ever.shape:
+            raise ValueError(f"achievements {episodes.shape}, {ever.shape}: not those of Crafter")
+        self._last_episodes, self._ever = episodes.copy(), ever.copy()
+
+
+class TileReader(Protocol):
+    """Reads what each tile of a picture shows."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Return what tells it from others."""
+
+    def __call__(self, frames: np.ndarray) -> np.ndarray:
+        """Map pictures [R, 3, 64, 64] uint8 to how likely each tile shows what.
+
+        Returns:
+            Probabilities of sentences.KINDS, row before column.  [R, K, 9, 9]
+        """
+
+
+class CrafterTextVectorEnv(CrafterVectorEnv):
+    """The game of ELLM (Du et al. 2023): actions that are phrases, and sentences beside pictures.
+
+    It says everything in words in `info`, too: after `reset` and `step` "scene", "inventory",
+    "status" and "items" of the state in which the next action is taken; of the step just taken
+    "phrase", "action_success", "eval_success", "unlocked", and of the state it led to, before any
+    reset, "around_target", "items_after", "last_scene", "last_inventory" and "last_status".  [N]
+
+    Args:
+        n_envs: Number of environments.
+        seed: Of the run.
+        length: Steps after which an episode is cut off.
+        phrases: The names of the actions.
+        is_grey: Whether pictures are grey, 84 x 84.
+        use_text: Whether the sentences are shown beside them.
+        dying: Whether an episode ends where no health is left.
+        reads_pixels: Whether the sentences are read from pictures, by `tile_reader`.
+
+    Attributes:
+        tile_reader: Reads coloured pictures, as the agent sees them or would, where `reads_pixels`;
+            it must be given before the first `reset`.
+    """
+
+    tile_reader: TileReader | None = None
+
+    def __init__(
+        self,
+        n_envs: int,
+        seed: int,
+        length: int,
+        phrases: tuple[str, ...],
+        is_grey: bool = True,
+        use_text: bool = True,
+        dying: bool = True,
+        reads_pixels: bool = False,
+    ) -> None:
+        super().__init__(n_envs, seed, length, text_commands(phrases), rules_of_text())
+        self.metadata[ACTION_NAMES] = phrases
+        self._is_grey, self._use_text, self._dying = is_grey, use_text, dying
+        self.reads_pixels = reads_pixels
+        self._phrases = np.array(phrases, dtype=object)
+        self._nouns = text_nouns(phrases)
+        self._matched = np.zeros(n_envs, bool)
+        self._around = np.zeros((n_envs, 3, 3), np.uint8)
+        # Said of the state before any reset, and of the present one.
+        self._last: dict[str, np.ndarray] | None = None
+        self._now: dict[str, np.ndarray] = {}
+        shape = (1, GREY_SIDE, GREY_SIDE) if is_grey else (3, SIDE, SIDE)
+        parts: dict[str, gymnasium.Space] = {"image": Box(0, 255, shape, np.uint8)}
+        if use_text:
+            parts["caption"] = Text(MOST_LETTERS, charset=string.ascii_lowercase + " ,._")
+        self.single_observation_space = gymnasium.spaces.Dict(parts)
+        self.observation_space = batch_space(self.single_observation_space, n_envs)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin a new episode everywhere and say what the players see."""
+        self._last = None
+        shown, info = super().reset(seed=seed, options=options)
+        return shown, info | {name: self._now[name] for name in AFTER_STEP}
+
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Take one step everywhere, and say what was done and what the players see now."""
+        self._last = None
+        *results, info = super().step(actions)
+        assert self._last is not None, "a step observes"
+        info |= {name: self._now[name] for name in AFTER_STEP}
+        info |= {after: self._last[name] for name, after in AFTER_STEP.items()}
+        info["phrase"] = self._phrases[np.asarray(actions)]
+        info["action_success"] = self._changed | self._matched
+        info["eval_success"] = self._changed.copy()
+        info["around_target"] = objects(names_around(cells.tobytes()) for cells in self._around)
+        return *results, info
+
+    def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Take one step everywhere and note what can be said of it."""
+        names_match(self._worlds, self._nouns[actions], self._matched)
+        results = super().advance(actions)
+        look_around_target(self._worlds, self._around)
+        return results
+
+    def pay(self) -> np.ndarray:
+        """Return one where anything has been unlocked.  [N]"""
+        return np.asarray(self._news.any(1), np.float64)
+
+    def died(self) -> np.ndarray:
+        """Return where the player has no health left, if that matters.  [N]"""
+        return super().died() & self._dying
+
+    def observe(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Draw what players see, and say it: "image" [R, ...] and, where it is shown, "caption"."""
+        frames = super().observe(rows)
+        if self.reads_pixels:
+            assert self.tile_reader is not None, "opening the game gives it one"
+            facts = facts_of_tiles(self.tile_reader(frames))
+        else:
+            everywhere = len(rows) == self.num_envs  # taking rows of worlds copies them
+            facts = facts_of_worlds(self._worlds if everywhere else self._worlds[rows])
+        fresh = said(facts)
+        if self._last is None:  # the first look of a step is before any reset, at all of them
+            self._last, self._now = fresh, {name: values.copy() for name, values in fresh.items()}
+        else:
+            for name, values in self._now.items():
+                values[rows] = fresh[name]
+        image = greyed(frames) if self._is_grey else frames
+        return {"image": image, "caption": fresh["caption"]} if self._use_text else {"image": image}
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of the weights that pictures are read with, if they are."""
+        return {"captions": self.tile_reader.fingerprint} if self.tile_reader else {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the statistics of episodes that have ended, and what pictures are read with."""
+        return super().state_dict() | self.fingerprints()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from saved statistics.
+
+        Raises:
+            ValueError: pictures were read by another reader.
+        """
+        if self.tile_reader and state["captions"] != self.tile_reader.fingerprint:
+            raise ValueError("captions: they are read by other weights than when it was saved")
+        super().load_state_dict(state)

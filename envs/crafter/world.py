@@ -3,13 +3,70 @@
 Positions are (x, y), x to the right and y down; maps are indexed [x, y]. What stands on a cell is a
 thing: the player, which is always number 0, a creature, an arrow or a plant. Things are kept, and
 updated, in the order in which they came into the world.
+
+The landscape, ores, caves and first creatures are those of Crafter 1.8.3 for a seed. All that
+happens in a world is plain loops, compiled by numba and kept on the disk. numba keeps compiled code
+per file and does not notice when a function changes that another file's code has taken in; so all
+of it lies in a folder named after the sources of all that is compiled.
 """
 
+import contextlib
+import hashlib
+import io
+import logging
+import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
+from opensimplex import internals
 
-from envs.crafter.compiled import compiled
+with contextlib.redirect_stderr(io.StringIO()):  # of the old gym, where that is installed
+    from crafter import constants, engine  # noqa: F401
+
+from utils.folders import cache_folder
+
+log = logging.getLogger(__name__)
+
+SOURCES, MARK = "*.py", b"@compiled"
+COMPILED = "*.nbc"  # what numba calls its files
+N_LETTERS = 16
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function when it is first called, or take what an earlier process compiled."""
+    config: Any = numba.config
+    before = config.CACHE_DIR
+    config.CACHE_DIR = before or FOLDER
+    try:
+        return numba.njit(cache=True)(function)
+    except RuntimeError:  # there is no place to write to
+        return numba.njit(function)
+    finally:
+        config.CACHE_DIR = before
+
+
+def tell_of_compiling() -> None:
+    """Say that the first steps will have to wait, where nothing has been compiled yet."""
+    config: Any = numba.config
+    if not any(Path(config.CACHE_DIR or FOLDER).rglob(COMPILED)):
+        log.warning("compiling the rules of Crafter for this machine, once: about half a minute")
+
+
+def _folder() -> str:
+    """Return where compiled code of the present sources is kept."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob(SOURCES)):
+        source = path.read_bytes()
+        if MARK in source:
+            digest.update(source)
+    return str(cache_folder() / "crafter" / digest.hexdigest()[:N_LETTERS])
+
+
+FOLDER = _folder()
+
 
 # What a cell can be, then what can stand on it: `crafter`'s own numbers.
 NAMES = (
@@ -23,30 +80,25 @@ OUTSIDE, WATER, GRASS, STONE, PATH, SAND, TREE, LAVA, COAL, IRON, DIAMOND, TABLE
 PLAYER, COW, ZOMBIE, SKELETON, ARROW, PLANT = range(13, 19)
 N_MATERIALS = PLAYER
 
-ITEMS = (
-    *("health", "food", "drink", "energy"),
-    *("sapling", "wood", "stone", "coal", "iron", "diamond"),
-    *("wood_pickaxe", "stone_pickaxe", "iron_pickaxe", "wood_sword", "stone_sword", "iron_sword"),
-)
+ITEMS = tuple(constants.items)
 HEALTH, FOOD, DRINK, ENERGY, SAPLING = range(5)
-WOOD_SWORD, STONE_SWORD, IRON_SWORD = range(13, 16)
+WOOD_SWORD, STONE_SWORD, IRON_SWORD = (
+    ITEMS.index(f"{material}_sword") for material in ("wood", "stone", "iron")
+)
 N_VITALS = 4
 MOST = 9  # of every item
 
-ACHIEVEMENTS = (
-    *("collect_coal", "collect_diamond", "collect_drink", "collect_iron", "collect_sapling"),
-    *("collect_stone", "collect_wood", "defeat_skeleton", "defeat_zombie", "eat_cow", "eat_plant"),
-    *("make_iron_pickaxe", "make_iron_sword", "make_stone_pickaxe", "make_stone_sword"),
-    *("make_wood_pickaxe", "make_wood_sword", "place_furnace", "place_plant", "place_stone"),
-    *("place_table", "wake_up"),
+ACHIEVEMENTS = tuple(constants.achievements)
+DEFEAT_SKELETON, DEFEAT_ZOMBIE, EAT_COW, EAT_PLANT, WAKE_UP = (
+    ACHIEVEMENTS.index(name)
+    for name in ("defeat_skeleton", "defeat_zombie", "eat_cow", "eat_plant", "wake_up")
 )
-DEFEAT_SKELETON, DEFEAT_ZOMBIE, EAT_COW, EAT_PLANT = range(7, 11)
-WAKE_UP = 21
 
 SIDE = 64  # cells of the map
 VIEW = (9, 7)  # cells in view, the player in the middle
 CHUNK = 12  # cells of the squares in which creatures come and go
 CHUNKS = -(-SIDE // CHUNK)
+FIRST_HEALTH = (3, 5, 3, 0, 1)  # of COW to PLANT
 THINGS = 1024  # that a world has room for
 N_WORDS = 624  # of a Mersenne Twister
 
@@ -87,6 +139,14 @@ WORLD = np.dtype(
 )
 
 World = Any  # a record of WORLD; compiled code has its fields as attributes
+Tables = tuple[np.ndarray, np.ndarray]  # of opensimplex, for one seed
+noise3 = internals._noise3
+
+
+def new_world(worlds: np.ndarray, row: int, seed: int) -> None:
+    """Make world `row` of worlds [N] of WORLD the one of a seed."""
+    tables = internals._init(begin_world(worlds, row, seed))
+    _fill(worlds[row], tables)
 
 
 def begin_world(worlds: np.ndarray, row: int, seed: int) -> int:
@@ -224,6 +284,14 @@ def add(world: World, kind: int, x: int, y: int) -> int:
 
 
 @compiled
+def add_creature(world: World, kind: int, x: int, y: int) -> None:
+    """Put a cow, zombie, skeleton or plant on a free cell."""
+    thing = add(world, kind, x, y)
+    if thing >= 0:
+        world.health[thing] = FIRST_HEALTH[kind - COW]
+
+
+@compiled
 def remove(world: World, thing: int) -> None:
     """Take something off the map; it keeps its number to the end of the step."""
     if not world.gone[thing]:
@@ -278,3 +346,85 @@ def _renumber(world: World, old: int, new: int) -> None:
     world.health[new], world.timer[new] = world.health[old], world.timer[old]
     world.gone[new], world.arrival[new] = False, world.arrival[old]
     world.standing[world.x[new], world.y[new]] = new + 1
+
+
+@compiled
+def _fill(world: World, tables: Tables) -> None:
+    """Lay out the map, then put creatures on it."""
+    tunnels = np.zeros((SIDE, SIDE), np.bool_)
+    for x in range(SIDE):
+        for y in range(SIDE):
+            world.materials[x, y] = _material(world, x, y, tunnels, tables)
+    for x in range(SIDE):
+        for y in range(SIDE):
+            _inhabit(world, x, y, tunnels)
+
+
+@compiled
+def _noise(tables: Tables, x: float, y: float, z: float, size: float) -> float:
+    """Return the noise of one size at a cell, in layer z.
+
+    All are written as floats: numba would compile it anew for every other whole number.
+    """
+    return noise3(x / size, y / size, z, tables[0], tables[1])
+
+
+@compiled
+def _material(world: World, x: int, y: int, tunnels: np.ndarray, tables: Tables) -> int:
+    """Return what a cell is."""
+    away = math.sqrt((x - world.x[0]) ** 2 + (y - world.y[0]) ** 2)
+    start = 4 - away + 2 * _noise(tables, x, y, 8.0, 3.0)
+    start = 1 / (1 + math.exp(-start))
+    water = (
+        _noise(tables, x, y, 3.0, 15.0) + 0.15 * _noise(tables, x, y, 3.0, 5.0) + 0.1 - 2 * start
+    )
+    mountain = (_noise(tables, x, y, 0.0, 15.0) + 0.3 * _noise(tables, x, y, 0.0, 5.0)) / 1.3
+    mountain -= 4 * start + 0.3 * water
+    if start > 0.5:
+        return GRASS
+    if mountain > 0.15:
+        return _rock(world, x, y, mountain, tunnels, tables)
+    if 0.25 < water <= 0.35 and _noise(tables, x, y, 4.0, 9.0) > -0.2:
+        return SAND
+    if water > 0.3:
+        return WATER
+    if _noise(tables, x, y, 5.0, 7.0) > 0 and uniform(world) > 0.8:
+        return TREE
+    return GRASS
+
+
+@compiled
+def _rock(
+    world: World, x: int, y: int, mountain: float, tunnels: np.ndarray, tables: Tables
+) -> int:
+    """Return what a cell in the mountains is: a cave, a tunnel, an ore, lava or stone."""
+    if _noise(tables, x, y, 6.0, 7.0) > 0.15 and mountain > 0.3:
+        return PATH
+    is_level = _noise(tables, 2.0 * x, y / 5, 7.0, 3.0) > 0.4
+    if is_level or _noise(tables, x / 5, 2.0 * y, 7.0, 3.0) > 0.4:
+        tunnels[x, y] = True
+        return PATH
+    if _noise(tables, x, y, 1.0, 8.0) > 0 and uniform(world) > 0.85:
+        return COAL
+    if _noise(tables, x, y, 2.0, 6.0) > 0.4 and uniform(world) > 0.75:
+        return IRON
+    if mountain > 0.18 and uniform(world) > 0.994:
+        return DIAMOND
+    if mountain > 0.3 and _noise(tables, x, y, 6.0, 5.0) > 0.35:
+        return LAVA
+    return STONE
+
+
+@compiled
+def _inhabit(world: World, x: int, y: int, tunnels: np.ndarray) -> None:
+    """Put a creature on a cell, or none."""
+    material = world.materials[x, y]
+    if not is_walkable(material):
+        return
+    away = math.sqrt((x - world.x[0]) ** 2 + (y - world.y[0]) ** 2)
+    if away > 3 and material == GRASS and uniform(world) > 0.985:
+        add_creature(world, COW, x, y)
+    elif away > 10 and uniform(world) > 0.993:
+        add_creature(world, ZOMBIE, x, y)
+    elif material == PATH and tunnels[x, y] and uniform(world) > 0.95:
+        add_creature(world, SKELETON, x, y)

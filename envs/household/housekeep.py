@@ -27,8 +27,8 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Text
 from gymnasium.vector import VectorEnv
 
-from envs.converted import ACTION_NAMES as NAMED_ACTIONS
 from envs.episodes import SingleEnvs
+from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
 from settings import Config, setting
 from utils.arrays import objects
 from utils.errors import UserError
@@ -70,11 +70,6 @@ class SimulatorSettings(Config):
 
 
 READS = (SimulatorSettings,)
-
-
-def names() -> list[str]:
-    """Return the tasks of this suite."""
-    return [NAME]
 
 
 def make(config: SimulatorSettings, seed: int) -> VectorEnv:

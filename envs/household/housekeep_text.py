@@ -24,17 +24,24 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Dict, Text
 
-from envs.converted import ACTION_NAMES as NAMED_ACTIONS
-from envs.household.house import house_of, places_that
-from envs.household.plan import PICTURE_LEGEND, drawn_plans
-from envs.household.rules import PICK_UP, PLACE, Deeds, Households
+from envs.household.house import (
+    PICK_UP,
+    PICTURE_LEGEND,
+    PLACE,
+    Deeds,
+    Households,
+    drawn_plans,
+    house_of,
+    places_that,
+)
 from envs.household.words import HouseholdWords
 from envs.numpy_vector import NumpyVectorEnv
+from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
 from settings import Config, setting
 from utils import household as words
 from utils.errors import UserError
 
-__all__ = ["ACTION_NAMES", "PICTURE_LEGEND", "READS", "make", "names"]
+__all__ = ["ACTION_NAMES", "PICTURE_LEGEND", "READS", "make"]
 
 NAME = "HousekeepText-v0"
 ACTION_NAMES = (
@@ -75,11 +82,6 @@ class HouseSettings(Config):
     )
     house_steps: int = setting("steps of the longest episode", low=1, high=100_000, default=200)
     use_text: bool = setting("show what is seen, held and felt as text, too", default=True)
-
-
-def names() -> list[str]:
-    """Return the tasks of this suite."""
-    return [NAME]
 
 
 READS = (HouseSettings,)

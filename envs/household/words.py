@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from envs.household.house import House
-from envs.household.rules import (
+from envs.household.house import (
     NEXT_PLACE,
     NEXT_ROOM,
     NONE,
@@ -13,6 +12,7 @@ from envs.household.rules import (
     PREVIOUS_ROOM,
     TURN,
     Deeds,
+    House,
     Households,
 )
 from utils.arrays import objects

@@ -1,8 +1,11 @@
-"""What a player sees, drawn from a table of tiles: the pixels of Crafter 1.8.3, faster.
+"""Pictures of what a player sees, drawn from a table of tiles: Crafter 1.8.3's pixels, faster.
 
 A cell's pixels depend on what it is, on what stands there and on how light it is. So every pair of
 ground and thing is drawn once by the package, and once as it looks without colour; a frame mixes
 the two. In the dark there is noise over it, from generators of its own.
+
+Grey pictures of 84 x 84 are those that ELLM's agents see, OpenCV's rounding included. OpenCV
+resizes uint8 bilinearly in whole numbers, with weights that are multiples of 1/2048.
 """
 
 import functools
@@ -12,13 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageEnhance
 
-from envs.crafter import package
-from envs.crafter.compiled import compiled
 from envs.crafter.creatures import RIPE
 from envs.crafter.world import (
     ARROW,
     COW,
     ITEMS,
+    MOST,
     N_MATERIALS,
     NAMES,
     OUTSIDE,
@@ -26,6 +28,9 @@ from envs.crafter.world import (
     PLAYER,
     VIEW,
     World,
+    compiled,
+    constants,
+    engine,
     material_at,
     thing_at,
 )
@@ -36,6 +41,9 @@ NOISE = (32, 127)
 COLOUR_AT_NIGHT = 0.4
 NIGHT_TINT, SLEEP_TINT = (0, 16, 64), (0, 0, 16)
 BEYOND = 127  # grey off the map
+VIGNETTE_WIDTH = 0.5
+GREY_SIDE = 84  # pixels
+WEIGHT_BITS = 11
 
 # What can stand on a cell, as it looks: the player and arrows in four directions.
 LOOKS = (
@@ -68,36 +76,30 @@ class Tiles(NamedTuple):
 def tiles(side: int) -> Tiles:
     """Return the tiles of pictures with sides of so many pixels."""
     unit = side // GRID
-    drawn = package.textures()
+    size, drawn = (unit, unit), engine.Textures(constants.root / "assets")
     bright = np.empty((N_MATERIALS, 1 + len(LOOKS), unit, unit, 3), np.uint8)
     for ground, look in np.ndindex(bright.shape[:2]):
         cell = bright[ground, look]
         cell[:] = BEYOND
         if ground != OUTSIDE:
-            package.draw(cell, drawn.get(NAMES[ground], (unit, unit)))
+            engine._draw(cell, (0, 0), drawn.get(NAMES[ground], size))
         if look:
-            package.draw_over(cell, drawn.get(LOOKS[look - 1], (unit, unit)))
-    vignette = package.vignette((VIEW[0] * unit, VIEW[1] * unit))
-    pale = _pale(bright.reshape(-1, unit, 3)).reshape(bright.shape)
-    items = package.item_tiles(unit)
-    return Tiles(_upright(bright), _upright(pale), _upright(items), vignette, _blends())
+            engine._draw_alpha(cell, (0, 0), drawn.get(LOOKS[look - 1], size))
+    colours = ImageEnhance.Color(Image.fromarray(bright.reshape(-1, unit, 3)))
+    pale = np.array(colours.enhance(COLOUR_AT_NIGHT)).reshape(bright.shape)
+    show = engine.ItemView(drawn, (1, 1))
+    items = np.stack([[show({item: n}, size) for n in range(MOST + 1)] for item in ITEMS])
+    view = engine.LocalView.__new__(engine.LocalView)  # its vignette needs nothing that it holds
+    vignette = view._vignette((VIEW[0] * unit, VIEW[1] * unit), VIGNETTE_WIDTH)
+    values = np.arange(256, dtype=np.uint8)
+    grey, colour = (Image.fromarray(each) for each in np.meshgrid(values, values, indexing="ij"))
+    blends = np.array(Image.blend(grey, colour, COLOUR_AT_NIGHT))
+    return Tiles(_upright(bright), _upright(pale), _upright(items), vignette, blends)
 
 
 def _upright(cells: np.ndarray) -> np.ndarray:
     """Return cells [..., x, y, 3] as pictures [..., 3, y, x]."""
     return np.ascontiguousarray(np.moveaxis(cells, -1, -3).swapaxes(-1, -2))
-
-
-def _pale(image: np.ndarray) -> np.ndarray:
-    """Return an image [H, W, 3] uint8 with little colour, as Crafter makes it at night."""
-    return np.array(ImageEnhance.Color(Image.fromarray(image)).enhance(COLOUR_AT_NIGHT))
-
-
-def _blends() -> np.ndarray:
-    """Return what becomes of each value of a pixel, by the pixel's greyness.  [256, 256] uint8"""
-    values = np.arange(256, dtype=np.uint8)
-    grey, colour = (Image.fromarray(each) for each in np.meshgrid(values, values, indexing="ij"))
-    return np.array(Image.blend(grey, colour, COLOUR_AT_NIGHT))
 
 
 def draw(
@@ -156,11 +158,11 @@ def _cell(world: World, i: int, j: int) -> tuple[int, int]:
     """Return the ground of cell (i, j) of the view, and 1 + how what stands there looks, or 0."""
     x, y = world.x[0] - VIEW[0] // 2 + i, world.y[0] - VIEW[1] // 2 + j
     thing = thing_at(world, x, y)
-    return material_at(world, x, y), 1 + _look(world, thing) if thing >= 0 else 0
+    return material_at(world, x, y), 1 + look_of(world, thing) if thing >= 0 else 0
 
 
 @compiled
-def _look(world: World, thing: int) -> int:
+def look_of(world: World, thing: int) -> int:
     """Return the number of how something looks."""
     kind, dx, dy = world.kind[thing], world.facing_x[thing], world.facing_y[thing]
     direction = (dx + 1) // 2 if dx else 2 + (dy + 1) // 2
@@ -240,3 +242,86 @@ def _draw_item(world: World, item: int, table: Tiles, frame: np.ndarray) -> None
         for down in range(unit):
             for right in range(unit):
                 frame[channel, y + down, x + right] = tile[channel, down, right]
+
+
+class Resizing(NamedTuple):
+    """How OpenCV makes T pixels of S, bilinearly.
+
+    Attributes:
+        pixels: The two that each becomes a mixture of.  [T, 2] int32
+        weights: Of those two, out of 2048.  [T, 2] int32
+    """
+
+    pixels: np.ndarray
+    weights: np.ndarray
+
+
+@functools.cache
+def resizing(source: int, target: int) -> tuple[Resizing, Resizing]:
+    """Return how OpenCV resizes lines of uint8 pixels, then columns.
+
+    Both do the same to pixels at the edges, but for the rounding: a line takes one with all the
+    weight, a column mixes it with itself.
+    """
+    places = ((np.arange(target) + 0.5) * (source / target) - 0.5).astype(np.float32)
+    firsts = np.floor(places)
+    shares = places - firsts
+    pixels = np.stack([firsts, firsts + 1], 1).clip(0, source - 1).astype(np.int32)
+    columns = Resizing(pixels, _weights(shares))
+    shares[pixels[:, 0] == pixels[:, 1]] = 0
+    return Resizing(pixels, _weights(shares)), columns
+
+
+def _weights(shares: np.ndarray) -> np.ndarray:
+    """Return the weights of first and second pixels, given those of the second.  [T, 2] int32"""
+    both = np.stack([1 - shares, shares], 1) * np.float32(1 << WEIGHT_BITS)
+    return np.rint(both).astype(np.int32)
+
+
+def greyed(frames: np.ndarray) -> np.ndarray:
+    """Return pictures [R, 3, S, S] uint8 in 84 x 84 and grey, the mean of red, green and blue.
+
+    Returns:
+        [R, 1, 84, 84] uint8
+    """
+    grey = np.empty((len(frames), 1, GREY_SIDE, GREY_SIDE), np.uint8)
+    lines = np.empty((frames.shape[-1], GREY_SIDE), np.int32)
+    _shrink(frames, *resizing(frames.shape[-1], GREY_SIDE), lines, grey)
+    return grey
+
+
+@compiled
+def _shrink(
+    frames: np.ndarray, across: Resizing, down: Resizing, lines: np.ndarray, grey: np.ndarray
+) -> None:
+    """Resize every channel, first along its lines, then down its columns, and take the mean."""
+    side = grey.shape[-1]
+    sums = np.empty((side, side), np.int32)
+    for row in range(len(frames)):
+        for channel in range(3):
+            _shrink_lines(frames[row, channel], across, lines)
+            _shrink_columns(lines, down, sums, channel == 0)
+        for y in range(side):
+            for x in range(side):
+                grey[row, 0, y, x] = sums[y, x] // 3
+
+
+@compiled
+def _shrink_lines(image: np.ndarray, across: Resizing, lines: np.ndarray) -> None:
+    """Resize the lines of one channel [S, S] to [S, T], out of 2048 still."""
+    for y in range(lines.shape[0]):
+        for x in range(lines.shape[1]):
+            near, far = image[y, across.pixels[x, 0]], image[y, across.pixels[x, 1]]
+            lines[y, x] = near * across.weights[x, 0] + far * across.weights[x, 1]
+
+
+@compiled
+def _shrink_columns(lines: np.ndarray, down: Resizing, sums: np.ndarray, is_first: bool) -> None:
+    """Resize the columns [S, T] to [T, T], rounded as OpenCV does; add them to other channels'."""
+    for y in range(sums.shape[0]):
+        upper, lower = lines[down.pixels[y, 0]], lines[down.pixels[y, 1]]
+        first, second = down.weights[y, 0], down.weights[y, 1]
+        for x in range(sums.shape[1]):
+            mixed = ((first * (upper[x] >> 4)) >> 16) + ((second * (lower[x] >> 4)) >> 16)
+            before = 0 if is_first else sums[y, x]
+            sums[y, x] = before + ((mixed + 2) >> 2)

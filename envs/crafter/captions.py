@@ -1,0 +1,306 @@
+"""Pictures of Crafter with what their tiles show, and how often it is right what a reader says.
+
+Worlds are played so that much comes into view: they differ in their maps, in where the player
+stands, in what it holds and needs, and in the time of day, a third of them dark.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from envs.crafter.render import DARK, GRID, draw, look_of
+from envs.crafter.rules import DAY, daylight_of, rules_of_text, step_worlds, text_commands
+from envs.crafter.sentences import (
+    CENTRE,
+    FIRST_AMOUNT,
+    FIRST_LOOK,
+    UNSEEN,
+    UNTARGETED,
+    Facts,
+    facts_of_tiles,
+    facts_of_worlds,
+    said,
+    shown_at,
+)
+from envs.crafter.text import GOOD_ACTIONS, LENGTH
+from envs.crafter.vector import MOST_SEED, SIDE, CrafterTextVectorEnv, TileReader
+from envs.crafter.world import (
+    ARROW,
+    GRASS,
+    HEALTH,
+    ITEMS,
+    MOST,
+    N_MATERIALS,
+    N_VITALS,
+    NAMES,
+    PATH,
+    PLAYER,
+    SAND,
+    SKELETON,
+    VIEW,
+    WATER,
+    WORLD,
+    add_creature,
+    compiled,
+    move,
+    new_world,
+)
+from envs.crafter.world import SIDE as SIDE_OF_MAP
+
+# What is done about what is faced.
+DEALING = ("eat plant", "attack ", "chop ", "mine ", "drink ")
+DEEDS = {phrase.split()[1]: phrase for phrase in GOOD_ACTIONS if phrase.startswith(DEALING)}
+BUILDING = tuple(phrase for phrase in GOOD_ACTIONS if phrase.startswith(("place ", "make ")))
+TURNS, DEALS, BUILDS, SLEEPS = 0.2, 0.4, 0.1, 0.01  # shares of steps
+
+STEPS_BETWEEN = 6  # two pictures of a world
+PICTURES_OF_A_PLACE = 4  # before the player is somewhere else
+PLACES_OF_A_WORLD = 10  # before there is another world
+HELD, LACKS = 0.4, 0.5  # probabilities of an item and of a need
+ASLEEP, STREWN = 0.1, 0.5  # of a place where the player sleeps; where more things are put into view
+N_STREWN = 8
+
+# Episodes held out, to tell how often a reader is right.
+SEED = 1_000_000  # of the first environment
+N_ENVS = 32  # half of them play at random, half with some sense
+SAYABLE = [number for number in range(len(NAMES)) if number not in UNSEEN]
+
+
+class Player:
+    """Plays N worlds: walks about, deals with what it faces, builds, and sleeps when it can.
+
+    Args:
+        n_worlds: N.
+        generator: Of all that it chooses.
+    """
+
+    def __init__(self, n_worlds: int, generator: np.random.Generator) -> None:
+        self._generator = generator
+        self._ways = generator.integers(4, size=n_worlds)
+        self._moves = _numbers(("move left", "move right", "move up", "move down"))
+        self._building = _numbers(BUILDING)
+        self._deeds = np.full(len(NAMES), GOOD_ACTIONS.index("do nothing"))
+        self._deeds[[NAMES.index(name) for name in DEEDS]] = _numbers(DEEDS.values())
+
+    def actions(self, worlds: np.ndarray) -> np.ndarray:
+        """Return what to do next, as numbers of GOOD_ACTIONS.
+
+        Args:
+            worlds: [N] of WORLD.
+        """
+        n_worlds, generator = len(worlds), self._generator
+        sight = facts_of_worlds(worlds).sight
+        faced = np.where(sight[:, 2] > 0, sight[:, 2], sight[:, 1])
+        turns = generator.random(n_worlds) < TURNS
+        self._ways = np.where(turns, generator.integers(4, size=n_worlds), self._ways)
+        chance = generator.random(n_worlds)
+        actions = self._moves[self._ways]
+        actions[chance < DEALS] = self._deeds[faced[chance < DEALS]]
+        builds = (chance >= DEALS) & (chance < DEALS + BUILDS)
+        actions[builds] = generator.choice(self._building, builds.sum())
+        actions[chance >= 1 - SLEEPS] = GOOD_ACTIONS.index("sleep")
+        return actions
+
+
+@dataclass(frozen=True)
+class TiledFrameBatches:
+    """Pictures of played worlds with what their tiles show, in batches; the same each time around.
+
+    Attributes:
+        seed: Decides all of them.
+        n_batches: How many there are.
+        batch_size: B, worlds that are played side by side.
+    """
+
+    seed: int
+    n_batches: int
+    batch_size: int = 64
+
+    def __len__(self) -> int:
+        return self.n_batches
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield pictures [B, 3, 64, 64] uint8 and numbers of sentences.KINDS [B, 9, 9]."""
+        generator = np.random.default_rng(self.seed)
+        worlds, rows = np.zeros(self.batch_size, WORLD), np.arange(self.batch_size)
+        player, noise = Player(self.batch_size, generator), [generator] * self.batch_size
+        for number in range(self.n_batches):
+            # Worlds are renewed by turns, so that a batch holds all stages.
+            stages = (number + rows) % (PICTURES_OF_A_PLACE * PLACES_OF_A_WORLD)
+            is_first = number == 0
+            for row in np.flatnonzero(is_first | (stages == 0)):
+                new_world(worlds, int(row), int(generator.integers(MOST_SEED)))
+            for row in np.flatnonzero(is_first | (stages % PICTURES_OF_A_PLACE == 0)):
+                _scatter(worlds[row], generator)
+            _play(worlds, player)
+            yield draw(worlds, rows, SIDE, noise), tiles_of(worlds)
+
+
+def _scatter(world: np.void, generator: np.random.Generator) -> None:
+    """Bring a player somewhere else, at another time, with other things and needs."""
+    ground = generator.choice([GRASS, SAND, PATH])
+    free = (world["materials"] == ground) & (world["standing"] == 0)
+    if free.any():
+        places = np.argwhere(free)
+        move(world, 0, *places[generator.integers(len(places))].tolist())
+    if generator.random() < STREWN:
+        _strew(world, generator)
+    is_vital = np.arange(len(ITEMS)) < N_VITALS
+    amounts = generator.integers(1, MOST + 1, len(ITEMS))
+    changed = generator.random(len(ITEMS)) < np.where(is_vital, LACKS, HELD)
+    world["inventory"] = np.where(changed, amounts, np.where(is_vital, MOST, 0))
+    world["steps"] = generator.integers(DAY)
+    world["sleeping"] = generator.random() < ASLEEP
+
+
+def _strew(world: np.void, generator: np.random.Generator) -> None:
+    """Put things into view that are rarely there."""
+    x, y = int(world["x"][0]), int(world["y"][0])
+    reach = [side // 2 for side in VIEW]
+    for number in generator.integers(WATER, len(NAMES), N_STREWN).tolist():
+        right, down = (int(generator.integers(-most, most + 1)) for most in reach)
+        place = x + right, y + down
+        if not all(0 <= each < SIDE_OF_MAP for each in place) or world["standing"][place]:
+            continue
+        if number < N_MATERIALS:
+            world["materials"][place] = number
+        elif number not in (PLAYER, ARROW):
+            world["materials"][place] = PATH if number == SKELETON else GRASS
+            add_creature(world, number, *place)
+
+
+def _play(worlds: np.ndarray, player: Player) -> None:
+    """Take a few steps in worlds [B]; nobody dies."""
+    commands, rules = text_commands(GOOD_ACTIONS), rules_of_text()
+    changed = np.zeros(len(worlds), bool)
+    for _ in range(STEPS_BETWEEN):
+        light = daylight_of(worlds["steps"] + 1)
+        step_worlds(worlds, commands[player.actions(worlds)], light, rules, changed)
+        health = worlds["inventory"][:, HEALTH]
+        worlds["inventory"][:, HEALTH] = np.maximum(health, 1)
+
+
+def _numbers(phrases: Iterable[str]) -> np.ndarray:
+    return np.array([GOOD_ACTIONS.index(phrase) for phrase in phrases])
+
+
+def tiles_of(worlds: np.ndarray) -> np.ndarray:
+    """Return what each tile shows.
+
+    Args:
+        worlds: [R] of WORLD.
+
+    Returns:
+        Numbers of KINDS, row before column.  [R, 9, 9] uint8
+    """
+    tiles = np.full((len(worlds), GRID, GRID), FIRST_AMOUNT, np.uint8)
+    _fill_maps(worlds, tiles)
+    first_item = GRID * VIEW[1]
+    amounts = tiles.reshape(-1, GRID * GRID)[:, first_item : first_item + len(ITEMS)]  # a view
+    amounts += worlds["inventory"].astype(np.uint8)
+    return tiles
+
+
+@compiled
+def _fill_maps(worlds: np.ndarray, tiles: np.ndarray) -> None:
+    """Put what the cells in view show into the upper seven rows, and the player, as it looks."""
+    for row in range(len(worlds)):
+        world = worlds[row]
+        left, top = world.x[0] - VIEW[0] // 2, world.y[0] - VIEW[1] // 2
+        for i in range(VIEW[0]):
+            for j in range(VIEW[1]):
+                tiles[row, j, i] = shown_at(world, left + i, top + j)
+        tiles[row, CENTRE[1], CENTRE[0]] = FIRST_LOOK + look_of(world, 0)
+
+
+class Accuracy(NamedTuple):
+    """What was read, and what was there, in M pictures.
+
+    Attributes:
+        shares: How often what was read rightly, by when ("all", "day", "dark", "asleep") and by
+            what; "pictures" is the share of pictures.
+        names: By what can be in view: the share of pictures that show it, how many of those it was
+            read from, and how many of those it was read from show it; nan where there are none.
+    """
+
+    shares: dict[str, dict[str, float]]
+    names: dict[str, tuple[float, float, float]]
+
+
+def accuracy(reader: TileReader, n_steps: int = LENGTH, n_envs: int = N_ENVS) -> Accuracy:
+    """Return how often it is right what a reader of pictures says.
+
+    Args:
+        reader: It.
+        n_steps: To play; 400 is an episode.
+        n_envs: Environments to play in.
+    """
+    env = CrafterTextVectorEnv(n_envs, SEED, LENGTH, GOOD_ACTIONS, is_grey=False, use_text=False)
+    generator = np.random.default_rng(SEED)
+    player, at_random = Player(n_envs, generator), np.arange(n_envs) < n_envs // 2
+    shown, _ = env.reset()
+    found = []
+    for _ in range(n_steps):
+        worlds = env.worlds
+        light = np.where(worlds["daylight"] < DARK, 1, 0)
+        when = np.where(worlds["sleeping"], 2, light)
+        found.append((facts_of_worlds(worlds), facts_of_tiles(reader(shown["image"])), when))
+        guesses = generator.integers(len(GOOD_ACTIONS), size=n_envs)
+        shown, *_ = env.step(np.where(at_random, guesses, player.actions(worlds)))
+    there, read, moments = (list(part) for part in zip(*found, strict=True))
+    return _compared(_joined(there), _joined(read), np.concatenate(moments))
+
+
+def _joined(parts: list[Facts]) -> Facts:
+    return Facts(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def _compared(there: Facts, read: Facts, moments: np.ndarray) -> Accuracy:
+    """Compare M pictures, taken by day (0), in the dark (1) or asleep (2)."""
+    right = _right(there, read)
+    groups = {
+        "all": moments >= 0,
+        "day": moments == 0,
+        "dark": moments == 1,
+        "asleep": moments == 2,
+    }
+    shares = {
+        name: {"pictures": float(chosen.mean())}
+        | {what: float(each[chosen].mean()) for what, each in right.items() if chosen.any()}
+        for name, chosen in groups.items()
+    }
+    names = {NAMES[number]: _of_name(number, there, read) for number in SAYABLE}
+    return Accuracy(shares, names)
+
+
+def _of_name(number: int, there: Facts, read: Facts) -> tuple[float, float, float]:
+    """Return how often something is in view, is found then, and is there when it is read."""
+    true, said = (facts.sight[:, 0] >> number & 1 > 0 for facts in (there, read))
+    both = int((true & said).sum())
+    found, right = (
+        both / each if each else math.nan for each in (int(true.sum()), int(said.sum()))
+    )
+    return float(true.mean()), found, right
+
+
+def _right(there: Facts, read: Facts) -> dict[str, np.ndarray]:
+    """Return by what it is in which pictures it was read rightly.  [M] each"""
+    one, other = said(there), said(read)
+    same = {name: one[name] == other[name] for name in ("scene", "inventory", "status")}
+    return {
+        "faced": _faced(there) == _faced(read),
+        "scene": same["scene"],
+        "inventory": same["inventory"],
+        "amounts": (there.items[:, N_VITALS:] == read.items[:, N_VITALS:]).all(1),
+        "status": same["status"],
+        "caption": same["scene"] & same["inventory"] & same["status"],
+    }
+
+
+def _faced(facts: Facts) -> np.ndarray:
+    """Return the number of what is said to be faced, 0 for nothing.  [M]"""
+    material, kind = facts.sight[:, 1], facts.sight[:, 2]
+    return np.where(kind > 0, kind, np.where(np.isin(material, UNTARGETED), 0, material))

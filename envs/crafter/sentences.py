@@ -1,0 +1,232 @@
+"""CrafterText in sentences: what a player sees, holds and feels, by its world or by its picture.
+
+The words are those of Du et al. (2023, arXiv:2302.06692), their slips included: a crafting table is
+called one where it is seen and "table" where it is faced, what is held keeps its underscores.
+
+A picture is 9 x 9 tiles: the upper seven rows show the map around the player, the lower two how
+many of each item are held.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from envs.crafter.render import LOOKS, SLEEPER
+from envs.crafter.world import (
+    ACHIEVEMENTS,
+    ARROW,
+    DIRECTIONS,
+    ITEMS,
+    MOST,
+    N_MATERIALS,
+    N_VITALS,
+    NAMES,
+    OUTSIDE,
+    PATH,
+    PLAYER,
+    SAND,
+    VIEW,
+    World,
+    compiled,
+    kind_at,
+    material_at,
+    target,
+)
+from utils.arrays import objects
+
+HELD_NAMES = ("plant", *ITEMS[N_VITALS + 1 :])  # a sapling is a plant to be
+NEEDS = ("hurt", "hungry", "thirsty", "sleepy")
+UNSEEN = (OUTSIDE, SAND, PLAYER, ARROW)
+UNTARGETED = (OUTSIDE, PATH, SAND, NAMES.index("lava"))
+MOST_LETTERS = 600  # of the three sentences together; the longest has 541
+
+# What a tile can show: a thing or material, one of NAMES; the player, in four directions or
+# asleep; so many of an item.
+FIRST_LOOK = len(NAMES)
+FIRST_AMOUNT = FIRST_LOOK + SLEEPER + 1
+N_KINDS = FIRST_AMOUNT + MOST + 1
+KINDS = (*NAMES, *LOOKS[: SLEEPER + 1], *map(str, range(MOST + 1)))
+CENTRE = (VIEW[0] // 2, VIEW[1] // 2)  # where the player is
+LEAST = 0.5  # probability from which something is said to be in view
+
+
+class Facts(NamedTuple):
+    """What there is to say of R players.
+
+    Attributes:
+        sight: Names in view as bits, the material and the kind that are faced, held items and
+            vitals below nine as bits: see `look`.  [R, 5] int64
+        items: How many of each item.  [R, 16]
+    """
+
+    sight: np.ndarray
+    items: np.ndarray
+
+
+def facts_of_worlds(worlds: np.ndarray) -> Facts:
+    """Return what the players of worlds [R] see, hold and need."""
+    sight = np.empty((len(worlds), 5), np.int64)
+    look(worlds, sight)
+    return Facts(sight, worlds["inventory"].astype(np.int64))
+
+
+def facts_of_tiles(probabilities: np.ndarray) -> Facts:
+    """Return what follows from how likely each tile shows what.
+
+    Something is in view if the probability that any cell shows it is at least a half, cells being
+    taken as independent. A sleeper is drawn alike whichever way it faces, so that what it faces
+    is what stands around it most.
+
+    Args:
+        probabilities: Of each of KINDS at each tile, row before column.  [R, K, 9, 9]
+    """
+    cells = probabilities[:, :FIRST_LOOK, : VIEW[1]]
+    counters = probabilities[:, FIRST_AMOUNT:, VIEW[1] :].reshape(len(cells), MOST + 1, -1)
+    items = counters.argmax(1)[:, : len(ITEMS)]
+    sight = np.zeros((len(cells), 5), np.int64)
+    sight[:, 0] = _names_in_view(cells) @ (1 << np.arange(FIRST_LOOK))
+    faced = _faced(probabilities)
+    sight[:, 1] = np.where(faced < N_MATERIALS, faced, OUTSIDE)
+    sight[:, 2] = np.where(faced < N_MATERIALS, 0, faced)
+    sight[:, 0] |= 1 << faced
+    sight[:, 3] = (items[:, N_VITALS:] > 0) @ (1 << np.arange(len(ITEMS) - N_VITALS))
+    sight[:, 4] = (items[:, :N_VITALS] < MOST) @ (1 << np.arange(N_VITALS))
+    return Facts(sight, items)
+
+
+def _names_in_view(cells: np.ndarray) -> np.ndarray:
+    """Return which of NAMES are in view, given probabilities [R, 19, 7, 9].  [R, 19] bool"""
+    others = 1 - cells.clip(0, 1)
+    others[:, :, CENTRE[1], CENTRE[0]] = 1
+    return 1 - others.prod((2, 3)) >= LEAST
+
+
+def _faced(probabilities: np.ndarray) -> np.ndarray:
+    """Return the number of NAMES that each player most likely faces.  [R]
+
+        P(name) = sum over ways of P(way) P(name at the cell of that way)
+
+    A sleeper's probability is shared by the four ways.
+    """
+    column, row = CENTRE
+    looks = probabilities[:, FIRST_LOOK:FIRST_AMOUNT, row, column]
+    ways = looks[:, :SLEEPER] + looks[:, SLEEPER:] / len(DIRECTIONS)  # [R, 4]
+    steps = DIRECTIONS.T
+    cells = probabilities[:, :FIRST_LOOK, row + steps[1], column + steps[0]]  # [R, 19, 4]
+    return (cells * ways[:, None]).sum(2).argmax(1)
+
+
+@compiled
+def shown_at(world: World, x: int, y: int) -> int:
+    """Return the number of what a cell shows: what stands there, else its material."""
+    kind = kind_at(world, x, y)
+    return kind if kind else material_at(world, x, y)
+
+
+@compiled
+def look(worlds: np.ndarray, facts: np.ndarray) -> None:
+    """Say in bits what the players see, face, hold and need.
+
+    Args:
+        worlds: [N] of WORLD.
+        facts: Filled with: what is in view, a bit for each of NAMES; the material that is faced;
+            the kind that is faced, 0 for none; items held; vitals below nine.  [N, 5] int64
+    """
+    for row in range(len(worlds)):
+        world, seen, held = worlds[row], 0, 0
+        left, top = world.x[0] - VIEW[0] // 2, world.y[0] - VIEW[1] // 2
+        for i in range(VIEW[0]):
+            for j in range(VIEW[1]):
+                seen |= 1 << shown_at(world, left + i, top + j)
+        x, y = target(world)
+        for item in range(len(ITEMS)):
+            limit = MOST if item < N_VITALS else 1
+            held |= int(world.inventory[item] >= limit) << item
+        facts[row, 0] = seen
+        facts[row, 1], facts[row, 2] = material_at(world, x, y), kind_at(world, x, y)
+        facts[row, 3] = held >> N_VITALS
+        facts[row, 4] = ~held & ((1 << N_VITALS) - 1)
+
+
+@compiled
+def look_around_target(worlds: np.ndarray, around: np.ndarray) -> None:
+    """Say what is on the nine cells around the one each player faces.
+
+    Args:
+        worlds: [N] of WORLD.
+        around: Filled with numbers of NAMES.  [N, 3, 3] uint8
+    """
+    for row in range(len(worlds)):
+        x, y = target(worlds[row])
+        for i in range(3):
+            for j in range(3):
+                around[row, i, j] = shown_at(worlds[row], x + i - 1, y + j - 1)
+
+
+@functools.cache
+def scene_sentence(seen: int, material: int, kind: int) -> str:
+    """Return what is in view and what is faced, in words.
+
+    Args:
+        seen: A bit for each of NAMES that is in view.
+        material: What is faced.
+        kind: What stands there, 0 for nothing.
+    """
+    numbers = [n for n in range(len(NAMES)) if seen >> n & 1 and n not in UNSEEN]
+    names = sorted({"table": "crafting table"}.get(NAMES[n], NAMES[n]) for n in numbers)
+    if len(names) > 1:
+        names[-1] = f"and {names[-1]}"
+    sentence = f"you see {', '.join(names)}."
+    if kind or material not in UNTARGETED:
+        sentence += f" you are targeting {NAMES[kind or material]}."
+    return sentence
+
+
+@functools.cache
+def inventory_sentence(held: int) -> str:
+    """Return what is held in words, given a bit for each item; nothing if nothing is."""
+    names = [name for n, name in enumerate(HELD_NAMES) if held >> n & 1]
+    return f"you have in your inventory {', '.join(names)}." if names else ""
+
+
+@functools.cache
+def status_sentence(needs: int) -> str:
+    """Return how the player feels, given a bit for each vital below nine; nothing if well."""
+    names = [name for n, name in enumerate(NEEDS) if needs >> n & 1]
+    return f"you feel {', '.join(names)}." if names else ""
+
+
+@functools.cache
+def names_around(cells: bytes) -> tuple[tuple[str | None, ...], ...]:
+    """Return the names of nine cells [3, 3] of numbers; None off the map."""
+    names = [NAMES[number] if number else None for number in cells]
+    return tuple(tuple(names[3 * i : 3 * i + 3]) for i in range(3))
+
+
+@functools.cache
+def unlocked_names(achievements: bytes) -> tuple[str, ...]:
+    """Return the names of those of 22 achievements that are true."""
+    return tuple(name for name, has in zip(ACHIEVEMENTS, achievements, strict=True) if has)
+
+
+def said(facts: Facts) -> dict[str, np.ndarray]:
+    """Say in words what R players see, hold and feel.
+
+    Returns:
+        The sentences "scene", "inventory" and "status", all three as one "caption", and as "items"
+        how many of each thing are held, by name.  [R] of objects each
+    """
+    rows = facts.sight.tolist()
+    parts: dict[str, list[Any]] = {
+        "scene": [scene_sentence(*row[:3]) for row in rows],
+        "inventory": [inventory_sentence(row[3]) for row in rows],
+        "status": [status_sentence(row[4]) for row in rows],
+    }
+    sentences = zip(*parts.values(), strict=True)
+    parts["caption"] = [" ".join(filter(None, each)) for each in sentences]
+    parts["items"] = [
+        {name: n for name, n in zip(ITEMS[N_VITALS:], amounts, strict=True) if n}
+        for amounts in facts.items[:, N_VITALS:].tolist()
+    ]
+    return {name: objects(values) for name, values in parts.items()}
