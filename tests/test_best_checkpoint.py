@@ -13,7 +13,7 @@ from models import build_agent
 from tests.agents import small_config, spaces
 from tests.counting import CountingEnv
 from trainers import run as run_module
-from trainers.checkpoint import BEST, load_checkpoint
+from trainers.checkpoint import BEST, LAST, load_checkpoint
 from trainers.collector import Collector
 from trainers.ppo import PPO
 from trainers.run import Run
@@ -108,7 +108,7 @@ def test_a_resumed_run_knows_what_was_best(tmp_path):
     first = run_of([3, 2], n_rollouts=1)
     first.train(tmp_path)
     second = run_of([2], n_rollouts=2)
-    second.load_state_dict(first.state_dict())
+    second.load_state_dict(load_checkpoint(tmp_path / LAST))
     second.train(tmp_path)
     assert load_checkpoint(tmp_path / BEST)["env_steps"] / ROLLOUT == 1
 

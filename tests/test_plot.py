@@ -104,7 +104,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_not_averaged(runs, capsys):
     assert plot.main(["runs"]) == 2
     error = capsys.readouterr().err
     assert "HELM on Maze-v0: these runs differ in more than the seed" in error
-    assert "beta (1.0, 100.0), n_layer (2, not set). Draw them apart with --by model,beta" in error
+    assert "beta (1.0, 100.0), n_layer (2, null). Draw them apart with --by model,beta" in error
     assert len(error.strip().splitlines()) == 1
 
 

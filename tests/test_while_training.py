@@ -10,6 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from models import build_agent
 from models.observations import Observations, Percept
+from report import configured_showcase
 from report import while_training as showcase
 from tests.agents import percept, random_images, small_config, spaces
 from tests.test_program import metrics, train
@@ -78,8 +79,8 @@ def test_the_first_episode_is_shown_then_one_an_interval_and_the_last(shown):
 
 
 def test_there_is_no_showcase_where_none_is_wanted():
-    assert showcase.configured_showcase(small_config(media_minutes=None), None) is None
-    assert showcase.configured_showcase(small_config(media_minutes=2.0), None).seconds == 120
+    assert configured_showcase(small_config(media_minutes=None), None) is None
+    assert configured_showcase(small_config(media_minutes=2.0), None).seconds == 120
 
 
 @pytest.mark.parametrize(

@@ -55,12 +55,14 @@ class Interrupted(Exception):
 
 
 def told(error: BaseException) -> str:
-    """Return an error's kind and message, and the line that raised it."""
+    """Return an error's kind and message, and the last line outside of installed packages."""
     message = " ".join(str(error).split())[:LONGEST_MESSAGE]
     kind = f"{type(error).__name__}: {message}"
     if isinstance(error, SyntaxError):  # its message has the line
         return kind
-    where = traceback.extract_tb(error.__traceback__)[-1]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "site-packages" not in frame.filename]
+    where = (own or frames)[-1]
     return f"{kind} ({Path(where.filename).name}, line {where.lineno})"
 
 
