@@ -441,6 +441,18 @@ class QAgent(OffPolicyAgent):
         return self.head(self.body.unroll(sequences))
 
 
+class TwinQ(nn.Module):
+    """Two critics of the same features (Fujimoto et al. 2018, arXiv:1802.09477)."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what both say of every action.  [..., A] each"""
+        return self.first(features), self.second(features)
+
+
 class SacAgent(OffPolicyAgent):
     """A policy and two critics, on one body or on one each: what SAC trains.
 
@@ -459,7 +471,7 @@ class SacAgent(OffPolicyAgent):
         body: Body,
         n_actions: int,
         policy: nn.Module,
-        critics: nn.Module,
+        critics: TwinQ,
         critic_body: Body | None = None,
     ) -> None:
         super().__init__(reader, body, n_actions)

@@ -131,15 +131,3 @@ class Perceptron(nn.Sequential):
             nn.init.constant_(layer.bias, HIDDEN_BIAS)
         for parameter in final.parameters():
             nn.init.uniform_(parameter, -last, last)
-
-
-class TwinQ(nn.Module):
-    """Two critics of the same features (Fujimoto et al. 2018, arXiv:1802.09477)."""
-
-    def __init__(self, first: nn.Module, second: nn.Module) -> None:
-        super().__init__()
-        self.first, self.second = first, second
-
-    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what both say of every action.  [..., A] each"""
-        return self.first(features), self.second(features)

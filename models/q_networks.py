@@ -21,10 +21,11 @@ from models.agent import (
     Running,
     SacAgent,
     Sequences,
+    TwinQ,
 )
 from models.caching import encoded_once, unit_images
 from models.encoders import SmallImpalaCNN
-from models.heads import Perceptron, TwinQ
+from models.heads import Perceptron
 from models.helm import LanguageMemory
 from models.memories import TrainedMemory
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept

@@ -6,8 +6,8 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from models import build_agent
-from models.agent import Policy, QAgent, SacAgent, Sequences
-from models.heads import Perceptron, TwinQ
+from models.agent import Policy, QAgent, SacAgent, Sequences, TwinQ
+from models.heads import Perceptron
 from models.memories import Gpt, Lstm
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
 from models.q_networks import InputEmbedder, TrainedBody
