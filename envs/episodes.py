@@ -74,7 +74,7 @@ def episode_generators(seed: int, env: int, episode: int) -> Iterator[np.random.
         numbers = np.arange(episode, episode + BLOCK)
         seeds = _seed_words([*of_run, env, numbers], 1) >> 1
         for words in _seed_words([seeds[:, 0]], 8).view(np.uint64):
-            yield np.random.Generator(np.random.PCG64(_Words(words)))
+            yield np.random.Generator(np.random.PCG64(cast(Any, _Words(words))))
         episode += BLOCK
 
 
@@ -93,7 +93,7 @@ def _seed_words(entropy: Sequence[int | np.ndarray], n_words: int) -> np.ndarray
     pool = _hashed(pool, HASH_IN[:5])
     for word in range(4):
         others = [other for other in range(4) if other != word]
-        mixed = (
+        mixed: np.ndarray = (
             pool[others] * MIX_LEFT
             - _hashed(pool[word], HASH_IN[3 * word + 4 : 3 * word + 8]) * MIX_RIGHT
         )
