@@ -18,7 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from models.clip import DATA_FOLDER, ClipSettings, ImageTextEncoder
-from models.language.files import PublishedModel
+from models.language.files import ModelFiles
 from models.language.load import LanguageModelSettings
 from settings import setting
 from utils.errors import UserError
@@ -265,7 +265,7 @@ def prompt_means(encoder: ImageTextEncoder, words: Sequence[str], prompts: Itera
 
 
 def prepare(
-    encoder: ImageTextEncoder, language_model: PublishedModel, suite: str, data_folder: Path
+    encoder: ImageTextEncoder, language_model: ModelFiles, suite: str, data_folder: Path
 ) -> Path | None:
     """Write the embeddings for two models and a suite.
 
@@ -294,9 +294,7 @@ def _is_up_to_date(path: Path, plan: PromptEmbeddings) -> bool:
     return path.is_file() and PromptEmbeddings.read(path).agrees(plan)
 
 
-def _plan(
-    encoder: ImageTextEncoder, language_model: PublishedModel, suite: str
-) -> PromptEmbeddings:
+def _plan(encoder: ImageTextEncoder, language_model: ModelFiles, suite: str) -> PromptEmbeddings:
     """Return all that the file will hold but the embeddings."""
     shared = shared_vocabulary(encoder.vocabulary, language_model.vocabulary())
     if not shared:
