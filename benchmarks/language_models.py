@@ -29,9 +29,14 @@ from models.language import KeyValueMemory, LanguageModel, load_language_model
 from models.language.model_files import ModelFiles, PublishedModel, find_model
 from models.language.text_model import load_text_model
 from models.language.transformer_xl import TransformerXL
-from rewards.suggestions.language_model import DEFAULT_MODEL
-from rewards.suggestions.prompts import BULLET, INSTRUCTION, bullet, question
-from rewards.suggestions.suggester import Situation
+from rewards.suggesters.language_model import (
+    BULLET,
+    DEFAULT_MODEL,
+    INSTRUCTION,
+    bullet,
+    question,
+)
+from rewards.suggesters.rules import Situation
 
 CHUNK = 64  # tokens read at a time before the clock starts
 BERT_MEM_LEN = 511
