@@ -12,7 +12,7 @@ from utils.household import Goal, known_sentence, sights_sentence
 
 DATA = json.loads((GOLDEN / "ellm" / "housekeep_yes_no.json").read_text())
 YES, NO = {" Yes": -0.1, " No": -2.0}, {" No": -0.1}
-SUITABLE = {row["object"]: [] for row in DATA["suitable"]}
+SUITABLE: dict[str, list[str]] = {row["object"]: [] for row in DATA["suitable"]}
 for row in DATA["suitable"]:
     SUITABLE[row["object"]] += [row["receptacle"]] * row["suitable"]
 
