@@ -192,8 +192,9 @@ def fitting_embeddings(
 ) -> PromptEmbeddings:
     """Return the embeddings a run asks for; UserError if other weights than these made them."""
     found = configured_embeddings(config)
+    models: list[Any] = [encoder, language_model]
     stored = (found.encoder_fingerprint, found.language_model_fingerprint)
-    for model, fingerprint in zip((encoder, language_model), map(str, stored), strict=True):
+    for model, fingerprint in zip(models, map(str, stored), strict=True):
         if fingerprint != model.fingerprint:
             raise UserError(
                 f"{configured_file(config)} was made with other weights of {model.name} "

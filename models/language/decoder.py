@@ -52,7 +52,7 @@ def positions_of(config: PreTrainedConfig, name: str) -> int | None:
     rotary = getattr(config, "rope_parameters", None)
     if rotary:
         parts = [part for part in (rotary, *rotary.values()) if isinstance(part, Mapping)]
-        kinds = {part.get("rope_type") for part in parts}
+        kinds = {part.get("rope_type", "") for part in parts}
         for kind in sorted(kinds & CHANGING_ROTATIONS):
             raise UserError(
                 f"language model '{name}': rotary positions of type '{kind}' change with the "
