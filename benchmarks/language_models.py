@@ -190,7 +190,7 @@ def plain_minilm(store: Store) -> Iterator[Work]:
     from transformers import BertModel
 
     folder = find_model(MINILM).find("config.json").parent
-    options = {"is_decoder": True, "add_pooling_layer": False, "attn_implementation": "eager"}
+    options = {"is_decoder": True, "attn_implementation": "eager"}
     model = BertModel.from_pretrained(folder, local_files_only=True, **options).eval()
     width = model.config.hidden_size
     history = zip(store.history(width), store.ages, strict=True)
