@@ -23,8 +23,8 @@ from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sen
 from rewards import CURIOSITIES
 from settings import Part, setting
 from utils.errors import UserError
-from utils.moments import load_moments, moments, with_moments
 from utils.running_statistics import RunningMeanVariance
+from utils.saved_state import load_moments, moments, with_moments
 from utils.threads import one_thread
 
 TEXT = "text"  # the kind that has a weight of its own

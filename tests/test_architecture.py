@@ -17,8 +17,8 @@ MAY_IMPORT = {
     "plots": {"runs", "settings", "utils"},
     "analysis": {"plots", "trainers", "rewards", "models", "envs", "runs", "settings", "utils"},
     "report": {"analysis", "plots", "trainers", "models", "runs", "settings", "utils"},
-    "helm": {"report", "trainers", "models", "envs", "runs", "settings", "utils"},
-    "main": {"report", "trainers", "runs", "settings", "utils"},
+    "helm": {"main", "trainers", "models", "envs", "settings", "utils"},
+    "main": {"report", "trainers", "rewards", "models", "envs", "runs", "settings", "utils"},
     "sharing": {"plots", "trainers", "runs", "settings", "utils"},
     "eval": {
         *{"sharing", "report", "trainers", "rewards", "models"},
