@@ -27,7 +27,7 @@ from trainers.ppo import PPO
 from trainers.ranks import average_gradients, joined_ranks
 from trainers.train import RunSettings
 from utils.errors import UserError
-from utils.moments import with_moments
+from utils.saved_state import with_moments
 
 N_ENVS = 4
 COMMON = {"device": "cpu", "n_envs": N_ENVS, "media_minutes": "null", "checkpoint_minutes": 60}
