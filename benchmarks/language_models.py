@@ -31,9 +31,14 @@ from models.language.kv_cache import KeyValueMemory
 from models.language.language_model import LanguageModel
 from models.language.load import load_language_model
 from models.language.transformer import TransformerXL
-from rewards.suggestions.language_model import DEFAULT_MODEL
-from rewards.suggestions.prompts import BULLET, INSTRUCTION, bullet, question
-from rewards.suggestions.suggester import Situation
+from rewards.suggesters.language_model import (
+    BULLET,
+    DEFAULT_MODEL,
+    INSTRUCTION,
+    bullet,
+    question,
+)
+from rewards.suggesters.rules import Situation
 
 CHUNK = 64  # tokens read at a time before the clock starts
 BERT_MEM_LEN = 511

@@ -24,13 +24,11 @@ from models import AGENTS, build_agent
 from models import contradictions as model_contradictions
 from models.agent import Agent
 from models.tile_reader import load_tile_reader, with_tile_reader
-from rewards import CURIOSITIES
-from rewards.curiosity import CuriositySettings
-from rewards.goal_settings import GoalSettings
-from rewards.goal_settings import contradictions as goal_contradictions
-from rewards.goals import GoalRewards, with_goals
+from rewards.curiosity import CURIOSITIES, CuriositySettings
+from rewards.goals import GoalRewards, GoalSettings, with_goals
+from rewards.goals import contradictions as goal_contradictions
 from rewards.scaling import ScalingSettings
-from rewards.suggestions import SUGGESTERS
+from rewards.suggesters import SUGGESTERS
 from runs.folder import check_run_id
 from settings import Config, Program, Registry, install, recomposed
 from trainers.checkpoint import find_checkpoint, load_checkpoint, recorded_sha256, restore_agent
