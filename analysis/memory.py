@@ -32,13 +32,11 @@ from analysis.figures import (
     style,
     write_beside,
 )
-from models.frozen_hopfield import FrozenHopfield
-from models.images import unit_images
-from models.language import LanguageModel
-from models.language_memory import LanguageMemory, attention_by_step
+from models.caching import unit_images
+from models.helm import LanguageMemory, ShelmLanguage, attention_by_step
+from models.language.language_model import LanguageModel
+from models.observation_to_language import FrozenHopfield, TokenRetrieval
 from models.observations import Observations
-from models.shelm import ShelmLanguage
-from models.token_retrieval import TokenRetrieval
 from utils.errors import UserError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 from models import agent_class, build_agent, resolve_device
 from models.agent import Agent
 from models.baselines import RandomAgent
-from models.language_memory import LanguageMemory
+from models.helm import LanguageMemory
 from models.observations import ObservationReader, Observations
 from settings import Config, load_config
 from trainers.build import opened_env, restored_agent

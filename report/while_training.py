@@ -15,9 +15,8 @@ from analysis import memory
 from analysis.figures import new_figure, style
 from analysis.run_data import markdown
 from models.agent import Agent
-from models.language_memory import LanguageMemory
+from models.helm import LanguageMemory, ShelmLanguage
 from models.observations import Observations
-from models.shelm import ShelmLanguage
 from report.page import coloured
 from runs.loggers import EncodedImage, Media
 from trainers.learner import Transition

@@ -17,8 +17,9 @@ from analysis.memory import (
     token_distances,
 )
 from models import build_agent
-from models.frozen_hopfield import FrozenHopfield
-from models.language import DenseEmbeddings, load_language_model
+from models.language.layers import DenseEmbeddings
+from models.language.load import load_language_model
+from models.observation_to_language import FrozenHopfield
 from models.observations import Observations
 from tests.agents import random_images, small_config, spaces
 from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
