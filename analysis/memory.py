@@ -33,9 +33,9 @@ from analysis.figures import (
     write_beside,
 )
 from models.caching import unit_images
-from models.helm import LanguageMemory, ShelmLanguage, attention_by_step
+from models.helm import LanguageMemory, attention_by_step
 from models.language.language_model import LanguageModel
-from models.observation_to_language import FrozenHopfield, TokenRetrieval
+from models.observation_to_language import FrozenHopfield, TokenRetrieval, retrieved
 from models.observations import Observations
 from utils.errors import UserError
 
@@ -188,23 +188,22 @@ def analyse_words(source: "Source", most: int = MOST_WORDS) -> Findings:
         counts = count_words(recorded)
     else:
         language = getattr(source.agent, "language", None)
-        if not isinstance(language, ShelmLanguage):
+        retrieval = None if language is None else language.to_language
+        if not isinstance(retrieval, TokenRetrieval):
             raise UserError(
                 f"words: {source.config.model} retrieves none. Name a run or episodes of SHELM"
             )
         images = (episode["observations"] for episode in source.episodes)
-        counts = count_words(retrieved_words(language, torch.from_numpy(some)) for some in images)
+        counts = count_words(retrieved_words(retrieval, torch.from_numpy(some)) for some in images)
     table = word_table(counts)
     return Findings(draw_words(counts, most), table[: most + 1], table)
 
 
 @torch.no_grad()
-def retrieved_words(language: ShelmLanguage, images: Tensor) -> np.ndarray:
+def retrieved_words(retrieval: TokenRetrieval, images: Tensor) -> np.ndarray:
     """Return the words of images [T, C, H, W] uint8, past the memory's cache.  [T, K]"""
-    retrieval = language.to_language
-    assert isinstance(retrieval, TokenRetrieval), "SHELM retrieves tokens"
     blocks = images.to(retrieval.text_features.device).split(retrieval.block_size)
-    indices = torch.cat([retrieval.retrieve(unit_images(block)).indices for block in blocks])
+    indices = torch.cat([retrieved(retrieval(unit_images(block))).indices for block in blocks])
     return np.array(retrieval.words)[indices.cpu().numpy()]
 
 

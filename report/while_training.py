@@ -15,7 +15,8 @@ from analysis import memory
 from analysis.figures import new_figure, style
 from analysis.run_data import markdown
 from models.agent import Agent
-from models.helm import LanguageMemory, ShelmLanguage
+from models.helm import LanguageMemory
+from models.observation_to_language import TokenRetrieval
 from models.observations import Observations
 from report.page import coloured
 from runs.loggers import EncodedImage, Media
@@ -82,8 +83,9 @@ def media(agent: Agent, episode: Observations) -> Media:
     elif episode.vectors is not None:
         shown["episode/numbers"] = picture(numbers_figure(episode.vectors.numpy()))
     language: LanguageMemory | None = getattr(agent, "language", None)
-    if isinstance(language, ShelmLanguage) and episode.images is not None:
-        counts = memory.count_words([memory.retrieved_words(language, episode.images)])
+    retrieval = None if language is None else language.to_language
+    if isinstance(retrieval, TokenRetrieval) and episode.images is not None:
+        counts = memory.count_words([memory.retrieved_words(retrieval, episode.images)])
         shown["episode/words"] = picture(memory.draw_words(counts))
         shown["episode/word_counts"] = markdown(memory.word_table(counts)[: memory.MOST_WORDS + 1])
     if language is not None:
