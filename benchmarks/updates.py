@@ -35,11 +35,10 @@ from models.memories.gpt import Gpt
 from models.observations import Observations, SentenceTable
 from settings import load_config
 from trainers.frame_replay import FrameSteps
-from trainers.losses import clipped_policy_loss, value_loss
+from trainers.losses import clipped_policy_loss, n_step_returns, value_loss
 from trainers.n_step_dqn import NStepDQN, NStepDqnSettings
 from trainers.off_policy import OffPolicyLearner
 from trainers.ppo import PPO
-from trainers.targets import n_step_returns
 from utils.seeding import seed_everything
 
 WIDE = Size(n_layer=1)
