@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -190,7 +190,7 @@ def plain_minilm(store: Store) -> Iterator[Work]:
     from transformers import BertModel
 
     folder = find_model(MINILM).find("config.json").parent
-    options = {"is_decoder": True, "attn_implementation": "eager"}
+    options: Any = {"is_decoder": True, "attn_implementation": "eager"}
     model = BertModel.from_pretrained(folder, local_files_only=True, **options).eval()
     width = model.config.hidden_size
     history = zip(store.history(width), store.ages, strict=True)

@@ -340,7 +340,8 @@ def error_of(values: Tensor, targets: Tensor, batch: Sequences) -> Tensor:
 def features_of(agent: Any, batch: Sequences) -> Tensor:
     """Return what an agent sees and remembers at every step.  [T+1, B, D]"""
     embedder, shape = agent.body.embedder, batch.starts.shape
-    shown, parts = batch.observations.shown, []
+    shown: Any = batch.observations.shown
+    parts = []
     if embedder.actions is not None:
         actions = F.one_hot(batch.last_actions, agent.n_actions).float()
         parts.append(F.relu(embedder.actions(actions.masked_fill(batch.starts[..., None], 0))))
@@ -417,7 +418,7 @@ def fresh_ellm(size: FrameSize, device: str = "cpu") -> tuple[NStepDQN, FrameSte
     settings = ["model=ELLM", "algorithm=NStepDQN", f"hidden_dim={size.width}"]
     config: Any = load_config(None, [*settings, f"device={device}", "learning_rate=6.25e-5"])
     agent = Ellm(config, space, Discrete(size.n_actions), frozen).to(device)
-    seen = []
+    seen: list[Any] = []
     for _ in range(2):
         images = torch.randint(0, 256, (size.n_samples, 4, size.side, size.side))
         text = torch.randint(0, 64, (size.n_samples, 2))
