@@ -25,7 +25,7 @@ from benchmarks.random_models import (
     Size,
     write_decoder,
 )
-from models.language.files import ModelFiles, PublishedModel, find_model
+from models.language.files import ModelFiles, find_model
 from models.language.generation import load_text_model
 from models.language.kv_cache import KeyValueMemory
 from models.language.language_model import LanguageModel
@@ -296,7 +296,7 @@ def full_memory(model: LanguageModel, n_envs: int) -> KeyValueMemory:
 class PlainTransformerXL:
     """Transformer-XL with the memory as the paper writes it: slots of layer inputs."""
 
-    def __init__(self, published: PublishedModel, mem_len: int) -> None:
+    def __init__(self, published: ModelFiles, mem_len: int) -> None:
         self.config = published.config()
         self.mem_len = mem_len
         self.weights = {
@@ -372,7 +372,7 @@ class PlainTransformerXL:
 class PlainBert:
     """A BERT that recomputes the whole context; episodes may not outgrow its positions."""
 
-    def __init__(self, published: PublishedModel) -> None:
+    def __init__(self, published: ModelFiles) -> None:
         self.config = published.config()
         self.weights = published.weights()
 

@@ -28,6 +28,7 @@ if __name__ == "__main__":
 
 import torch
 
+from analysis.run_data import AXES, read_columns
 from benchmarks.measuring import (
     MOST_THREADS,
     Machine,
@@ -42,7 +43,6 @@ from models import AGENTS, PUBLISHED, agent_class, resolve_device
 from models.caching import ObservationCache
 from models.helm import LanguageMemoryAgent
 from runs.folder import write_json
-from runs.run_data import AXES, read_columns
 from settings import load_config
 from trainers.build import configured_run
 from trainers.collector import Collector

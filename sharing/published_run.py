@@ -6,15 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plots.figure import Labels, draw
-from plots.results import summarize
-from plots.runs import group_runs, read_runs
-from plots.style import save_figure
-from plots.table import write_text
+from analysis.figures import Labels, draw, save_figure
+from analysis.run_data import group_runs, read_evaluation, read_runs, write_text
+from analysis.statistics import summarize
 from runs.folder import DESCRIPTION, SETTINGS, write_json
 from runs.loggers import RETURN
 from runs.metrics import FILE as METRICS
-from runs.run_data import read_evaluation
 from settings import Config, read_json_object
 from sharing.card import Facts, card
 from sharing.private import public_description, without_places
@@ -112,9 +109,9 @@ def _description(folder: Path) -> dict[str, Any]:
 def _draw_curve(run: Path, picture: Path) -> bool:
     """Draw the run's mean return; return whether there is one."""
     try:
-        runs = read_runs([run], RETURN, "steps")
+        runs = read_runs([run], RETURN, "steps", [])
     except UserError:  # no metrics, or no episode has ended
         return False
-    results = [summarize(group, "mean", None) for group in group_runs(runs, ["model"])]
+    results = [summarize(group, "mean", None) for group in group_runs(runs, ["model"], [])]
     save_figure(draw(results, [], Labels(RETURN, "steps", "mean")), picture)
     return True
