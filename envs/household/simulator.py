@@ -121,6 +121,8 @@ class HousekeepEnv(gymnasium.Env):
         config: The settings.
     """
 
+    _told: Told
+
     def __init__(self, config: SimulatorSettings) -> None:
         text = Text(LONGEST_SENTENCE, min_length=0, charset=string.printable)
         image = {"image": Box(0, 255, (3, SIDE, SIDE), np.uint8)}
@@ -240,7 +242,8 @@ class HousekeepVectorEnv(SingleEnvs):
             last[row] = info["final_info"]["told"][row]
             self._shares.append(last[row].n_right / last[row].n_things)
         succeeded = np.array([each.succeeded for each in last])
-        said = {name: info[name] for name in ("final_obs", "_final_obs") if name in info}
+        kept = ("final_obs", "_final_obs")
+        said: dict[str, Any] = {name: info[name] for name in kept if name in info}
         said |= _columns(info["told"], BEFORE_AN_ACTION) | _columns(last, OF_THE_STEP)
         said |= {"action_success": succeeded, "eval_success": succeeded.copy()}
         said["rearrange_success"] = np.array([each.n_right / each.n_things for each in last])

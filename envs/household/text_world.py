@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.spaces import Box, Dict, Text
+from gymnasium.spaces import Box, Dict, Space, Text
 
 from envs.numpy_vector import NumpyVectorEnv
 from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
@@ -439,9 +439,10 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
     def __init__(self, config: HouseSettings, seed: int) -> None:
         n_envs, n_things = config.n_envs, config.house_things
         text = Text(LONGEST_SENTENCE, min_length=0, charset=string.printable)
-        shown = {"image": Box(0, 255, (3, SIDE, SIDE), np.uint8)}
+        shown: dict[str, Space] = {"image": Box(0, 255, (3, SIDE, SIDE), np.uint8)}
         shown |= dict.fromkeys(SENTENCES, text) if config.use_text else {}
         super().__init__(n_envs, seed, n_actions=N_ACTIONS, observation_space=Dict(shown))
+        self._shown = tuple(shown)
         house = house_of(config.house_rooms)
         self.metadata |= {NAMED_ACTIONS: ACTION_NAMES, words.SUITABLE: house.suitable()}
         self.render_mode = "rgb_array"
@@ -527,7 +528,7 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
     def observe(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Return the symbolic images [R, 3, 8, 8], and the sentences [R] where they are shown."""
         now = self._look()
-        return {name: now[name][rows] for name in self.single_observation_space}
+        return {name: now[name][rows] for name in self._shown}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the figures of episodes that have ended."""
