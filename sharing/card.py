@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plots.table import Table, markdown
+from analysis.run_data import Table, markdown
 from settings import Config, all_settings, read_settings
 from utils.errors import printable
 

@@ -6,20 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plots.figure import Labels, draw
-from plots.results import summarize
-from plots.runs import group_runs, read_runs
-from plots.style import save_figure
-from plots.table import write_text
+from analysis.figures import Labels, draw, save_figure
+from analysis.run_data import group_runs, read_evaluation, read_runs, write_text
+from analysis.statistics import summarize
 from runs.folder import DESCRIPTION, SETTINGS, write_json
 from runs.loggers import RETURN
 from runs.metrics import FILE as METRICS
-from runs.run_data import read_evaluation
 from settings import Config, read_json_object
 from sharing.card import Facts, card
 from sharing.private import public_description, without_places
-from trainers.checkpoint import FORMAT
-from trainers.published import PUBLISHED, save_published
+from trainers.checkpoint import PUBLISHED, save_published
 from utils.errors import UserError
 
 CARD, CURVE = "README.md", "curve.png"
@@ -75,7 +71,7 @@ def write_published(source: Source, folder: Path, repository: str | None) -> Non
     """
     settings = without_places(source.checkpoint["config"])
     state = source.checkpoint | {"config": settings}
-    save_published(folder / PUBLISHED, state, FORMAT)
+    save_published(folder / PUBLISHED, state)
     write_json(folder / SETTINGS, settings)
     description = public_description(_description(source.folder))
     write_json(folder / DESCRIPTION, description)
@@ -112,9 +108,9 @@ def _description(folder: Path) -> dict[str, Any]:
 def _draw_curve(run: Path, picture: Path) -> bool:
     """Draw the run's mean return; return whether there is one."""
     try:
-        runs = read_runs([run], RETURN, "steps")
+        runs = read_runs([run], RETURN, "steps", [])
     except UserError:  # no metrics, or no episode has ended
         return False
-    results = [summarize(group, "mean", None) for group in group_runs(runs, ["model"])]
+    results = [summarize(group, "mean", None) for group in group_runs(runs, ["model"], [])]
     save_figure(draw(results, [], Labels(RETURN, "steps", "mean")), picture)
     return True

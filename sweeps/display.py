@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from tqdm import tqdm
 
-from plots.table import aligned
+from analysis.run_data import aligned
 from sweeps.jobs import Job, Jobs, State
 from utils.errors import printable
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import sweeps.worker
+from analysis.run_data import Progress, read_progress
 from runs.folder import EXPERIMENTS, is_finished, write_json
-from runs.run_data import Progress, read_progress
 from sweeps.grid import Run
 from utils.errors import UserError, printable
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from analysis.run_data import read_progress, read_run
 from runs.folder import EXPERIMENTS
-from runs.run_data import read_progress, read_run
 from settings import Config, settings_without_effect
 from sweeps.grid import Run, check_runs
 from sweeps.jobs import Job, Jobs, State

@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from plots.figure import METRIC_LABELS
-from plots.search import Point, draw
-from plots.style import save_figure
-from plots.table import Table, aligned, write_csv
+from analysis.figures import METRIC_LABELS, Point, draw_search, save_figure
+from analysis.run_data import Table, aligned, write_csv
 from runs.folder import SETTINGS, write_json
 from settings.values import shown
 from sweeps.jobs import State
@@ -35,7 +33,7 @@ def write_results(search: Search, importances: Mapping[str, float]) -> list[Path
         name: isinstance(each, Range) and each.log for name, each in search.space.dimensions.items()
     }
     metric = METRIC_LABELS.get(search.plan.metric, search.plan.metric)
-    picture = draw(points, importances, is_log, metric)
+    picture = draw_search(points, importances, is_log, metric)
     save_figure(picture, folder / PICTURE)
     return [*written, folder / SETTINGS, folder / PICTURE]
 

@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from analysis.run_data import read_progress, read_rows
 from runs.metrics import FILE
-from runs.run_data import read_progress, read_rows
 
 ROOT = Path(__file__).parent.parent.parent
 ROLLOUT = 8 * 64
