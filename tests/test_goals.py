@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from envs.wrappers import EpisodeStatistics
+from envs.vector import EpisodeStatistics
 from rewards import suggested_goals
 from rewards.goals import (
     GoalRewards,

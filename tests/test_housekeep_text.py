@@ -28,7 +28,7 @@ from envs.household.text_world import (
     WRONG,
     house_of,
 )
-from envs.wrappers import EpisodeStatistics
+from envs.vector import EpisodeStatistics
 from utils.errors import UserError
 from utils.household import read_known, read_sights
 

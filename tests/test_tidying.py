@@ -5,7 +5,7 @@ import pytest
 
 from envs import make_vector_env
 from envs.household.text_world import LOOK, N_ACTIONS, NEXT_PLACE, PICK_UP, PLACE
-from envs.wrappers import EpisodeStatistics
+from envs.vector import EpisodeStatistics
 from rewards.goals import GoalRewards, with_goals
 from rewards.suggested_goals import Tidying
 from rewards.suggesters.household import YesNoSuggester, prompt
