@@ -20,7 +20,6 @@ RIGHT, UP, LEFT, DOWN = range(4)
 NORTH, SOUTH, WEST, EAST = range(4)
 every_task = pytest.mark.parametrize("task", TASKS)
 both_sizes = pytest.mark.parametrize("size", ["short", "long"])
-BLUE = 2
 
 
 def make(task, n_envs, seed=0, length=10, door_order="episode"):
@@ -74,23 +73,6 @@ def test_every_episode_of_the_original_is_replayed_exactly(task, size):
     assert set(info["success"]) == {False, True}
 
 
-@every_task
-def test_statistics_tell_which_episodes_succeeded(task):
-    env = EpisodeStatistics(make(task, 64, length=1), task)
-    assert env.has_success
-    env.reset(seed=0)
-    generator = np.random.default_rng(0)
-    for _ in range(env.unwrapped.episode_length - 1):
-        assert "success" not in env.step(generator.integers(0, 4, 64))[-1]
-    _, rewards, _, _, info = env.step(generator.integers(0, 4, 64))
-    succeeded = info["episode"]["success"]
-    assert succeeded.dtype == bool
-    if TASKS[task][0] is t_maze:
-        np.testing.assert_array_equal(succeeded, rewards == 1)
-    else:
-        assert (info["episode"]["r"][succeeded] >= 5).all()
-
-
 @pytest.mark.parametrize(("task", "n_steps"), [("TMazePassive-v0", 101), ("TMazeActive-v0", 103)])
 def test_who_remembers_the_side_gets_one_and_who_does_not_half(task, n_steps):
     env = EpisodeStatistics(make(task, 400, length=100), task)
@@ -135,30 +117,6 @@ def test_doors_are_drawn_anew_in_every_episode_or_once_per_environment():
     others = orders(env, n_episodes=1, seed=50)[0]
     assert (others != once[0]).any()
     assert (orders(env, n_episodes=1, seed=0)[0] == once[0]).all()
-
-
-@pytest.mark.parametrize(
-    ("door", "aside"), [(0, [WEST] * 3), (1, []), (2, [EAST] * 3)], ids=["left", "middle", "right"]
-)
-def test_the_first_door_pays_if_it_has_the_colour_of_the_sign_and_all_doors_vanish(door, aside):
-    env = make("VisualMatch-v0", 3, length=1)
-    env.reset()
-    apples, sign = np.array([[1, 1]] * 10), np.array([1, 4])
-    for row, colours in enumerate(([2, 0, 1], [1, 2, 0], [0, 1, 2])):  # blue is behind door `row`
-        env.begin_with(row, MatchDraws(apples, BLUE, sign, np.array(colours)))
-    for _ in range(16):
-        env.step(np.full(3, SOUTH))
-    assert all(n_coloured(picture) == 3 for picture in env.render())
-    paid = [env.step(np.full(3, move))[1] for move in [NORTH] * 3 + aside + [NORTH]]
-    assert np.sum(paid, 0).tolist() == [5 if row == door else 0 for row in range(3)]
-    assert all(n_coloured(picture) == 0 for picture in env.render())
-    again = [env.step(np.full(3, move))[1] for move in (SOUTH, NORTH)]
-    assert np.sum(again) == 0
-
-
-def n_coloured(picture):
-    """Return how many cells of a picture [H, W, 3] are red, green or blue."""
-    return int((np.sort(picture, axis=2) == (0, 0, 255)).all(2).sum())
 
 
 @pytest.mark.parametrize("task", ["VisualMatch-v0", "KeyToDoor-v0"])

@@ -1,11 +1,9 @@
 import sys
-from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from envs import vector
 from envs.episodes import episode_seed
@@ -14,57 +12,6 @@ from envs.vector import EpisodeStatistics, NumpyVectorEnv, final_observations
 from utils.errors import RunError
 
 MAZE = "RandomMaze-v0"
-
-
-class ScriptedEnv(VectorEnv):
-    """Gives rewards and ends as they are written down.  [T, N] each"""
-
-    def __init__(self, rewards, terminated=None, truncated=None):
-        self.rewards = np.array(rewards, dtype=np.float32)
-        nowhere = np.zeros(self.rewards.shape, dtype=bool)
-        self.terminated = nowhere if terminated is None else np.array(terminated, dtype=bool)
-        self.truncated = nowhere if truncated is None else np.array(truncated, dtype=bool)
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        self.num_envs = self.rewards.shape[1]
-        self.single_observation_space = gymnasium.spaces.Box(0, 255, (3, 1, 1), np.uint8)
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.single_action_space = gymnasium.spaces.Discrete(2)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self.t = 0
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        self.t = 0
-        return np.zeros((self.num_envs, 3, 1, 1), np.uint8), {}
-
-    def step(self, actions):
-        t, self.t = self.t, self.t + 1
-        observations = np.full((self.num_envs, 3, 1, 1), t + 1, np.uint8)
-        return observations, self.rewards[t], self.terminated[t], self.truncated[t], {}
-
-
-def play(env):
-    """Return every step of a scripted environment."""
-    env.reset()
-    return [env.step(np.zeros(env.num_envs, int)) for _ in range(len(env.unwrapped.rewards))]
-
-
-def test_statistics_show_raw_returns_and_lengths_of_ended_episodes():
-    ends = {"terminated": [[0, 0], [1, 0], [0, 0]], "truncated": [[0, 0], [0, 0], [1, 1]]}
-    script = ScriptedEnv([[1, 10], [2, 20], [4, 40]], **ends)
-    infos = [step[-1] for step in play(EpisodeStatistics(script, "Script"))]
-    assert "episode" not in infos[0]
-    assert infos[1]["_episode"].tolist() == [True, False]
-    assert (infos[1]["episode"]["r"][0], infos[1]["episode"]["l"][0]) == (3, 2)
-    assert infos[2]["_episode"].tolist() == [True, True]
-    assert infos[2]["episode"]["r"].tolist() == [4, 70]
-    assert infos[2]["episode"]["l"].tolist() == [1, 3]
-
-
-def test_a_suite_that_cannot_save_its_episodes_says_so():
-    env = EpisodeStatistics(ScriptedEnv([[1.0]]), "Script")
-    assert env.state_dict() == {"resumable": False}
-    assert not env.load_state_dict(env.state_dict())
-    assert play(env)[0][1].tolist() == [1.0]
 
 
 def saved_after(n_steps, n_envs=3):
@@ -111,18 +58,6 @@ def leave():
 
 def stumble():
     raise KeyError("a line\nand another")
-
-
-@pytest.mark.parametrize(("fault", "said"), [(leave, "SystemExit: 0"), (stumble, "KeyError: ")])
-def test_what_an_environment_raises_is_one_line_with_its_name_and_step(fault, said):
-    script = ScriptedEnv([[1.0]] * 3)
-    env = EpisodeStatistics(script, "Mine-v0")
-    env.reset()
-    env.step(np.zeros(1, int))
-    script.step = lambda actions: fault()
-    place = r"\(test_vector\.py, line \d+\) in vector step 2 of this process"
-    with pytest.raises(RunError, match=rf"^env: 'Mine-v0' raised {said}.*{place}.*--resume$"):
-        env.step(np.zeros(1, int))
 
 
 class Counter(NumpyVectorEnv):
@@ -204,3 +139,36 @@ def test_success_is_told_of_the_episodes_that_ended():
     assert info["success"].tolist() == [False, True, False]
     assert info["_success"].tolist() == [True, True, False]
     assert "success" not in Counter(1).step(np.zeros(1))[-1]
+
+
+def test_statistics_show_raw_returns_and_lengths_of_ended_episodes():
+    env = EpisodeStatistics(Counter(2), "Counter")
+    env.reset()
+    first, second = (env.step(np.array(paid))[-1] for paid in ([1, 10], [2, 20]))
+    assert first["_episode"].tolist() == [True, False]
+    assert (first["episode"]["r"][0], first["episode"]["l"][0]) == (1, 1)
+    assert second["_episode"].tolist() == [True, True]
+    assert second["episode"]["r"].tolist() == [2, 30]
+    assert second["episode"]["l"].tolist() == [1, 2]
+
+
+def test_environments_that_cannot_be_played_again_say_so():
+    env = SyncVectorEnv(
+        [lambda: gymnasium.make("CartPole-v1")], autoreset_mode=AutoresetMode.SAME_STEP
+    )
+    counted = EpisodeStatistics(env, "CartPole-v1")
+    counted.reset(seed=0)
+    assert counted.state_dict() == {"resumable": False}
+    assert not counted.load_state_dict(counted.state_dict())
+
+
+@pytest.mark.parametrize(("fault", "said"), [(leave, "SystemExit: 0"), (stumble, "KeyError: ")])
+def test_what_an_environment_raises_is_one_line_with_its_name_and_step(fault, said):
+    counter = Counter(1)
+    env = EpisodeStatistics(counter, "Mine-v0")
+    env.reset()
+    env.step(np.zeros(1, int))
+    counter.step = lambda actions: fault()
+    place = r"\(test_vector\.py, line \d+\) in vector step 2 of this process"
+    with pytest.raises(RunError, match=rf"^env: 'Mine-v0' raised {said}.*{place}.*--resume$"):
+        env.step(np.zeros(1, int))
