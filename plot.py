@@ -26,7 +26,7 @@ from plots.table import aligned, markdown, write_csv, write_text
 from runs.run_data import AXES
 from utils.command_line import Parser, finite_number, run_program
 from utils.errors import UserError
-from utils.folders import check_writable
+from utils.files import check_writable
 
 METRIC = "rollout/return_mean"
 PICTURES = (".png", ".svg")

@@ -14,8 +14,7 @@ from envs.crafter.sentences import N_KINDS
 from models.clip_encoder import DATA_FOLDER
 from models.tile_reader import FILE, TileReader, load_tile_reader, train_tile_reader
 from utils.command_line import Parser, run_program, whole_number
-from utils.files import alone_with
-from utils.folders import check_writable
+from utils.files import alone_with, check_writable
 
 SEED = 0  # of the pictures it learns from, and of its first weights
 N_BATCHES = 1200  # of 64 pictures

@@ -17,8 +17,7 @@ from models.language.model_files import find_model
 from models.word_embeddings import PROMPTS, embeddings_file
 from models.word_preparation import prepare
 from utils.command_line import Parser, run_program
-from utils.files import alone_with
-from utils.folders import check_writable
+from utils.files import alone_with, check_writable
 
 SEED = 0  # of what grid-clip learns from, and begins with
 

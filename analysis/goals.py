@@ -18,7 +18,7 @@ from plots.results import Result, summarize
 from plots.runs import Group, agent_name, group_runs
 from plots.style import COLOURS, QUIET, counted_runs, draw_curve, new_figure, short_number, style
 from plots.table import Table
-from runs.metrics import STEPS
+from runs.loggers import STEPS
 from runs.run_data import RunRecord, columns_of, read_columns, read_run, run_folders
 from utils.errors import UserError, printable
 

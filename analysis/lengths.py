@@ -27,7 +27,7 @@ from runs.run_data import (
     read_settings_of,
     run_folders,
 )
-from settings.values import shown
+from settings.declaration import shown
 from utils.errors import UserError, printable
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from plots.statistics import Estimate, estimate
 from plots.style import COLOURS, INK, QUIET, RULE, new_figure, style
 from plots.table import Table, markdown
 from runs.folder import begun_with, is_finished
-from runs.metrics import FILE
+from runs.loggers import FILE
 from runs.run_data import (
     AXES,
     checked_settings,
@@ -32,8 +32,7 @@ from runs.run_data import (
     read_settings_of,
     run_folders,
 )
-from settings import settings_without_effect
-from settings.parts import reading
+from settings import reading, settings_without_effect
 from trainers.checkpoint import LAST, load_checkpoint
 from utils.errors import UserError, printable
 

@@ -22,8 +22,7 @@ from models.images import unit_images
 from models.language.model_files import find_model
 from models.sentence_encoder import SentenceEncoder
 from utils.errors import UserError
-from utils.files import written_whole
-from utils.saved_tensors import load_saved, save_tensors
+from utils.files import load_saved, save_tensors, written_whole
 from utils.starting import typed
 
 NAME = "grid-clip"

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from models.agent import Evaluation, Step
 from utils.errors import RunError
-from utils.threads import one_thread
+from utils.starting import one_thread
 
 HIDDEN_BIAS = 0.1
 

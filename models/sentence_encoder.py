@@ -15,7 +15,7 @@ from models.sentences import SentenceTable, SentenceVectors
 from models.shared_weights import once_a_machine
 from settings import Part, setting
 from utils.errors import UserError
-from utils.threads import one_thread
+from utils.starting import one_thread
 
 MOST_TOKENS = 256  # as all-MiniLM-L6-v2 was published
 BLOCK = 256  # texts read at a time

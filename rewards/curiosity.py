@@ -25,7 +25,7 @@ from settings import Part, setting
 from utils.errors import UserError
 from utils.moments import load_moments, moments, with_moments
 from utils.running_statistics import RunningMeanVariance
-from utils.threads import one_thread
+from utils.starting import one_thread
 
 TEXT = "text"  # the kind that has a weight of its own
 CHANNELS = (16, 32)  # of the convolutions before a perceptron that reads images

@@ -25,8 +25,8 @@ from rewards.suggestions.suggester import Situation, Suggester
 from rewards.tasks import TWINS, Deed, Reached, TaskGoals, actions_of
 from rewards.tidying import TidyingGoals
 from settings import Config
-from utils.arrays import objects
 from utils.errors import UserError
+from utils.files import objects
 from utils.household import SUITABLE
 
 GOAL = "goal"  # the key of the sentence in an observation

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from models.sentence_encoder import SentenceEncoder, load_sentence_encoder
-from utils.threads import one_thread
+from utils.starting import one_thread
 
 SAME_TEXT = "same-text"
 

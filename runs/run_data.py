@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from runs.folder import SETTINGS, begun_with
-from runs.metrics import FILE, STEPS
+from runs.loggers import FILE, STEPS
 from settings import NAMED_BY_ALL, completed, read_json_object
-from settings.values import shown
+from settings.declaration import shown
 from utils.errors import UserError, suggestion
 
 AXES = {"steps": STEPS, "seconds": "time/seconds"}

@@ -19,15 +19,14 @@ MAY_IMPORT = {
     "report": {"analysis", "plots", "trainers", "models", "runs", "settings", "utils"},
     "helm": {"report", "trainers", "models", "envs", "runs", "settings", "utils"},
     "main": {"report", "trainers", "runs", "settings", "utils"},
-    "sharing": {"plots", "trainers", "runs", "settings", "utils"},
     "eval": {
-        *{"sharing", "report", "trainers", "rewards", "models"},
+        *{"report", "trainers", "rewards", "models"},
         *{"envs", "runs", "settings", "utils"},
     },
     "prepare_captions": {"models", "envs", "settings", "utils"},
     "prepare_embeddings": {"models", "envs", "settings", "utils"},
     "plot": {"plots", "trainers", "runs", "utils"},
-    "publish": {"eval", "sharing", "trainers", "runs", "utils"},
+    "publish": {"eval", "plots", "trainers", "runs", "settings", "utils"},
     "sweep": {"sweeps", "plot", "trainers", "models", "envs", "runs", "settings", "utils"},
     "sweeps": {"plots", "runs", "settings", "utils"},
 }
@@ -44,7 +43,7 @@ WRAPPED = {
     "open_clip": "models/clip_encoder.py",
     "wandb": "runs/loggers.py",
     "ray": "sweeps/jobs.py",
-    "optuna": "sweeps/study.py",
+    "optuna": "sweeps/search.py",
 }
 
 

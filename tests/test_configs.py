@@ -10,8 +10,7 @@ import main
 from envs import check_env_name
 from models import agent_class
 from models.agent import Agent
-from settings import default_settings, load_config, read_settings
-from settings.published_experiments import CONFIGS, published_configs
+from settings import CONFIGS, default_settings, load_config, published_configs, read_settings
 from tests.golden_data import GOLDEN
 from trainers import LEARNERS
 

@@ -1,8 +1,7 @@
 import pytest
 
-from sweeps.display import print_table, show, summary
 from sweeps.grid import make_grid
-from sweeps.jobs import Job, Jobs, State
+from sweeps.jobs import Job, Jobs, State, print_table, show, summary
 from tests.test_run_data import write_metrics
 
 

@@ -17,10 +17,9 @@ from safetensors.torch import load_file, save_file
 import eval as eval_program
 import main as main_program
 import publish as publish_program
+from eval import FILES
+from publish import Facts, card, public_description, without_places
 from settings import load_config
-from sharing.card import Facts, card
-from sharing.private import public_description, without_places
-from sharing.published_run import FILES
 from tests.fake_hub import OWNER, TOKEN, FakeHub, Repository
 from tests.tiny_clip import tiny_settings
 from utils.errors import printable
@@ -192,7 +191,7 @@ def test_nothing_of_a_run_becomes_html_or_a_line_of_the_card():
     numbers = dict.fromkeys(("return_mean", "return_std", "length_mean", "length_std"), 0.0)
     played = numbers | {"n_episodes": 1, "seed": 0, "actions": evil}
     description = {"command": [evil, "--run-id", evil], "git_commit": evil}
-    facts = Facts(config, {"language_model": evil}, 1, description, [played], NAME, None)
+    facts = Facts(config, {"language_model": evil}, 1, description, [played], NAME, False)
     _, head, text = re.split(r"^---\n", card(facts), flags=re.MULTILINE)
     assert yaml.safe_load(head)["tags"][-1] == printable(evil)
     code = [line for line in text.splitlines() if line.endswith("'")]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runs import description as run_description
+from runs import folder as run_description
 from runs import folder as run_folder
 from runs.folder import (
     create_run_folder,

@@ -15,9 +15,7 @@ from optuna.storages.journal import JournalFileBackend
 import sweep as sweep_program
 from runs.folder import note_end, write_json
 from settings import load_config
-from sweeps.search import score
-from sweeps.space import Choices, Range
-from sweeps.study import JOURNAL, PRUNERS, SAMPLERS, Study
+from sweeps.search import JOURNAL, PRUNERS, SAMPLERS, Choices, Plan, Range, Study, score
 
 FIXED = {"model": "CNN-PPO", "env": "RandomMaze-v0", "device": "cpu", "n_steps": 1000}
 RANGES = {
@@ -107,8 +105,8 @@ def here(in_empty_folder):
 def search(drawn_search, monkeypatch):
     """Return how to search with runs that are none, without what takes time in the end."""
     monkeypatch.setattr(Study, "importances", lambda study: {})
-    monkeypatch.setattr("sweeps.search_results.save_figure", lambda *_: None)
-    monkeypatch.setattr("sweeps.search_results.draw", lambda *_: None)
+    monkeypatch.setattr("sweeps.search.save_figure", lambda *_: None)
+    monkeypatch.setattr("sweeps.search.draw", lambda *_: None)
     return drawn_search
 
 
@@ -356,7 +354,7 @@ def test_a_score_is_the_mean_of_the_last_tenth_or_the_last_value():
 @pytest.mark.parametrize("pruner", PRUNERS)
 def test_values_lie_in_their_ranges(sampler, pruner):
     dimensions = {"a": Range(1, 3), "b": Range(0.1, 10.0, log=True), "c": Choices((None, "x", 2))}
-    study = Study(dimensions, sampler, pruner, seed=0)
+    study = Study(Plan("mine", 15, sampler, pruner, "", 0), dimensions)
     for number in range(15):
         trial = study.ask()
         assert trial.params["a"] in (1, 2, 3)

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from settings import load_config
-from sweeps.space import Choices, Range, read_space
+from sweeps.search import Choices, Range, read_space
 from utils.errors import UserError
 
 RATE = 'learning_rate={"low": 1e-5, "high": 1e-3, "log": true}'

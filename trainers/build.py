@@ -55,7 +55,7 @@ from trainers.run import Run, RunSettings, Showcase
 from trainers.warm_start import FinetuneSettings, WarmStart
 from utils.errors import UserError, raise_all
 from utils.seeding import seed_everything
-from utils.threads import number_of_threads
+from utils.starting import number_of_threads
 
 
 def contradictions(config: Any) -> list[str]:

@@ -7,8 +7,7 @@ from typing import Any
 
 from runs.folder import resume_command
 from utils.errors import RunError
-from utils.files import written_whole
-from utils.saved_tensors import save_tensors
+from utils.files import save_tensors, written_whole
 
 BAD_MINIBATCH = "bad_minibatch.pt"
 

@@ -22,8 +22,7 @@ from models.observations import ObservationBatch, Observations, Percept
 from settings import Config, setting
 from trainers.saved_state import check_like
 from utils.errors import RunError
-from utils.files import written_whole
-from utils.saved_tensors import load_saved, save_tensors
+from utils.files import load_saved, save_tensors, written_whole
 
 LEAST_CAPACITY = 1_000_000  # steps, or as many as make this number of episodes:
 EPISODES_KEPT = 1000

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 from runs.folder import note_end, note_resumption
-from runs.loggers import LoggerSettings, Media
-from runs.metrics import CHANGED, FILE, NOTHING, MetricsWriter, are_as_saved
+from runs.loggers import CHANGED, FILE, NOTHING, LoggerSettings, Media, MetricsWriter, are_as_saved
 from trainers.checkpoint import (
     Checkpoints,
     CheckpointSettings,

@@ -15,7 +15,7 @@ from envs.household.house import (
     House,
     Households,
 )
-from utils.arrays import objects
+from utils.files import objects
 from utils.household import Goal, known_sentence, listed, sights_sentence
 
 MOVES = [NEXT_ROOM, PREVIOUS_ROOM, NEXT_PLACE, PREVIOUS_PLACE]

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from utils.errors import UserError
-from utils.files import alone_with, written_whole
-from utils.folders import cache_folder, check_writable
+from utils.files import alone_with, cache_folder, check_writable, written_whole
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from models.language.gguf_file import unpacked
 from models.language.tokenizer import TOKENIZERS, read_tokenizer, token_strings
 from utils.errors import UserError, suggestion
+from utils.files import load_saved
 from utils.hub import HubError, hub_file
-from utils.saved_tensors import load_saved
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

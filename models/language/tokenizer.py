@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from utils.errors import UserError
-from utils.saved_tensors import load_saved
+from utils.files import load_saved
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -18,8 +18,7 @@ from urllib.parse import quote
 
 from settings import Part, setting
 from utils.errors import RunError, UserError
-from utils.files import alone_with
-from utils.folders import cache_folder, check_writable
+from utils.files import alone_with, cache_folder, check_writable
 
 # "HELM" in the file's header: another program's file is not taken for one of answers.
 APPLICATION = int.from_bytes(b"HELM")

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runs.metrics import FILE
+from runs.loggers import FILE
 from runs.run_data import read_progress, read_rows
 
 ROOT = Path(__file__).parent.parent.parent
