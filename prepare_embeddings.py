@@ -10,12 +10,11 @@ from pathlib import Path
 
 from envs.minigrid_captions import CaptionBatches
 from models import resolve_device
-from models.clip_encoder import DATA_FOLDER, ImageTextEncoder, load_encoder
+from models.clip import DATA_FOLDER, ImageTextEncoder, load_encoder
 from models.grid_clip import FILE, NAME, train_grid_clip
-from models.language import describe_language_model
-from models.language.model_files import find_model
-from models.word_embeddings import PROMPTS, embeddings_file
-from models.word_preparation import prepare
+from models.language.files import find_model
+from models.language.load import describe_language_model
+from models.word_embeddings import PROMPTS, embeddings_file, prepare
 from utils.command_line import Parser, run_program
 from utils.files import alone_with, check_writable
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from analysis.findings import Findings
 from analysis.source import Source
-from models.frozen_hopfield import FrozenHopfield
-from models.images import unit_images
+from models.caching import unit_images
+from models.observation_to_language import FrozenHopfield
 from plots.style import COLOURS, QUIET, new_figure, style
 from utils.errors import UserError
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from models.language import LanguageModel
-from models.language_memory import LanguageMemory, attention_by_step
+from models.helm import LanguageMemory, attention_by_step
+from models.language.language_model import LanguageModel
 from models.observations import Observations
 
 

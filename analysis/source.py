@@ -15,7 +15,7 @@ from envs import make_vector_env
 from models import agent_class, build_agent, resolve_device
 from models.agent import Agent
 from models.baselines import RandomAgent
-from models.language_memory import LanguageMemory
+from models.helm import LanguageMemory
 from models.observations import ObservationReader, Observations
 from models.tile_reader import with_tile_reader
 from rewards.goals import with_goals

@@ -10,9 +10,9 @@ import torch
 
 from analysis.findings import Findings
 from analysis.source import Source
-from models.images import unit_images
-from models.shelm import ShelmLanguage
-from models.token_retrieval import TokenRetrieval
+from models.caching import unit_images
+from models.helm import ShelmLanguage
+from models.observation_to_language import TokenRetrieval
 from plots.style import COLOURS, new_figure, style, write_beside
 from utils.errors import UserError
 

@@ -33,8 +33,8 @@ from envs.minigrid_captions import (
     only_object,
 )
 from envs.minigrid_views import played_views
+from models.caching import unit_images
 from models.grid_clip import GridClip, train_grid_clip, word_shares
-from models.images import unit_images
 
 HELD_OUT_SEED = 10**6
 TOP = 4

@@ -25,10 +25,12 @@ from benchmarks.random_models import (
     Size,
     write_decoder,
 )
-from models.language import KeyValueMemory, LanguageModel, load_language_model
-from models.language.model_files import ModelFiles, PublishedModel, find_model
-from models.language.text_model import load_text_model
-from models.language.transformer_xl import TransformerXL
+from models.language.files import ModelFiles, PublishedModel, find_model
+from models.language.generation import load_text_model
+from models.language.kv_cache import KeyValueMemory
+from models.language.language_model import LanguageModel
+from models.language.load import load_language_model
+from models.language.transformer import TransformerXL
 from rewards.suggestions.language_model import DEFAULT_MODEL
 from rewards.suggestions.prompts import BULLET, INSTRUCTION, bullet, question
 from rewards.suggestions.suggester import Situation

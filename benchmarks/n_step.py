@@ -20,8 +20,7 @@ from torch.nn import functional as F
 
 from benchmarks.measuring import Pair, Work
 from models.ellm import Ellm
-from models.observations import Observations
-from models.sentences import SentenceTable
+from models.observations import Observations, SentenceTable
 from settings import load_config
 from trainers.frame_replay import FrameSteps
 from trainers.n_step_dqn import NStepDQN, NStepDqnSettings

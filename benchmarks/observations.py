@@ -15,10 +15,10 @@ from torch import Tensor
 from benchmarks.environments import N_ENVS, seen_images
 from benchmarks.measuring import Pair, Work
 from benchmarks.random_models import MINILM, PUBLISHED, TINY, Size
-from models.frozen_hopfield import FrozenHopfield, random_projection
-from models.images import unit_images
-from models.language import AdaptiveEmbeddings, load_language_model
-from models.observation_cache import ObservationCache
+from models.caching import ObservationCache, unit_images
+from models.language.layers import AdaptiveEmbeddings
+from models.language.load import load_language_model
+from models.observation_to_language import FrozenHopfield, random_projection
 
 N_IMAGES = 16
 SIDE = 56

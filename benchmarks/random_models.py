@@ -162,10 +162,9 @@ def write_clip(folder: Path, name: str = VIT, language_model: str = MINILM) -> l
 
 
 def _write_embeddings(path: Path, name: str, checkpoint: Path, language_model: str) -> None:
-    from models.clip_encoder import load_encoder
-    from models.language.model_files import find_model
-    from models.word_embeddings import PromptEmbeddings, file_name
-    from models.word_preparation import shared_vocabulary
+    from models.clip import load_encoder
+    from models.language.files import find_model
+    from models.word_embeddings import PromptEmbeddings, file_name, shared_vocabulary
 
     encoder, files = load_encoder(name, str(checkpoint)), find_model(language_model)
     shared = shared_vocabulary(encoder.vocabulary, files.vocabulary())

@@ -39,8 +39,8 @@ from benchmarks.measuring import (
 )
 from benchmarks.random_models import write_clip, write_transformer_xl
 from models import AGENTS, PUBLISHED, agent_class, resolve_device
+from models.caching import ObservationCache
 from models.helm import LanguageMemoryAgent
-from models.observation_cache import ObservationCache
 from runs.folder import write_json
 from runs.run_data import AXES, read_columns
 from settings import load_config

@@ -1,18 +1,19 @@
 """Agents by the name of what they remember with, or module:Class for those of the user's own."""
 
+import dataclasses
 import functools
 import importlib
+import inspect
 from typing import Any
 
 import torch
 from gymnasium.spaces import Discrete, Space
 
-from models.agent import Agent
+from models.agent import ActorCriticAgent, Agent
 from models.observations import ObservationReader
-from models.own_agents import own_agent_class
-from settings import Config, Registry
-from utils.errors import UserError
-from utils.user_modules import is_named
+from settings import Config, Part, Registry
+from utils.errors import UserError, suggestion
+from utils.user_modules import imported, is_named, parts_of
 
 # Names of the papers that say how an agent learns, too: agent and algorithm.
 PUBLISHED = {"CNN-PPO": ("CNN", "PPO"), "Impala-PPO": ("LSTM", "PPO")}
@@ -46,8 +47,8 @@ AGENTS = Agents(
         "LSTM": "models.baselines:LstmAgent",
         "GPT": "models.baselines:GptAgent",
         "HELM": "models.helm:Helm",
-        "HELMv2": "models.helmv2:HelmV2",
-        "SHELM": "models.shelm:Shelm",
+        "HELMv2": "models.helm:HelmV2",
+        "SHELM": "models.helm:Shelm",
         "ELLM": "models.ellm:Ellm",
     },
     "agent",
@@ -56,8 +57,8 @@ AGENTS = Agents(
 agent_class = AGENTS.find
 # What learns from replay has networks of its own, with the memory of the model in them.
 FROM_REPLAY = {
-    "DQN": "models.off_policy:build_q_agent",
-    "SAC": "models.off_policy:build_sac_agent",
+    "DQN": "models.q_networks:build_q_agent",
+    "SAC": "models.q_networks:build_sac_agent",
 }
 
 
@@ -89,7 +90,7 @@ def _build_from_replay(config: Any, spaces: tuple[Space, Discrete]) -> Agent:
     seen = reader
     if hasattr(kind, "language_class"):
         language = kind.language_class(config, reader)
-        seen = importlib.import_module("models.language_memory").told_beside(config, reader)
+        seen = importlib.import_module("models.helm").told_beside(config, reader)
         body_of = functools.partial(networks.FrozenBody, language=language)
     else:
         body_of = functools.partial(networks.TrainedBody.of, kind.memory_class, config)
@@ -148,3 +149,61 @@ def resolve_device(name: str) -> str:
     except Exception:  # torch raises about five kinds of errors here
         raise UserError(f"device: '{name}' is not on this machine. Use auto, cpu or cuda") from None
     return name
+
+
+MEMORIES = ("memory_class", "language_class")  # what agents built around a memory name
+
+
+def own_agent_class(name: str) -> type[ActorCriticAgent]:
+    """Import the class that a name leads to.
+
+    Raises:
+        UserError: it cannot be imported, is no agent, or does not declare its settings.
+    """
+    module, class_name = parts_of("model", name)
+    found = imported("model", module)
+    kind = getattr(found, class_name, None)
+    where = f"model: '{class_name}' of {getattr(found, '__file__', module)}"
+    if kind is None:
+        agents = {key: each for key, each in vars(found).items() if _is_agent(each)}
+        classes = [key for key, each in agents.items() if each.__module__ == module]
+        raise UserError(f"{where}: there is no such class.{suggestion(class_name, classes)}")
+    if not _is_agent(kind):
+        raise UserError(f"{where} is no agent. Derive it from models.agent.ActorCriticAgent")
+    missing = [*sorted(getattr(kind, "__abstractmethods__", ())), *_missing_classes(kind)]
+    if missing:
+        raise UserError(f"{where} is not whole, it lacks {', '.join(missing)}")
+    methods = [kind.act, *([kind.memory_class.step] if hasattr(kind, "memory_class") else [])]
+    for method in methods:
+        if "advance" not in inspect.signature(method).parameters:
+            raise UserError(
+                f"{where}: {method.__qualname__} takes no `advance`. Give it advance=True, and "
+                "leave the memory as it is where it is False"
+            )
+    if not _are_settings(kind.reads):
+        raise UserError(
+            f"{where}: `reads` must be a tuple of classes of settings: each derived from "
+            "settings.Part, a dataclass(frozen=True) itself, its fields made by settings.setting"
+        )
+    return kind
+
+
+def _is_agent(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, ActorCriticAgent)
+
+
+def _missing_classes(kind: type) -> list[str]:
+    """Return which memory a class is to name and does not."""
+    declared = {name for base in kind.__mro__ for name in inspect.get_annotations(base)}
+    return [name for name in MEMORIES if name in declared and not hasattr(kind, name)]
+
+
+def _are_settings(reads: object) -> bool:
+    """Return whether these are classes of settings as they must be."""
+    return isinstance(reads, tuple) and all(
+        isinstance(part, type)
+        and issubclass(part, Part)
+        and "__dataclass_fields__" in vars(part)
+        and all("help" in field.metadata for field in dataclasses.fields(part))
+        for part in reads
+    )

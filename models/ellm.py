@@ -14,12 +14,17 @@ from gymnasium.spaces import Discrete, Space
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.agent import Memory, Step, TensorMemory
+from models.agent import FrameValueAgent, Memory, Step, TensorMemory
+from models.caching import unit_images
 from models.encoders import Kernels, fitting_kernels
 from models.heads import DuelingQ, initialise_orthogonal
-from models.images import unit_images
-from models.observations import ObservationBatch, ObservationReader, Observations, Percept
-from models.off_policy_agent import FrameValueAgent
+from models.observations import (
+    ObservationBatch,
+    ObservationReader,
+    Observations,
+    Percept,
+    SentenceTable,
+)
 from models.sentence_encoder import (
     SentenceFeatures,
     SentenceSettings,
@@ -27,7 +32,6 @@ from models.sentence_encoder import (
     load_sentence_encoder,
     with_orthogonal_layers,
 )
-from models.sentences import SentenceTable
 from settings import setting
 
 CHANNELS = (32, 64, 64)

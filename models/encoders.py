@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.caching import DistinctImages, ObservationCache, encoded_once, unit_images
 from models.heads import mlp
-from models.images import DistinctImages, encoded_once, unit_images
-from models.observation_cache import ObservationCache
 from models.observations import ObservationBatch, ObservationReader, Observations
 from models.sentence_encoder import (
     DEFAULT_ENCODER,

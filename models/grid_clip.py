@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from models.clip_encoder import DATA_FOLDER, ImageTextEncoder
-from models.images import unit_images
-from models.language.model_files import find_model
+from models.caching import unit_images
+from models.clip import DATA_FOLDER, ImageTextEncoder
+from models.language.files import find_model
 from models.sentence_encoder import SentenceEncoder
 from utils.errors import UserError
 from utils.files import load_saved, save_tensors, written_whole

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.agent import Evaluation, Step
-from utils.errors import RunError
+from models.agent import Evaluation, Step, drawn
 from utils.starting import one_thread
 
 HIDDEN_BIAS = 0.1
@@ -132,29 +131,3 @@ class Perceptron(nn.Sequential):
             nn.init.constant_(layer.bias, HIDDEN_BIAS)
         for parameter in final.parameters():
             nn.init.uniform_(parameter, -last, last)
-        self.n_out = n_out
-
-
-class TwinQ(nn.Module):
-    """Two critics of the same features (Fujimoto et al. 2018, arXiv:1802.09477)."""
-
-    def __init__(self, first: nn.Module, second: nn.Module) -> None:
-        super().__init__()
-        self.first, self.second = first, second
-
-    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what both say of every action.  [..., A] each"""
-        return self.first(features), self.second(features)
-
-
-def drawn(probabilities: Tensor) -> Tensor:
-    """Return an action for each row of probabilities [N, A].  [N]"""
-    try:
-        return torch.multinomial(probabilities, 1).squeeze(-1)
-    except RuntimeError:
-        if probabilities.isfinite().all():
-            raise
-        raise RunError(
-            "no action can be drawn: the agent's probabilities are not finite numbers, "
-            "its weights have grown too large"
-        ) from None

@@ -8,11 +8,11 @@ from hashlib import sha256
 import torch
 from torch import Tensor, nn
 
-from models.language.bert import Bert
+from models.language.files import ModelFiles, find_model
 from models.language.layers import check_finite
-from models.language.model_files import ModelFiles, find_model
-from models.sentences import SentenceTable, SentenceVectors
-from models.shared_weights import once_a_machine
+from models.language.load import once_a_machine
+from models.language.transformer import Bert
+from models.observations import SentenceTable, SentenceVectors
 from settings import Part, setting
 from utils.errors import UserError
 from utils.starting import one_thread

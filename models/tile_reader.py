@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from models.clip_encoder import DATA_FOLDER
-from models.images import unit_images
+from models.caching import unit_images
+from models.clip import DATA_FOLDER
 from utils.errors import UserError
 from utils.files import load_saved, save_tensors, written_whole
 from utils.starting import typed

@@ -14,9 +14,8 @@ from torch import Tensor
 from analysis import attention, words
 from analysis.replay import episode_attention, episode_tokens
 from models.agent import Agent
-from models.language_memory import LanguageMemory
+from models.helm import LanguageMemory, ShelmLanguage
 from models.observations import Observations
-from models.shelm import ShelmLanguage
 from plots.style import new_figure, style
 from plots.table import markdown
 from report.packing import coloured

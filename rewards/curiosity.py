@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.agent import Agent, Transitions
+from models.caching import unit_images
 from models.encoders import SmallImpalaCNN
-from models.images import unit_images
 from models.observations import ObservationBatch, Observations, Percept
 from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
 from rewards import CURIOSITIES

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from models.language import captured_step
+from models.language import transformer
 
 CUDA = torch.device("cuda", 0)
 # Between devices these are allowed: copies, and numbers of rows that lie on the CPU.
@@ -135,7 +135,7 @@ def pretended_gpu():
             (torch, "tensor", made(torch.tensor)),
             (torch, "as_tensor", made(torch.as_tensor)),
             (torch.Tensor, "to", moved),
-            (captured_step, "recorded", repeated),
+            (transformer, "recorded", repeated),
         ):
             stack.enter_context(patch.object(owner, name, other))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))

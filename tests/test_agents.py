@@ -6,8 +6,8 @@ import torch
 
 from models import agent_class, build_agent
 from models.agent import ActorCriticAgent, Step, TensorMemory
-from models.images import unit_images
-from models.language_memory import attention_by_step
+from models.caching import unit_images
+from models.helm import attention_by_step
 from models.observations import ObservationReader
 from tests.agents import (
     BY_PPO,

@@ -11,8 +11,9 @@ from analysis.distances import PROJECTION, token_distances
 from analysis.layers import between_layers, between_steps
 from analysis.replay import episode_attention, episode_hidden_states, episode_tokens
 from models import build_agent
-from models.frozen_hopfield import FrozenHopfield
-from models.language import DenseEmbeddings, load_language_model
+from models.language.layers import DenseEmbeddings
+from models.language.load import load_language_model
+from models.observation_to_language import FrozenHopfield
 from models.observations import Observations
 from tests.agents import random_images, small_config, spaces
 from tests.published_models import TRANSFORMER_XL, tiny_bert_folder

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from models.language import load_language_model
+from models.language.load import load_language_model
 from tests.published_models import tiny_bert_folder
 
 N_ENVS = 2

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models.language import captured_step, load_language_model
-from models.language.captured_step import RingStep
-from models.language.layer_stack import LayerStack
+from models.language import transformer
+from models.language.load import load_language_model
+from models.language.transformer import LayerStack, RingStep
 from tests.published_models import GOLDEN, TRANSFORMER_XL, tiny_bert_folder
 from tests.token_streams import N_ENVS, play, stream
 
@@ -41,7 +41,7 @@ def recorded_on_a_cpu(work):
 @pytest.fixture
 def capturing(monkeypatch):
     monkeypatch.setattr(LayerStack, "captures", True)
-    monkeypatch.setattr(captured_step, "recorded", recorded_on_a_cpu)
+    monkeypatch.setattr(transformer, "recorded", recorded_on_a_cpu)
 
 
 @pytest.fixture(params=["transformer_xl", "bert"])
@@ -71,7 +71,7 @@ def test_the_recorded_step_reads_what_the_plain_one_reads(folder, mem_len, n_new
     expected, found = model.initial_memory(N_ENVS), spoilt(model.initial_memory(N_ENVS))
     hidden = play(model, expected, tokens, starts)
     monkeypatch.setattr(LayerStack, "captures", True)
-    monkeypatch.setattr(captured_step, "recorded", recorded_on_a_cpu)
+    monkeypatch.setattr(transformer, "recorded", recorded_on_a_cpu)
     torch.testing.assert_close(play(model, found, tokens, starts), hidden, atol=1e-5, rtol=0)
     assert model.captured_on(found).trusted
     assert_alike(expected, found)
@@ -107,7 +107,7 @@ def test_every_step_is_the_same_work_and_no_number_is_looked_at(folder, n_new):
 def test_a_step_is_recorded_once_for_a_memory(folder, capturing, monkeypatch):
     model = load_language_model(folder, mem_len=6)
     works = []
-    monkeypatch.setattr(captured_step, "recorded", lambda work: works.append(work) or work)
+    monkeypatch.setattr(transformer, "recorded", lambda work: works.append(work) or work)
     memory = model.initial_memory(N_ENVS)
     tokens, starts = stream(model, n_steps=30)
     for token, start in zip(tokens, starts, strict=True):
@@ -149,7 +149,7 @@ def test_a_graph_that_goes_wrong_is_given_up(folder, recorded, reason, monkeypat
     expected, found = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)
     hidden = play(model, expected, tokens, starts)
     monkeypatch.setattr(LayerStack, "captures", True)
-    monkeypatch.setattr(captured_step, "recorded", recorded)
+    monkeypatch.setattr(transformer, "recorded", recorded)
     torch.testing.assert_close(play(model, found, tokens, starts), hidden, atol=1e-5, rtol=0)
     assert_alike(expected, found)
     (line,) = capsys.readouterr().err.splitlines()

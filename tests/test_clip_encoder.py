@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import main as main_program
-from models import clip_encoder
-from models.clip_encoder import ClipEncoder, load_encoder
+from models import clip
+from models.clip import ClipEncoder, load_encoder
 from tests.agents import small_config
 from tests.tiny_clip import CONFIGS, tiny_clip, tiny_encoder, tiny_settings
 from utils.errors import UserError
@@ -32,7 +32,7 @@ def test_an_encoder_puts_images_and_texts_into_one_space(name):
 
 def preprocessing(size, interpolation="bicubic", squash=False, mean=(0.0,) * 3, std=(1.0,) * 3):
     """Return a preprocessing that resizes and nothing else, unless told otherwise."""
-    return clip_encoder.Preprocessing(size, interpolation, squash, mean, std)
+    return clip.Preprocessing(size, interpolation, squash, mean, std)
 
 
 def test_a_resized_edge_overshoots_as_the_cubic_convolution_does():
@@ -66,13 +66,13 @@ def test_images_are_prepared_as_clips_own_steps_do_with_tensors(shape, size):
     theirs = steps.resize(images, size, InterpolationMode.BICUBIC, antialias=False)
     theirs = steps.center_crop(theirs, size)
     theirs = steps.normalize(theirs, settings["mean"], settings["std"])
-    ours = clip_encoder.Preprocessing.of(settings)(images)
+    ours = clip.Preprocessing.of(settings)(images)
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
 
 
 def test_an_image_is_squashed_where_the_model_was_trained_so():
     settings = {"size": (4, 6), "interpolation": "bilinear", "resize_mode": "squash"}
-    prepare = clip_encoder.Preprocessing.of(settings | {"mean": (0.5,) * 3, "std": (0.5,) * 3})
+    prepare = clip.Preprocessing.of(settings | {"mean": (0.5,) * 3, "std": (0.5,) * 3})
     images = torch.rand(2, 3, 8, 30)
     resized = F.interpolate(images, (4, 6), mode="bilinear")
     torch.testing.assert_close(prepare(images), 2 * resized - 1)
@@ -191,7 +191,7 @@ def published(monkeypatch):
     tags["plain"] = {"hf_hub": "someone/plain/model.bin"}
     tiny_clip()
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "tiny-vit", tags)
-    monkeypatch.setattr(clip_encoder, "hub_file", hub_file)
+    monkeypatch.setattr(clip, "hub_file", hub_file)
     return asked
 
 
@@ -218,9 +218,7 @@ def test_a_tag_may_name_a_revision_of_the_hub(published):
     assert published[0][0] == "someone/tiny@abc"
     assert tagged.preprocessing.mean == (0.1, 0.2, 0.3)
     with pytest.raises(UserError, match="Did you mean 'openai'"):
-        clip_encoder.check_encoder(
-            SimpleNamespace(clip_encoder="tiny-vit", clip_pretrained="opnai@abc")
-        )
+        clip.check_encoder(SimpleNamespace(clip_encoder="tiny-vit", clip_pretrained="opnai@abc"))
 
 
 def test_published_weights_of_openai_get_the_activation_they_were_trained_with():
@@ -235,7 +233,7 @@ def test_a_hub_out_of_reach_is_one_line_with_the_offline_choices(published, monk
     def unreachable(*_):
         raise HubError("name not known")
 
-    monkeypatch.setattr(clip_encoder, "hub_file", unreachable)
+    monkeypatch.setattr(clip, "hub_file", unreachable)
     with pytest.raises(UserError, match=r"grid-clip.*clip_pretrained=FILE") as caught:
         load_encoder("tiny-vit")
     assert "\n" not in str(caught.value)
@@ -254,7 +252,7 @@ def test_a_hub_out_of_reach_is_one_line_with_the_offline_choices(published, monk
 def test_an_encoder_that_is_not_there_is_one_line(name, pretrained, line):
     tiny_clip()
     with pytest.raises(UserError, match=line) as caught:
-        clip_encoder.check_encoder(small_config(clip_encoder=name, clip_pretrained=pretrained))
+        clip.check_encoder(small_config(clip_encoder=name, clip_pretrained=pretrained))
     assert "\n" not in str(caught.value)
 
 

@@ -25,7 +25,6 @@ from trainers.ppo import PPO
 
 SMALL = {"curiosity_width": 8, "curiosity_weight": 0.5}
 PPO_RUN = {"n_rollout_steps": 16, "n_batches": 2, "n_epochs": 1, "n_steps": 64}
-REPLAY_RUN = {"warmup_episodes": 2, "updates_per_step": 0.1, "batch_size": 2, "n_steps": 128}
 NARROW = {"LSTM": {"memory_width": 8}, "GPT": {"memory_width": 8, "memory_heads": 2}}
 
 
@@ -148,46 +147,15 @@ def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():
     assert (rewards[mask.bool()] > 0).all()
 
 
-def command(algorithm, model, curiosity, run_id, **changes):
-    from_replay = algorithm != "PPO"
-    settings = {"device": "cpu", "n_envs": 2, "media_minutes": "null", "algorithm": algorithm}
-    settings |= {"env": "VisualMatch-v0", "length": 2} if from_replay else {"env": "RandomMaze-v0"}
-    settings |= (REPLAY_RUN | {"head_width": 8}) if from_replay else PPO_RUN
-    settings |= {"model": model, "curiosity": curiosity} | SMALL | NARROW.get(model, {})
-    settings |= tiny_settings(model) | {"checkpoint_minutes": 60} | changes
+def command(run_id, **changes):
+    settings = {"device": "cpu", "n_envs": 2, "media_minutes": "null", "model": "CNN"}
+    settings |= PPO_RUN | SMALL | {"env": "RandomMaze-v0", "curiosity": "RND"} | changes
     return [*(f"--var={key}={value}" for key, value in settings.items()), "--run-id", run_id]
 
 
-RUNS = [
-    ("PPO", "CNN", "RND", {"curiosity_features": "observation"}, 11),
-    ("PPO", "LSTM", "APT", {"apt_group": 16, "icm": "paper"}, 11),
-    ("PPO", "HELM", "NovelD", {"curiosity_features": "memory"}, 11),
-    ("DQN", "HELM", "RND", {"curiosity_features": "memory"}, 20),
-    ("SAC", "CNN", "NovelD", {"task_reward_weight": 0}, 20),
-]
-
-
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: " ".join(run[:3]))
-def test_an_interrupted_curious_run_ends_as_if_nothing_had_been(run, in_empty_folder, monkeypatch):
-    *arguments, changes, at = run
-    assert main_program.main(command(*arguments, "whole", **changes)) == 0
-    row = outcome(folder_of("whole"))["metrics"][-1]
-    assert float(row["curiosity/reward_mean"]) >= 0
-    assert math.isfinite(float(row["curiosity/loss"]))
-    signal_at(monkeypatch, signal.SIGINT, at=at)
-    assert main_program.main(command(*arguments, "cut", **changes)) == 130
-    assert resume("cut") == 0
-    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
-    last = [load_checkpoint(folder_of(name) / LAST)["learner"] for name in ("cut", "whole")]
-    assert same(*(each["reward"] for each in last))
-
-
-@pytest.mark.parametrize(("algorithm", "curiosity", "features"), [
-    ("PPO", "APT", "agent"), ("DQN", "NovelD", "agent"), ("SAC", "RND", "observation"),
-])  # fmt: skip
-def test_text_is_novel_beside_images(algorithm, curiosity, features, encoder, in_empty_folder):
-    changes = {"curiosity": curiosity, "curiosity_features": features, "curiosity_width": 8}
-    assert main_program.main(on_missions(algorithm, "CNN", encoder, **changes)) == 0
+def test_text_is_novel_beside_images(encoder, in_empty_folder):
+    changes = {"curiosity": "APT", "curiosity_width": 8}
+    assert main_program.main(on_missions("CNN", encoder, **changes)) == 0
     networks = load_checkpoint(folder_of("tiny") / LAST)["learner"]["reward"]["networks"]
     assert {"images", "text"} <= {name.split(".")[0] for name in networks}
 
@@ -195,7 +163,7 @@ def test_text_is_novel_beside_images(algorithm, curiosity, features, encoder, in
 def test_the_statistics_of_episodes_are_of_the_environments_own_rewards(in_empty_folder):
     for name, weight in (("alone", 0), ("beside", 1)):
         changes = {"task_reward_weight": weight, "curiosity_weight": 1e-9, "learning_rate": 0}
-        assert main_program.main(command("PPO", "CNN", "RND", name, **changes)) == 0
+        assert main_program.main(command(name, **changes)) == 0
     alone, beside = (outcome(folder_of(name))["metrics"] for name in ("alone", "beside"))
     for one, other in zip(alone, beside, strict=True):
         assert one["rollout/return_mean"] == other["rollout/return_mean"]
@@ -203,7 +171,7 @@ def test_the_statistics_of_episodes_are_of_the_environments_own_rewards(in_empty
 
 def test_a_damaged_state_of_the_intrinsic_networks_is_refused(in_empty_folder, monkeypatch, capsys):
     signal_at(monkeypatch, signal.SIGINT, at=11)
-    assert main_program.main(command("PPO", "CNN", "RND", "cut")) == 130
+    assert main_program.main(command("cut")) == 130
     path = folder_of("cut") / LAST
     state = load_checkpoint(path)
     networks = state["learner"]["reward"]["networks"]

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from models.language import describe_language_model, load_language_model
+from models.language.load import describe_language_model, load_language_model
 from tests.tiny_decoders import DECODERS, N_POSITIONS, WORDS, tiny_decoder_folder
 from utils.errors import UserError
 

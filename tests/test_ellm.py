@@ -8,8 +8,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, Text
 
 from models.ellm import Ellm
-from models.observations import Observations, Percept
-from models.sentences import SentenceTable, SentenceVectors
+from models.observations import Observations, Percept, SentenceTable, SentenceVectors
 from settings import load_config
 from tests import golden_data
 from trainers.frame_replay import FrameSteps

@@ -4,8 +4,8 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence
 
 from models import build_agent
+from models.caching import unit_images
 from models.encoders import JointEncoder, SmallImpalaCNN, VectorEncoder, build_encoder
-from models.images import unit_images
 from models.observations import ObservationBatch, ObservationReader, Observations
 from tests.agents import random_images, small_config
 from tests.tiny_clip import tiny_settings

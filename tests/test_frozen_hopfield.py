@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from models.frozen_hopfield import ColourHopfield, FrozenHopfield, random_projection
-from models.language import DenseEmbeddings
+from models.language.layers import DenseEmbeddings
+from models.observation_to_language import ColourHopfield, FrozenHopfield, random_projection
 from tests import golden_data
 
 HOPFIELD = golden_data.under(golden_data.load("networks"), "hopfield.")

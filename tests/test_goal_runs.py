@@ -1,9 +1,8 @@
-"""Runs for goals through the programs: trained, resumed, evaluated, played on tasks, refused."""
+"""Runs for goals through the programs: trained, evaluated, played on tasks, refused."""
 
 import csv
 import json
 import math
-import signal
 
 import numpy as np
 import pytest
@@ -14,17 +13,14 @@ from envs import SUITES, Suite
 from tests.bad_inputs.harness import refused
 from tests.described import NAME
 from tests.published_models import tiny_sentence_encoder
-from tests.robustness.faults import outcome, same
-from tests.test_resume import folder_of, resume, signal_at
+from tests.robustness.faults import same
+from tests.test_resume import folder_of
 from trainers.checkpoint import LAST, load_checkpoint
 
 TINY = {"env": NAME, "device": "cpu", "n_envs": 2, "media_minutes": "null", "model": "CNN"}
 PPO = {"n_rollout_steps": 16, "n_batches": 2, "n_epochs": 1, "n_steps": 64}
-DQN = {"warmup_episodes": 1, "updates_per_step": 0.05, "batch_size": 2, "n_steps": 96}
-ALGORITHMS = {"PPO": PPO, "DQN": DQN}
 CHOICES = {
     "oracle": {"suggester": "oracle"},
-    "novelty": {"suggester": "novelty", "novelty_filter": "false"},
     "subgoals": {"single_task": "make wood pickaxe", "single_task_goals": "subgoals"},
 }
 
@@ -41,8 +37,8 @@ def encoder(tmp_path_factory):
     return str(tiny_sentence_encoder(tmp_path_factory.mktemp("encoder")))
 
 
-def command(encoder, choice, run_id="tiny", algorithm="PPO", **changes):
-    given = TINY | ALGORITHMS[algorithm] | {"algorithm": algorithm} | CHOICES[choice]
+def command(encoder, choice, run_id="tiny", **changes):
+    given = TINY | PPO | CHOICES[choice]
     given |= {"goal_conditioned": "true", "sentence_encoder": encoder}
     if "suggester" in CHOICES[choice]:
         given["goal_encoder"] = encoder
@@ -55,23 +51,6 @@ def command(encoder, choice, run_id="tiny", algorithm="PPO", **changes):
 def rows(run_id):
     with (folder_of(run_id) / "metrics.csv").open(newline="") as file:
         return list(csv.DictReader(file))
-
-
-@pytest.mark.parametrize(("choice", "algorithm"), [
-    ("novelty", "PPO"), ("subgoals", "PPO"), ("oracle", "DQN"),
-])  # fmt: skip
-def test_a_run_for_goals_that_is_interrupted_ends_as_if_nothing_had_been(
-    choice, algorithm, encoder, in_empty_folder, monkeypatch
-):
-    more = {"checkpoint_minutes": 0, "algorithm": algorithm}
-    assert main_program.main(command(encoder, choice, "whole", **more)) == 0
-    signal_at(monkeypatch, signal.SIGINT, at=11)
-    assert main_program.main(command(encoder, choice, "cut", **more)) == 130
-    assert resume("cut") == 0
-    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
-    ends = [load_checkpoint(folder_of(name) / LAST)["collector"] for name in ("cut", "whole")]
-    assert same(*ends)
-    assert ends[0]["env"]["goals"]
 
 
 def test_goals_are_logged_and_the_returns_stay_the_environments(encoder, in_empty_folder):

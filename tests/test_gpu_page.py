@@ -7,8 +7,8 @@ import torch
 
 from benchmarks import gpu, training
 from benchmarks.measuring import in_own_process
-from models.language import captured_step
-from models.language.layer_stack import LayerStack
+from models.language import transformer
+from models.language.transformer import LayerStack
 
 
 def cells(text):
@@ -81,7 +81,7 @@ def test_a_graph_that_does_not_work_has_no_figure_but_its_reason(monkeypatch):
         raise RuntimeError("operation not permitted when stream is capturing\nCompile with ...")
 
     monkeypatch.setattr(LayerStack, "captures", True)
-    monkeypatch.setattr(captured_step, "recorded", refuse)
+    monkeypatch.setattr(transformer, "recorded", refuse)
     row = next(gpu.graph_rows(True))
     assert "not permitted when stream is capturing" in gpu.found(row, 10)[2]
 

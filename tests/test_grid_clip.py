@@ -5,7 +5,8 @@ import torch
 from torch.nn import functional as F
 
 from envs.minigrid_captions import TASKS, CaptionBatches
-from models.clip_encoder import ImageTextEncoder, load_encoder
+from models.caching import unit_images
+from models.clip import ImageTextEncoder, load_encoder
 from models.grid_clip import (
     SCALE,
     ContrastiveLoss,
@@ -16,7 +17,6 @@ from models.grid_clip import (
     whole_words,
     word_shares,
 )
-from models.images import unit_images
 from utils.errors import UserError
 
 WORDS = (

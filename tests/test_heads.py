@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
+from models.caching import unit_images
 from models.encoders import SmallImpalaCNN
 from models.heads import ActorCritic
-from models.images import unit_images
 from tests import golden_data
 
 NETWORKS = golden_data.load("networks")

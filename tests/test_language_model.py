@@ -3,17 +3,12 @@
 import pytest
 import torch
 
-from models.language import (
-    KINDS,
-    describe_language_model,
-    key_value_memory,
-    layers,
-    load_language_model,
-)
+from models.language import kv_cache, layers
 from models.language.decoder import Decoder
+from models.language.files import find_model
 from models.language.language_model import LanguageModel
 from models.language.layers import FrozenLinear
-from models.language.model_files import find_model
+from models.language.load import KINDS, describe_language_model, load_language_model
 from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
 from tests.tiny_decoders import tiny_decoder_folder
 from tests.token_streams import N_ENVS, play, stream
@@ -244,13 +239,13 @@ def test_a_step_never_clears_the_store(model):
 def test_a_ring_that_grows_reads_the_same(model, wider, n_new, monkeypatch):
     tokens, starts = stream(model, n_new=n_new)
     at_once = play(model, model.initial_memory(N_ENVS, n_new), tokens, starts)
-    monkeypatch.setattr(key_value_memory, "WIDER", wider)
+    monkeypatch.setattr(kv_cache, "WIDER", wider)
     memory = model.initial_memory(N_ENVS, n_new)
     torch.testing.assert_close(play(model, memory, tokens, starts), at_once, atol=1e-5, rtol=0)
 
 
 def test_a_ring_has_only_the_slots_that_the_longest_episode_needs(model, monkeypatch):
-    monkeypatch.setattr(key_value_memory, "WIDER", 1)
+    monkeypatch.setattr(kv_cache, "WIDER", 1)
     tokens, starts = stream(model)
     memory = model.initial_memory(N_ENVS)
     starts[:] = torch.arange(len(tokens))[:, None] % 3 == 0

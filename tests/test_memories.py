@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from models.memories import Gpt, GptSettings, Lstm, NetworkSettings, NoMemory, gpt
-from models.memories.causal_attention import PastAttention, SequenceAttention
+from models.memories.gpt import PastAttention, SequenceAttention
 from tests import golden_data
 from utils.errors import UserError
 

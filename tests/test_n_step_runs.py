@@ -77,39 +77,6 @@ def test_an_agent_is_trained_then_evaluated_with_a_page_of_its_values(command):
     assert '"actionValues":' in page.read_text()
 
 
-@pytest.mark.parametrize(
-    ("env", "given"),
-    [
-        (TOLD, {"n_colours": 3, "side": 40}),
-        ("MiniGrid-Empty-5x5-v0", None),
-        ("BabyAI-GoToObjS4-v0", None),
-        ("RandomMaze-v0", None),
-        ("CartPole-v1", None),
-    ],
-)
-def test_it_learns_from_whatever_is_shown(env, given, command):
-    if "-Empty" in env or "BabyAI" in env:
-        pytest.importorskip("minigrid")
-    arguments = {} if given is None else {"env_args": json.dumps(given)}
-    small = {"n_steps": 200, "replay_capacity": 1000}
-    folder = train(command, "run", env=env, **arguments, **small)
-    assert load_checkpoint(folder / LAST)["env_steps"] == 200
-
-
-@pytest.mark.parametrize("uniform", ["episode", "step"])
-def test_a_run_interrupted_twice_ends_as_if_nothing_had_been(uniform, command, monkeypatch):
-    given = {"replay_sampling": uniform, "decay_after_reward": "true"}
-    train(command, "whole", **given)
-    signal_at(monkeypatch, signal.SIGINT, at=47)
-    assert main_program.main(command("cut", **given)) == 130
-    signal_at(monkeypatch, signal.SIGTERM, at=3)
-    assert resume("cut") == 143
-    assert resume("cut") == 0
-    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
-    resumed = json.loads((folder_of("cut") / "run.json").read_text())["resumed"]
-    assert [(each["env_steps"], each["exact"]) for each in resumed] == [(120, True), (180, True)]
-
-
 def test_frames_written_after_the_last_checkpoint_do_not_count(command, monkeypatch):
     """What a killed process leaves behind its last checkpoint does not count."""
     train(command, "whole")

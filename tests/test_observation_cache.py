@@ -3,10 +3,9 @@ import tracemalloc
 import pytest
 import torch
 
-from models.frozen_hopfield import FrozenHopfield, random_projection
-from models.images import unit_images
-from models.language import DenseEmbeddings
-from models.observation_cache import ObservationCache
+from models.caching import ObservationCache, unit_images
+from models.language.layers import DenseEmbeddings
+from models.observation_to_language import FrozenHopfield, random_projection
 from tests.agents import random_images
 
 

@@ -10,7 +10,7 @@ from envs.wrappers import EpisodeStatistics
 from models import build_agent
 from models.agent import Sequences
 from models.observations import ObservationBatch, Observations, Percept
-from models.off_policy import FrozenBody
+from models.q_networks import FrozenBody
 from tests.agents import small_config
 from tests.tiny_clip import tiny_settings
 from trainers import LEARNERS

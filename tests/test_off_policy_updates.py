@@ -6,12 +6,11 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from models import build_agent
-from models.agent import Sequences
-from models.heads import Perceptron, TwinQ
+from models.agent import Policy, QAgent, SacAgent, Sequences, TwinQ
+from models.heads import Perceptron
 from models.memories import Gpt, Lstm
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
-from models.off_policy import InputEmbedder, TrainedBody
-from models.off_policy_agent import Policy, QAgent, SacAgent
+from models.q_networks import InputEmbedder, TrainedBody
 from tests import golden_data
 from tests.agents import small_config
 from trainers.dqn import DQN
@@ -139,11 +138,13 @@ def learner_of(name, arrays):
         Perceptron(actor_body.width, tuple(given["critic_hidden"]), n_actions, 1) for _ in range(2)
     ]
     if name.startswith("dqn"):
-        learner = DQN(config, QAgent(reader, actor_body, q_heads[0]))
+        learner = DQN(config, QAgent(reader, actor_body, n_actions, q_heads[0]))
     else:
         policy = Perceptron(actor_body.width, tuple(given["actor_hidden"]), n_actions, 1)
         critic_body = None if config.shared_encoder else body()
-        learner = SAC(config, SacAgent(reader, actor_body, policy, TwinQ(*q_heads), critic_body))
+        learner = SAC(
+            config, SacAgent(reader, actor_body, n_actions, policy, TwinQ(*q_heads), critic_body)
+        )
     online, target = parameters(name, arrays, "before.")
     learner.agent.load_state_dict(online)
     learner.target.load_state_dict(target)

@@ -8,9 +8,8 @@ import torch
 from models.baselines import CnnAgent, LstmAgent
 from models.encoders import SmallImpalaCNN
 from models.heads import ActorCritic
-from models.helm import LanguageMemoryAgent
-from models.image_to_language import ImageToLanguage
-from models.language_memory import LanguageMemory
+from models.helm import LanguageMemory, LanguageMemoryAgent
+from models.observation_to_language import ImageToLanguage
 from tests import golden_data
 from tests.agents import golden_rollout, small_config, spaces
 from trainers.ppo import PPO

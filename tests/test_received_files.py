@@ -8,7 +8,7 @@ import pytest
 import eval as eval_program
 import main as main_program
 from analysis import __main__ as analysis
-from models.language.model_files import find_model
+from models.language.files import find_model
 from models.word_embeddings import embeddings_file
 from runs.folder import create_run_folder
 from tests.agents import small_config

@@ -1,6 +1,5 @@
 """Runs that are interrupted and go on, through the command line."""
 
-import csv
 import dataclasses
 import json
 import os
@@ -20,7 +19,7 @@ from envs.numpy_vector import NumpyVectorEnv
 from runs import folder as run_description
 from runs.folder import locked
 from settings import load_config
-from tests.agents import BY_PPO
+from tests.bad_inputs.harness import refused
 from tests.robustness.faults import outcome, same
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import BEST, LAST, PREVIOUS, load_checkpoint, save_checkpoint
@@ -57,156 +56,129 @@ def resume(run_id):
 
 
 def signal_at(monkeypatch, number, at):
-    """Send this process a signal in vector step `at`, counted from here on."""
-    n_steps = [0]
-    advance = Collector._note_episodes
+    """Send this process a signal before vector step `at`, counted from here on."""
+    step, n_steps = Collector.step, []
 
-    def note_episodes(self, ended, info):
-        n_steps[0] += 1
-        if n_steps[0] == at:
+    def stepping(self):
+        n_steps.append(1)
+        if len(n_steps) == at:
             os.kill(os.getpid(), number)
-        return advance(self, ended, info)
+        return step(self)
 
-    monkeypatch.setattr(Collector, "_note_episodes", note_episodes)
-
-
-@pytest.mark.parametrize("name", BY_PPO)
-def test_an_interrupted_run_ends_as_if_nothing_had_been(name, in_empty_folder, monkeypatch, capsys):
-    assert main_program.main(command(name, "whole", adv_norm="true")) == 0
-    signal_at(monkeypatch, signal.SIGINT, at=39)
-    assert main_program.main(command(name, "cut", adv_norm="true")) == 130
-    said = "interrupted after 96 steps. Go on with: python main.py --resume"
-    assert said in capsys.readouterr().err
-    assert load_checkpoint(folder_of("cut") / LAST)["env_steps"] == 96
-    assert resume("cut") == 0
-    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
-    (resumed,) = json.loads((folder_of("cut") / "run.json").read_text())["resumed"]
-    assert (resumed["env_steps"], resumed["exact"]) == (96, True)
+    monkeypatch.setattr(Collector, "step", stepping)
 
 
-def test_what_a_resumed_run_shows_of_itself_changes_nothing(in_empty_folder, monkeypatch):
+@pytest.fixture
+def cut(in_empty_folder, monkeypatch, capsys):
+    """Return a function that interrupts a run before a vector step and returns its folder."""
+
+    def interrupted(model="CNN", at=39, words=None, **changes):
+        signal_at(monkeypatch, signal.SIGINT, at)
+        assert main_program.main(words or command(model, "cut", **changes)) == 130
+        return folder_of("cut")
+
+    return interrupted
+
+
+@pytest.fixture
+def whole(in_empty_folder):
+    """Return a function that trains a run and returns what came out."""
+
+    def trained(model="CNN", words=None, **changes):
+        assert main_program.main(words or command(model, "whole", **changes)) == 0
+        return outcome(folder_of("whole"))
+
+    return trained
+
+
+def test_what_a_resumed_run_shows_of_itself_changes_nothing(whole, cut, monkeypatch):
     monkeypatch.setattr(minigrid, "pool_tasks", list)
     task = {"env": "MiniGrid-Dynamic-Obstacles-5x5-v0"}
-    assert main_program.main(command("HELM", "whole", **task)) == 0
-    signal_at(monkeypatch, signal.SIGINT, at=39)
-    assert main_program.main(command("HELM", "cut", **task, media_minutes=0)) == 130
+    expected, folder = whole("HELM", **task), cut("HELM", **task, media_minutes=0)
     assert resume("cut") == 0
-    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
-    images = EventAccumulator(str(folder_of("cut"))).Reload().Images("episode/attention")
+    assert same(outcome(folder), expected)
+    images = EventAccumulator(str(folder)).Reload().Images("episode/attention")
     steps = [image.step for image in images]
     assert steps == sorted(set(steps))
     assert len(steps) >= 2
 
 
-def test_minigrid_by_gymnasium_goes_on_exactly(in_empty_folder, monkeypatch):
-    monkeypatch.setattr(minigrid, "pool_tasks", list)
-    task = {"env": "MiniGrid-Dynamic-Obstacles-5x5-v0"}
-    assert main_program.main(command("CNN-PPO", "whole", **task)) == 0
-    signal_at(monkeypatch, signal.SIGTERM, at=20)
-    assert main_program.main(command("CNN-PPO", "cut", **task)) == 143
-    assert resume("cut") == 0
-    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
-
-
-@pytest.mark.parametrize(
-    "task",
-    ["CartPole-v1", "popgym-RepeatPreviousEasy-v0", "tests.any_envs:Sampled-v0"],
-)
-def test_any_environment_goes_on_where_seeds_and_actions_decide_all(
-    task, in_empty_folder, monkeypatch, capsys
-):
-    assert main_program.main(command("LSTM", "whole", env=task)) == 0
-    signal_at(monkeypatch, signal.SIGTERM, at=39)
-    assert main_program.main(command("LSTM", "cut", env=task)) == 143
-    assert resume("cut") == 0
-    assert "going on after 96 steps, exactly" in capsys.readouterr().out
-    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
-
-
 @pytest.mark.parametrize("model", ["CNN", "HELM"])
 def test_where_something_else_decides_that_is_said_and_new_episodes_begin(
-    model, in_empty_folder, monkeypatch, capsys, caplog
+    model, cut, capsys, caplog
 ):
-    signal_at(monkeypatch, signal.SIGINT, at=39)
     task = {"env": "tests.any_envs:Unseeded-v0", "env_args": '{"kind": "image, channels last"}'}
-    assert main_program.main(command(model, "cut", **task)) == 130
+    folder = cut(model, **task)
     assert resume("cut") == 0
     assert "the same seeds and actions lead elsewhere" in caplog.text
     assert "not exactly: in new episodes" in capsys.readouterr().out
-    rows = outcome(folder_of("cut"))["metrics"]
+    rows = outcome(folder)["metrics"]
     assert int(rows[-1]["env_steps"]) >= 128
 
 
 def test_where_episodes_cannot_be_saved_new_ones_begin_and_the_folder_says_so(
-    in_empty_folder, monkeypatch, capsys
+    cut, monkeypatch, capsys
 ):
     monkeypatch.delattr(NumpyVectorEnv, "replay")
-    signal_at(monkeypatch, signal.SIGINT, at=39)
-    assert main_program.main(command("HELM", "cut")) == 130
+    folder = cut("HELM")
     assert resume("cut") == 0
     assert "in new episodes" in capsys.readouterr().out
-    (resumed,) = json.loads((folder_of("cut") / "run.json").read_text())["resumed"]
+    (resumed,) = json.loads((folder / "run.json").read_text())["resumed"]
     assert (resumed["env_steps"], resumed["exact"]) == (96, False)
-    rows = outcome(folder_of("cut"))["metrics"]
+    rows = outcome(folder)["metrics"]
     assert [row["env_steps"] for row in rows] == ["32", "64", "96", "128"]
 
 
-def test_sigusr1_saves_and_goes_on(in_empty_folder, monkeypatch):
-    assert main_program.main(command("CNN-PPO", "whole", checkpoint_minutes=60)) == 0
+def test_sigusr1_saves_and_goes_on(whole, monkeypatch):
+    expected = whole(checkpoint_minutes=60)
     signal_at(monkeypatch, signal.SIGUSR1, at=39)
-    assert main_program.main(command("CNN-PPO", "asked", checkpoint_minutes=60)) == 0
+    assert main_program.main(command("CNN", "asked", checkpoint_minutes=60)) == 0
     assert load_checkpoint(folder_of("asked") / PREVIOUS)["env_steps"] == 96
     assert load_checkpoint(folder_of("whole") / PREVIOUS)["env_steps"] == 32
-    assert same(outcome(folder_of("asked")), outcome(folder_of("whole")))
+    assert same(outcome(folder_of("asked")), expected)
 
 
-def test_rows_behind_the_checkpoint_are_taken_back(in_empty_folder, monkeypatch):
-    assert main_program.main(command("CNN-PPO", "whole")) == 0
-    signal_at(monkeypatch, signal.SIGINT, at=33)
-    assert main_program.main(command("CNN-PPO", "cut")) == 130
-    folder = folder_of("cut")
+def test_rows_behind_the_checkpoint_are_taken_back(whole, cut):
+    expected, folder = whole(), cut()
     (folder / PREVIOUS).replace(folder / LAST)  # as if the last save had never been
     with (folder / "metrics.csv").open("a") as file:
         file.write((folder_of("whole") / "metrics.csv").read_text().splitlines()[3] + "\r\n96,0.")
     assert resume("cut") == 0
-    assert same(outcome(folder), outcome(folder_of("whole")))
+    assert same(outcome(folder), expected)
     events = EventAccumulator(str(folder)).Reload().Scalars("train/loss")
     assert [event.step for event in events] == [32, 64, 96, 128]
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_anew(in_empty_folder, monkeypatch):
-    assert main_program.main(command("CNN-PPO", "whole")) == 0
-    signal_at(monkeypatch, signal.SIGINT, at=3)
-    assert main_program.main(command("CNN-PPO", "cut")) == 130
-    (folder_of("cut") / LAST).unlink()
+def test_a_run_killed_before_its_first_checkpoint_begins_anew(whole, cut):
+    expected, folder = whole(), cut(at=3)
+    (folder / LAST).unlink()
     assert resume("cut") == 0
-    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
+    assert same(outcome(folder), expected)
 
 
-def test_going_on_exactly_is_said_of_the_same_source_only(in_empty_folder, monkeypatch, capsys):
-    signal_at(monkeypatch, signal.SIGINT, at=20)
-    assert main_program.main(command("CNN-PPO", "cut")) == 130
-    signal_at(monkeypatch, signal.SIGINT, at=3)
-    assert resume("cut") == 130
+def test_a_run_says_how_to_go_on_and_that_it_is_exact_with_the_same_source_alone(
+    cut, monkeypatch, capsys
+):
+    cut(at=20)
+    said = "interrupted after 64 steps. Go on with: python main.py --resume"
+    assert said in capsys.readouterr().err
+    signal_at(monkeypatch, signal.SIGTERM, at=3)
+    assert resume("cut") == 143
     assert "going on after 64 steps, exactly" in capsys.readouterr().out
     monkeypatch.setattr(run_description, "source_sha256", lambda: "edited")
     assert resume("cut") == 0
     assert "not exactly: the source has changed" in capsys.readouterr().out
 
 
-def test_a_lost_history_does_not_go_unsaid(in_empty_folder, monkeypatch, caplog):
-    signal_at(monkeypatch, signal.SIGINT, at=39)
-    assert main_program.main(command("CNN-PPO", "cut")) == 130
-    path = folder_of("cut") / "metrics.csv"
+def test_a_lost_history_does_not_go_unsaid(cut, caplog):
+    path = cut() / "metrics.csv"
     path.unlink()
     assert resume("cut") == 0
     assert f"{path}: not as it was at the checkpoint, 0 rows up to step 96" in caplog.text
 
 
-def test_a_flipped_digit_of_the_history_is_not_exactly(in_empty_folder, monkeypatch, capsys):
-    signal_at(monkeypatch, signal.SIGINT, at=39)
-    assert main_program.main(command("CNN-PPO", "cut")) == 130
-    folder = folder_of("cut")
+def test_a_flipped_digit_of_the_history_is_not_exactly(cut, capsys):
+    folder = cut()
     path = folder / "metrics.csv"
     content = path.read_bytes().decode()
     digit = content.rindex("64,") - 5
@@ -225,12 +197,9 @@ def contents(folder):
     return {str(path): path.read_bytes() for path in paths}
 
 
-@pytest.mark.parametrize("model", ["CNN-PPO", "LSTM by DQN"])
-def test_a_refused_resumption_changes_nothing(model, in_empty_folder, monkeypatch, capsys):
-    of_run = replay_command("cut") if "DQN" in model else command(model, "cut")
-    signal_at(monkeypatch, signal.SIGINT, at=67 if "DQN" in model else 39)
-    assert main_program.main(of_run) == 130
-    folder = folder_of("cut")
+@pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
+def test_a_refused_resumption_changes_nothing(algorithm, cut, capsys):
+    folder = cut() if algorithm == "PPO" else cut(at=67, words=replay_command("cut"))
     state = load_checkpoint(folder / LAST)
     save_checkpoint(folder / LAST, state | {"agent": {}})
     for path in (*folder.glob("replay/*"), folder / "metrics.csv"):
@@ -245,12 +214,8 @@ def test_a_refused_resumption_changes_nothing(model, in_empty_folder, monkeypatc
     assert "going on after" in capsys.readouterr().out
 
 
-def test_settings_edited_before_the_first_checkpoint_are_refused(
-    in_empty_folder, monkeypatch, capsys
-):
-    signal_at(monkeypatch, signal.SIGINT, at=3)
-    assert main_program.main(command("CNN-PPO", "cut")) == 130
-    folder = folder_of("cut")
+def test_settings_edited_before_the_first_checkpoint_are_refused(cut, capsys):
+    folder = cut(at=3)
     (folder / LAST).unlink()
     settings = json.loads((folder / "config.json").read_text())
     edited = settings | {"model": "HELM", "gamma": 0.5, "checkpoint_minutes": 3}
@@ -262,10 +227,8 @@ def test_settings_edited_before_the_first_checkpoint_are_refused(
     assert resume("cut") == 0
 
 
-def test_a_copied_best_checkpoint_is_no_run_to_go_on_with(in_empty_folder, monkeypatch, capsys):
-    signal_at(monkeypatch, signal.SIGINT, at=39)
-    assert main_program.main(command("CNN-PPO", "cut")) == 130
-    folder = folder_of("cut")
+def test_a_copied_best_checkpoint_is_no_run_to_go_on_with(cut, capsys):
+    folder = cut()
     previous = (folder / PREVIOUS).read_bytes()
     for path in (folder / LAST, folder / PREVIOUS):
         shutil.copy(folder / BEST, path)
@@ -277,12 +240,10 @@ def test_a_copied_best_checkpoint_is_no_run_to_go_on_with(in_empty_folder, monke
     assert resume("cut") == 0
 
 
-def test_a_state_of_another_kind_is_one_line(in_empty_folder, monkeypatch, capsys):
-    signal_at(monkeypatch, signal.SIGINT, at=39)
-    assert main_program.main(command("CNN-PPO", "cut")) == 130
-    path = folder_of("cut") / LAST
+def test_a_state_of_another_kind_is_one_line(cut, capsys):
+    path = cut() / LAST
     state = load_checkpoint(path)
-    (folder_of("cut") / PREVIOUS).unlink()
+    path.with_name(PREVIOUS).unlink()
     for name, wrong in (("learner", 3), ("collector", 3), ("run", {}), ("own", None)):
         save_checkpoint(path, state | {name: wrong})
         capsys.readouterr()
@@ -292,48 +253,41 @@ def test_a_state_of_another_kind_is_one_line(in_empty_folder, monkeypatch, capsy
 
 
 def test_the_settings_of_a_run_can_be_printed(in_empty_folder, capsys):
-    assert main_program.main(command("CNN-PPO", "run", n_steps=32, gamma=0.5)) == 0
+    assert main_program.main(command("CNN", "run", n_steps=32, gamma=0.5)) == 0
     capsys.readouterr()
     assert main_program.main(["--resume", str(folder_of("run")), "--print-config"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((folder_of("run") / "config.json").read_text())
 
 
-def test_what_cannot_go_on_gets_one_line(in_empty_folder, monkeypatch, capsys):
-    signal_at(monkeypatch, signal.SIGINT, at=3)
-    assert main_program.main(command("CNN-PPO", "run")) == 130
+def test_what_cannot_go_on_gets_one_line(cut, capsys):
+    folder = cut(at=3)
     capsys.readouterr()
 
-    def refused(arguments):
-        assert main_program.main(arguments) == 2
-        (line,) = capsys.readouterr().err.strip().splitlines()
+    def refusal(*arguments):
+        (line,) = refused(capsys, "main", arguments)
         return line
 
-    folder = folder_of("run")
-    again = refused(command("CNN-PPO", "run"))
+    again = refusal(*command("CNN", "cut"))
     assert f"go on with it: python main.py --resume {folder}" in again
-    assert "give it alone" in refused(["--resume", str(folder), "--var", "n_steps=5"])
-    assert "not a run folder" in refused(["--resume", "nowhere"])
+    assert "give it alone" in refusal("--resume", str(folder), "--var", "n_steps=5")
+    assert "not a run folder" in refusal("--resume", "nowhere")
     with locked(folder):
-        assert "another run is writing here" in refused(["--resume", str(folder)])
-    assert resume("run") == 0
+        assert "another run is writing here" in refusal("--resume", str(folder))
+    assert resume("cut") == 0
     capsys.readouterr()
-    assert "this run is finished" in refused(["--resume", str(folder)])
-    assert "--resume" not in refused(command("CNN-PPO", "run"))
+    assert "this run is finished" in refusal("--resume", str(folder))
+    assert "--resume" not in refusal(*command("CNN", "cut"))
 
 
-def test_other_weights_are_refused_when_resuming_and_when_playing(
-    in_empty_folder, monkeypatch, capsys
-):
-    model = in_empty_folder / "model"
+def test_other_weights_are_refused_when_resuming_and_when_playing(cut, tmp_path, capsys):
+    model = tmp_path / "model"
     shutil.copytree(tiny_settings("HELM")["language_model"], model)
-    signal_at(monkeypatch, signal.SIGINT, at=20)
-    assert main_program.main(command("HELM", "run", language_model=model)) == 130
+    folder = str(cut("HELM", at=20, language_model=model))
     tensors = torch.load(model / "pytorch_model.bin", weights_only=True)
     save_file(tensors, model / "model.safetensors")  # the same numbers in another file
     (model / "pytorch_model.bin").unlink()
     capsys.readouterr()
-    folder = str(folder_of("run"))
     for program, flag in ((main_program, "--resume"), (eval_program, "--ckpt-path")):
         assert program.main([flag, folder]) == 2
         assert "made with another language_model" in capsys.readouterr().err
@@ -350,7 +304,7 @@ def test_numbers_that_are_not_finite_stop_the_run(in_empty_folder, monkeypatch, 
         return learn(self, batch, now)
 
     monkeypatch.setattr(PPO, "_learn", learn_badly)
-    assert main_program.main(command("CNN-PPO", "run")) == 1
+    assert main_program.main(command("CNN", "run")) == 1
     folder = folder_of("run")
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert "not finite in epoch 0, minibatch 1" in line
@@ -366,15 +320,15 @@ def test_numbers_that_are_not_finite_stop_the_run(in_empty_folder, monkeypatch, 
 
 
 def test_a_vanished_folder_stops_the_run(in_empty_folder, monkeypatch, capsys):
-    note = Collector._note_episodes
+    step = Collector.step
 
-    def remove_folder(self, ended, info):
+    def remove_folder(self):
         if self.env_steps == 48:
             shutil.rmtree("experiments")
-        return note(self, ended, info)
+        return step(self)
 
-    monkeypatch.setattr(Collector, "_note_episodes", remove_folder)
-    assert main_program.main(command("CNN-PPO", "run")) == 1
+    monkeypatch.setattr(Collector, "step", remove_folder)
+    assert main_program.main(command("CNN", "run")) == 1
     error = capsys.readouterr().err
     assert "the run folder vanished" in error.strip().splitlines()[-1]
     assert "Traceback" not in error
@@ -398,15 +352,13 @@ def test_the_metrics_file_is_the_same_with_the_cache_off(name, in_empty_folder):
     assert same(outcome(folder_of("on")), outcome(folder_of("off")))
 
 
-def test_a_deterministic_run_is_a_setting_that_a_resumed_run_keeps(in_empty_folder, monkeypatch):
-    signal_at(monkeypatch, signal.SIGINT, at=20)
-    assert main_program.main([*command("HELM", "run"), "--deterministic"]) == 130
+def test_a_deterministic_run_is_a_setting_that_a_resumed_run_keeps(cut):
+    folder = cut(words=[*command("HELM", "cut"), "--deterministic"])
     torch.use_deterministic_algorithms(False)
-    assert resume("run") == 0
+    assert resume("cut") == 0
     assert torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(False)
-    with (folder_of("run") / "metrics.csv").open() as file:
-        assert len(list(csv.DictReader(file))) == 4
+    assert len(outcome(folder)["metrics"]) == 4
 
 
 def test_the_short_form_of_a_setting_is_the_setting(in_empty_folder, capsys):
@@ -416,83 +368,58 @@ def test_the_short_form_of_a_setting_is_the_setting(in_empty_folder, capsys):
 
 
 FROM_REPLAY = {
-    **{"n_steps": 300, "learning_rate": 1e-3, "batch_size": 4, "warmup_episodes": 3},
-    **{"replay_capacity": 60, "head_width": 16, "algorithm": "DQN"},
-    **{"env": "TMazeActive-v0", "length": 4},
+    **{"algorithm": "DQN", "model": "LSTM", "env": "TMazeActive-v0", "length": 4, "device": "cpu"},
+    **{"n_steps": 300, "n_envs": 2, "learning_rate": 1e-3, "batch_size": 4, "warmup_episodes": 3},
+    **{"replay_capacity": 60, "head_width": 16, "memory_width": 8, "normalize_reward": "true"},
+    **{"checkpoint_minutes": 0, "media_minutes": "null"},
 }
-IN_A_MAZE = {"env": MAZE, "replay_capacity": 250, "warmup_episodes": 1, "updates_per_step": 0.05}
-IN_A_MAZE["n_steps"] = 600
-SMALL_MEMORY = {"memory_width": 8}
-LEARNERS = {
-    "DQN, LSTM": ("LSTM", SMALL_MEMORY),
-    "DQN, GPT": ("GPT", SMALL_MEMORY | {"memory_heads": 2} | IN_A_MAZE),
-    "DQN, windows": ("LSTM", SMALL_MEMORY | {"context_length": 5}),
-    "DQN, HELM": ("HELM", {}),
-    "SAC, LSTM": ("LSTM", SMALL_MEMORY | {"algorithm": "SAC", "learn_temperature": "true"}),
-    "SAC, HELMv2": ("HELMv2", IN_A_MAZE | {"algorithm": "SAC"}),
-    "SAC, encoders apart": ("CNN", {"algorithm": "SAC", "shared_encoder": "false"}),
-}
-PPO_ALONE = ("n_rollout_steps", "n_batches", "n_epochs")
 
 
-def replay_command(run_id, name="DQN, LSTM", **changes):
+def replay_command(run_id, **changes):
     """Return the command line of a run that learns from replay."""
-    model, settings = LEARNERS[name]
-    given = FROM_REPLAY | settings | changes
-    if given["env"] == MAZE:
-        del given["length"]
-    made = command(model, run_id, **given)
-    return [word for word in made if not any(f"={key}=" in word for key in PPO_ALONE)]
+    words = [f"--var={key}={value}" for key, value in (FROM_REPLAY | changes).items()]
+    return [*words, "--run-id", run_id]
 
 
-@pytest.mark.parametrize("name", LEARNERS)
-def test_a_run_with_replay_interrupted_twice_ends_as_if_nothing_had_been(
-    name, in_empty_folder, monkeypatch
-):
-    assert main_program.main(replay_command("whole", name)) == 0
-    signal_at(monkeypatch, signal.SIGINT, at=40)
-    assert main_program.main(replay_command("cut", name)) == 130
+def test_a_run_with_replay_interrupted_twice_ends_as_if_nothing_had_been(whole, cut, monkeypatch):
+    expected = whole(words=replay_command("whole"))
+    folder = cut(at=40, words=replay_command("cut"))
     signal_at(monkeypatch, signal.SIGTERM, at=3)
     assert resume("cut") == 143
     assert resume("cut") == 0
-    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
-    resumed = json.loads((folder_of("cut") / "run.json").read_text())["resumed"]
+    assert same(outcome(folder), expected)
+    resumed = json.loads((folder / "run.json").read_text())["resumed"]
     assert [each["exact"] for each in resumed] == [True, True]
-    assert 80 <= resumed[0]["env_steps"] < resumed[1]["env_steps"] < 600
+    assert 80 <= resumed[0]["env_steps"] < resumed[1]["env_steps"] < 300
 
 
-def test_without_checkpoints_nothing_of_the_replay_is_written(in_empty_folder, monkeypatch, capsys):
-    signal_at(monkeypatch, signal.SIGINT, at=90)
-    assert main_program.main(replay_command("cut", save_ckpt="false")) == 130
+def test_without_checkpoints_nothing_of_the_replay_is_written(cut, capsys):
+    folder = cut(at=90, words=replay_command("cut", save_ckpt="false"))
     assert "Nothing is saved (save_ckpt is false)" in capsys.readouterr().err
-    assert list(folder_of("cut").rglob("*.pt")) == []
-    assert not (folder_of("cut") / "replay").exists()
+    assert list(folder.rglob("*.pt")) == []
+    assert not (folder / "replay").exists()
 
 
-def test_with_replay_too_new_episodes_begin_where_they_cannot_be_saved(
-    in_empty_folder, monkeypatch, capsys
-):
+def test_with_replay_too_new_episodes_begin_where_they_cannot_be_saved(cut, monkeypatch, capsys):
     monkeypatch.delattr(NumpyVectorEnv, "replay")
-    signal_at(monkeypatch, signal.SIGINT, at=67)
-    assert main_program.main(replay_command("cut")) == 130
+    folder = cut(at=67, words=replay_command("cut"))
     assert resume("cut") == 0
     assert "in new episodes" in capsys.readouterr().out
-    counts = load_checkpoint(folder_of("cut") / LAST)["learner"]["counts"]
-    rows = outcome(folder_of("cut"))["metrics"]
+    counts = load_checkpoint(folder / LAST)["learner"]["counts"]
+    rows = outcome(folder)["metrics"]
     assert int(rows[-1]["env_steps"]) == counts["n_warmup_steps"] + counts["n_explored"] == 300
 
 
-def test_a_checkpoint_writes_only_what_is_new_of_the_replay(in_empty_folder, monkeypatch):
-    signal_at(monkeypatch, signal.SIGINT, at=67)
-    assert main_program.main(replay_command("cut", replay_capacity=100_000)) == 130
-    folder = folder_of("cut") / "replay"
+def test_a_checkpoint_writes_only_what_is_new_of_the_replay(cut):
+    run = cut(at=67, words=replay_command("cut", replay_capacity=100_000))
+    folder = run / "replay"
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert len(before) > 1
     assert resume("cut") == 0
     after = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert len(after) > len(before)
     assert {name: after[name] for name in before} == before
-    named = load_checkpoint(folder_of("cut") / LAST)["learner"]["replay"]["files"]
+    named = load_checkpoint(run / LAST)["learner"]["replay"]["files"]
     assert named.keys() == after.keys()
 
 
@@ -501,15 +428,10 @@ def damage(path, fault):
     path.unlink() if fault == "missing" else path.write_bytes(b"x" + content[1:])
 
 
-@pytest.mark.parametrize("fault", ["missing", "damaged"])
-@pytest.mark.parametrize("place", [0, -1])
-def test_with_damaged_rows_a_run_goes_on_from_before_them(
-    place, fault, in_empty_folder, monkeypatch, capsys, caplog
-):
-    assert main_program.main(replay_command("whole")) == 0
-    signal_at(monkeypatch, signal.SIGINT, at=91)
-    assert main_program.main(replay_command("cut")) == 130
-    folder = folder_of("cut")
+@pytest.mark.parametrize(("fault", "place"), [("missing", 0), ("damaged", -1)])
+def test_with_damaged_rows_a_run_goes_on_from_before_them(place, fault, whole, cut, capsys, caplog):
+    expected = whole(words=replay_command("whole"))
+    folder = cut(at=91, words=replay_command("cut"))
     last, previous = (load_checkpoint(folder / name) for name in (LAST, PREVIOUS))
     names = [list(each["learner"]["replay"]["files"]) for each in (last, previous)]
     assert names[0][-1] not in names[1]
@@ -519,7 +441,7 @@ def test_with_damaged_rows_a_run_goes_on_from_before_them(
     assert f"{names[0][place]}: {fault}" in caplog.text
     assert f": {last['env_steps'] - begun:,} steps are lost" in caplog.text
     assert f"going on after {begun} steps, exactly" in capsys.readouterr().out
-    assert same(outcome(folder), outcome(folder_of("whole")))
+    assert same(outcome(folder), expected)
     shutil.rmtree(folder / "replay")  # a finished run needs it no more
     before = contents(folder)
     assert resume("cut") == 2
@@ -527,11 +449,8 @@ def test_with_damaged_rows_a_run_goes_on_from_before_them(
     assert contents(folder) == before
 
 
-def test_a_damaged_only_checkpoint_lets_the_run_begin_anew(in_empty_folder, monkeypatch, caplog):
-    assert main_program.main(command("CNN-PPO", "whole")) == 0
-    signal_at(monkeypatch, signal.SIGINT, at=20)
-    assert main_program.main(command("CNN-PPO", "cut", checkpoint_minutes=60)) == 130
-    folder = folder_of("cut")
+def test_a_damaged_only_checkpoint_lets_the_run_begin_anew(whole, cut, caplog):
+    expected, folder = whole(), cut(at=20, checkpoint_minutes=60)
     (folder / PREVIOUS).unlink()
     damage(folder / LAST, "damaged")
     damaged = (folder / LAST).read_bytes()
@@ -539,4 +458,4 @@ def test_a_damaged_only_checkpoint_lets_the_run_begin_anew(in_empty_folder, monk
     assert f"{folder / LAST}: not a checkpoint" in caplog.text
     assert "beginning anew: 64 steps are lost" in caplog.text  # of which metrics.csv tells
     assert (folder / f"{LAST}.damaged-1").read_bytes() == damaged
-    assert same(outcome(folder), outcome(folder_of("whole")))
+    assert same(outcome(folder), expected)

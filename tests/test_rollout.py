@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from models.agent import Step
-from models.images import DistinctImages
+from models.caching import DistinctImages
 from models.observations import Observations
 from tests.agents import percept
 from trainers.learner import Transition

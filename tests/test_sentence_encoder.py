@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.language.model_files import find_model
+from models.language.files import find_model
 from models.sentence_encoder import BLOCK, SentenceEncoder
 from tests.published_models import GOLDEN, tiny_sentence_encoder
 

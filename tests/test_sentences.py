@@ -5,13 +5,11 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Text
 
-from models.language import load_language_model
-from models.language.model_files import find_model
-from models.language.tokenizer import read_tokenizer
-from models.language_memory import SentenceTokens
-from models.observations import ObservationReader
+from models.helm import SentenceTokens
+from models.language.files import find_model, read_tokenizer
+from models.language.load import load_language_model
+from models.observations import ObservationReader, SentenceTable, SentenceVectors
 from models.sentence_encoder import load_sentence_encoder
-from models.sentences import SentenceTable, SentenceVectors
 from tests.published_models import TRANSFORMER_XL, tiny_bert_folder, tiny_sentence_encoder
 from utils.errors import UserError
 

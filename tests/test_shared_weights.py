@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from models.language import load_language_model
-from models.shared_weights import once_a_machine
+from models.language.load import load_language_model, once_a_machine
 from tests.golden_data import GOLDEN
 from tests.ranks import errors, on_ranks
 from trainers.ranks import joined_ranks

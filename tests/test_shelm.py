@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from models import build_agent
-from models.images import unit_images
-from models.shelm import Shelm
+from models.caching import unit_images
+from models.helm import Shelm
 from models.word_embeddings import PromptEmbeddings
 from tests.agents import percept, random_images, small_config, spaces
 from tests.published_models import tiny_bert_folder

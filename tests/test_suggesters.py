@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.random_models import write_decoder
-from models.language import text_model
+from models.language import generation
 from rewards.suggestions.cache import Answer, AnswerCache, Question
 from rewards.suggestions.language_model import (
     LanguageModelSuggester,
@@ -153,7 +153,7 @@ def suggester(folder, cache):
 def test_scoring_suggests_the_likeliest_phrases_of_what_is_seen(suggester):
     found = suggester(n_suggestions=2)
     (goals,) = found.suggest([FIELD])
-    model = text_model.load_text_model(found.config.suggester_model)
+    model = generation.load_text_model(found.config.suggester_model)
     names = ["chop tree", "eat cow", "attack cow"]
     scores = model.phrase_log_probabilities(question(FIELD) + "-", [bullet(n) for n in names])
     assert goals == sorted(names, key=lambda n: -scores[names.index(n)])[:2]
@@ -162,7 +162,7 @@ def test_scoring_suggests_the_likeliest_phrases_of_what_is_seen(suggester):
 
 def test_number_and_threshold_choose_among_kept_scores(suggester, monkeypatch):
     (all_three,) = suggester(n_suggestions=9).suggest([FIELD])
-    monkeypatch.setattr(text_model, "load_text_model", lambda *_: pytest.fail("asked anew"))
+    monkeypatch.setattr(generation, "load_text_model", lambda *_: pytest.fail("asked anew"))
     assert suggester(n_suggestions=1).suggest([FIELD]) == [all_three[:1]]
     assert suggester(suggestion_threshold=0.0).suggest([FIELD]) == [[]]
 
@@ -177,12 +177,12 @@ def test_writing_gives_all_new_situations_at_once_to_the_model(suggester, monkey
 
     def write(prompts, writing, shared):
         asked.append((len(prompts), writing))
-        return [text_model.Written("- Chop tree\n- Sleep", 3) for _ in prompts]
+        return [generation.Written("- Chop tree\n- Sleep", 3) for _ in prompts]
 
     monkeypatch.setattr(found.model, "write", write)
     other = FIELD._replace(status="you feel sleepy.")
     assert found.suggest([FIELD, other]) == [["chop tree", "sleep"]] * 2
-    assert asked == [(2, text_model.Writing(3, 0.1, "\n\n"))]
+    assert asked == [(2, generation.Writing(3, 0.1, "\n\n"))]
 
 
 def test_a_tiny_decoder_writes_nonsense_that_is_rejected(suggester):

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from benchmarks.language_models import PlainTextModel
-from models.language.model_files import find_model
-from models.language.text_model import TextModel, Tree, Writing
+from models.language.files import find_model
+from models.language.generation import TextModel, Tree, Writing
 from tests.published_models import tiny_bert_folder
 from tests.tiny_decoders import DECODERS, N_POSITIONS, tiny_decoder_folder
 from utils.errors import UserError
@@ -135,9 +135,9 @@ def test_what_writes_nothing_is_refused(tmp_path):
 
 
 def test_a_model_that_reads_trees_wrongly_is_refused(folders, monkeypatch):
-    from models.language import text_model
+    from models.language import generation
 
-    plain = text_model.Sight.mask
-    monkeypatch.setattr(text_model.Sight, "mask", lambda *given: 0 * plain(*given))
+    plain = generation.Sight.mask
+    monkeypatch.setattr(generation.Sight, "mask", lambda *given: 0 * plain(*given))
     with pytest.raises(UserError, match=r"read together differ by \d"):
         TextModel(find_model(folders["llama"]))

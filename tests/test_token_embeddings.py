@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from models.language.token_embeddings import AdaptiveEmbeddings, DenseEmbeddings
+from models.language.layers import AdaptiveEmbeddings, DenseEmbeddings
 
 SIZES = [(50, 12), (30, 6), (9000, 3), (7, 1)]
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from models.observation_cache import ObservationCache
-from models.token_retrieval import TokenRetrieval, retrieved
+from models.caching import ObservationCache
+from models.observation_to_language import TokenRetrieval, retrieved
 from tests.tiny_clip import tiny_encoder
 
 WORDS = ["key", "door", "ball", "box", "wall"]

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from benchmarks.language_models import PlainTransformerXL
-from models.language import load_language_model
-from models.language.model_files import find_model
+from models.language.files import find_model
+from models.language.load import load_language_model
 from tests.published_models import GOLDEN, TRANSFORMER_XL
 
 

@@ -5,10 +5,15 @@ import numpy as np
 import pytest
 import torch
 
-from models import word_preparation as embedding_preparation
-from models.language.model_files import find_model
-from models.word_embeddings import PROMPTS, PromptEmbeddings
-from models.word_preparation import prepare, prompt_means, shared_vocabulary
+from models import word_embeddings
+from models.language.files import find_model
+from models.word_embeddings import (
+    PROMPTS,
+    PromptEmbeddings,
+    prepare,
+    prompt_means,
+    shared_vocabulary,
+)
 from tests.published_models import TRANSFORMER_XL
 from tests.tiny_clip import tiny_encoder
 from utils.errors import UserError
@@ -103,7 +108,7 @@ def test_a_second_call_does_nothing_and_other_weights_do_it_again(tmp_path):
 
 
 def test_an_interrupted_call_is_taken_up_where_it_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr(embedding_preparation, "BLOCK", 4)
+    monkeypatch.setattr(word_embeddings, "BLOCK", 4)
     words = WordList([f"{'x' * number}" for number in range(1, 12)])
     encoder = CountingEncoder(words.words, fails_after=8)
     with pytest.raises(KeyboardInterrupt):
@@ -121,7 +126,7 @@ def test_an_interrupted_call_is_taken_up_where_it_stopped(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("damage", ["zeros at the end", "zeros within", "another number", "blocks"])
 def test_what_a_crash_has_damaged_is_embedded_again(damage, tmp_path, monkeypatch):
-    monkeypatch.setattr(embedding_preparation, "BLOCK", 4)
+    monkeypatch.setattr(word_embeddings, "BLOCK", 4)
     words = WordList([f"{'x' * number}" for number in range(1, 12)])
     with pytest.raises(KeyboardInterrupt):
         prepare(CountingEncoder(words.words, fails_after=8), words, "minigrid", tmp_path)
@@ -144,7 +149,7 @@ def test_what_a_crash_has_damaged_is_embedded_again(damage, tmp_path, monkeypatc
 
 
 def test_two_calls_at_once_make_one_right_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(embedding_preparation, "BLOCK", 4)
+    monkeypatch.setattr(word_embeddings, "BLOCK", 4)
     words = WordList([f"{'x' * number}" for number in range(1, 40)])
     encoders = [SlowEncoder(words.words) for _ in range(4)]
     with ThreadPoolExecutor(len(encoders)) as pool:
@@ -157,7 +162,7 @@ def test_two_calls_at_once_make_one_right_file(tmp_path, monkeypatch):
 
 
 def test_what_was_begun_for_other_words_is_not_taken_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(embedding_preparation, "BLOCK", 4)
+    monkeypatch.setattr(word_embeddings, "BLOCK", 4)
     words = WordList([f"{'x' * number}" for number in range(1, 12)])
     with pytest.raises(KeyboardInterrupt):
         prepare(CountingEncoder(words.words, fails_after=8), words, "minigrid", tmp_path)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from models.clip_encoder import load_encoder
-from models.language.model_files import find_model
-from models.word_preparation import prepare
+from models.clip import load_encoder
+from models.language.files import find_model
+from models.word_embeddings import prepare
 from tests.golden_data import GOLDEN
 
 TEXT = {"context_length": 77, "vocab_size": 49408, "width": 8, "heads": 2, "layers": 2}

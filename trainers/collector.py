@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from models.agent import Memory
-from models.observations import Observations, Percept
-from models.sentences import SentenceTable
+from models.observations import Observations, Percept, SentenceTable
 from trainers.evaluation import Episode
 from trainers.learner import Learner, RewardTransform, Transition
 from trainers.ranks import Ranks

@@ -11,8 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from models.agent import Sequences, Step
-from models.off_policy_agent import QAgent
+from models.agent import QAgent, Sequences, Step
 from settings import Part, setting
 from trainers.exploration import EpsilonSettings, epsilon_after, explored
 from trainers.learner import Reward

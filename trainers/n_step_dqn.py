@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.agent import Agent, Memory, Step, Transitions
+from models.agent import Agent, FrameValueAgent, Memory, Step, Transitions
 from models.observations import ObservationBatch, Percept
-from models.off_policy_agent import FrameValueAgent
 from settings import Part, setting
 from trainers.exploration import EpsilonSettings, epsilon_after, explored
 from trainers.frame_replay import FrameReplay, FrameReplaySettings, FrameSteps

@@ -16,9 +16,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from models.agent import Agent, Memory, Sequences, Step, Transitions
+from models.agent import (
+    Agent,
+    Memory,
+    OffPolicyAgent,
+    OffPolicyNetworkSettings,
+    Sequences,
+    Step,
+    Transitions,
+)
 from models.observations import Percept
-from models.off_policy_agent import OffPolicyAgent, OffPolicyNetworkSettings
 from settings import Part, setting
 from trainers.guards import NotFiniteError
 from trainers.learner import Reward, Transition

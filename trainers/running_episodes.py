@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.agent import Running
 from models.observations import Observations, Percept
-from models.off_policy_agent import Running
 from trainers.replay import EpisodeSteps
 from trainers.saved_state import check_like, check_steps
 

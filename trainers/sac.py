@@ -13,8 +13,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from models.agent import Sequences
-from models.off_policy_agent import Policy, SacAgent
+from models.agent import Policy, SacAgent, Sequences
 from settings import Part, setting
 from trainers.learner import Reward
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings

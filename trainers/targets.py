@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from models.off_policy_agent import Policy
+from models.agent import Policy
 
 
 def double_q_targets(rewards: Tensor, discounts: Tensor, online: Tensor, target: Tensor) -> Tensor:

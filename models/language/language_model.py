@@ -9,10 +9,9 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from models.language.key_value_memory import Foreseen, KeyValueMemory, Window
-from models.language.layers import FrozenLinear
-from models.language.model_files import PublishedModel
-from models.language.token_embeddings import TokenEmbeddings
+from models.language.files import PublishedModel
+from models.language.kv_cache import Foreseen, KeyValueMemory, Window
+from models.language.layers import FrozenLinear, TokenEmbeddings
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from models.agent import Memory, TensorMemory
-from models.memories.trained_memory import NetworkSettings, TrainedMemory
+from models.memories.base import NetworkSettings, TrainedMemory
 
 
 class Lstm(TrainedMemory):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from tqdm import tqdm
 
-from models.language.model_files import find_model
+from models.language.files import find_model
 from rewards.suggestions.cache import Answer, AnswerCache, CacheSettings, Question, open_cache
 from rewards.suggestions.prompted import PromptedSuggester, awaited
 from rewards.suggestions.prompts import (
@@ -112,7 +112,7 @@ class LanguageModelSuggester(PromptedSuggester):
     @cached_property
     def model(self) -> Any:
         """The decoder."""
-        from models.language.text_model import load_text_model  # brings in transformers
+        from models.language.generation import load_text_model  # brings in transformers
 
         with tqdm.external_write_mode():  # beside the progress bar
             log.info("reading %s, which suggests goals", self.config.suggester_model)
@@ -156,7 +156,7 @@ class LanguageModelSuggester(PromptedSuggester):
         return Answer(text, self.model.n_read - read_before, time.perf_counter() - begun)
 
     def _written(self, questions: Sequence[Question]) -> list[Answer | None]:
-        from models.language.text_model import Writing
+        from models.language.generation import Writing
 
         begun = time.perf_counter()
         config = self.config
@@ -170,7 +170,7 @@ class LanguageModelSuggester(PromptedSuggester):
 
 def check_writes(name: str) -> None:
     """Raise UserError unless a language model is there and writes; weights are not read."""
-    from models.language.text_model import supported  # brings in transformers
+    from models.language.generation import supported  # brings in transformers
 
     supported(find_model(name))
 

@@ -133,7 +133,7 @@ def first_tokens_of(name: str, prompts: Sequence[str]) -> list[dict[str, float]]
 
 @cache
 def _decoder(name: str) -> Any:
-    from models.language.text_model import load_text_model  # brings in transformers
+    from models.language.generation import load_text_model  # brings in transformers
 
     return load_text_model(name)
 

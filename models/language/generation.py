@@ -21,18 +21,17 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
-from models.language.layers import FrozenLinear
-from models.language.model_files import ModelFiles, find_model
-from models.language.published_decoder import (
+from models.language.decoder import (
     DECODERS,
-    configuration,
     explained,
     frozen_decoder,
     load_published,
     positions_of,
     reach_of,
 )
-from models.shared_weights import once_a_machine
+from models.language.files import ModelFiles, configuration, find_model
+from models.language.layers import FrozenLinear
+from models.language.load import once_a_machine
 from utils.errors import UserError
 
 Past = list[tuple[Tensor, Tensor]]  # keys and values of every layer  [N, H, n, d] each

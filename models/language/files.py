@@ -2,9 +2,12 @@
 
 import hashlib
 import json
+import logging
 import os
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,14 +15,230 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from models.language.gguf_file import unpacked
-from models.language.tokenizer import TOKENIZERS, read_tokenizer, token_strings
 from utils.errors import UserError, suggestion
-from utils.files import load_saved
+from utils.files import alone_with, cache_folder, check_writable, load_saved, written_whole
 from utils.hub import HubError, hub_file
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+    from transformers import PreTrainedConfig
+
+MOST_COUNTED = 1000  # layers, heads or experts
+COUNTS = re.compile(r"(?:^|_)n(?:um)?_\w*(?:layer|head|expert)")
+log = logging.getLogger(__name__)
+
+LAYOUT = 1  # counts how what is written below has changed
+UNPACKED = "model.safetensors"
+
+
+def configuration(settings: Mapping[str, Any], name: str) -> "PreTrainedConfig":
+    """Return the library's settings of a decoder; UserError where it is none or lacks some."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    _check_counts(settings, name)
+    try:
+        config = CONFIG_MAPPING[settings["model_type"]].from_dict(dict(settings))
+    except Exception as error:  # the library checks values in many ways
+        raise UserError(f"language model '{name}': config.json: {first_line(error)}.") from error
+    for key in ("num_hidden_layers", "hidden_size", "vocab_size"):
+        if not isinstance(getattr(config, key, None), int):
+            raise UserError(f"language model '{name}': config.json lacks '{key}'.")
+    if config.is_encoder_decoder:
+        raise UserError(f"language model '{name}' has an encoder; only decoders are supported.")
+    return config
+
+
+def _check_counts(settings: Mapping[str, Any], name: str) -> None:
+    """Refuse more layers than any model has, before the library makes a list of them."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            _check_counts(value, name)
+        elif isinstance(value, int) and value > MOST_COUNTED and COUNTS.search(key):
+            raise UserError(
+                f"language model '{name}': config.json has {key}={value}, "
+                f"at most {MOST_COUNTED:,} are read."
+            )
+
+
+def first_line(error: Exception) -> str:
+    """Return the beginning of what an error says, without the period."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+def unpacked(path: Path, sha256: str) -> Path:
+    """Return a folder with config.json, tokenizer.json and model.safetensors of a GGUF file.
+
+    Weights of few bits become float32, the numbers that llama.cpp would compute with. To do so
+    takes ten seconds or more; what comes out is mapped in no time, by all processes alike.
+
+    Args:
+        path: The file.
+        sha256: Of the file; what it was unpacked to is found by it.
+
+    Raises:
+        UserError: it is no GGUF file, or of a model that the transformers library does not read.
+    """
+    folder = cache_folder() / "gguf" / f"{sha256[:32]}-{LAYOUT}"
+    if (folder / UNPACKED).is_file():
+        return folder
+    _check_gguf(path)
+    check_writable(folder, "cache")
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone_with(folder / UNPACKED):
+        if not (folder / UNPACKED).is_file():
+            log.warning("%s: unpacked into %s, once on this machine", path.name, folder)
+            _unpack(path, folder)
+    return folder
+
+
+def _check_gguf(path: Path) -> None:
+    try:
+        import gguf  # noqa: F401 (the transformers library reads with it)
+    except ImportError as error:
+        raise UserError(f"{path}: needs gguf. Run: python -m pip install gguf") from error
+    try:
+        with path.open("rb") as file:
+            beginning = file.read(4)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}.") from error
+    if beginning != b"GGUF":
+        raise UserError(f"{path}: not a GGUF file, fetch it again.")
+
+
+def _unpack(path: Path, folder: Path) -> None:
+    """Write tokenizer and settings, then the weights: where these stand, everything does."""
+    from safetensors.torch import save_file
+
+    try:
+        with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):  # its progress bar
+            config, tensors = _read(path)
+            tokenizer = _read_tokenizer(path)
+    except Exception as error:  # a broken file raises about ten kinds of errors
+        raise UserError(f"{path}: not a readable GGUF file: {first_line(error)[:200]}.") from error
+    with written_whole(folder / "config.json") as file:
+        file.write(json.dumps(config).encode())
+    with written_whole(folder / "tokenizer.json") as file:
+        file.write(tokenizer.encode())
+    partial = folder / f"{UNPACKED}.partial"
+    save_file(tensors, partial)
+    partial.replace(folder / UNPACKED)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings and the tensors, in float32, under their published names."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    found = load_gguf_checkpoint(str(path))["config"]
+    config = configuration(found, path.name)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    tensors = load_gguf_checkpoint(
+        str(path), return_tensors=True, model_to_load=model, torch_dtype=torch.float32
+    )["tensors"]
+    if not tensors:
+        raise ValueError(f"no weights of a {found['model_type']} are in it")
+    settings = json.loads(config.to_json_string(use_diff=False)) | {"dtype": "float32"}
+    return settings, tensors
+
+
+def _read_tokenizer(path: Path) -> str:
+    from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_tokenizer
+
+    architecture, vocabulary, _ = get_gguf_tokenizer(str(path))
+    return convert_gguf_tokenizer(architecture, vocabulary)[0].to_str()
+
+
+WORDS = r"\w+|[^\w\s]"
+MOST_TOKENS = 10_000_000  # published vocabularies have a thirtieth
+
+
+def read_tokenizer(path: Path) -> "Tokenizer":
+    """Return the tokenizer in a file that has one of the names of `TOKENIZERS`."""
+    try:
+        tokenizer = TOKENIZERS[path.name](path)
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        tokenizer.encode("a word")
+        highest = max(tokenizer.get_vocab().values())
+        if highest >= MOST_TOKENS:  # all of them are listed by their numbers
+            raise ValueError(f"a token has the number {highest}")
+    except Exception as error:  # a broken file raises about ten kinds of errors
+        raise UserError(f"{path}: not a readable tokenizer, fetch it again.") from error
+    return tokenizer
+
+
+def token_strings(tokenizer: "Tokenizer") -> list[str]:
+    """Return the text of every token in the order of their ids, empty where an id is not used."""
+    from tokenizers.decoders import ByteLevel
+
+    in_bytes = isinstance(tokenizer.decoder, ByteLevel)  # tokens are written as one letter a byte
+    added = tokenizer.get_added_tokens_decoder()
+    known = tokenizer.get_vocab()
+    strings = [""] * (max(known.values()) + 1)
+    for token, number in known.items():
+        if number in added:
+            strings[number] = token
+        elif in_bytes:
+            strings[number] = tokenizer.decoder.decode([token])
+        else:
+            strings[number] = token.replace("\N{LOWER ONE EIGHTH BLOCK}", " ")  # SentencePiece's
+    return strings
+
+
+def _of_json(path: Path) -> "Tokenizer":
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(path))
+
+
+def _of_words(path: Path) -> "Tokenizer":
+    """Return a tokenizer of words and signs, as the text of Transformer-XL was cut."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
+    # The published dictionary holds lists, an OrderedDict and a Counter: torch allows no more.
+    words = [str(word) for word in load_saved(path)["idx2sym"]]
+    number_of = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(number_of, _unknown(number_of, "<unk>")))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), "removed", invert=True)
+    return tokenizer
+
+
+def _of_word_pieces(path: Path) -> "Tokenizer":
+    """Return BERT's tokenizer; without capitals in its words it reads small letters."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+    number_of = models.WordPiece.read_file(str(path))
+    has_capitals = any(token[:1].isupper() for token in number_of)
+    tokenizer = Tokenizer(models.WordPiece(number_of, unk_token=_unknown(number_of, "[UNK]")))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not has_capitals)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+def _unknown(number_of: dict[str, int], token: str) -> str:
+    """Return the token that stands for unknown words; the first one where it is missing."""
+    return token if token in number_of else min(number_of, key=number_of.__getitem__)
+
+
+def _of_byte_pairs(path: Path) -> "Tokenizer":
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    merges = str(path.with_name("merges.txt"))
+    tokenizer = Tokenizer(models.BPE.from_file(str(path), merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+TOKENIZERS: dict[str, Callable[[Path], "Tokenizer"]] = {
+    "tokenizer.json": _of_json,
+    "vocab.bin": _of_words,
+    "vocab.txt": _of_word_pieces,
+    "vocab.json": _of_byte_pairs,
+}
+
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 GGUF = ".gguf"

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.image_to_language import BLOCK_SIZE
-from models.shared_weights import once_a_machine
+from models.language.load import once_a_machine
 from settings import Config, setting
 from utils.errors import UserError, suggestion
 from utils.hub import HubError, hub_file
 
 DATA_FOLDER = Path("data")
+BLOCK_SIZE = 16  # images encoded at a time on a GPU
 # What takes the weights out of OpenAI's archives; the numbers beside them are none.
 RECIPE = (
     "import torch; weights = torch.jit.load({archive!r}, map_location='cpu').state_dict(); "

@@ -1,0 +1,227 @@
+"""Frozen language models as memories, loaded by name or from a folder."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from models.language.files import EMBEDDED, HUB_NAMES, ModelFiles, find_model
+from models.language.kv_cache import KeyValueMemory, MemoryLengthSettings
+from models.language.language_model import LanguageModel
+from models.language.layers import (
+    AdaptiveEmbeddings,
+    DenseEmbeddings,
+    TokenEmbeddings,
+    check_finite,
+)
+from models.language.transformer import Bert, TransformerXL
+from settings import Config, setting
+from utils.errors import UserError, suggestion
+
+__all__ = [
+    "AdaptiveEmbeddings",
+    "DenseEmbeddings",
+    "KeyValueMemory",
+    "LanguageModel",
+    "LanguageModelFacts",
+    "LanguageModelSettings",
+    "TokenEmbeddings",
+    "configured_language_model",
+    "describe_language_model",
+    "load_language_model",
+]
+
+
+@dataclass(frozen=True)
+class LanguageModelSettings(MemoryLengthSettings, Config):
+    """What a language model as memory reads."""
+
+    title = "language model"
+
+    language_model: str = setting(
+        "frozen memory: all-MiniLM-L6-v2, SmolLM2-135M-Instruct, transfo-xl-wt103, hub name (a/b, "
+        "a/b@REVISION), folder, GGUF file",
+        safe=(*EMBEDDED, *HUB_NAMES),
+        default="all-MiniLM-L6-v2",
+    )
+    n_layer: int | None = setting(
+        "keep the language model's first n layers; null keeps all", low=1, high=1000, default=None
+    )
+    frozen_dtype: str = setting(
+        "type of the language model's weights and products",
+        choices=("float32", "bfloat16"),
+        default="float32",
+    )
+
+
+class Kind(NamedTuple):
+    """How models of one `model_type` are built, and where their settings say how large they are."""
+
+    build: type[TransformerXL] | type[Bert]
+    n_layer: str
+    width: str
+    n_positions: str | None
+
+
+# What is of none of these kinds is a decoder of the transformers library, or not supported.
+KINDS = {
+    "transfo-xl": Kind(TransformerXL, "n_layer", "d_model", None),
+    "bert": Kind(Bert, "num_hidden_layers", "hidden_size", "max_position_embeddings"),
+}
+
+
+class LanguageModelFacts(NamedTuple):
+    """What config.json tells about a language model; positions are None where they have no end."""
+
+    model_type: str
+    n_layer: int
+    width: int
+    n_tokens: int
+    n_positions: int | None
+
+
+def describe_language_model(name_or_folder: str | Path) -> LanguageModelFacts:
+    """Return the size of a language model from its config.json alone; UserError if unsupported."""
+    return _describe(find_model(name_or_folder))
+
+
+def configured_language_model(config: LanguageModelSettings) -> LanguageModel:
+    """Return the language model of a run."""
+    dtype = getattr(torch, config.frozen_dtype)
+    return load_language_model(
+        config.language_model, config.mem_len, config.n_layer, config.device, dtype
+    )
+
+
+def load_language_model(
+    name_or_folder: str | Path,
+    mem_len: int = 511,
+    n_layer: int | None = None,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> LanguageModel:
+    """Return a published language model, frozen.
+
+    Args:
+        name_or_folder: `all-MiniLM-L6-v2`, `SmolLM2-135M-Instruct` (installed), `transfo-xl-wt103`
+            (from the hub), any BERT or decoder (GPT-2, Llama, Qwen, ...) on the hub, a local
+            folder in the published layout, or a GGUF file.
+        mem_len: M, how many tokens are remembered; at least 1.
+        n_layer: Keep only the first layers; None for all.
+        device: Where the weights and memories live.
+        dtype: What the layers' weights are kept and multiplied in.
+    """
+    files = find_model(name_or_folder)
+    facts = _describe(files)
+    if mem_len < 1:
+        raise UserError(f"mem_len={mem_len}: a language model needs a mem_len of at least 1.")
+    if n_layer is not None and not 1 <= n_layer <= facts.n_layer:
+        raise UserError(
+            f"n_layer={n_layer}: language model '{files.name}' has {facts.n_layer} layers. "
+            f"Choose 1 to {facts.n_layer}."
+        )
+    model = once_a_machine(lambda: _build(files, facts, mem_len, n_layer))
+    return model.to(device).pack(dtype)
+
+
+def _build(
+    files: ModelFiles, facts: LanguageModelFacts, mem_len: int, n_layer: int | None
+) -> LanguageModel:
+    """Return the model of some files, or raise UserError where they do not fit together."""
+    try:
+        build = KINDS[facts.model_type].build if facts.model_type in KINDS else _build_decoder
+        model = build(files, mem_len, n_layer)
+        sizes = (model.width, model.embeddings.n_tokens)
+        if sizes != (facts.width, facts.n_tokens):
+            raise ValueError(f"embeddings are {sizes[1]} x {sizes[0]}")
+        _read_one_token(model)
+        check_finite(model)
+    except UserError:
+        raise
+    except Exception as error:  # files that do not fit raise about ten kinds of errors
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise UserError(
+            f"language model '{files.name}': config.json and weights do not fit ({reason})."
+        ) from error
+    return model
+
+
+def _read_one_token(model: LanguageModel) -> None:
+    """Raise an error where the layers do not fit each other or hold what is no number."""
+    token = model.embed(torch.zeros(1, 1, dtype=torch.int64))
+    hidden = model.step(token, model.initial_memory(1), torch.ones(1, dtype=torch.bool))
+    if hidden.shape != (1, model.width) or not hidden.isfinite().all():
+        raise ValueError("what it reads does not become a finite hidden state")
+
+
+def _build_decoder(files: ModelFiles, mem_len: int, n_layer: int | None) -> LanguageModel:
+    from models.language.decoder import Decoder  # brings in the transformers library
+
+    return Decoder(files, mem_len, n_layer)
+
+
+def _describe(files: ModelFiles) -> LanguageModelFacts:
+    config = files.config()
+    model_type = str(config.get("model_type"))
+    if model_type not in KINDS:
+        return LanguageModelFacts(model_type, *_describe_decoder(config, model_type, files.name))
+    kind = KINDS[model_type]
+    keys = [kind.n_layer, kind.width, "vocab_size", kind.n_positions]
+    for key in filter(None, keys):
+        size = config.get(key)
+        if not isinstance(size, int) or size < 1:
+            given = f"has {key}={size}" if key in config else f"lacks '{key}'"
+            raise UserError(
+                f"language model '{files.name}': config.json {given}, needed is a whole number."
+            )
+    n_layer, width, n_tokens = (
+        int(config[key]) for key in (kind.n_layer, kind.width, "vocab_size")
+    )
+    n_positions = int(config[kind.n_positions]) if kind.n_positions else None
+    return LanguageModelFacts(model_type, n_layer, width, n_tokens, n_positions)
+
+
+def _describe_decoder(
+    config: Mapping[str, Any], model_type: str, name: str
+) -> tuple[int, int, int, int | None]:
+    from models.language.decoder import DECODERS, describe
+
+    if model_type not in DECODERS:
+        raise UserError(
+            f"language model '{name}': model_type '{model_type}' is not supported."
+            f"{suggestion(model_type, (*KINDS, *DECODERS))} Supported are {', '.join(KINDS)}, "
+            "and the decoder-only models of the transformers library (gpt2, llama, qwen3, ...)."
+        )
+    return describe(config, name)
+
+
+Loaded = TypeVar("Loaded")
+
+
+def once_a_machine(load: Callable[[], Loaded]) -> Loaded:
+    """Return what a function loads, which the first process of each machine does before the others.
+
+    It fetches files from a hub and brings them from the disk into the system's memory, where the
+    others find them; files of safetensors are mapped, so their pages are there once. Where torchrun
+    has started this process, all ranks must call together.
+
+    Args:
+        load: Reads weights. What it raises in the first process ends the others in silence.
+    """
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return load()
+    rank, local_rank = dist.get_rank(), int(os.environ["LOCAL_RANK"])
+    loaded: list[Loaded] = []
+    try:
+        if local_rank == 0:
+            loaded.append(load())
+    finally:
+        have_loaded = [False] * dist.get_world_size()
+        dist.all_gather_object(have_loaded, bool(loaded))
+    if not have_loaded[rank - local_rank]:
+        raise SystemExit(2)
+    return loaded[0] if loaded else load()

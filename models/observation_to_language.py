@@ -1,0 +1,338 @@
+"""What every way from an image to language has in common."""
+
+import hashlib
+import math
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models.caching import unit_images
+from models.clip import BLOCK_SIZE, ImageTextEncoder
+from models.language.layers import TokenEmbeddings
+from models.observations import Observations
+from utils.running_statistics import Moments
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+
+class Frozen(Generic[AnyModule]):
+    """Holds a pretrained module so that its owner neither trains nor saves nor moves it."""
+
+    def __init__(self, module: AnyModule) -> None:
+        self.module = module.requires_grad_(False)
+
+
+class ImageToLanguage(nn.Module):
+    """A frozen map from images to tokens, in two parts.
+
+    The costly one, `forward`, is a pure function of one image, so its results can be remembered.
+    What may change while a run goes on comes after it.
+
+    Attributes:
+        block_size: Images `forward` is given at a time.
+        larger_blocks: Where many are new: multiples of it.
+        n_tokens: K, the tokens that an image becomes.
+    """
+
+    block_size = BLOCK_SIZE
+    larger_blocks: tuple[int, ...] = ()
+    n_tokens = 1
+
+    def seen(self, observations: Observations) -> Tensor:
+        """Return what is read of observations, as bytes [N, ...] uint8: the images."""
+        assert observations.images is not None, "an environment without images is refused"
+        return observations.images
+
+    def prepared(self, seen: Tensor) -> Tensor:
+        """Return what `forward` maps of what is `seen`: images in [0, 1]."""
+        return unit_images(seen)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images in [0, 1], [N, C, H, W], to what becomes of each [N, ...]."""
+        raise NotImplementedError
+
+    def tokens(self, encoded: Tensor) -> Tensor:
+        """Return the tokens of what became of images [N, ...].  [N, K, D]"""
+        return encoded
+
+    def observe(self, encoded: Tensor) -> None:
+        """Take in what was seen at one step of a training rollout [N, ...]."""
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of every pretrained part, by the setting that names it."""
+        return {}
+
+
+class NothingToLanguage(ImageToLanguage):
+    """Where text alone is shown: nothing else becomes tokens.
+
+    Args:
+        width: D.
+    """
+
+    n_tokens = 0
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def seen(self, observations: Observations) -> Tensor:
+        """Return a zero for each observation: they are all alike.  [N, 1] uint8"""
+        shown = observations.any()
+        return torch.zeros(len(shown), 1, dtype=torch.uint8, device=shown.device)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return no token.  [N, 0, D]"""
+        return images.new_zeros(len(images), 0, self.width)
+
+
+def random_projection(n_out: int, n_in: int) -> Tensor:
+    """Return a matrix [n_out, n_in] with entries from N(0, 1/n_out)."""
+    return torch.randn(n_out, n_in) / math.sqrt(n_out)
+
+
+class FrozenHopfield(ImageToLanguage):
+    """Map an image to a weighted mean of token embeddings (HELM, arXiv:2205.12258, section 3).
+
+        token = softmax(beta * cosine(P o, E)) E
+
+    o is the image's mean over colours, flattened; P a fixed random projection; E the embeddings as
+    the language model feeds them to its first layer. The paper writes a dot product; the published
+    code and its results use the cosine, and so does this. Colours as bright as each other, such as
+    pure red, green and blue, are one and the same to it.
+
+    Args:
+        projection: P.  [D, H*W]
+        embeddings: E, by the products with it.
+        beta: Inverse temperature; the larger, the nearer to a single token.
+    """
+
+    block_size = 4  # a step shows few new images in a maze,
+    larger_blocks = (16, 64)  # and nothing else where there are real numbers: E is read once
+    projection: Tensor
+
+    def __init__(self, projection: Tensor, embeddings: TokenEmbeddings, beta: float) -> None:
+        super().__init__()
+        self.register_buffer("projection", projection)
+        self._embeddings = Frozen(embeddings)
+        self.beta = beta
+
+    @property
+    def embeddings(self) -> TokenEmbeddings:
+        """E, a part of the language model."""
+        return self._embeddings.module
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images in [0, 1], [N, C, H, W], to tokens [N, 1, D]."""
+        return self.embeddings.average(self.weights(self.similarities(images)))[:, None]
+
+    def weights(self, similarities: Tensor) -> Tensor:
+        """Return how much every token counts, given its cosine, which is overwritten.  [N, V]"""
+        return similarities.mul_(self.beta).softmax(-1)
+
+    def flat(self, images: Tensor) -> Tensor:
+        """Return what is projected of images.  [N, H*W]"""
+        return images.mean(1).flatten(1)
+
+    def similarities(self, images: Tensor) -> Tensor:
+        """Return the cosine of each projected image with every token.  [N, V]"""
+        state = self.flat(images) @ self.projection.T  # [N, D]
+        norms = torch.outer(state.norm(dim=-1), self.embeddings.norms)
+        return self.embeddings.dot(state).div_(norms.add_(1e-8))
+
+
+class ColourHopfield(FrozenHopfield):
+    """The same of every colour, o being the whole image; P is [D, C*H*W]."""
+
+    def flat(self, images: Tensor) -> Tensor:
+        """Return images as they are.  [N, C*H*W]"""
+        return images.flatten(1)
+
+
+class VectorHopfield(FrozenHopfield):
+    """The same of vectors, o being the vector itself; P is [D, F]."""
+
+    def seen(self, observations: Observations) -> Tensor:
+        """Return the bytes of the vectors.  [N, 4F] uint8"""
+        assert observations.vectors is not None, "this retrieval was chosen for vectors"
+        return observations.vectors.contiguous().view(torch.uint8)
+
+    def prepared(self, seen: Tensor) -> Tensor:
+        """Return the vectors, each as an image of one row and no colours.  [N, 1, F]"""
+        return seen.view(torch.float32)[:, None]
+
+
+EPSILON = 1e-8  # added to the deviation that a feature is divided by, as in the original
+
+
+class RunningStandardization(nn.Module):
+    """Standardises features by the mean and deviation of every row seen so far.
+
+    The statistics are part of the state; before the first row they are 0 and 1.
+    """
+
+    mean: Tensor
+    squares: Tensor
+    count: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        # In double precision, since a run adds up millions of rows.
+        self.register_buffer("mean", torch.zeros(width, dtype=torch.float64))
+        self.register_buffer("squares", torch.zeros(width, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    @property
+    def deviation(self) -> Tensor:
+        """Return the unbiased standard deviation of every feature, 0 after a single row.  [W]"""
+        deviation = (self.squares / (self.count - 1).clamp(min=1)).sqrt()
+        return torch.where(self.count > 0, deviation, 1.0)
+
+    def update(self, features: Tensor) -> None:
+        """Take in rows [N, W]."""
+        rows = features.double()
+        mean = rows.mean(0)
+        new = Moments(len(rows), mean, (rows - mean).square().sum(0))
+        after = Moments(self.count, self.mean, self.squares).merged(new)
+        for buffer, value in zip((self.count, self.mean, self.squares), after, strict=True):
+            buffer.copy_(value)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return features [N, W] with mean 0 and deviation 1 over the rows seen so far."""
+        return ((features - self.mean) / (self.deviation + EPSILON)).float()
+
+
+class ClipProjection(ImageToLanguage):
+    """Match the distribution of image features to that of the token embeddings.
+
+        token = (f - mean_f) / (std_f + 1e-8) * std_E + mean_E    per feature; f = encoder(image)
+
+    The original takes mean and deviation of f over the N current observations, so that an
+    environment's memory depends on its neighbours and a single environment has none. Here they
+    run over all frames of training, are part of the checkpoint and stay fixed in evaluation, as in
+    a frozen BatchNorm. Where the encoder's width is not D, a fixed random projection with entries
+    from N(0, 1/D) comes first, so that the token has the embeddings' mean and deviation all the
+    same.
+
+    Args:
+        encoder: Images to features of width W.
+        embeddings: E, of width D.
+    """
+
+    projection: Tensor | None
+
+    def __init__(self, encoder: ImageTextEncoder, embeddings: TokenEmbeddings) -> None:
+        super().__init__()
+        self._encoder = Frozen(encoder)
+        self.block_size = encoder.images_at_a_time
+        width = embeddings.width
+        bridge = None if encoder.width == width else random_projection(width, encoder.width)
+        self.register_buffer("projection", bridge)
+        self.standardize = RunningStandardization(width)
+        self.register_buffer("scale", embeddings.std.clone(), persistent=False)
+        self.register_buffer("shift", embeddings.mean.clone(), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images in [0, 1], [N, 3, H, W], to features of the embeddings' width [N, D]."""
+        features = self._encoder.module(images)
+        return features if self.projection is None else features @ self.projection.T
+
+    def tokens(self, encoded: Tensor) -> Tensor:
+        """Return the tokens of features [N, D].  [N, 1, D]"""
+        return (self.standardize(encoded) * self.scale + self.shift)[:, None]
+
+    def observe(self, encoded: Tensor) -> None:
+        """Count features [N, D] in."""
+        self.standardize.update(encoded)
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of the encoder's weights."""
+        return {"clip_encoder": self._encoder.module.fingerprint}
+
+
+DECIMALS = 6  # to which similarities are compared, so that no rounding error decides a tie
+
+
+class Retrieval(NamedTuple):
+    """The K words nearest to each of N images, most similar first.
+
+    Attributes:
+        indices: Their numbers in `TokenRetrieval.words`.  [N, K] int64
+        similarities: Their cosines with the image.  [N, K]
+    """
+
+    indices: Tensor
+    similarities: Tensor
+
+
+class TokenRetrieval(ImageToLanguage):
+    """Map an image to the tokens that describe it best (SHELM, arXiv:2306.09312, section 3).
+
+        tokens = E[top-K of cosine(encoder(image), e_s) over all words s]
+
+    Of equally similar words the one with the lower number comes first. An image becomes
+    the numbers and similarities of its words, [N, K, 2]; such numbers are exact as floats.
+
+    Args:
+        encoder: Images to features of width W.
+        text_features: e, where each word lies for the encoder.  [S, W]
+        token_vectors: E, what each word is to the language model.  [S, D]
+        words: The S words.
+        topk: K.
+    """
+
+    text_features: Tensor
+    token_vectors: Tensor
+
+    def __init__(
+        self,
+        encoder: ImageTextEncoder,
+        text_features: Tensor,
+        token_vectors: Tensor,
+        words: list[str],
+        topk: int,
+    ) -> None:
+        super().__init__()
+        self._encoder = Frozen(encoder)
+        self._table_fingerprint = _fingerprint(words, text_features)
+        self.block_size = encoder.images_at_a_time
+        self.register_buffer("text_features", F.normalize(text_features, dim=-1), persistent=False)
+        self.register_buffer("token_vectors", token_vectors, persistent=False)
+        self.words, self.n_tokens = words, topk
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images in [0, 1], [N, 3, H, W], to numbers and similarities [N, K, 2]."""
+        features = F.normalize(self._encoder.module(images), dim=-1)
+        similarities = (features @ self.text_features.T).round(decimals=DECIMALS)  # [N, S]
+        similarities, indices = similarities.sort(dim=-1, descending=True, stable=True)
+        best = (indices[:, : self.n_tokens].float(), similarities[:, : self.n_tokens])
+        return torch.stack(best, dim=-1)
+
+    def tokens(self, encoded: Tensor) -> Tensor:
+        """Return the language model's vectors of the words [N, K, 2].  [N, K, D]"""
+        return self.token_vectors[encoded[..., 0].long()]
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of the encoder's weights and of the table of words."""
+        return {
+            "clip_encoder": self._encoder.module.fingerprint,
+            "embeddings": self._table_fingerprint,
+        }
+
+    def retrieve(self, images: Tensor) -> Retrieval:
+        """Return the words of images in [0, 1], [N, 3, H, W]."""
+        return retrieved(self(images))
+
+
+def retrieved(encoded: Tensor) -> Retrieval:
+    """Return what became of images [N, K, 2] under its names."""
+    return Retrieval(encoded[..., 0].long(), encoded[..., 1])
+
+
+def _fingerprint(words: list[str], text_features: Tensor) -> str:
+    """Return the sha256 of words and their features as they were prepared."""
+    digest = hashlib.sha256("\n".join(words).encode())
+    digest.update(text_features.cpu().numpy().tobytes())
+    return digest.hexdigest()
