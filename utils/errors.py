@@ -84,7 +84,9 @@ def suggestion(name: str, allowed: Iterable[str]) -> str:
     same = [stem for stem in stems if stem == given and given]
     parts = [stem for stem in stems if given in stem and len(given) >= SHORTEST_PART]
     begin = [stem for stem in parts if stem.startswith(given)]
-    close = difflib.get_close_matches(given, stems, n=1, cutoff=LEAST_LIKENESS)
+    close = difflib.get_close_matches(given, stems, n=len(stems) or 1, cutoff=LEAST_LIKENESS)
+    likeness = {each: difflib.SequenceMatcher(None, each, given).ratio() for each in close}
+    close = sorted(likeness, key=lambda stem: (-likeness[stem], stems.index(stem)))[:1]
     # Of those that hold the given name, the shortest are nearest to it.
     nearest = same[:1] or sorted(begin or parts, key=len)[:MOST_SUGGESTED] or close
     found = [f"'{names[stems.index(stem)]}'" for stem in dict.fromkeys(nearest)]
