@@ -237,7 +237,7 @@ def gpus(text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not (0 <= value <= 1 or (value <= MOST_GPUS and value.is_integer())):
+    if not (0 <= value <= 1 or (1 <= value <= MOST_GPUS and value.is_integer())):
         raise argparse.ArgumentTypeError(
             f"'{text[:40]}' is neither a share from 0 to 1 nor a whole number up to {MOST_GPUS}"
         )

@@ -280,9 +280,7 @@ class Otherwise(Part):
 
 def test_a_setting_of_two_parts_must_be_declared_alike():
     assert "gamma" in declared([PpoSettings, Alike])
-    with pytest.raises(
-        TypeError, match=r"'gamma' is declared by settings"
-    ):
+    with pytest.raises(TypeError, match=r"'gamma' is declared by settings"):
         declared([PpoSettings, Otherwise])
 
 

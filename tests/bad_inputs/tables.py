@@ -115,7 +115,7 @@ COMMAND_LINES = [
         ["openai"],
     ),
     ("main", settings(**SHELM), "--var=embeddings=", FILES),
-    ("main", settings(**SHELM), "--var=topk=", ["100", "6"]),
+    ("main", settings(**SHELM), "--var=topk=", ["6", "many"]),
     ("main", [], "", ["--vra=gamma=1", "--var", "train", "", "a\nb", "--var=gamma", "--var==1"]),
     ("main", [], "", [f"--var={LONG}", f"--seed={BIG}", f"--seed={2**32}", "--seed=1 2"]),
     ("eval", [], "", ["--n-episodes=1"]),
@@ -220,7 +220,7 @@ WITH_WORDS, WITH_PICTURES = (
 )
 # A command, a file, and how the values at some keys in it are changed.
 VALUES = [
-    (EVAL, HELM_BEST, "", "None", "in a list", "another key"),
+    (EVAL, HELM_BEST, "", "None", "in a list"),
     (EVAL, HELM_BEST, "config", "None", "in a list", "text", "a number as key", "another key"),
     (EVAL, HELM_BEST, "config seed", "removed", "in a list", "-1"),
     (EVAL, HELM_BEST, "config model", "removed", "text", "above", "None", "a megabyte"),
@@ -230,7 +230,7 @@ VALUES = [
     (EVAL, HELM_BEST, "weights language_model", "text", "None"),
     (EVAL, HELM_BEST, "env_steps", "text", "-1", "removed"),
     (EVAL, HELM_BEST, "agent", "None", "text", "no dictionary", "another key", "in a list"),
-    (EVAL, HELM_BEST, WEIGHT, "removed", "flat", "text", "not finite", "an intruder", "as complex"),
+    (EVAL, HELM_BEST, WEIGHT, "removed", "flat", "text", "not finite", "an intruder"),
     (EVAL, HELM_BEST, WEIGHT, "very large"),
     (LAYERS, HELM_BEST, WEIGHT, "very large"),
     ((*EVAL, "--random"), HELM_BEST, "config model", "above", "text"),
@@ -250,7 +250,7 @@ VALUES = [
     (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "run seconds", "text"),
     (WITH_XL, XL_CONFIG, "", "in a list", "None"),
     (WITH_XL, XL_CONFIG, "n_layer", "removed", "text", "0", "2**63"),
-    (WITH_XL, f"{XL}/vocab.bin", "", "an intruder", "0", "in a list"),
+    (("prepare", *PREPARED), f"{XL}/vocab.bin", "", "an intruder", "0", "in a list"),
     (WITH_BERT, BERT_CONFIG, "", "in a list"),
     (WITH_BERT, BERT_CONFIG, "hidden_size", "removed", "text", "0", "2**63"),
     (WITH_BERT, BERT_CONFIG, "num_hidden_layers", "removed", "text", "0", "2**63"),
@@ -269,10 +269,11 @@ VALUES = [
     (WITH_WORDS, WORDS, "encoder_fingerprint", "text"),
     (WITH_WORDS, WORDS, "language_model_fingerprint", "text"),
 ]
+BY_BERT = ("prepare", *(word.replace(XL, BERT) for word in PREPARED))
 EPISODE = f"{EPISODES}/good_ckpt_best_eval_sampled_2_episodes_seed_0_001.npz"
 WITH_EPISODE = ("analysis", "words", EPISODE, *settings(**SHELM))
 for _key in ("actions", "observations"):
-    VALUES += [(WITH_EPISODE, EPISODE, _key, "removed", "without a row", "without rows", "flat")]
+    VALUES += [(WITH_EPISODE, EPISODE, _key, "removed", "without a row", "without rows")]
 # A command, a file or folder of it, and how it is spoiled as a whole.
 WHOLES = [
     (EVAL, HELM_BEST, "emptied", "cut", "beheaded", "a bit flipped", "/proc/self/mem", "locked"),
@@ -284,11 +285,11 @@ WHOLES = [
     (("plot", HELM_GOOD, "--output=folder/x.png"), "folder", "read-only"),
     (("prepare", *PREPARED), "folder", "read-only", "locked"),
     (WITH_PICTURES, PICTURES, "locked", "a folder", "a full folder"),
-    (WITH_PICTURES, f"{PICTURES}/00.png", "cut", "a folder", "emptied"),
+    (WITH_PICTURES, f"{PICTURES}/00.png", "cut", "emptied"),
     (WITH_XL, XL, "locked", "removed", "a folder"),
     (WITH_XL, XL_CONFIG, "/proc/self/mem", "picture", "JSON, deep arrays", "JSON, truncated"),
     (WITH_BERT, f"{BERT}/model.safetensors", "cut", "emptied", "picture", "removed"),
-    (WITH_BERT, f"{BERT}/vocab.txt", "picture", "removed"),
+    (BY_BERT, f"{BERT}/vocab.txt", "picture", "removed"),
     (("main", *settings(**HELM_V2)), CLIP, "cut", "emptied"),
     (WITH_WORDS, WORDS, "a bit flipped"),
     (("plot", HELM_GOOD), f"{HELM_GOOD}/config.json", "JSON, array", "JSON, null", "JSON, latin-1"),
