@@ -257,7 +257,7 @@ def trials(gallery, commands, paths, valued=(), most=2):
     at = st.integers(0, WHOLE) | st.integers(0, 20)
     kinds = [
         st.builds(Change, path, st.sampled_from(sorted(BYTES)), at),
-        st.builds(Change, path, st.sampled_from([*PLACES, *others])),
+        st.builds(Change, path, st.sampled_from([*PLACES, *others]), st.none()),
     ]
     for each in valued:
         where = st.sampled_from(list(places_in(read(gallery / each))))
