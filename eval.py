@@ -25,7 +25,7 @@ from models.agent import Agent
 from models.baselines import RandomAgent
 from report.movie import FORMATS, write_movies
 from report.page import EpisodePage
-from rewards.goal_settings import task_settings
+from rewards.goals import task_settings
 from runs.folder import DESCRIPTION, SETTINGS, write_json
 from runs.loggers import FILE as METRICS
 from settings import MOST_SEED, Config

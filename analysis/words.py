@@ -11,8 +11,8 @@ import torch
 from analysis.findings import Findings
 from analysis.source import Source
 from models.caching import unit_images
-from models.helm import ShelmLanguage
-from models.observation_to_language import TokenRetrieval
+from models.helm import LanguageMemory
+from models.observation_to_language import TokenRetrieval, retrieved
 from plots.style import COLOURS, new_figure, style, write_beside
 from utils.errors import UserError
 
@@ -34,7 +34,7 @@ def analyse(source: Source, most: int = MOST) -> Findings:
         counts = count_words(recorded)
     else:
         language = getattr(source.agent, "language", None)
-        if not isinstance(language, ShelmLanguage):
+        if language is None or not isinstance(language.to_language, TokenRetrieval):
             raise UserError(
                 f"words: {source.config.model} retrieves none. Name a run or episodes of SHELM"
             )
@@ -45,12 +45,12 @@ def analyse(source: Source, most: int = MOST) -> Findings:
 
 
 @torch.no_grad()
-def retrieved_words(language: ShelmLanguage, images: torch.Tensor) -> np.ndarray:
+def retrieved_words(language: LanguageMemory, images: torch.Tensor) -> np.ndarray:
     """Return the words of images [T, C, H, W] uint8, past the memory's cache.  [T, K]"""
     retrieval = language.to_language
     assert isinstance(retrieval, TokenRetrieval), "SHELM retrieves tokens"
     blocks = images.to(retrieval.text_features.device).split(retrieval.block_size)
-    indices = torch.cat([retrieval.retrieve(unit_images(block)).indices for block in blocks])
+    indices = torch.cat([retrieved(retrieval(unit_images(block))).indices for block in blocks])
     return np.array(retrieval.words)[indices.cpu().numpy()]
 
 

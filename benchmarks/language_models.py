@@ -25,15 +25,20 @@ from benchmarks.random_models import (
     Size,
     write_decoder,
 )
-from models.language.files import ModelFiles, PublishedModel, find_model
+from models.language.files import ModelFiles, find_model
 from models.language.generation import load_text_model
 from models.language.kv_cache import KeyValueMemory
 from models.language.language_model import LanguageModel
 from models.language.load import load_language_model
 from models.language.transformer import TransformerXL
-from rewards.suggestions.language_model import DEFAULT_MODEL
-from rewards.suggestions.prompts import BULLET, INSTRUCTION, bullet, question
-from rewards.suggestions.suggester import Situation
+from rewards.suggesters.language_model import (
+    BULLET,
+    DEFAULT_MODEL,
+    INSTRUCTION,
+    bullet,
+    question,
+)
+from rewards.suggesters.rules import Situation
 
 CHUNK = 64  # tokens read at a time before the clock starts
 BERT_MEM_LEN = 511
@@ -291,7 +296,7 @@ def full_memory(model: LanguageModel, n_envs: int) -> KeyValueMemory:
 class PlainTransformerXL:
     """Transformer-XL with the memory as the paper writes it: slots of layer inputs."""
 
-    def __init__(self, published: PublishedModel, mem_len: int) -> None:
+    def __init__(self, published: ModelFiles, mem_len: int) -> None:
         self.config = published.config()
         self.mem_len = mem_len
         self.weights = {
@@ -367,7 +372,7 @@ class PlainTransformerXL:
 class PlainBert:
     """A BERT that recomputes the whole context; episodes may not outgrow its positions."""
 
-    def __init__(self, published: PublishedModel) -> None:
+    def __init__(self, published: ModelFiles) -> None:
         self.config = published.config()
         self.weights = published.weights()
 

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.language.files import ModelFiles
+
 MINILM = "all-MiniLM-L6-v2"
 VIT = "ViT-B-16"
 
@@ -42,16 +44,12 @@ PUBLISHED = Size(clusters=CLUSTERS)
 TINY = Size(n_layer=2, width=32, n_head=4, inner=48, clusters=((6, 32), (10, 8)))
 
 
-class RandomTransformerXL:
+class RandomTransformerXL(ModelFiles):
     """A Transformer-XL of any size, always the same random weights."""
 
     def __init__(self, size: Size) -> None:
+        super().__init__(f"Transformer-XL of {size.n_layer} layers, random weights")
         self.size = size
-
-    @property
-    def name(self) -> str:
-        """Return what it is."""
-        return f"Transformer-XL of {self.size.n_layer} layers, random weights"
 
     def config(self) -> dict[str, Any]:
         """Return the published settings, the sizes being these."""

@@ -1,7 +1,6 @@
 """Agents by the name of what they remember with, or module:Class for those of the user's own."""
 
 import dataclasses
-import functools
 import importlib
 import inspect
 from typing import Any
@@ -10,7 +9,6 @@ import torch
 from gymnasium.spaces import Discrete, Space
 
 from models.agent import ActorCriticAgent, Agent
-from models.observations import ObservationReader
 from settings import Config, Part, Registry
 from utils.errors import UserError, suggestion
 from utils.user_modules import imported, is_named, parts_of
@@ -55,11 +53,7 @@ AGENTS = Agents(
     {name: agent for name, (agent, _) in PUBLISHED.items()},
 )
 agent_class = AGENTS.find
-# What learns from replay has networks of its own, with the memory of the model in them.
-FROM_REPLAY = {
-    "DQN": "models.q_networks:build_q_agent",
-    "SAC": "models.q_networks:build_sac_agent",
-}
+FROM_REPLAY = ("DQN", "SAC")  # have networks of their own, with the memory of the model in them
 
 
 def build_agent(config: Config, observation_space: Space, action_space: Space) -> Any:
@@ -76,55 +70,27 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
     if not isinstance(action_space, Discrete):
         raise UserError(f"env: agents act in a Discrete space, and {config.env} has {action_space}")
     spaces = observation_space, action_space
+    kind = agent_class(config.model)
     if config.algorithm in FROM_REPLAY:
-        return _build_from_replay(config, spaces).to(config.device)
-    return agent_class(config.model)(config, *spaces).to(config.device)
-
-
-def _build_from_replay(config: Any, spaces: tuple[Space, Discrete]) -> Agent:
-    """Return an agent with the networks of DQN or SAC around the memory of the model."""
-    off_policy, build = (part for part in FROM_REPLAY[config.algorithm].split(":"))
-    networks = importlib.import_module(off_policy)
-    kind: Any = agent_class(config.model)
-    reader, n_actions = ObservationReader(spaces[0]), int(spaces[1].n)
-    seen = reader
-    if hasattr(kind, "language_class"):
-        language = kind.language_class(config, reader)
-        seen = importlib.import_module("models.helm").told_beside(config, reader)
-        body_of = functools.partial(networks.FrozenBody, language=language)
-    else:
-        body_of = functools.partial(networks.TrainedBody.of, kind.memory_class, config)
-    embedder_of = networks.embedders(config, seen, n_actions)
-    return getattr(networks, build)(config, reader, n_actions, lambda: body_of(embedder_of()))
+        networks = importlib.import_module("models.q_networks")
+        return networks.build_from_replay(config, spaces, kind).to(config.device)
+    return kind(config, *spaces).to(config.device)
 
 
 def contradictions(config: Config) -> list[str]:
-    """Return one line where the name of an agent says another algorithm than the settings."""
-    if is_named(config.model):
-        return _not_trained_by(config, config.model) or _impossible_from_replay(config)
-    key, algorithm = PUBLISHED.get(config.model, (config.model, config.algorithm))
-    if algorithm == config.algorithm:
-        return _not_trained_by(config, key)
-    return [
-        f"model: {config.model} is {key} trained by {algorithm}, and algorithm is "
-        f"{config.algorithm}. Choose model={key}"
-    ]
-
-
-def _not_trained_by(config: Config, key: str) -> list[str]:
     """Return one line where an agent cannot be trained by the configured algorithm."""
-    able = agent_class(key).algorithms
-    if not able or config.algorithm in able:
-        return []
-    return [
-        f"model: {config.model} is trained by {', '.join(able)}, and algorithm is "
-        f"{config.algorithm}. Choose algorithm={able[0]}, or another model"
-    ]
-
-
-def _impossible_from_replay(config: Config) -> list[str]:
-    """Return one line where the user's own agent has no memory to learn from replay with."""
-    kind = agent_class(config.model)
+    key, algorithm = PUBLISHED.get(config.model, (config.model, config.algorithm))
+    if algorithm != config.algorithm:
+        return [
+            f"model: {config.model} is {key} trained by {algorithm}, and algorithm is "
+            f"{config.algorithm}. Choose model={key}"
+        ]
+    kind = agent_class(key)
+    if kind.algorithms and config.algorithm not in kind.algorithms:
+        return [
+            f"model: {config.model} is trained by {', '.join(kind.algorithms)}, and algorithm is "
+            f"{config.algorithm}. Choose algorithm={kind.algorithms[0]}, or another model"
+        ]
     has_memory = hasattr(kind, "memory_class") or hasattr(kind, "language_class")
     if config.algorithm not in FROM_REPLAY or has_memory:
         return []

@@ -200,7 +200,7 @@ class Agent(nn.Module, ABC):
 
     def explain(self, percept: Percept) -> dict[str, np.ndarray]:
         """Return what a person may want to know of each observation, [N, ...] under each name."""
-        return {}
+        return {} if self._frozen is None else self._frozen.explain(percept)
 
     def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
         """Return what takes longer to find out; called before `act`, it leaves the memory alone.
@@ -210,7 +210,7 @@ class Agent(nn.Module, ABC):
         `similarities` [N, K]; `entropy` [N], of what the words were chosen by, in nats;
         `action_values` [N, A], for an agent that chooses by them.
         """
-        return {}
+        return {} if self._frozen is None else self._frozen.inspect(percept, memory)
 
     def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
         """Return what an intrinsic reward sees of B observations, by kind, before any memory.
@@ -221,7 +221,7 @@ class Agent(nn.Module, ABC):
 
     def metrics(self) -> dict[str, float]:
         """Return what the agent has to log of itself, always under the same names."""
-        return {}
+        return {} if self._frozen is None else self._frozen.metrics()
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of every pretrained part, by the setting that names it."""
@@ -235,6 +235,11 @@ class Agent(nn.Module, ABC):
     def device(self) -> torch.device:
         """Where the trained parts live."""
         return next(self.parameters()).device
+
+    @property
+    def _frozen(self) -> Any:
+        """The frozen language model's memory, for an agent that has one."""
+        return getattr(self, "language", None)
 
 
 class ActorCriticAgent(Agent):
@@ -292,6 +297,9 @@ class Running(NamedTuple):
 class Body(nn.Module, ABC):
     """What is seen and was done, and all that is remembered → features of the heads.
 
+    Args:
+        embedder: Reads observations and last actions.
+
     Attributes:
         width: D, of the features.
         n_context: Past steps that must be read again after the weights have changed.
@@ -299,6 +307,10 @@ class Body(nn.Module, ABC):
 
     width: int
     n_context: int = 0
+
+    def __init__(self, embedder: Any) -> None:
+        super().__init__()
+        self.embedder = embedder
 
     @abstractmethod
     def initial_memory(self, n_envs: int) -> Memory:
@@ -311,6 +323,12 @@ class Body(nn.Module, ABC):
     @abstractmethod
     def unroll(self, sequences: Sequences) -> Tensor:
         """Read sequences from replay, with gradients.  [T+1, B, D]"""
+
+    def embedded(self, sequences: Sequences) -> Tensor:
+        """Return the embeddings of sequences from replay.  [T+1, B, F]"""
+        starts, n_actions = sequences.starts, self.embedder.n_actions
+        last_actions = sequences.last_actions.masked_fill(starts, n_actions).flatten()
+        return self.embedder(sequences.observations, last_actions).unflatten(0, starts.shape)
 
     def remembered(self, features: Tensor) -> Tensor:
         """Return what of the features of one step comes from the memory.  [N, D]"""
@@ -326,28 +344,16 @@ class Body(nn.Module, ABC):
         """
 
     @abstractmethod
-    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor]:
-        """Return what `Agent.curiosity_features` says of this body."""
-
-    def explain(self, percept: Percept) -> dict[str, np.ndarray]:
-        """Return what `Agent.explain` says of this body."""
-        return {}
-
-    @abstractmethod
     def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
         """Return what `Agent.inspect` says of this body."""
-
-    def metrics(self) -> dict[str, float]:
-        """Return what the body has to log."""
-        return {}
 
     def memory_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of what reads the sequence."""
         return []
 
-    @abstractmethod
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of every pretrained part, by the setting that names it."""
+        return self.embedder.fingerprints()
 
 
 def drawn(probabilities: Tensor) -> Tensor:
@@ -387,21 +393,13 @@ class OffPolicyAgent(Agent):
         return self.body.initial_memory(n_envs)
 
     def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
-        """Return what the body has to say of observations."""
-        return self.body.curiosity_features(observations)
-
-    def explain(self, percept: Percept) -> dict[str, np.ndarray]:
-        """Return what a frozen memory has to say of what is seen."""
-        return self.body.explain(percept)
+        """Return the embeddings of observations."""
+        return self.body.embedder.by_kind(observations)
 
     @torch.no_grad()
     def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
         """Return where the memory looks, and what a frozen one says besides."""
         return self.body.inspect(percept, memory)
-
-    def metrics(self) -> dict[str, float]:
-        """Return what a frozen memory has to log."""
-        return self.body.metrics()
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of every pretrained part."""

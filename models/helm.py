@@ -16,9 +16,8 @@ Trained: the query encoder and the two heads. Frozen: the way to language, the l
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -61,10 +60,9 @@ from models.observations import (
 )
 from models.word_embeddings import (
     EmbeddingsSettings,
-    check_sizes,
-    check_weights,
     configured_embeddings,
     configured_file,
+    fitting_embeddings,
 )
 from settings import Part, setting
 from utils.errors import UserError, raise_all
@@ -89,32 +87,241 @@ class TextSettings(Part):
     )
 
 
-class SentenceTokens(SentenceVectors):
-    """Sentences as a language model's own tokens, brought to one length.
+@dataclass(frozen=True)
+class LanguageMemorySettings(LanguageModelSettings, TextSettings, EncoderSettings):
+    """What the HELM family shares."""
 
-        tokens_j = mean of E[v_i] over i from floor(j n / K) to ceil((j + 1) n / K) - 1
 
-    v are the n tokens of the sentence, E their embeddings: adaptive average pooling. One token is
-    the mean of all, a mixture of embeddings as HELM's retrieval is one; n tokens are the sentence's
-    own. A sentence without tokens is zeros.
+@dataclass(frozen=True)
+class HelmSettings(LanguageMemorySettings):
+    """What HELM reads."""
+
+    title = "HELM"
+
+    beta: float = setting(
+        "inverse temperature of HELM's token retrieval", low=0, high=1e6, default=100.0
+    )
+    retrieval_colours: str = setting(
+        "what HELM's token retrieval reads of a pixel: the mean of its colours, as published; or "
+        "each of them, where red, green and blue must be told apart",
+        choices=("mean", "each"),
+        default="mean",
+    )
+
+
+@dataclass(frozen=True)
+class HelmV2Settings(ClipSettings, LanguageMemorySettings):
+    """What HELMv2 reads."""
+
+
+@dataclass(frozen=True)
+class ShelmSettings(EmbeddingsSettings, LanguageMemorySettings):
+    """What SHELM reads."""
+
+    title = "SHELM"
+
+    topk: int = setting(
+        "tokens that are retrieved and read at a step", low=1, high=16_384, default=1
+    )
+
+
+class LanguageMemoryAgent(ActorCriticAgent):
+    """What the HELM family shares: a language model that reads, beside a trained encoder.
 
     Args:
-        sentences: Those there are.
-        language_model: Whose tokens.
-        n_tokens: K.
+        config: The settings of the run.
+        observation_space: What the encoder and the memory see.
+        action_space: A discrete actions.
     """
 
     def __init__(
-        self, sentences: SentenceTable, language_model: LanguageModel, n_tokens: int
+        self, config: LanguageMemorySettings, observation_space: Space, action_space: Discrete
     ) -> None:
-        super().__init__(sentences, self._tokens_of)
-        self.language_model, self.n_tokens = language_model, n_tokens
+        super().__init__()
+        self.reader = ObservationReader(observation_space)
+        language = self.language_class(config, self.reader)  # it draws before the encoder
+        self.query_encoder = build_encoder(
+            told_beside(config, self.reader),
+            language.width,
+            cache_mb=config.observation_cache_mb,
+            sentence_encoder=config.sentence_encoder,
+        )
+        n_features = language.width + self.query_encoder.n_features
+        self.heads = ActorCritic(n_features, int(action_space.n))
+        self.language = language
 
-    def _tokens_of(self, text: str) -> Tensor:
-        tokens = self.language_model.read_text(text)  # [n, D]
-        if not len(tokens):
-            return tokens.new_zeros(self.n_tokens, tokens.shape[1])
-        return F.adaptive_avg_pool1d(tokens.T[None], self.n_tokens)[0].T
+    @classmethod
+    def language_class(cls, config: Any, reader: ObservationReader) -> "LanguageMemory":
+        """Return the frozen memory of a run."""
+        language_model = configured_language_model(config)
+        text = configured_text(config, reader, language_model)
+        to_language = cls.to_language(config, reader, language_model)
+        return LanguageMemory(to_language, language_model, config.observation_cache_mb, *text)
+
+    @staticmethod
+    def to_language(
+        config: Any, reader: ObservationReader, language_model: LanguageModel
+    ) -> ImageToLanguage:
+        """Return what leads from images or vectors to the language model.
+
+        Raises:
+            UserError: the environment shows nothing that it can read.
+        """
+        raise NotImplementedError
+
+    def initial_memory(self, n_envs: int) -> Memory:
+        """Return the language model's empty memory."""
+        return self.language.initial(n_envs)
+
+    @torch.no_grad()
+    def act(
+        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
+    ) -> Step:
+        """Let the language model read what is seen, then choose actions."""
+        hidden = self.language.step(percept, memory, advance)
+        features = torch.cat((hidden, self.query_encoder(percept.observations)), dim=-1)
+        step = self.heads.step(features, hidden, deterministic)
+        return step._replace(remembered=hidden)
+
+    def evaluate(self, batch: Batch) -> Evaluation:
+        """Run encoder and heads on a batch; the stored hidden states stand for the memory."""
+        queries = self.query_encoder.learn(batch.observations)
+        return self.heads.evaluate(torch.cat((batch.context, queries), dim=-1), batch.actions)
+
+    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
+        """Return what the encoder beside the language model makes of observations."""
+        return self.query_encoder.by_kind(observations)
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of every pretrained part."""
+        return self.language.fingerprints() | self.query_encoder.fingerprints()
+
+    @classmethod
+    def check(cls, config: Any) -> None:
+        """Raise UserError if the language model has fewer layers than asked for."""
+        facts = describe_language_model(config.language_model)
+        if config.n_layer is not None and config.n_layer > facts.n_layer:
+            raise UserError(
+                f"n_layer: {config.n_layer} is more than the {facts.n_layer} layers of "
+                f"{config.language_model}. Choose 1 to {facts.n_layer}, or null for all"
+            )
+
+
+class Helm(LanguageMemoryAgent):
+    """HELM: a frozen Hopfield retrieval, of images or else of vectors."""
+
+    reads = (HelmSettings,)
+
+    @staticmethod
+    def to_language(
+        config: HelmSettings, reader: ObservationReader, language_model: LanguageModel
+    ) -> ImageToLanguage:
+        """Return the retrieval; it reads nothing where text alone is shown."""
+        shape, n_read = reader.image_shape, reader.n_numbers
+        kind: type[FrozenHopfield] = VectorHopfield
+        if config.retrieval_colours == "each":
+            if shape is None or shape[0] == 1:
+                raise UserError(
+                    "retrieval_colours: each tells colours apart, and the environment shows none. "
+                    "Choose retrieval_colours=mean"
+                )
+            kind, n_read = ColourHopfield, math.prod(shape)
+        elif shape is not None:
+            kind, n_read = FrozenHopfield, math.prod(shape[1:])
+        if n_read:
+            projection = random_projection(language_model.width, n_read)
+            return kind(projection, language_model.embeddings, config.beta)
+        if config.text_to == "observation":
+            raise UserError(
+                "text_to: the environment shows text alone, and observation leaves HELM's memory "
+                "nothing to read. Choose memory or both"
+            )
+        return NothingToLanguage(language_model.width)
+
+
+class HelmV2(LanguageMemoryAgent):
+    """HELMv2: the distribution of CLIP's features is matched to that of the embeddings.
+
+    Mean and deviation of the features are followed while training.
+    """
+
+    reads = (HelmV2Settings,)
+
+    @staticmethod
+    def to_language(
+        config: HelmV2Settings, reader: ObservationReader, language_model: LanguageModel
+    ) -> ImageToLanguage:
+        """Return the projection of CLIP's features."""
+        _check_images("HELMv2", reader)
+        return ClipProjection(configured_encoder(config), language_model.embeddings)
+
+    @classmethod
+    def check(cls, config: HelmV2Settings) -> None:
+        """Raise UserError where the language model or the encoder is missing."""
+        raise_all(
+            lambda: super(HelmV2, cls).check(config),
+            lambda: check_encoder(config),
+        )
+
+
+class Shelm(LanguageMemoryAgent):
+    """SHELM: an image becomes the K words of the shared vocabulary that describe it best."""
+
+    reads = (ShelmSettings,)
+
+    @staticmethod
+    def to_language(
+        config: ShelmSettings, reader: ObservationReader, language_model: LanguageModel
+    ) -> ImageToLanguage:
+        """Return the retrieval of words; UserError if they were embedded by other weights."""
+        _check_images("SHELM", reader)
+        encoder = configured_encoder(config)
+        found = fitting_embeddings(config, encoder, language_model)
+        ids = torch.from_numpy(found.ids).to(config.device)
+        text_features, tokens = torch.from_numpy(found.embeddings), language_model.embed(ids)
+        return TokenRetrieval(encoder, text_features, tokens, found.tokens.tolist(), config.topk)
+
+    @classmethod
+    def check(cls, config: ShelmSettings) -> None:
+        """Raise UserError where a model or the file of embeddings is missing."""
+        raise_all(
+            lambda: super(Shelm, cls).check(config),
+            lambda: _check_memory(config),
+            lambda: _check_retrieval(config),
+        )
+
+
+def _check_memory(config: ShelmSettings) -> None:
+    if config.mem_len < config.topk:
+        raise UserError(
+            f"mem_len: {config.mem_len} is below the {config.topk} tokens of a step (topk)"
+        )
+    n_positions = describe_language_model(config.language_model).n_positions
+    if n_positions is not None and config.topk > n_positions:
+        raise UserError(
+            f"topk: {config.topk} is more than the {n_positions} positions of "
+            f"{config.language_model}, which a step's tokens share. Choose 1 to {n_positions}"
+        )
+
+
+def _check_retrieval(config: ShelmSettings) -> None:
+    check_encoder(config)
+    n_words = len(configured_embeddings(config).tokens)
+    if config.topk > n_words:
+        raise UserError(
+            f"topk: {config.topk} is more than the {n_words} words in {configured_file(config)}"
+        )
+
+
+def _check_images(model: str, reader: ObservationReader) -> None:
+    """Raise UserError where an environment shows no image in colour or in grey, as CLIP reads."""
+    shape = reader.image_shape
+    if shape is None or shape[0] not in (1, 3):
+        shown = "none" if shape is None else f"{shape[0]} channels"
+        raise UserError(
+            f"model: {model} reads images in colour or grey, and the environment shows {shown}. "
+            "Choose model=CNN, LSTM, GPT or HELM"
+        )
 
 
 class LanguageMemory(nn.Module):
@@ -139,14 +346,21 @@ class LanguageMemory(nn.Module):
         to_language: ImageToLanguage,
         language_model: LanguageModel,
         observation_cache_mb: float,
-        text: SentenceTokens | None = None,
+        text: "SentenceTokens | None" = None,
         n_texts: int = 0,
     ) -> None:
         super().__init__()
         self.text, self.n_tokens = text, to_language.n_tokens
         if text is not None:
             self.n_tokens += n_texts * text.n_tokens
-            _check_length(self.n_tokens, language_model)
+            positions = getattr(language_model, "n_positions", None) or self.n_tokens
+            most = min(language_model.mem_len, positions)
+            if self.n_tokens > most:
+                raise UserError(
+                    f"text_tokens: with the texts a step has {self.n_tokens} tokens, and {most} "
+                    f"can be seen (mem_len, or the positions of {language_model.name}). "
+                    "Choose fewer"
+                )
         self.to_language = to_language.requires_grad_(False)
         self._language_model = Frozen(language_model)
         self.width = language_model.width
@@ -184,8 +398,9 @@ class LanguageMemory(nn.Module):
         keys_and_values = cast(KeyValueMemory, memory)
         return self.language_model.step(tokens, keys_and_values, percept.starts, advance=advance)
 
+    @torch.no_grad()
     def tokens(self, percept: Percept) -> Tensor:
-        """Return the tokens that the language model would read now.  [N, K, D]"""
+        """Return the tokens that a step becomes.  [N, K, D]"""
         tokens = self.to_language.tokens(self._encoded(percept))
         return self.with_text(tokens, percept.observations)
 
@@ -199,17 +414,42 @@ class LanguageMemory(nn.Module):
         sentences = self.text(cast(Tensor, observations.text))  # [N, n_texts, text_tokens, D]
         return torch.cat((sentences.flatten(1, 2), tokens), dim=1)
 
+    @torch.no_grad()
+    def retrieve(self, images: Tensor) -> Retrieval:
+        """Return the words of images [N, C, H, W] uint8, the same ones `step` reads."""
+        return retrieved(self.cache(images))
+
     def explain(self, percept: Percept) -> dict[str, np.ndarray]:
-        """Return what `Agent.explain` says of the memory."""
-        return {}
+        """Return the words of each observation and their similarities, of SHELM.  [N, K] each"""
+        if not isinstance(self.to_language, TokenRetrieval):
+            return {}
+        indices, similarities = self.retrieve(cast(Tensor, percept.observations.images))
+        words = np.array(self.to_language.words)[indices.cpu().numpy()]
+        return {"words": words, "similarities": similarities.cpu().numpy()}
 
     @torch.no_grad()
     def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
-        """Return which past steps every head of every layer looks at.  [N, L, H, S]"""
+        """Return which past steps every head of every layer looks at.  [N, L, H, S]
+
+        Of HELM besides the nearest token and its cosine [N, 1], and the retrieval's entropy [N];
+        the nearest token is what the retrieval returns as beta goes to infinity.
+        """
         attention = self.language_model.attention(
             self.tokens(percept), cast(KeyValueMemory, memory), percept.starts
         )
-        return {"attention": attention_by_step(attention).half().cpu().numpy()}
+        told = {"attention": attention_by_step(attention).half().cpu().numpy()}
+        retrieval = self.to_language
+        if not isinstance(retrieval, FrozenHopfield):
+            return told
+        seen = retrieval.seen(percept.observations)
+        similarities = retrieval.similarities(retrieval.prepared(seen))
+        nearest = similarities.max(-1, keepdim=True)
+        vocabulary = self.language_model.vocabulary
+        return told | {
+            "words": np.array([[vocabulary[token]] for (token,) in nearest.indices.tolist()]),
+            "similarities": nearest.values.cpu().numpy(),
+            "entropy": torch.special.entr(retrieval.weights(similarities)).sum(-1).cpu().numpy(),
+        }
 
     def metrics(self) -> dict[str, float]:
         """Return the hit rate of the observation cache in this process; it only saves time."""
@@ -222,6 +462,34 @@ class LanguageMemory(nn.Module):
 
     def _encoded(self, percept: Percept) -> Tensor:
         return self.cache(self.to_language.seen(percept.observations))
+
+
+class SentenceTokens(SentenceVectors):
+    """Sentences as a language model's own tokens, brought to one length.
+
+        tokens_j = mean of E[v_i] over i from floor(j n / K) to ceil((j + 1) n / K) - 1
+
+    v are the n tokens of the sentence, E their embeddings: adaptive average pooling. One token is
+    the mean of all, a mixture of embeddings as HELM's retrieval is one; n tokens are the sentence's
+    own. A sentence without tokens is zeros.
+
+    Args:
+        sentences: Those there are.
+        language_model: Whose tokens.
+        n_tokens: K.
+    """
+
+    def __init__(
+        self, sentences: SentenceTable, language_model: LanguageModel, n_tokens: int
+    ) -> None:
+        super().__init__(sentences, self._tokens_of)
+        self.language_model, self.n_tokens = language_model, n_tokens
+
+    def _tokens_of(self, text: str) -> Tensor:
+        tokens = self.language_model.read_text(text)  # [n, D]
+        if not len(tokens):
+            return tokens.new_zeros(self.n_tokens, tokens.shape[1])
+        return F.adaptive_avg_pool1d(tokens.T[None], self.n_tokens)[0].T
 
 
 def configured_text(
@@ -239,24 +507,13 @@ def configured_text(
             f"text_to: {config.text_to} has the language model read texts, and the environment "
             "shows none. Choose text_to=observation"
         )
-    tokens = SentenceTokens(reader.sentences, language_model, config.text_tokens)
-    tokens.language_model.read_text("")  # without a tokenizer it fails here
-    return tokens, reader.n_texts
+    language_model.read_text("")  # without a tokenizer it fails here
+    return SentenceTokens(reader.sentences, language_model, config.text_tokens), reader.n_texts
 
 
 def told_beside(config: TextSettings, reader: ObservationReader) -> ObservationReader:
     """Return a reader of what the trained networks beside a memory are told."""
     return reader.without_text() if config.text_to == "memory" else reader
-
-
-def _check_length(n_tokens: int, language_model: LanguageModel) -> None:
-    positions = getattr(language_model, "n_positions", None) or n_tokens
-    most = min(language_model.mem_len, positions)
-    if n_tokens > most:
-        raise UserError(
-            f"text_tokens: with the texts a step has {n_tokens} tokens, and {most} can be seen "
-            f"(mem_len, or the positions of {language_model.name}). Choose fewer"
-        )
 
 
 def attention_by_step(attention: Tensor) -> Tensor:
@@ -269,310 +526,3 @@ def attention_by_step(attention: Tensor) -> Tensor:
     # The oldest step may have lost a part of its tokens already.
     whole = F.pad(looked_at, (-looked_at.shape[-1] % n_new, 0))
     return whole.unflatten(-1, (-1, n_new)).sum(-1).transpose(0, 1)
-
-
-@dataclass(frozen=True)
-class LanguageMemorySettings(LanguageModelSettings, TextSettings, EncoderSettings):
-    """What the HELM family shares."""
-
-
-@dataclass(frozen=True)
-class HelmSettings(LanguageMemorySettings):
-    """What HELM reads."""
-
-    title = "HELM"
-
-    beta: float = setting(
-        "inverse temperature of HELM's token retrieval", low=0, high=1e6, default=100.0
-    )
-    retrieval_colours: str = setting(
-        "what HELM's token retrieval reads of a pixel: the mean of its colours, as published; or "
-        "each of them, where red, green and blue must be told apart",
-        choices=("mean", "each"),
-        default="mean",
-    )
-
-
-class LanguageMemoryAgent(ActorCriticAgent):
-    """What the HELM family shares: a language model that reads, beside a trained encoder.
-
-    Args:
-        config: The settings of the run.
-        observation_space: What the encoder and the memory see.
-        action_space: A discrete actions.
-
-    Attributes:
-        language_class: The frozen memory, to be built from (config, reader).
-    """
-
-    language_class: ClassVar[Callable[..., LanguageMemory]]
-
-    def __init__(
-        self, config: LanguageMemorySettings, observation_space: Space, action_space: Discrete
-    ) -> None:
-        super().__init__()
-        self.reader = ObservationReader(observation_space)
-        language = self.language_class(config, self.reader)  # it draws before the encoder
-        self.query_encoder = build_encoder(
-            told_beside(config, self.reader),
-            language.width,
-            cache_mb=config.observation_cache_mb,
-            sentence_encoder=config.sentence_encoder,
-        )
-        n_features = language.width + self.query_encoder.n_features
-        self.heads = ActorCritic(n_features, int(action_space.n))
-        self.language = language
-
-    def initial_memory(self, n_envs: int) -> Memory:
-        """Return the language model's empty memory."""
-        return self.language.initial(n_envs)
-
-    @torch.no_grad()
-    def act(
-        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
-    ) -> Step:
-        """Let the language model read what is seen, then choose actions."""
-        hidden = self.language.step(percept, memory, advance)
-        features = torch.cat((hidden, self.query_encoder(percept.observations)), dim=-1)
-        step = self.heads.step(features, hidden, deterministic)
-        return step._replace(remembered=hidden)
-
-    def evaluate(self, batch: Batch) -> Evaluation:
-        """Run encoder and heads on a batch; the stored hidden states stand for the memory."""
-        queries = self.query_encoder.learn(batch.observations)
-        return self.heads.evaluate(torch.cat((batch.context, queries), dim=-1), batch.actions)
-
-    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
-        """Return what the encoder beside the language model makes of observations."""
-        return self.query_encoder.by_kind(observations)
-
-    def explain(self, percept: Percept) -> dict[str, np.ndarray]:
-        """Return what the memory has to say of what is seen."""
-        return self.language.explain(percept)
-
-    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
-        """Return what takes the memory longer to say."""
-        return self.language.inspect(percept, memory)
-
-    def metrics(self) -> dict[str, float]:
-        """Return what the memory has to log."""
-        return self.language.metrics()
-
-    def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of every pretrained part."""
-        return self.language.fingerprints() | self.query_encoder.fingerprints()
-
-    @classmethod
-    def check(cls, config: Any) -> None:
-        """Raise UserError if the language model has fewer layers than asked for."""
-        facts = describe_language_model(config.language_model)
-        if config.n_layer is not None and config.n_layer > facts.n_layer:
-            raise UserError(
-                f"n_layer: {config.n_layer} is more than the {facts.n_layer} layers of "
-                f"{config.language_model}. Choose 1 to {facts.n_layer}, or null for all"
-            )
-
-
-class HelmLanguage(LanguageMemory):
-    """HELM's frozen part, with the settings of a run."""
-
-    def __init__(self, config: HelmSettings, reader: ObservationReader) -> None:
-        language_model = configured_language_model(config)
-        text = configured_text(config, reader, language_model)
-        to_language = _retrieval(config, reader, language_model)
-        super().__init__(to_language, language_model, config.observation_cache_mb, *text)
-
-    @torch.no_grad()
-    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
-        """Return besides the nearest token, its cosine [N, 1], and the retrieval's entropy [N].
-
-        The nearest token is what the retrieval returns as beta goes to infinity. Where text alone
-        is shown nothing is retrieved.
-        """
-        retrieval = self.to_language
-        if not isinstance(retrieval, FrozenHopfield):
-            return super().inspect(percept, memory)
-        seen = retrieval.seen(percept.observations)
-        similarities = retrieval.similarities(retrieval.prepared(seen))
-        nearest = similarities.max(-1, keepdim=True)
-        vocabulary = self.language_model.vocabulary
-        return {
-            **super().inspect(percept, memory),
-            "words": np.array([[vocabulary[token]] for (token,) in nearest.indices.tolist()]),
-            "similarities": nearest.values.cpu().numpy(),
-            "entropy": torch.special.entr(retrieval.weights(similarities)).sum(-1).cpu().numpy(),
-        }
-
-
-class Helm(LanguageMemoryAgent):
-    """HELM with the settings of a run."""
-
-    reads = (HelmSettings,)
-    language_class = HelmLanguage
-
-
-def _retrieval(
-    config: HelmSettings, reader: ObservationReader, language_model: LanguageModel
-) -> ImageToLanguage:
-    """Return what leads from images or vectors to the language model.
-
-    Raises:
-        UserError: text alone is shown, and the language model does not read it; or there are no
-            colours to be told apart.
-    """
-    shape, n_read = reader.image_shape, reader.n_numbers
-    kind: type[FrozenHopfield] = VectorHopfield
-    if config.retrieval_colours == "each":
-        if shape is None or shape[0] == 1:
-            raise UserError(
-                "retrieval_colours: each tells colours apart, and the environment shows none. "
-                "Choose retrieval_colours=mean"
-            )
-        kind, n_read = ColourHopfield, math.prod(shape)
-    elif shape is not None:
-        kind, n_read = FrozenHopfield, math.prod(shape[1:])
-    if n_read:
-        projection = random_projection(language_model.width, n_read)
-        return kind(projection, language_model.embeddings, config.beta)
-    if config.text_to == "observation":
-        raise UserError(
-            "text_to: the environment shows text alone, and observation leaves HELM's memory "
-            "nothing to read. Choose memory or both"
-        )
-    return NothingToLanguage(language_model.width)
-
-
-def check_images(model: str, reader: ObservationReader) -> None:
-    """Raise UserError where an environment shows no image in colour or in grey, as CLIP reads."""
-    shape = reader.image_shape
-    if shape is None or shape[0] not in (1, 3):
-        shown = "none" if shape is None else f"{shape[0]} channels"
-        raise UserError(
-            f"model: {model} reads images in colour or grey, and the environment shows {shown}. "
-            "Choose model=CNN, LSTM, GPT or HELM"
-        )
-
-
-@dataclass(frozen=True)
-class HelmV2Settings(ClipSettings, LanguageMemorySettings):
-    """What HELMv2 reads."""
-
-
-class HelmV2Language(LanguageMemory):
-    """HELMv2's frozen part, with the settings of a run."""
-
-    def __init__(self, config: HelmV2Settings, reader: ObservationReader) -> None:
-        check_images("HELMv2", reader)
-        encoder = configured_encoder(config)
-        language_model = configured_language_model(config)
-        projection = ClipProjection(encoder, language_model.embeddings)
-        text = configured_text(config, reader, language_model)
-        super().__init__(projection, language_model, config.observation_cache_mb, *text)
-
-
-class HelmV2(LanguageMemoryAgent):
-    """HELMv2 with the settings of a run."""
-
-    reads = (HelmV2Settings,)
-    language_class = HelmV2Language
-
-    @classmethod
-    def check(cls, config: HelmV2Settings) -> None:
-        """Raise UserError where the language model or the encoder is missing."""
-        raise_all(
-            lambda: super(HelmV2, cls).check(config),
-            lambda: check_encoder(config),
-        )
-
-
-@dataclass(frozen=True)
-class ShelmSettings(EmbeddingsSettings, LanguageMemorySettings):
-    """What SHELM reads."""
-
-    title = "SHELM"
-
-    topk: int = setting(
-        "tokens that are retrieved and read at a step", low=1, high=16_384, default=1
-    )
-
-
-class ShelmLanguage(LanguageMemory):
-    """SHELM's frozen part, with the settings of a run."""
-
-    def __init__(self, config: ShelmSettings, reader: ObservationReader) -> None:
-        check_images("SHELM", reader)
-        found = configured_embeddings(config)
-        encoder = configured_encoder(config)
-        check_weights(config, found.encoder_fingerprint, encoder.fingerprint, encoder.name)
-        language_model = configured_language_model(config)
-        check_weights(
-            config,
-            found.language_model_fingerprint,
-            language_model.fingerprint,
-            language_model.name,
-        )
-        check_sizes(config, found, encoder.width, language_model.embeddings.n_tokens)
-        ids = torch.from_numpy(found.ids).to(config.device)
-        to_language = TokenRetrieval(
-            encoder,
-            torch.from_numpy(found.embeddings),
-            language_model.embed(ids),
-            found.tokens.tolist(),
-            config.topk,
-        )
-        text = configured_text(config, reader, language_model)
-        super().__init__(to_language, language_model, config.observation_cache_mb, *text)
-
-    @property
-    def words(self) -> list[str]:
-        """Return the words there are to retrieve."""
-        return cast(TokenRetrieval, self.to_language).words
-
-    @torch.no_grad()
-    def retrieve(self, images: Tensor) -> Retrieval:
-        """Return the words of images [N, C, H, W] uint8, the same ones `step` reads."""
-        return retrieved(self.cache(images))
-
-    def explain(self, percept: Percept) -> dict[str, np.ndarray]:
-        """Return the words of each observation and their similarities.  [N, K] each"""
-        indices, similarities = self.retrieve(cast(Tensor, percept.observations.images))
-        words = np.array(self.words)[indices.cpu().numpy()]
-        return {"words": words, "similarities": similarities.cpu().numpy()}
-
-
-class Shelm(LanguageMemoryAgent):
-    """SHELM with the settings of a run."""
-
-    reads = (ShelmSettings,)
-    language_class = ShelmLanguage
-
-    @classmethod
-    def check(cls, config: ShelmSettings) -> None:
-        """Raise UserError where a model or the file of embeddings is missing."""
-        raise_all(
-            lambda: super(Shelm, cls).check(config),
-            lambda: _check_memory(config),
-            lambda: _check_retrieval(config),
-        )
-
-
-def _check_memory(config: ShelmSettings) -> None:
-    if config.mem_len < config.topk:
-        raise UserError(
-            f"mem_len: {config.mem_len} is below the {config.topk} tokens of a step (topk)"
-        )
-    n_positions = describe_language_model(config.language_model).n_positions
-    if n_positions is not None and config.topk > n_positions:
-        raise UserError(
-            f"topk: {config.topk} is more than the {n_positions} positions of "
-            f"{config.language_model}, which a step's tokens share. Choose 1 to {n_positions}"
-        )
-
-
-def _check_retrieval(config: ShelmSettings) -> None:
-    check_encoder(config)
-    n_words = len(configured_embeddings(config).tokens)
-    if config.topk > n_words:
-        raise UserError(
-            f"topk: {config.topk} is more than the {n_words} words in {configured_file(config)}"
-        )

@@ -321,10 +321,6 @@ class TokenRetrieval(ImageToLanguage):
             "embeddings": self._table_fingerprint,
         }
 
-    def retrieve(self, images: Tensor) -> Retrieval:
-        """Return the words of images in [0, 1], [N, 3, H, W]."""
-        return retrieved(self(images))
-
 
 def retrieved(encoded: Tensor) -> Retrieval:
     """Return what became of images [N, K, 2] under its names."""

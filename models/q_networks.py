@@ -5,11 +5,12 @@ memory stands in the place of the trained one: its hidden state, stored with eac
 with the embeddings, so that an update has nothing to unroll.
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import torch
+from gymnasium.spaces import Discrete, Space
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -26,7 +27,7 @@ from models.agent import (
 from models.caching import encoded_once, unit_images
 from models.encoders import SmallImpalaCNN
 from models.heads import Perceptron
-from models.helm import LanguageMemory
+from models.helm import LanguageMemory, told_beside
 from models.memories import TrainedMemory
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
 from models.sentence_encoder import SentenceFeatures, load_sentence_encoder
@@ -152,29 +153,7 @@ class InputEmbedder(nn.Module):
 LAST_LAYER_OF_Q, LAST_LAYER_OF_POLICY = 3e-3, 1e-3
 
 
-class EmbeddingBody(Body):
-    """A memory behind, or beside, the embeddings of the present."""
-
-    def __init__(self, embedder: InputEmbedder) -> None:
-        super().__init__()
-        self.embedder = embedder
-
-    def embedded(self, sequences: Sequences) -> Tensor:
-        """Return the embeddings of sequences from replay.  [T+1, B, F]"""
-        starts, n_actions = sequences.starts, self.embedder.n_actions
-        last_actions = sequences.last_actions.masked_fill(starts, n_actions).flatten()
-        return self.embedder(sequences.observations, last_actions).unflatten(0, starts.shape)
-
-    def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor]:
-        """Return the embeddings of observations."""
-        return self.embedder.by_kind(observations)
-
-    def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of what reads sentences."""
-        return self.embedder.fingerprints()
-
-
-class TrainedBody(EmbeddingBody):
+class TrainedBody(Body):
     """Embeddings read by a memory that is trained along, or by none."""
 
     def __init__(self, embedder: InputEmbedder, memory: TrainedMemory) -> None:
@@ -182,15 +161,10 @@ class TrainedBody(EmbeddingBody):
         self.memory = memory
         self.width, self.n_context = memory.width, memory.n_context
         for name, parameter in memory.named_parameters():
-            if "lstm" in name:
-                _initialise_lstm(name, parameter)
-
-    @classmethod
-    def of(
-        cls, memory_class: type[TrainedMemory], settings: Any, embedder: InputEmbedder
-    ) -> "TrainedBody":
-        """Return the body with a fresh memory of these settings behind an embedder."""
-        return cls(embedder, memory_class(embedder.width, settings))
+            if "lstm" in name and "weight" in name:  # as a whole, all gates together
+                nn.init.orthogonal_(parameter)
+            elif "lstm" in name:
+                nn.init.zeros_(parameter)
 
     def initial_memory(self, n_envs: int) -> Memory:
         """Return the memory's empty state."""
@@ -227,7 +201,7 @@ class TrainedBody(EmbeddingBody):
         return list(self.memory.parameters())
 
 
-class FrozenBody(EmbeddingBody):
+class FrozenBody(Body):
     """The hidden state of a frozen language model beside the embeddings of the present."""
 
     def __init__(self, embedder: InputEmbedder, language: LanguageMemory) -> None:
@@ -252,73 +226,44 @@ class FrozenBody(EmbeddingBody):
         """Join what was kept with the embeddings of each step."""
         return torch.cat((sequences.context, self.embedded(sequences)), dim=-1)
 
-    def explain(self, percept: Percept) -> dict[str, np.ndarray]:
-        """Return what the language model's memory has to say of what is seen."""
-        return self.language.explain(percept)
-
     def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
         """Return what takes it longer to say."""
         return self.language.inspect(percept, memory)
-
-    def metrics(self) -> dict[str, float]:
-        """Return what it has to log."""
-        return self.language.metrics()
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of the language model, of what leads to it and reads sentences."""
         return self.language.fingerprints() | super().fingerprints()
 
 
-def embedders(
-    config: Any, reader: ObservationReader, n_actions: int
-) -> Callable[[], InputEmbedder]:
-    """Return what makes embedders, which share what is frozen.
+def build_from_replay(config: Any, spaces: tuple[Space, Discrete], kind: Any) -> QAgent | SacAgent:
+    """Return an agent for DQN or SAC around the memory of another one.
 
     Args:
-        config: At least `OffPolicyNetworkSettings`, and `SentenceSettings` where there is text.
-        reader: Of what they see.
-        n_actions: A.
+        config: At least `OffPolicyNetworkSettings`, `SentenceSettings` where there is text, and
+            what the memory reads.
+        spaces: What one environment shows, and its A actions.
+        kind: The agent's class, with a `memory_class` or a `language_class`.
     """
-    frozen = None
-    if reader.n_texts:
+    reader, n_actions = ObservationReader(spaces[0]), int(spaces[1].n)
+    embedded, language, sentences = reader, None, None
+    if hasattr(kind, "language_class"):
+        language = kind.language_class(config, reader)
+        embedded = told_beside(config, reader)
+    if embedded.n_texts:
         encoder = load_sentence_encoder(config.sentence_encoder)
-        frozen = SentenceFeatures(reader.sentences, encoder)
-    return lambda: InputEmbedder(reader, n_actions, config, frozen)
+        sentences = SentenceFeatures(reader.sentences, encoder)
 
+    def body() -> Body:
+        embedder = InputEmbedder(embedded, n_actions, config, sentences)
+        if language is not None:
+            return FrozenBody(embedder, language)
+        return TrainedBody(embedder, kind.memory_class(embedder.width, config))
 
-def build_q_agent(
-    config: Any, reader: ObservationReader, n_actions: int, body_of: Callable[[], Body]
-) -> QAgent:
-    """Return an agent for DQN.
-
-    Args:
-        config: At least `OffPolicyNetworkSettings`.
-        reader: Of the observation space.
-        n_actions: A.
-        body_of: Makes a body.
-    """
-    body = body_of()
+    acting = body()
     hidden = (config.head_width, config.head_width)
-    return QAgent(
-        reader, body, n_actions, Perceptron(body.width, hidden, n_actions, LAST_LAYER_OF_Q)
-    )
-
-
-def build_sac_agent(
-    config: Any, reader: ObservationReader, n_actions: int, body_of: Callable[[], Body]
-) -> SacAgent:
-    """Return an agent for SAC; arguments as of `build_q_agent`, and `shared_encoder`."""
-    hidden = (config.head_width, config.head_width)
-    body = body_of()
-    critic_body = None if config.shared_encoder else body_of()
-    critics = TwinQ(*(Perceptron(body.width, hidden, n_actions, LAST_LAYER_OF_Q) for _ in range(2)))
-    policy = Perceptron(body.width, hidden, n_actions, LAST_LAYER_OF_POLICY)
-    return SacAgent(reader, body, n_actions, policy, critics, critic_body)
-
-
-def _initialise_lstm(name: str, parameter: nn.Parameter) -> None:
-    """Make a weight matrix orthogonal as a whole, all gates together, and biases zero."""
-    if "weight" in name:
-        nn.init.orthogonal_(parameter)
-    else:
-        nn.init.zeros_(parameter)
+    head = partial(Perceptron, acting.width, hidden, n_actions)
+    if config.algorithm == "DQN":
+        return QAgent(reader, acting, n_actions, head(LAST_LAYER_OF_Q))
+    critic_body = None if config.shared_encoder else body()
+    critics = TwinQ(head(LAST_LAYER_OF_Q), head(LAST_LAYER_OF_Q))
+    return SacAgent(reader, acting, n_actions, head(LAST_LAYER_OF_POLICY), critics, critic_body)

@@ -6,6 +6,7 @@ from functools import cached_property
 from hashlib import sha256
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from models.language.files import ModelFiles, find_model
@@ -46,8 +47,6 @@ class SentenceEncoder(nn.Module):
 
     def __init__(self, published: ModelFiles) -> None:
         super().__init__()
-        from tokenizers import Tokenizer
-
         self.published = published
         self.tokenizer = Tokenizer.from_file(str(published.find("tokenizer.json")))
         self.bert = Bert(published, mem_len=1)

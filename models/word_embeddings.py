@@ -18,7 +18,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from models.clip import DATA_FOLDER, ClipSettings, ImageTextEncoder
-from models.language.files import PublishedModel
+from models.language.files import ModelFiles
+from models.language.language_model import LanguageModel
 from models.language.load import LanguageModelSettings
 from settings import setting
 from utils.errors import UserError
@@ -186,31 +187,26 @@ def configured_embeddings(config: EmbeddingsSettings) -> PromptEmbeddings:
     return found
 
 
-def check_weights(config: EmbeddingsSettings, stored: np.ndarray, loaded: str, name: str) -> None:
-    """Raise UserError where the embeddings were made with other weights of the named model.
-
-    Args:
-        config: Names the file.
-        stored: The fingerprint in it.
-        loaded: The fingerprint of the model the run uses.
-        name: The model's.
-    """
-    if str(stored) != loaded:
-        raise UserError(
-            f"{configured_file(config)} was made with other weights of {name} "
-            f"({str(stored)[:8]}..., not {loaded[:8]}...). {_what_to_do(config)}"
-        )
-
-
-def check_sizes(
-    config: EmbeddingsSettings, embeddings: PromptEmbeddings, width: int, n_tokens: int
-) -> None:
-    """Raise UserError where embeddings do not fit an encoder's width or a vocabulary's size."""
-    if embeddings.embeddings.shape[1] != width or embeddings.ids.max() >= n_tokens:
+def fitting_embeddings(
+    config: EmbeddingsSettings, encoder: ImageTextEncoder, language_model: LanguageModel
+) -> PromptEmbeddings:
+    """Return the embeddings a run asks for; UserError if other weights than these made them."""
+    found = configured_embeddings(config)
+    models: list[Any] = [encoder, language_model]
+    stored = (found.encoder_fingerprint, found.language_model_fingerprint)
+    for model, fingerprint in zip(models, map(str, stored), strict=True):
+        if fingerprint != model.fingerprint:
+            raise UserError(
+                f"{configured_file(config)} was made with other weights of {model.name} "
+                f"({fingerprint[:8]}..., not {model.fingerprint[:8]}...). {_what_to_do(config)}"
+            )
+    width, n_tokens = encoder.width, language_model.embeddings.n_tokens
+    if found.embeddings.shape[1] != width or found.ids.max() >= n_tokens:
         raise UserError(
             f"{configured_file(config)} does not fit an encoder of width {width} and a language "
             f"model of {n_tokens} tokens. {_what_to_do(config)}"
         )
+    return found
 
 
 def configured_file(config: EmbeddingsSettings) -> Path:
@@ -265,7 +261,7 @@ def prompt_means(encoder: ImageTextEncoder, words: Sequence[str], prompts: Itera
 
 
 def prepare(
-    encoder: ImageTextEncoder, language_model: PublishedModel, suite: str, data_folder: Path
+    encoder: ImageTextEncoder, language_model: ModelFiles, suite: str, data_folder: Path
 ) -> Path | None:
     """Write the embeddings for two models and a suite.
 
@@ -294,9 +290,7 @@ def _is_up_to_date(path: Path, plan: PromptEmbeddings) -> bool:
     return path.is_file() and PromptEmbeddings.read(path).agrees(plan)
 
 
-def _plan(
-    encoder: ImageTextEncoder, language_model: PublishedModel, suite: str
-) -> PromptEmbeddings:
+def _plan(encoder: ImageTextEncoder, language_model: ModelFiles, suite: str) -> PromptEmbeddings:
     """Return all that the file will hold but the embeddings."""
     shared = shared_vocabulary(encoder.vocabulary, language_model.vocabulary())
     if not shared:

@@ -14,7 +14,8 @@ from torch import Tensor
 from analysis import attention, words
 from analysis.replay import episode_attention, episode_tokens
 from models.agent import Agent
-from models.helm import LanguageMemory, ShelmLanguage
+from models.helm import LanguageMemory
+from models.observation_to_language import TokenRetrieval
 from models.observations import Observations
 from plots.style import new_figure, style
 from plots.table import markdown
@@ -83,7 +84,8 @@ def media(agent: Agent, episode: Observations) -> Media:
     elif episode.vectors is not None:
         shown["episode/numbers"] = picture(numbers_figure(episode.vectors.numpy()))
     language: LanguageMemory | None = getattr(agent, "language", None)
-    if isinstance(language, ShelmLanguage) and episode.images is not None:
+    way = None if language is None else language.to_language
+    if language and isinstance(way, TokenRetrieval) and episode.images is not None:
         counts = words.count_words([words.retrieved_words(language, episode.images)])
         shown["episode/words"] = picture(words.draw(counts))
         shown["episode/word_counts"] = markdown(words.word_table(counts)[: words.MOST + 1])

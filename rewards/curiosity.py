@@ -20,8 +20,7 @@ from models.caching import unit_images
 from models.encoders import SmallImpalaCNN
 from models.observations import ObservationBatch, Observations, Percept
 from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
-from rewards import CURIOSITIES
-from settings import Part, setting
+from settings import Part, Registry, setting
 from utils.errors import UserError
 from utils.moments import load_moments, moments, with_moments
 from utils.running_statistics import RunningMeanVariance
@@ -32,6 +31,16 @@ CHANNELS = (16, 32)  # of the convolutions before a perceptron that reads images
 CLIP, EPSILON = 5.0, 1e-5  # of standardised features
 DEVIATION_EPSILON = 1e-8
 SMALLEST = torch.finfo(torch.float32).tiny
+
+CURIOSITIES = Registry(
+    "curiosity",
+    {
+        "RND": "rewards.curiosity:RandomNetworkDistillation",
+        "NovelD": "rewards.curiosity:NovelD",
+        "APT": "rewards.curiosity:ActivePretraining",
+    },
+    "intrinsic reward",
+)
 
 Kinds = Mapping[str, Tensor]  # [B, ...] of images, vectors, text; or of the memory of it
 Shapes = Mapping[str, Sequence[int]]  # of such features, (F,) or (C, H, W)

@@ -4,31 +4,53 @@ The environment says in words what is seen and what was done (`info`, docs/goals
 itself goes into the statistics of episodes and nowhere else.
 """
 
+import dataclasses
+import logging
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from string import printable
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from gymnasium.spaces import Dict, Space, Text
 from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from rewards.goal_settings import GoalSettings
-from rewards.quality import Quality
-from rewards.similarity import similarity
-from rewards.suggested_goals import Payment, SuggestedGoals
-from rewards.suggestions import SUGGESTERS, oracle
-from rewards.suggestions.household import HouseholdSuggester, by_rule
-from rewards.suggestions.suggester import Situation, Suggester
-from rewards.tasks import TWINS, Deed, Reached, TaskGoals, actions_of
-from rewards.tidying import TidyingGoals
-from settings import Config
-from utils.errors import UserError
+from models.sentence_encoder import DEFAULT_ENCODER
+from rewards.single_tasks import (
+    KINDS,
+    ONLY_BY_SUBGOALS,
+    REWARD_LAST,
+    SURVIVAL,
+    TASK,
+    TASKS,
+    TWINS,
+    Deed,
+    Episode,
+    Task,
+    actions_of,
+)
+from rewards.suggested_goals import SAME_TEXT, Payment, Quality, Similarity, SuggestedGoals, Tidying
+from rewards.suggesters import SUGGESTERS
+from rewards.suggesters.rules import (
+    HouseholdOracle,
+    HouseholdSuggester,
+    Silent,
+    Situation,
+    Suggester,
+    knows,
+)
+from settings import Config, Part, setting
+from utils.errors import UserError, suggestion
 from utils.files import objects
 from utils.household import SUITABLE
 
+log = logging.getLogger(__name__)
+
+ALL = "all"  # tasks
+ASKING = ("language-model", "server", "yes-no")  # suggesters that ask a language model
 GOAL = "goal"  # the key of the sentence in an observation
 LONGEST_GOAL = 100_000  # signs
 EPISODES_AVERAGED = 100
@@ -39,42 +61,145 @@ DESCRIBED = "CrafterText-v0"
 AnyEnv = TypeVar("AnyEnv", bound=VectorEnv)
 
 
-class Goals(Protocol):
-    """What is wanted in N environments, and what is paid for it.
+@dataclass(frozen=True)
+class GoalSettings(Part):
+    """What is wanted, who says so, and what is paid."""
 
-    Attributes:
-        has_success: Whether an episode succeeds or fails by it.
+    title = "goals"
+
+    suggester: str | None = setting(
+        "who suggests goals, which are then the reward in the place of the environment's; null: "
+        "nobody",
+        choices=tuple(SUGGESTERS.places),
+        default=None,
+    )
+    single_task: str | None = setting(
+        "one task of Crafter, the reward in the place of suggestions",
+        choices=tuple(TASKS),
+        default=None,
+    )
+    single_task_goals: str = setting(
+        "what of a single task is shown and paid: it alone, its subgoals, or these shown and the "
+        "last one paid",
+        choices=KINDS,
+        default=TASK,
+    )
+    goal_conditioned: bool = setting("show the agent its goals, as a sentence", default=False)
+    goal_threshold: float = setting(
+        "likeness of an action and a goal above which it is reached",
+        low=0,
+        high=0.9999,
+        default=0.99,
+    )
+    goal_encoder: str = setting(
+        "frozen BERT that compares actions with goals: all-MiniLM-L6-v2, hub name, folder; "
+        f"{SAME_TEXT}: letter by letter",
+        default=DEFAULT_ENCODER,
+        safe=(DEFAULT_ENCODER, SAME_TEXT),
+    )
+    novelty_filter: bool = setting("a goal is suggested and paid once an episode", default=True)
+    check_success: bool | None = setting(
+        "an action must succeed to reach a goal; null: yes, but not where every new action is one",
+        default=None,
+    )
+
+
+DEFAULTS = {field.name: field.metadata["default"] for field in dataclasses.fields(GoalSettings)}
+# What an evaluation may change: the agent stays as it is.
+OF_EVALUATION = set(DEFAULTS) - {"goal_conditioned"}
+# Settings that say nothing unless another one is given.
+NEEDS = {
+    "goal_threshold": "suggester",
+    "goal_encoder": "suggester",
+    "novelty_filter": "suggester",
+    "check_success": "suggester",
+    "single_task_goals": "single_task",
+}
+
+
+def contradictions(config: GoalSettings) -> list[str]:
+    """Return one line for every pair of settings of goals that cannot both hold."""
+    task = config.single_task
+    lines = [
+        f"{name}: it is read with {needed} alone, and {needed} is null. Add {needed}=..., or leave "
+        f"{name} out"
+        for name, needed in NEEDS.items()
+        if getattr(config, needed) is None and getattr(config, name) != DEFAULTS[name]
+    ]
+    if config.suggester is not None and task is not None:
+        lines.append(
+            f"single_task: '{task}' is wanted, and suggester={config.suggester} suggests something "
+            "else. Give one of them"
+        )
+    if task in ONLY_BY_SUBGOALS and config.single_task_goals == TASK:
+        lines.append(
+            f"single_task: '{task}' is paid by its subgoals alone. Add single_task_goals=subgoals, "
+            f"or {REWARD_LAST}"
+        )
+    if config.goal_conditioned and config.suggester is None and task is None:
+        lines.append("goal_conditioned: there are no goals. Add suggester=oracle or a single_task")
+    return lines
+
+
+def as_played(config: Config, given: Collection[str]) -> Config:
+    """Return the settings of a run that is played, perhaps for other goals than its own.
+
+    A task that is given takes the place of the run's suggester, and a suggester that of its task;
+    settings that then say nothing any more have their defaults. A language model is asked for
+    suggestions only where its suggester is given.
+
+    Args:
+        config: Of the run, with what is given for playing.
+        given: The names of that.
+
+    Raises:
+        UserError: a line for every pair of settings that cannot both hold.
     """
+    values = {name: getattr(config, name) for name in DEFAULTS}
+    for name, rival in (("single_task", "suggester"), ("suggester", "single_task")):
+        if name in given and rival not in given and values[name] is not None:
+            values[rival] = None
+    asked = values["suggester"]
+    if "suggester" not in given and asked in ASKING:
+        log.info(
+            f"no goals are suggested: suggester={asked} asks a language model, and playing asks "
+            f"one only with --var suggester={asked}"
+        )
+        # An agent that reads its goals reads that there are none.
+        values["suggester"] = "silent" if values["goal_conditioned"] else None
+    for name, needed in NEEDS.items():
+        if values[needed] is None and name not in given:
+            values[name] = DEFAULTS[name]
+    config = replace(config, **values)
+    problems = contradictions(config.part(GoalSettings))
+    if problems:
+        raise UserError(*problems)
+    return config
 
-    has_success: bool
 
-    @property
-    def shown(self) -> list[tuple[str, ...]]:
-        """What is wanted now in each environment."""
+def task_settings(config: Config, names: str) -> dict[str, Config]:
+    """Return the settings to play single tasks with, by task.
 
-    def begin(self, rows: Sequence[int]) -> None:
-        """Note that other episodes begin in some environments."""
+    They are tasks whole, whatever the run was trained with, but for those that are never done so:
+    of these the last subgoal counts, and all are shown.
 
-    def reached(self, deeds: Sequence[Deed]) -> list[Reached]:
-        """Take in a step of each environment and return what it is paid for."""
+    Args:
+        config: Of a run.
+        names: Of tasks, with commas between them, or "all".
 
-    def look(self, situations: Sequence[Situation]) -> None:
-        """Take in what each environment shows before the next action."""
-
-    def foreseen(self, row: int, situation: Situation) -> tuple[str, ...]:
-        """Return what would be wanted next if the episode of an environment went on."""
-
-    def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of frozen weights, by the setting that names them."""
-
-    def metrics(self) -> dict[str, float]:
-        """Return what there is to log, always under the same names."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to go on."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+    Raises:
+        UserError: there is no such task, or it has no end.
+    """
+    allowed = [name for name in TASKS if name != SURVIVAL]
+    played: dict[str, Config] = {}
+    for task in allowed if names == ALL else names.split(","):
+        if task not in allowed:
+            hint = " It is never completed" if task in TASKS else suggestion(task, TASKS)
+            raise UserError(f"--tasks: '{task}' is none of {ALL}, {', '.join(allowed)}.{hint}")
+        kind = REWARD_LAST if task in ONLY_BY_SUBGOALS else TASK
+        changed: dict[str, Any] = {"single_task": task, "single_task_goals": kind}
+        played[task] = replace(config, **changed | {"suggester": None})
+    return played
 
 
 def with_goals(env: AnyEnv, config: Config) -> "AnyEnv | GoalRewards":
@@ -87,22 +212,38 @@ def with_goals(env: AnyEnv, config: Config) -> "AnyEnv | GoalRewards":
     Raises:
         UserError: the environment does not say in words what these goals are about.
     """
-    goal_settings = config.part(GoalSettings)
+    goals, n_envs = config.part(GoalSettings), env.num_envs
+    task, name, shows_goals = goals.single_task, goals.suggester, goals.goal_conditioned
     names = [str(name) for name in env.metadata.get("action_names", ())]
-    if goal_settings.single_task is not None:
+    if task is not None:
         _check_described(env, "single_task", names)
-        _check_task(goal_settings.single_task, names)
-        kind = goal_settings.single_task_goals
-        goals: Goals = TaskGoals(goal_settings.single_task, kind, env.num_envs)
-    elif goal_settings.suggester is not None:
-        _check_described(env, "suggester", names)
-        if SUITABLE in env.metadata:
-            goals = _tidying(goal_settings, config, env, names)
-        else:
-            goals = _suggested(goal_settings, config, names, env.num_envs)
-    else:
+        _check_task(task, names)
+        tasks = [Task(task, goals.single_task_goals) for _ in range(n_envs)]
+        return GoalRewards(env, tasks, Silent(), shows_goals)
+    if name is None:
         return env
-    return GoalRewards(env, goals, goal_settings.goal_conditioned)
+    _check_described(env, "suggester", names)
+    kind = SUGGESTERS.find(name)
+    if SUITABLE in env.metadata:
+        # These two need no question: the household itself knows, or nobody judges.
+        by_rule = {
+            "oracle": lambda: HouseholdOracle(env.metadata[SUITABLE]),
+            "novelty": HouseholdSuggester,
+        }
+        suggester = by_rule[name]() if name in by_rule else kind.configured(config, names)
+        return GoalRewards(env, [Tidying() for _ in range(n_envs)], suggester, shows_goals)
+    if issubclass(kind, HouseholdSuggester):
+        raise UserError(
+            f"suggester: {name} asks where things belong, and {config.env} is no household. "
+            "Choose env=HousekeepText-v0, or another suggester"
+        )
+    checks = kind.checks_success if goals.check_success is None else goals.check_success
+    suggester = kind.configured(config, names)
+    similarity = Similarity(goals.goal_encoder)
+    quality = Quality(names) if knows(names) else None
+    payment = Payment(similarity, goals.goal_threshold, goals.novelty_filter, checks, quality)
+    episodes = [SuggestedGoals(payment) for _ in range(n_envs)]
+    return GoalRewards(env, episodes, suggester, shows_goals, payment)
 
 
 class GoalRewards(VectorWrapper):
@@ -116,14 +257,24 @@ class GoalRewards(VectorWrapper):
 
     Args:
         env: With episode statistics, in SAME_STEP autoreset mode, and described in `info`.
-        goals: What is wanted, and paid.
-        shows_goals: Whether observations have them, under the key "goal".
+        episodes: What is wanted in each of N environments, and paid.
+        suggester: Suggests goals to them.
+        shows_goals: Whether observations have the goals, under the key "goal".
+        payment: Of suggested goals, where the episodes share one.
     """
 
-    def __init__(self, env: VectorEnv, goals: Goals, shows_goals: bool) -> None:
+    def __init__(
+        self,
+        env: VectorEnv,
+        episodes: Sequence[Episode],
+        suggester: Suggester,
+        shows_goals: bool = False,
+        payment: Payment | None = None,
+    ) -> None:
         super().__init__(env)
-        self.goals, self.shows_goals = goals, shows_goals
-        self.has_success = goals.has_success or getattr(env, "has_success", False)
+        self.episodes, self.suggester, self.payment = episodes, suggester, payment
+        self.shows_goals, self._tells_success = shows_goals, episodes[0].has_success
+        self.has_success = self._tells_success or getattr(env, "has_success", False)
         self._returns = np.zeros(env.num_envs)
         self._completed = np.zeros(env.num_envs, dtype=bool)
         self._recent: deque[float] = deque(maxlen=EPISODES_AVERAGED)
@@ -145,121 +296,114 @@ class GoalRewards(VectorWrapper):
         """Take one step everywhere and pay for the goals that were reached."""
         observations, _, terminated, truncated, info = self.env.step(actions)
         deeds = [_deed(info, row) for row in range(self.num_envs)]
-        reached = self.goals.reached(deeds)
+        pairs = list(zip(self.episodes, deeds, strict=True))
+        reached = [episode.reached(deed) for episode, deed in pairs]
         rewards = np.array([each.reward for each in reached])
-        self._returns += rewards
         completed = np.array([each.completed for each in reached])
+        self._returns += rewards
         self._completed |= completed
+        successes = zip(deeds, reached, strict=True)
         info |= {
             "completed": completed,
             "matched": objects([each.goal for each in reached]),
-            "goal_success": np.array(
-                [
-                    deed.changed and each.goal is not None
-                    for deed, each in zip(deeds, reached, strict=True)
-                ]
-            ),
+            "goal_success": np.array([d.changed and r.goal is not None for d, r in successes]),
             "goal_rewards": rewards,
         }
         ended = terminated | truncated
         if ended.any():
-            self._end(np.flatnonzero(ended), ended, info)
+            self._end(ended, info)
         return self._shown(observations, info), rewards, terminated, truncated, info
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of the weights that goals are compared with, and of the world's own."""
         own: dict[str, str] = getattr(self.env, "fingerprints", dict)()
-        return own | self.goals.fingerprints()
+        return own | self._compared_by()
 
     def metrics(self) -> dict[str, float]:
         """Return what the environments and the goals have to log."""
         own: dict[str, float] = getattr(self.env, "metrics", dict)()
         mean = float(np.mean(self._recent)) if self._recent else math.nan
-        return own | {"goals/return_mean": mean} | self.goals.metrics()
+        graded = self._quality.metrics() if self._quality else {}
+        return own | {"goals/return_mean": mean} | graded | self.suggester.metrics()
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the environments stand, if they can say, and the goals in them."""
-        state = cast(Any, self.env).state_dict()
-        return state | {
-            "goals": self.goals.state_dict(),
+        return cast(Any, self.env).state_dict() | {
+            "goals": [episode.state_dict() for episode in self.episodes],
+            "suggester": self.suggester.state_dict(),
+            "compared_by": self._compared_by(),
+            "quality": self._quality.state_dict() if self._quality else None,
             "goal_returns": self._returns.tolist(),
             "completed": self._completed.tolist(),
             "recent_goal_returns": list(self._recent),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Continue the saved episodes; return False where that cannot be: begin new ones then."""
+        """Continue the saved episodes; return False where that cannot be: begin new ones then.
+
+        Raises:
+            ValueError: goals were compared by another encoder.
+        """
         if not cast(Any, self.env).load_state_dict(state):
             return False
-        self.goals.load_state_dict(state["goals"])
+        if state["compared_by"] != self._compared_by():
+            raise ValueError("goal_encoder: it has other weights than when the run was saved")
+        for episode, saved in zip(self.episodes, state["goals"], strict=True):
+            episode.load_state_dict(saved)
+        self.suggester.load_state_dict(state["suggester"])
+        if self._quality:
+            self._quality.load_state_dict(state["quality"])
         self._returns[:] = state["goal_returns"]
         self._completed[:] = state["completed"]
         self._recent = deque(map(float, state["recent_goal_returns"]), EPISODES_AVERAGED)
         return True
 
-    def _begin(self, rows: Sequence[int]) -> None:
-        self.goals.begin(rows)
-        self._returns[rows], self._completed[rows] = 0.0, False
+    @property
+    def _quality(self) -> Quality | None:
+        return self.payment.quality if self.payment else None
 
-    def _end(self, rows: np.ndarray, ended: np.ndarray, info: dict[str, Any]) -> None:
+    def _compared_by(self) -> dict[str, str]:
+        return {"goal_encoder": self.payment.similarity.fingerprint} if self.payment else {}
+
+    def _begin(self, rows: Iterable[int]) -> None:
+        for row in rows:
+            self.episodes[row].begin()
+            self._returns[row], self._completed[row] = 0.0, False
+
+    def _end(self, ended: np.ndarray, info: dict[str, Any]) -> None:
         """Take in that the episodes of some rows have ended, and that others have begun there."""
+        rows = np.flatnonzero(ended).tolist()
         if self.shows_goals:
-            for row in rows.tolist():
-                foreseen = self.goals.foreseen(row, _situation(info, row, AFTERWARDS))
-                info["final_obs"][row] = _joined(info["final_obs"][row], sentence(foreseen))
-        if self.goals.has_success:
+            for row in rows:  # what would be wanted next if the episode went on
+                episode = self.episodes[row]
+                told = episode.told(_situation(info, row, AFTERWARDS))
+                (suggested,) = self.suggester.suggest([told])
+                shown = sentence(episode.wanted(suggested))
+                info["final_obs"][row] = _joined(info["final_obs"][row], shown)
+        if self._tells_success:
             info["episode"]["success"] = self._completed & ended
             info |= {"success": self._completed & ended, "_success": ended}
         self._recent.extend(self._returns[rows].tolist())
-        self._begin(rows.tolist())
+        self._begin(rows)
 
     def _shown(self, observations: Any, info: dict[str, Any]) -> Any:
         """Have goals suggested for what is seen, and return it with them where they are shown."""
-        self.goals.look([_situation(info, row) for row in range(self.num_envs)])
-        wanted = self.goals.shown
+        told = [each.told(_situation(info, row)) for row, each in enumerate(self.episodes)]
+        suggested = self.suggester.suggest(told)
+        for episode, situation, goals in zip(self.episodes, told, suggested, strict=True):
+            episode.look(situation, goals)
+        wanted = [tuple(episode.goals) for episode in self.episodes]
         info["suggestions"] = objects(wanted)
-        if not self.shows_goals:
-            return observations
-        return _joined(observations, tuple(sentence(goals) for goals in wanted))
+        return (
+            _joined(observations, tuple(map(sentence, wanted)))
+            if self.shows_goals
+            else observations
+        )
 
 
-def sentence(goals: Sequence[str]) -> str:
+def sentence(goals: Iterable[str]) -> str:
     """Return goals as the agent reads them."""
     return f"Your goal is: {' '.join(goals)}."
-
-
-def _suggested(
-    goal_settings: GoalSettings, config: Config, names: Sequence[str], n_envs: int
-) -> SuggestedGoals:
-    """Return goals that the chosen suggester suggests."""
-    chosen = cast(str, goal_settings.suggester)
-    kind = SUGGESTERS.find(chosen)
-    if issubclass(kind, HouseholdSuggester):
-        raise UserError(
-            f"suggester: {chosen} asks where things belong, and {config.env} is "
-            "no household. Choose env=HousekeepText-v0, or another suggester"
-        )
-    suggester = kind.configured(config, names)
-    checks = goal_settings.check_success
-    payment = Payment(
-        goal_settings.goal_threshold,
-        goal_settings.novelty_filter,
-        kind.checks_success if checks is None else checks,
-    )
-    quality = Quality(names) if oracle.knows(names) else None
-    return SuggestedGoals(
-        suggester, similarity(goal_settings.goal_encoder), payment, quality, n_envs
-    )
-
-
-def _tidying(
-    goal_settings: GoalSettings, config: Config, env: VectorEnv, names: Sequence[str]
-) -> TidyingGoals:
-    """Return goals of a household that the chosen suggester suggests."""
-    chosen = cast(str, goal_settings.suggester)
-    suggester: Suggester | None = by_rule(chosen, env.metadata[SUITABLE])
-    suggester = suggester or SUGGESTERS.find(chosen).configured(config, names)
-    return TidyingGoals(suggester, env.num_envs)
 
 
 def _check_described(env: VectorEnv, name: str, action_names: Sequence[str]) -> None:

@@ -1,34 +1,159 @@
-"""Goals that are suggested as the episode goes: reaching one is paid, and it is not asked again."""
+"""Goals that a suggester names as the episode goes: how they are reached, and what is paid for it.
 
-from collections import deque
-from collections.abc import Sequence
+Two kinds: goals of a game, reached by the likeness of words, and of a household to tidy up (both
+of Du et al. 2023, arXiv:2302.06692).
+"""
+
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from rewards.quality import REWARDED, SUGGESTED, Quality
-from rewards.similarity import Similarity
-from rewards.suggestions.suggester import Situation, Suggester
-from rewards.tasks import NOTHING, TWINS, Deed, Reached
+import torch
+from torch import Tensor
 
+from models.sentence_encoder import load_sentence_encoder
+from rewards.single_tasks import NOTHING, TWINS, Deed, Episode, Reached
+from rewards.suggesters.rules import EFFECTIVE, Situation, possible_goals
+from utils.household import PICK_UP, PLACE, Goal
+from utils.starting import one_thread
+
+SAME_TEXT = "same-text"
 LAST_ACTIONS = 5  # that a suggester is told
-UNGRADED = ""
+GOOD, POORLY_TIMED, BAD, NONSENSE = GRADES = ("good", "poorly_timed", "bad", "nonsense")
+SUGGESTED, REWARDED = OCCASIONS = ("suggested", "rewarded")
+AS_SUGGESTED, UNSUGGESTED, FAILED = 2.5, -0.25, -0.2  # paid for tidying up
+
+
+class Similarity:
+    """How much a phrase that was done is like a goal that was suggested.
+
+    It is the cosine of the vectors that a frozen sentence encoder makes of two texts, or 1 for two
+    texts that are the same letter by letter and 0 for others. Each text is read once, by itself and
+    with one thread, so that the same bits come out with any number of them. The cosine is
+    x.y / sqrt(x.x * y.y) in double precision, which of two equal vectors is exactly 1: a phrase
+    that is among the goals need not be read for that.
+
+    Args:
+        name: Of the encoder, a folder, or "same-text".
+
+    Raises:
+        UserError: there is no such encoder.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._encoder = None if name == SAME_TEXT else load_sentence_encoder(name, "goal_encoder")
+        self._vectors: dict[str, Tensor] = {}
+        self._cosines: dict[tuple[str, str], float] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 of the encoder's weights, if there are any."""
+        return SAME_TEXT if self._encoder is None else self._encoder.fingerprint
+
+    def best(self, phrase: str, goals: Collection[str]) -> tuple[str | None, float]:
+        """Return the goal that is most like a phrase, the first of equals, and how much it is.
+
+        The phrase itself comes before others; None and 0 where there are no goals.
+        """
+        if phrase in goals:
+            return phrase, 1.0
+        if self._encoder is None or not goals:
+            return None, 0.0
+        goal = max(goals, key=lambda each: self.cosine(phrase, each))
+        return goal, self.cosine(phrase, goal)
+
+    def cosine(self, one: str, other: str) -> float:
+        """Return how much two texts are alike, from -1 to 1."""
+        pair = (one, other)
+        if pair not in self._cosines:
+            x, y = self._vector(one), self._vector(other)
+            self._cosines[pair] = (x.dot(y) / torch.sqrt(x.dot(x) * y.dot(y))).item()
+        return self._cosines[pair]
+
+    def _vector(self, text: str) -> Tensor:
+        """Return what the encoder makes of a text.  [D] float64"""
+        assert self._encoder is not None, "equal texts need no vectors"
+        if text not in self._vectors:
+            with one_thread():
+                self._vectors[text] = self._encoder([text])[0].double()
+        return self._vectors[text]
+
+
+class Quality:
+    """Counts of goals by how good they are: all that were suggested, and those that were rewarded.
+
+    *good*: the oracle suggests it as well; *poorly timed*: an action that has an effect in some
+    state; *bad*: an action that never has one; *nonsense*: no action at all.
+
+    Args:
+        action_names: What the actions are called.
+    """
+
+    def __init__(self, action_names: Iterable[str]) -> None:
+        self._actions = frozenset(action_names)
+        self._counts = {(occasion, grade): 0 for occasion in OCCASIONS for grade in GRADES}
+
+    def grades(
+        self, goals: Iterable[str], situation: Situation, done: Collection[str]
+    ) -> dict[str, str]:
+        """Return how good each goal is in a situation, in their order.
+
+        Args:
+            goals: As suggested.
+            situation: For which they were suggested.
+            done: What was done in the episode, which the oracle does not suggest again.
+        """
+        agreed = set(possible_goals(situation)).difference(done)
+        return {goal: GOOD if goal in agreed else self._grade_at_odds(goal) for goal in goals}
+
+    def count(self, occasion: str, grades: Iterable[str]) -> None:
+        """Count goals on an occasion."""
+        for grade, n in Counter(grades).items():
+            self._counts[occasion, grade] += n
+
+    def metrics(self) -> dict[str, float]:
+        """Return the counts since the run began."""
+        return {f"goals/{occasion}_{grade}": n for (occasion, grade), n in self._counts.items()}
+
+    def state_dict(self) -> list[int]:
+        return list(self._counts.values())
+
+    def load_state_dict(self, state: Sequence[int]) -> None:
+        self._counts = dict(zip(self._counts, map(int, state), strict=True))
+
+    def _grade_at_odds(self, goal: str) -> str:
+        """Return how good a goal is that the oracle does not suggest."""
+        if goal in EFFECTIVE:
+            return POORLY_TIMED
+        return BAD if goal in self._actions else NONSENSE
 
 
 class Payment(NamedTuple):
-    """What is paid.
+    """What is paid of suggested goals, the same in all environments.
 
     Attributes:
+        similarity: Compares what was done with them.
         threshold: Similarity above which an action reaches a goal.
         once: Whether a goal is paid, and suggested, once an episode.
         checks_success: Whether an action must succeed.
+        quality: Counts how good goals are, where somebody can judge.
     """
 
-    threshold: float
-    once: bool
-    checks_success: bool
+    similarity: Similarity
+    threshold: float = 0.99
+    once: bool = True
+    checks_success: bool = True
+    quality: Quality | None = None
 
 
-class Episode:
-    """What is known of one environment's episode.
+class SuggestedGoals(Episode):
+    """Goals that are suggested for each situation and reached by the likeness of words.
+
+        s_g = similarity(phrase, g),    reward = max_g s_g if that is above the threshold, else 0
+
+    where the phrase is what the action is called and g runs over what was suggested before it (Du
+    et al. 2023, arXiv:2302.06692, section 3). The goal of the greatest similarity is achieved, and
+    its twin with it.
 
     Attributes:
         achieved: Goals that were paid, and their twins.
@@ -37,27 +162,48 @@ class Episode:
         goals: What is suggested now, and how good each is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, payment: Payment) -> None:
+        self.payment = payment
         self.goals: dict[str, str] = {}
         self.begin()
 
     def begin(self) -> None:
-        """Forget all of it but what is suggested: another episode begins."""
         self.achieved: set[str] = set()
         self.done: set[str] = set()
         self.actions: deque[str] = deque(maxlen=LAST_ACTIONS)
 
-    def note(self, deed: Deed, counts: bool, matched: str | None) -> None:
-        """Take in a step: whether it counts as done, and what it was paid for."""
+    def told(self, situation: Situation) -> Situation:
+        return situation._replace(actions=tuple(self.actions))
+
+    def wanted(self, suggested: Sequence[str]) -> Collection[str]:
+        """Return the goals that can still be paid."""
+        if not self.payment.once:
+            return suggested
+        return [goal for goal in suggested if goal not in self.achieved]
+
+    def look(self, situation: Situation, suggested: Sequence[str]) -> None:
+        goals, quality = self.wanted(suggested), self.payment.quality
+        if quality is None:
+            self.goals = dict.fromkeys(goals, "")
+        else:
+            self.goals = quality.grades(goals, situation, self.done)
+            quality.count(SUGGESTED, self.goals.values())
+
+    def reached(self, deed: Deed) -> Reached:
+        reached, payment = NOTHING, self.payment
         if deed.changed:
             self.actions.append(deed.phrase)
-        if counts:
+        if deed.succeeded or not payment.checks_success:
             self.done |= _both_names(deed.phrase)
-        if matched is not None:
-            self.achieved |= _both_names(matched)
+            goal, likeness = payment.similarity.best(deed.phrase, self.goals)
+            if goal is not None and likeness > payment.threshold:
+                self.achieved |= _both_names(goal)
+                reached = Reached(goal, likeness)
+                if payment.quality is not None:
+                    payment.quality.count(REWARDED, [self.goals[goal]])
+        return reached
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all of it."""
         return {
             "achieved": sorted(self.achieved),
             "done": sorted(self.done),
@@ -66,133 +212,64 @@ class Episode:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
         self.achieved, self.done = set(state["achieved"]), set(state["done"])
         self.actions = deque(state["actions"], LAST_ACTIONS)
         self.goals = dict(state["goals"])
 
 
-class SuggestedGoals:
-    """Goals in N environments, suggested for each situation, reached by the likeness of words.
+class Tidying(Episode):
+    """What is suggested in one household, and what its agent is paid for tidying it up.
 
-        s_g = similarity(phrase, g),    reward = max_g s_g if that is above the threshold, else 0
+    The rewards of Du et al. (2023, section 4.2) know of suggestions alone, not of where things
+    really belong:
 
-    where the phrase is what the action is called and g runs over what was suggested before it (Du
-    et al. 2023, arXiv:2302.06692, section 3). The goal of the greatest similarity is achieved, and
-    its twin with it.
+        +2.5    a thing is picked up as suggested, the first time in the episode (0 after that)
+        +2.5    a thing is placed as suggested; it is achieved then
+        -0.25   a thing is picked up or placed as nobody suggested
+        -0.2    a grab or a release fails
+         0      anything else
 
-    Args:
-        suggester: Suggests them.
-        similarity: Compares phrases with them.
-        payment: What is paid.
-        quality: Counts how good they are, where somebody can judge.
-        n_envs: N.
+    Attributes:
+        picked_up: Things that were picked up as suggested.
+        achieved: Placements that were paid.
     """
 
-    has_success = False
+    def __init__(self) -> None:
+        self.begin()
 
-    def __init__(
-        self,
-        suggester: Suggester,
-        similarity: Similarity,
-        payment: Payment,
-        quality: Quality | None,
-        n_envs: int,
-    ) -> None:
-        self.suggester, self.similarity, self.payment = suggester, similarity, payment
-        self.quality = quality
-        self.episodes = [Episode() for _ in range(n_envs)]
+    def begin(self) -> None:
+        self.picked_up: set[str] = set()
+        self.achieved: list[str] = []
 
-    @property
-    def shown(self) -> list[tuple[str, ...]]:
-        """What is suggested now in each environment."""
-        return [tuple(episode.goals) for episode in self.episodes]
+    def told(self, situation: Situation) -> Situation:
+        return situation._replace(achieved=tuple(self.achieved))
 
-    def begin(self, rows: Sequence[int]) -> None:
-        """Note that other episodes begin in some environments."""
-        for row in rows:
-            self.episodes[row].begin()
-
-    def reached(self, deeds: Sequence[Deed]) -> list[Reached]:
-        """Take in a step of each environment and return what it is paid for."""
-        return [self._reached(*each) for each in zip(self.episodes, deeds, strict=True)]
-
-    def look(self, situations: Sequence[Situation]) -> None:
-        """Take in what is seen in each environment, and have goals suggested for it."""
-        told = [
-            situation._replace(actions=tuple(episode.actions))
-            for episode, situation in zip(self.episodes, situations, strict=True)
-        ]
-        suggested = self.suggester.suggest(told)
-        for episode, situation, goals in zip(self.episodes, told, suggested, strict=True):
-            episode.goals = self._graded(self._new(episode, goals), situation, episode)
-
-    def foreseen(self, row: int, situation: Situation) -> tuple[str, ...]:
-        """Return what would be suggested next if the episode of an environment went on."""
-        episode = self.episodes[row]
-        told = situation._replace(actions=tuple(episode.actions))
-        (goals,) = self.suggester.suggest([told])
-        return tuple(self._new(episode, goals))
-
-    def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of the weights that texts are compared with."""
-        return {"goal_encoder": self.similarity.fingerprint}
-
-    def metrics(self) -> dict[str, float]:
-        """Return what there is to log of suggestions, and what they cost."""
-        judged = {} if self.quality is None else self.quality.metrics()
-        return judged | self.suggester.metrics()
+    def reached(self, deed: Deed) -> Reached:
+        if not deed.succeeded:
+            return Reached(reward=FAILED if deed.phrase in (PICK_UP, PLACE) else 0.0)
+        goal = Goal.read(deed.phrase)
+        if goal is None:
+            return NOTHING
+        if deed.phrase not in self.goals:
+            return Reached(reward=UNSUGGESTED)
+        if goal.receptacle:
+            self.achieved.append(deed.phrase)
+        elif goal.thing in self.picked_up:
+            return NOTHING
+        else:
+            self.picked_up.add(goal.thing)
+        return Reached(deed.phrase, AS_SUGGESTED)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to go on."""
         return {
-            "episodes": [episode.state_dict() for episode in self.episodes],
-            "quality": None if self.quality is None else self.quality.state_dict(),
-            "suggester": self.suggester.state_dict(),
-            "similarity": self.similarity.fingerprint,
+            "goals": list(self.goals),
+            "picked_up": sorted(self.picked_up),
+            "achieved": list(self.achieved),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state.
-
-        Raises:
-            ValueError: goals were compared by another encoder.
-        """
-        if state["similarity"] != self.similarity.fingerprint:
-            raise ValueError("goal_encoder: it has other weights than when the run was saved")
-        for episode, saved in zip(self.episodes, state["episodes"], strict=True):
-            episode.load_state_dict(saved)
-        if self.quality is not None:
-            self.quality.load_state_dict(state["quality"])
-        self.suggester.load_state_dict(state["suggester"])
-
-    def _reached(self, episode: Episode, deed: Deed) -> Reached:
-        counts = deed.succeeded or not self.payment.checks_success
-        reached = NOTHING
-        if counts:
-            goal, likeness = self.similarity.best(deed.phrase, episode.goals)
-            if goal is not None and likeness > self.payment.threshold:
-                reached = Reached(goal, likeness)
-                if self.quality is not None:
-                    self.quality.count(REWARDED, [episode.goals[goal]])
-        episode.note(deed, counts, reached.goal)
-        return reached
-
-    def _new(self, episode: Episode, goals: Sequence[str]) -> list[str]:
-        """Return the goals that can still be paid."""
-        if not self.payment.once:
-            return list(goals)
-        return [goal for goal in goals if goal not in episode.achieved]
-
-    def _graded(
-        self, goals: Sequence[str], situation: Situation, episode: Episode
-    ) -> dict[str, str]:
-        """Return goals, none twice, with how good each is, and count them."""
-        if self.quality is None:
-            return dict.fromkeys(goals, UNGRADED)
-        grades = self.quality.grades(goals, situation, episode.done)
-        self.quality.count(SUGGESTED, grades.values())
-        return grades
+        self.goals = tuple(state["goals"])
+        self.picked_up, self.achieved = set(state["picked_up"]), list(state["achieved"])
 
 
 def _both_names(deed: str) -> set[str]:

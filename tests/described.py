@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 
 from envs.numpy_vector import NumpyVectorEnv
-from rewards.suggestions.novelty import Novelty
+from rewards.suggesters.rules import Novelty
 from settings import Part, setting
 
 ACTION_NAMES = (

@@ -6,12 +6,13 @@ import sqlite3
 
 import pytest
 
-from rewards.suggestions import cache as cache_module
-from rewards.suggestions.cache import Answer, AnswerCache, Question
+from rewards.suggesters import answer_cache
+from rewards.suggesters.answer_cache import Answer, AnswerCache, Question
 from tests.ranks import on_ranks
 from utils.errors import RunError, UserError
 
 QUESTION = Question("model", "What?", {"by": "writing", "temperature": 0.1})
+OTHER = QUESTION._replace(text="Who?")
 ANSWER = Answer("- Chop tree", 12, 0.5)
 
 
@@ -20,33 +21,27 @@ def path(tmp_path):
     return tmp_path / "answers.sqlite"
 
 
-def test_an_answer_is_found_again_by_another_process(path):
-    AnswerCache(path).keep(QUESTION, ANSWER)
-    cache = AnswerCache(path)
-    assert cache.find([QUESTION, QUESTION._replace(text="Who?")]) == [ANSWER, None]
-    assert len(cache) == 1
-
-
-@pytest.mark.parametrize(
-    "change", [{"model": "other"}, {"text": "What"}, {"parameters": {"by": "writing"}}]
-)
-def test_another_model_prompt_or_parameter_is_another_question(path, change):
+def with_answer(path):
     cache = AnswerCache(path)
     cache.keep(QUESTION, ANSWER)
-    assert cache.find([QUESTION._replace(**change)]) == [None]
+    return cache
 
 
-def test_the_order_of_parameters_and_what_is_shown_make_no_other_question(path):
-    cache = AnswerCache(path)
-    cache.keep(QUESTION, ANSWER)
+def n_kept(cache):
+    return cache.connection.execute("SELECT count(*) FROM answers").fetchone()[0]
+
+
+def test_the_first_answer_is_found_again_by_another_process(path):
+    assert with_answer(path).keep(QUESTION, Answer("- Sleep")) == ANSWER
+    assert AnswerCache(path).find([QUESTION, OTHER]) == [ANSWER, None]
+
+
+def test_model_prompt_and_parameters_make_a_question_their_order_and_looks_do_not(path):
+    cache = with_answer(path)
+    for change in ({"model": "other"}, {"text": "What"}, {"parameters": {"by": "writing"}}):
+        assert cache.find([QUESTION._replace(**change)]) == [None]
     turned = dict(reversed(QUESTION.parameters.items()))
     assert cache.find([QUESTION._replace(parameters=turned, shown="x")]) == [ANSWER]
-
-
-def test_the_first_answer_stays(path):
-    cache = AnswerCache(path)
-    assert cache.keep(QUESTION, ANSWER) == ANSWER
-    assert cache.keep(QUESTION, Answer("- Sleep")) == ANSWER
 
 
 def test_several_processes_write_at_once(path):
@@ -59,35 +54,23 @@ def test_several_processes_write_at_once(path):
 
     found = on_ranks(3, work, path.parent)
     assert len({answer for (answer,) in found}) == 1
-    assert len(AnswerCache(path)) == 20
+    assert n_kept(AnswerCache(path)) == 20
 
 
-def test_closed_it_is_one_file_that_can_be_passed_on(path, tmp_path):
-    cache = AnswerCache(path)
-    cache.keep(QUESTION, ANSWER)
-    cache.close()
+def test_closed_it_is_one_file_that_can_be_passed_on_and_read(path, tmp_path, monkeypatch):
+    with_answer(path).connection.close()
     assert os.listdir(tmp_path) == ["answers.sqlite"]
     other = shutil.copy(path, tmp_path / "other.sqlite")
-    assert AnswerCache(other).find([QUESTION]) == [ANSWER]
-
-
-def test_a_file_that_may_only_be_read_is_read(path, monkeypatch):
-    cache = AnswerCache(path)
-    cache.keep(QUESTION, ANSWER)
-    cache.close()
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    cache = AnswerCache(path)
-    assert cache.find([QUESTION]) == [ANSWER]
-    other = QUESTION._replace(text="Who?")
-    assert cache.keep(other, Answer("- Sleep")) == Answer("- Sleep")
-    assert cache.find([other]) == [None]
+    monkeypatch.setattr(os, "access", lambda *_: False)  # it may not be written
+    cache = AnswerCache(other)
+    assert cache.keep(OTHER, Answer("- Sleep")) == Answer("- Sleep")
+    assert cache.find([QUESTION, OTHER]) == [ANSWER, None]
     assert cache.spend("run", 5) == 5
 
 
 def test_what_a_run_has_spent_never_falls(path):
-    assert AnswerCache(path).spend("a", 7) == 7
-    assert AnswerCache(path).spend("a", 3) == 7
-    assert AnswerCache(path).spend("b", 1) == 1
+    spent = [AnswerCache(path).spend(run, asked) for run, asked in (("a", 7), ("a", 3), ("b", 1))]
+    assert spent == [7, 7, 1]
 
 
 def damaged(path):
@@ -100,10 +83,10 @@ def of_something_else(path):
 
 
 def cut_short(path):
-    cache = AnswerCache(path)
+    cache = with_answer(path)
     for number in range(200):
         cache.keep(QUESTION._replace(text=f"{number}"), Answer("x" * 500))
-    cache.close()
+    cache.connection.close()
     path.write_bytes(path.read_bytes()[:5000])
 
 
@@ -119,11 +102,11 @@ def test_an_unusable_file_is_one_line(path, spoil):
 
 @pytest.mark.parametrize("when", ["at the beginning", "in the midst"])
 def test_a_locked_file_is_one_line(path, monkeypatch, when):
-    monkeypatch.setattr(cache_module, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(answer_cache, "WAIT_SECONDS", 0.05)
     cache = AnswerCache(path)
     holder = sqlite3.connect(path, isolation_level=None)
     if when == "at the beginning":
-        cache.close()
+        cache.connection.close()
         holder.execute("PRAGMA locking_mode = EXCLUSIVE")
     holder.execute("BEGIN EXCLUSIVE")
     holder.execute("INSERT INTO budgets VALUES ('x', 1)")

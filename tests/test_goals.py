@@ -7,22 +7,28 @@ import pytest
 import torch
 
 from envs.wrappers import EpisodeStatistics
-from rewards.goal_settings import GoalSettings, as_played, task_settings
-from rewards.goals import GoalRewards, sentence, with_goals
-from rewards.quality import Quality
-from rewards.similarity import SameText, SentenceSimilarity
-from rewards.suggested_goals import Payment, SuggestedGoals
-from rewards.suggestions import SUGGESTERS
-from rewards.suggestions.oracle import Oracle
-from rewards.suggestions.suggester import Situation
-from rewards.tasks import TASKS, TWINS, Task, actions_of
+from rewards import suggested_goals
+from rewards.goals import (
+    GoalRewards,
+    GoalSettings,
+    as_played,
+    sentence,
+    task_settings,
+    with_goals,
+)
+from rewards.single_tasks import TASKS, TWINS, Task, actions_of
+from rewards.suggested_goals import Payment, Quality, Similarity, SuggestedGoals
+from rewards.suggesters import SUGGESTERS
+from rewards.suggesters.rules import Oracle, Situation
 from settings import load_config
 from tests.described import ACTION_NAMES, LENGTH, DescribedVectorEnv, ToldVectorEnv
 from tests.published_models import tiny_sentence_encoder
 from utils.errors import UserError
 
-NOTHING_SEEN = Situation("you see .", "", "", {})
-TO_TREE = {"phrase": "chop tree", "action_success": True, "eval_success": True}
+TREE = Situation("you see tree.", "", "", {})
+DONE = {"action_success": True, "eval_success": True}
+FAILED = {"action_success": False, "eval_success": False}
+WITHOUT_EFFECT = {"action_success": True, "eval_success": False}
 SAID = {"scene": "you see tree.", "inventory": "", "status": "", "items": {}, "items_after": {}}
 
 
@@ -42,21 +48,15 @@ class Always:
         return [list(self.goals) for _ in situations]
 
     def metrics(self):
-        return {"suggester/asked": len(self.told)}
-
-    def state_dict(self):
-        return {"asked": len(self.told)}
-
-    def load_state_dict(self, state):
-        self.told = [NOTHING_SEEN] * state["asked"]
+        return {}
 
 
-def layer(suggester, steps, similarity=None, once=True, checks=True, ends=()):
+def layer(goals, phrases, flags=DONE, ends=(), **changes):
     """Return a goal layer around an environment that says what it is given."""
-    env = ToldVectorEnv(SAID, [SAID | step for step in steps], ACTION_NAMES, ends)
-    payment, quality = Payment(0.99, once, checks), Quality(ACTION_NAMES)
-    goals = SuggestedGoals(suggester, similarity or SameText(), payment, quality, 1)
-    return GoalRewards(env, goals, shows_goals=False)
+    steps = [SAID | flags | {"phrase": phrase} for phrase in phrases]
+    payment = Payment(Similarity("same-text"), quality=Quality(ACTION_NAMES))._replace(**changes)
+    env = ToldVectorEnv(SAID, steps, ACTION_NAMES, ends)
+    return GoalRewards(env, [SuggestedGoals(payment)], Always(*goals), payment=payment)
 
 
 def rewards_of(env, n_steps):
@@ -72,32 +72,29 @@ def described(n_envs=2, seed=0):
     return EpisodeStatistics(DescribedVectorEnv(n_envs, seed), "Described")
 
 
-def test_a_goal_is_paid_once_an_episode_and_anew_in_the_next():
-    env = layer(Always("chop tree", "sleep"), [TO_TREE] * 5, ends=[2])
-    assert rewards_of(env, 5) == [1, 0, 0, 1, 0]
+CHOP = ["chop tree"]
+PAID = {
+    "once an episode and anew in the next": (
+        (["chop tree", "sleep"], CHOP * 5, DONE, [2]), {}, [1, 0, 0, 1, 0]
+    ),
+    "whenever it is reached": ((CHOP, CHOP * 3), {"once": False}, [1, 1, 1]),
+    "for success alone": ((CHOP, CHOP, FAILED), {}, [0]),
+    "for failure too": ((CHOP, CHOP, FAILED), {"checks_success": False}, [1]),
+    **{
+        f"{one} for its twin": (([one, other], [one, other]), {}, [1, 0])
+        for one, other in TWINS.items()
+    },
+}  # fmt: skip
 
 
-def test_without_the_filter_a_goal_is_paid_whenever_it_is_reached():
-    assert rewards_of(layer(Always("chop tree"), [TO_TREE] * 3, once=False), 3) == [1, 1, 1]
-
-
-def test_an_action_that_fails_is_paid_only_where_success_is_not_asked():
-    failed = TO_TREE | {"action_success": False, "eval_success": False}
-    assert rewards_of(layer(Always("chop tree"), [failed]), 1) == [0]
-    unchecked = layer(Always("chop tree"), [failed], checks=False)
-    assert rewards_of(unchecked, 1) == [1]
-
-
-@pytest.mark.parametrize("goal", TWINS)
-def test_who_reaches_a_goal_has_reached_its_twin(goal):
-    step = {"phrase": goal, "action_success": True, "eval_success": True}
-    env = layer(Always(goal, TWINS[goal]), [step, step | {"phrase": TWINS[goal]}])
-    assert rewards_of(env, 2) == [1, 0]
-    assert env.goals.shown == [()]
+@pytest.mark.parametrize("case", PAID)
+def test_a_goal_is_paid(case):
+    given, changes, expected = PAID[case]
+    assert rewards_of(layer(*given, **changes), len(expected)) == expected
 
 
 def test_a_step_without_effect_is_paid_but_no_success():
-    env = layer(Always("chop tree"), [TO_TREE | {"eval_success": False}])
+    env = layer(CHOP, CHOP, WITHOUT_EFFECT)
     env.reset()
     _, rewards, _, _, info = env.step(np.zeros(1, int))
     assert (rewards.item(), info["matched"].item()) == (1, "chop tree")
@@ -105,54 +102,46 @@ def test_a_step_without_effect_is_paid_but_no_success():
 
 
 def test_goals_are_asked_for_with_what_really_changed_the_world_last():
-    suggester = Always("sleep")
-    moved = TO_TREE | {"phrase": "move left"}
-    idle = TO_TREE | {"phrase": "eat tree", "eval_success": False}
-    env = layer(suggester, [TO_TREE, moved, idle] + [TO_TREE] * 4, ends=[5])
+    env = layer(["sleep"], ["move left"] + CHOP * 6, ends=[5])
+    env.env.steps[2] |= WITHOUT_EFFECT
     rewards_of(env, 7)
-    actions = [situation.actions for situation in suggester.told]
-    assert actions[:4] == [(), ("chop tree",), ("chop tree", "move left"), actions[2]]
+    actions = [situation.actions for situation in env.suggester.told]
+    assert actions[:4] == [(), ("move left",), ("move left", "chop tree"), actions[2]]
     assert len(actions[5]) == 4
     assert actions[6:] == [(), ("chop tree",)]  # another episode
 
 
 def test_words_that_mean_the_same_are_paid_by_their_likeness(encoder):
-    similarity = SentenceSimilarity(encoder)
+    similarity = Similarity(encoder)
     likeness = similarity.cosine("chop tree", "go to the red ball")
     assert -1 <= likeness < 1
     for threshold, paid in ((likeness - 1e-9, likeness), (likeness, 0.0)):
-        env = layer(Always("go to the red ball"), [TO_TREE], similarity)
-        env.goals.payment = Payment(threshold, True, True)
-        assert rewards_of(env, 1) == [paid]
-
-
-def test_the_likeness_of_equal_words_is_one_exactly_read_or_not(encoder):
-    similarity = SentenceSimilarity(encoder)
-    for text in (*TASKS, "make a wood pickaxe", "é"):
+        given = {"similarity": similarity, "threshold": threshold}
+        assert rewards_of(layer(["go to the red ball"], CHOP, **given), 1) == [paid]
+    for text in (*TASKS, "make a wood pickaxe", "é"):  # exactly, read or not
         assert similarity.cosine(text, text) == 1.0
         assert similarity.best(text, ["sleep now", text]) == (text, 1.0)
     assert similarity.best("sleep", []) == (None, 0.0)
 
 
-def test_each_text_is_read_once_and_only_if_it_must_be(encoder):
-    similarity, read = SentenceSimilarity(encoder), []
-    encode = similarity._encoder
-    similarity._encoder = lambda texts: read.extend(texts) or encode(texts)
+def test_each_text_is_read_once_and_only_if_it_must_be(encoder, monkeypatch):
+    encode, read = suggested_goals.load_sentence_encoder(encoder), []
+    monkeypatch.setattr(
+        suggested_goals,
+        "load_sentence_encoder",
+        lambda *_: lambda texts: read.extend(texts) or encode(texts),
+    )
+    similarity = Similarity(encoder)
     for _ in range(3):
         assert similarity.best("sleep", ["sleep", "chop tree"])[1] == 1.0
         similarity.best("sleep", ["chop tree", "drink water"])
     assert sorted(read) == ["chop tree", "drink water", "sleep"]
 
 
-def test_of_goals_alike_the_first_is_reached():
-    one, other = "Chop tree", "chop Tree"
-    similarity = SentenceSimilarity("all-MiniLM-L6-v2")  # does not know capitals
-    assert similarity.best("chop tree", [one, other]) == (one, 1.0)
-    assert similarity.best("chop tree", [other, one]) == (other, 1.0)
-
-
-def test_no_two_actions_are_alike_for_the_default_encoder_and_threshold():
-    similarity = SentenceSimilarity("all-MiniLM-L6-v2")
+def test_the_default_encoder_tells_actions_apart_but_no_capitals():
+    similarity = Similarity("all-MiniLM-L6-v2")
+    for goals in (["Chop tree", "chop Tree"], ["chop Tree", "Chop tree"]):
+        assert similarity.best("chop tree", goals) == (goals[0], 1.0)
     pairs = [
         ("eat iron pickaxe", "drink iron pickaxe"),  # of all 139 actions the two most alike
         ("make wood pickaxe", "place wood pickaxe"),
@@ -170,8 +159,7 @@ GRADES = {
 
 
 def test_every_suggestion_and_every_rewarded_goal_is_graded():
-    step = TO_TREE | {"phrase": "attack tree", "eval_success": False}
-    env = layer(Always(*GRADES.values()), [TO_TREE, step])
+    env = layer(GRADES.values(), ["chop tree", "attack tree"])
     rewards_of(env, 2)
     metrics = env.metrics()
     counts = {grade: metrics[f"goals/suggested_{grade}"] for grade in GRADES}
@@ -179,17 +167,10 @@ def test_every_suggestion_and_every_rewarded_goal_is_graded():
     assert counts == {"good": 1, "poorly_timed": 3, "bad": 2, "nonsense": 3}
     rewarded = {grade: metrics[f"goals/rewarded_{grade}"] for grade in GRADES}
     assert rewarded == {"good": 1, "poorly_timed": 0, "bad": 1, "nonsense": 0}
-
-
-def test_what_was_done_unpaid_is_nothing_that_the_oracle_would_suggest():
-    env = layer(Always("sleep"), [TO_TREE])
-    rewards_of(env, 1)
-    assert env.goals.quality.grades(["chop tree"], Situation("a tree", "", "", {}), ()) == {
-        "chop tree": "good"
-    }
-    done = env.goals.episodes[0].done
-    situation = Situation("a tree", "", "", {})
-    assert env.goals.quality.grades(["chop tree"], situation, done) == {"chop tree": "poorly_timed"}
+    # The oracle would not suggest again what was done, paid or not.
+    done = [(), env.episodes[0].done]
+    grades = [env.payment.quality.grades(CHOP, TREE, each)["chop tree"] for each in done]
+    assert grades == ["good", "poorly_timed"]
 
 
 def test_the_agent_is_shown_its_goals_the_last_of_an_episode_included():
@@ -248,17 +229,20 @@ def test_goals_go_on_where_they_were_saved(choice, encoder, tmp_path):
         assert one[0]["goal"] == other[0]["goal"]
         assert (one[1] == other[1]).all()
     assert first.metrics() == second.metrics()
-    torch.save(first.state_dict(), tmp_path / "one.pt")
     assert repr(first.state_dict()) == repr(second.state_dict())
 
 
-def test_a_state_of_another_encoder_is_refused(encoder):
-    env = with_goals(described(1), settings(suggester="oracle", goal_encoder=encoder))
-    other = with_goals(described(1), settings(suggester="oracle", goal_encoder="same-text"))
+def test_a_state_of_another_encoder_or_task_is_refused(encoder):
+    env, other = (
+        with_goals(described(1), settings(suggester="oracle", goal_encoder=name))
+        for name in (encoder, "same-text")
+    )
     env.reset()
     other.reset()
     with pytest.raises(ValueError, match="goal_encoder"):
         other.load_state_dict(env.state_dict())
+    with pytest.raises(ValueError, match="no subgoal 5"):
+        Task("eat plant", "subgoals").load_state_dict({"place": 5, "done": {}})
 
 
 def test_a_task_succeeds_if_it_was_completed_once_in_the_episode():
@@ -277,11 +261,6 @@ def test_subgoals_need_not_be_actions_themselves():
     assert actions_of("plant row") == {"chop grass", "place plant"}
     assert actions_of("survival") == set()
     assert all(actions_of(task) <= set(TASKS) for task in TASKS)
-
-
-def test_a_place_beyond_the_subgoals_is_no_state_of_a_task():
-    with pytest.raises(ValueError, match="no subgoal 5"):
-        Task("eat plant", "subgoals").load_state_dict({"place": 5, "done": {}})
 
 
 def test_played_tasks_are_wanted_whole_where_they_can_be():
@@ -308,7 +287,7 @@ def test_what_is_given_for_playing_takes_the_place_of_the_runs_goals():
 @pytest.mark.parametrize("name", ["oracle", "novelty"])  # the others have files of their own
 def test_a_suggester_by_rule_has_what_the_protocol_asks_for(name):
     suggester = SUGGESTERS.find(name).configured(settings(suggester=name), ACTION_NAMES)
-    (goals,) = suggester.suggest([Situation("you see tree.", "", "", {})])
+    (goals,) = suggester.suggest([TREE])
     assert len(set(goals)) == len(goals) > 0
     suggester.load_state_dict(suggester.state_dict())
     assert all(type(value) is float for value in suggester.metrics().values())
@@ -321,10 +300,9 @@ def test_who_asks_where_things_belong_needs_a_household():
 
 def test_what_one_suggester_reads_is_refused_beside_the_others(monkeypatch):
     monkeypatch.setitem(SUGGESTERS.places, "shouting", "tests.described:Shouting")
-    choices = ("oracle", "shouting")
-    metadata = {"choices": choices}
     field = GoalSettings.__dataclass_fields__["suggester"]
-    monkeypatch.setattr(field, "metadata", dict(field.metadata) | metadata)
+    choices = {"choices": ("oracle", "shouting")}
+    monkeypatch.setattr(field, "metadata", dict(field.metadata) | choices)
     env = with_goals(described(1), settings(suggester="shouting", loudness=2))
     _, info = env.reset()
     assert info["suggestions"][0] == ("chop tree!chop tree!",)

@@ -6,13 +6,9 @@ import numpy as np
 import pytest
 
 from rewards.goals import GoalRewards
-from rewards.quality import Quality
-from rewards.similarity import SameText
-from rewards.suggested_goals import Payment, SuggestedGoals
-from rewards.suggestions.novelty import Novelty
-from rewards.suggestions.oracle import EFFECTIVE, RULES, Oracle
-from rewards.suggestions.suggester import Situation
-from rewards.tasks import KINDS, TASKS, TaskGoals
+from rewards.single_tasks import KINDS, TASKS, Task
+from rewards.suggested_goals import Payment, Quality, Similarity, SuggestedGoals
+from rewards.suggesters.rules import EFFECTIVE, RULES, Novelty, Oracle, Silent, Situation
 from tests.described import ToldVectorEnv
 from tests.golden_data import GOLDEN
 
@@ -57,24 +53,21 @@ class Listed:
         return [self.waiting.pop()] if self.waiting else Oracle().suggest(situations)
 
 
-def played(row, number, arrays):
-    """Return the goal layer after a golden row, and what its step returned."""
-    before = seen(row, arrays["inventory"][number])
-    payment = Payment(0.99, True, bool(arrays["check_success"][number]))
-    suggester = Listed(row["suggestions"])
-    goals = SuggestedGoals(suggester, SameText(), payment, Quality(NAMES), 1)
-    env = GoalRewards(ToldVectorEnv(before, [told(row, number, arrays)], NAMES), goals, False)
-    env.reset()
-    goals.episodes[0].achieved = set(row["achieved_before"])
-    goals.episodes[0].done = set(row["oracle_achieved_before"])
-    return goals, env.step(np.array([NAMES.index(row["action"])]))
-
-
 def test_every_step_is_paid_and_remembered_as_the_original_does(arrays):
     assert len(STEPS) == len(arrays["text_reward"]) > 0
+    similarity, quality = Similarity("same-text"), Quality(NAMES)
     for number, row in enumerate(STEPS):
-        goals, (_, rewards, _, _, info) = played(row, number, arrays)
-        (episode,) = goals.episodes
+        env = ToldVectorEnv(
+            seen(row, arrays["inventory"][number]), [told(row, number, arrays)], NAMES
+        )
+        checks = bool(arrays["check_success"][number])
+        payment = Payment(similarity, checks_success=checks, quality=quality)
+        episode = SuggestedGoals(payment)
+        layer = GoalRewards(env, [episode], Listed(row["suggestions"]), payment=payment)
+        layer.reset()
+        episode.achieved = set(row["achieved_before"])
+        episode.done = set(row["oracle_achieved_before"])
+        _, rewards, _, _, info = layer.step(np.array([NAMES.index(row["action"])]))
         assert rewards.item() == arrays["text_reward"][number] == info["goal_rewards"].item()
         assert info["matched"].item() == row["matched"]
         assert info["goal_success"].item() == arrays["goal_success"][number]
@@ -125,12 +118,11 @@ def task_step(step):
 )
 def test_every_step_of_a_task_is_paid_as_the_original_does(entry):
     steps = entry["steps"]
-    goals = TaskGoals(entry["task"], KIND_OF[entry["hierarchical"]], 1)
+    task = Task(entry["task"], KIND_OF[entry["hierarchical"]])
     env = ToldVectorEnv(NOWHERE, map(task_step, steps), NAMES)
-    layer = GoalRewards(env, goals, shows_goals=True)
+    layer = GoalRewards(env, [task], Silent(), shows_goals=True)
     observation, info = layer.reset()
     n_completed = 0
-    (task,) = goals._tasks
     for step in steps:
         assert info["suggestions"][0] == (step["goal_before"],)
         assert observation["goal"] == (f"Your goal is: {step['goal_before']}.",)

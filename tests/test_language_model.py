@@ -123,7 +123,7 @@ def test_attention_in_between_does_not_spoil_what_was_looked_at(model):
 def test_packed_weights_give_the_same_numbers(folder, dtype):
     packed = load_language_model(folder, mem_len=6, dtype=dtype)
     known = KINDS.get(describe_language_model(folder).model_type)
-    plain = (known.build if known else Decoder)(find_model(folder), 6, None)
+    plain = (known or Decoder)(find_model(folder), 6, None)
     tokens, starts = stream(plain)
     expected = play(plain, plain.initial_memory(N_ENVS), tokens, starts)
     found = play(packed, packed.initial_memory(N_ENVS), tokens, starts)

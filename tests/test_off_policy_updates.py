@@ -129,9 +129,8 @@ def learner_of(name, arrays):
 
     def body():
         embedder = InputEmbedder(reader, n_actions, config)
-        return TrainedBody(
-            embedder, {"LSTM": Lstm, "GPT": Gpt}[config.model](embedder.width, config)
-        )
+        memory = {"LSTM": Lstm, "GPT": Gpt}[config.model](embedder.width, config)
+        return TrainedBody(embedder, memory)
 
     actor_body = body()
     q_heads = [

@@ -27,6 +27,7 @@ from trainers.ppo import PPO
 from trainers.ranks import average_gradients, joined_ranks
 from trainers.run import RunSettings
 from utils.errors import UserError
+from utils.moments import with_moments
 
 N_ENVS = 4
 COMMON = {"device": "cpu", "n_envs": N_ENVS, "media_minutes": "null", "checkpoint_minutes": 60}
@@ -107,6 +108,39 @@ def test_ranks_that_see_different_things_end_with_the_same_agent(name, words_of,
         networks = [each["networks"] for each in curious]
         own = [key for key in networks[0] if not torch.equal(networks[0][key], networks[1][key])]
         assert all("standardise" in key for key in own)  # statistics of what each has seen
+
+
+def test_a_step_shared_by_ranks_is_the_one_that_each_would_take(tmp_path):
+    def on_rank(rank):
+        with joined_ranks() as ranks:
+            taken = []
+            for step in (ranks.step, partial(plain_step, ranks)):
+                torch.manual_seed(0)
+                network = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 2))
+                adam = torch.optim.AdamW(network.parameters(), lr=0.1, fused=True)
+                with_moments(adam)
+                norms = []
+                for number in range(3):
+                    torch.manual_seed(10 * number + rank)
+                    adam.zero_grad()
+                    network(torch.randn(4, 5)).square().mean().backward()
+                    norms.append(step(adam, 0.1 if number else 1e6))
+                taken.append([*network.parameters(), torch.stack(norms)])
+                taken[-1] += [row[key] for row in adam.state.values() for key in sorted(row)]
+            return [[tensor.detach().clone() for tensor in each] for each in taken]
+
+    for shared, plain in on_ranks(2, on_rank, tmp_path):
+        for one, other in zip(shared, plain, strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def plain_step(ranks, optimizer, max_norm):
+    """Average all gradients, and let each rank step all parameters."""
+    parameters = optimizer.param_groups[0]["params"]
+    ranks.average_gradients(parameters)
+    norm = nn.utils.clip_grad_norm_(parameters, max_norm)
+    optimizer.step()
+    return norm
 
 
 def test_gradients_are_averaged(tmp_path):

@@ -34,7 +34,9 @@ def test_the_language_model_reads_the_retrieved_tokens_best_first(topk):
         ids = torch.tensor([[found.ids[number] for number, _ in best] for best in plain])
         words = [[language_model.vocabulary[id_] for id_ in row] for row in ids]
         numbers, similarities = agent.language.retrieve(images)
-        assert [[agent.language.words[number] for number in row] for row in numbers] == words
+        assert [
+            [agent.language.to_language.words[number] for number in row] for row in numbers
+        ] == words
         expected = torch.tensor([[cosine for _, cosine in best] for best in plain])
         torch.testing.assert_close(similarities, expected, atol=2e-6, rtol=0)
         tokens = language_model.embed(ids)  # [N, K, D]
@@ -47,7 +49,7 @@ def test_an_explanation_names_the_words_and_their_similarities():
     seen = percept(images, torch.ones(4, dtype=torch.bool))
     explanation, (numbers, similarities) = agent.explain(seen), agent.language.retrieve(images)
     assert explanation["words"].shape == explanation["similarities"].shape == (4, 3)
-    assert explanation["words"][2, 1] == agent.language.words[numbers[2, 1]]
+    assert explanation["words"][2, 1] == agent.language.to_language.words[numbers[2, 1]]
     assert explanation["similarities"].tolist() == similarities.tolist()
 
 

@@ -7,23 +7,22 @@ import pytest
 
 from benchmarks.random_models import write_decoder
 from models.language import generation
-from rewards.suggestions.cache import Answer, AnswerCache, Question
-from rewards.suggestions.language_model import (
+from rewards.suggesters.answer_cache import Answer, AnswerCache, Question
+from rewards.suggesters.language_model import (
+    INSTRUCTION,
     LanguageModelSuggester,
     LanguageModelSuggesterSettings,
-)
-from rewards.suggestions.prompted import PromptedSuggester
-from rewards.suggestions.prompts import (
-    INSTRUCTION,
+    PromptedSuggester,
     bullet,
     candidates,
     goals_of,
     lm_sentence,
     question,
 )
-from rewards.suggestions.suggester import Situation
+from rewards.suggesters.rules import Situation
 from settings.declaration import declared
 from tests.golden_data import GOLDEN
+from tests.test_answer_cache import n_kept
 from utils.errors import UserError
 
 ANSWERS = json.loads((GOLDEN / "ellm" / "lm_answers.json").read_text())
@@ -53,9 +52,6 @@ class Answering(PromptedSuggester):
         self.n_asked += len(questions)
         return [None if self.answer is None else Answer(self.answer, 7, 0.25) for _ in questions]
 
-    def goals(self, answer):
-        return goals_of(answer)
-
 
 @pytest.fixture
 def cache(tmp_path):
@@ -71,7 +67,7 @@ def test_answers_are_read_and_remembered_as_the_original_does(row, cache):
     assert first == list(dict.fromkeys(row["goals_in_order"] or []))
     kept = [goal for goal in again if goal not in row["achieved"]]
     assert sorted(kept) == row["goals_after_filter"]
-    assert len(cache) == row["remembered"]
+    assert n_kept(cache) == row["remembered"]
     assert suggester.counts["from_cache"] == row["queries_answered_from_memory"]
     assert suggester.counts["rejected"] == row["rejections_counted"]
     assert row["accepted"] == (suggester.n_asked == 1)
@@ -92,30 +88,19 @@ def test_no_answer_is_counted_and_asked_for_again(cache):
     assert (suggester.counts["unanswered"], suggester.counts["asked"]) == (1, 1)
 
 
-def test_what_several_environments_see_alike_is_asked_once(cache):
-    suggester = Answering(cache, "- Chop tree")
+def test_what_several_environments_see_alike_is_asked_once_and_counts_go_on(cache):
+    suggester, resumed = Answering(cache, "- Chop tree"), Answering(cache, "- Chop tree")
     other = FIELD._replace(inventory="you have in your inventory wood.")
     assert suggester.suggest([FIELD, other, FIELD]) == [["chop tree"]] * 3
-    assert suggester.metrics() == {
-        "suggester/asked": 2,
-        "suggester/from_cache": 1,
-        "suggester/rejected": 0,
-        "suggester/unanswered": 0,
-        "suggester/tokens": 14,
-        "suggester/seconds": 0.5,
-    }
-
-
-def test_counts_go_on_where_they_stood(cache):
-    before, after = Answering(cache, "- Chop tree"), Answering(cache, "- Chop tree")
-    before.suggest([FIELD])
-    after.load_state_dict(before.state_dict())
-    after.suggest([FIELD])
-    assert (after.counts["asked"], after.counts["from_cache"]) == (1, 1)
+    resumed.load_state_dict(suggester.state_dict())
+    resumed.suggest([FIELD])
+    counts = {"asked": 2, "from_cache": 2, "rejected": 0, "unanswered": 0, "tokens": 14}
+    expected = {f"suggester/{name}": n for name, n in (counts | {"seconds": 0.5}).items()}
+    assert resumed.metrics() == expected
 
 
 def test_a_model_is_told_what_the_original_tells_it():
-    assert len(STEPS) > 100
+    assert STEPS
     for row in STEPS:
         situation = Situation(row["scene"], row["inventory_text"], row["status_text"], {})
         assert lm_sentence(situation) == row["lm_sentence"]
@@ -160,11 +145,14 @@ def test_scoring_suggests_the_likeliest_phrases_of_what_is_seen(suggester):
     assert found.counts["tokens"] > 0
 
 
-def test_number_and_threshold_choose_among_kept_scores(suggester, monkeypatch):
+def test_number_and_threshold_choose_among_kept_scores(suggester, cache, monkeypatch):
     (all_three,) = suggester(n_suggestions=9).suggest([FIELD])
     monkeypatch.setattr(generation, "load_text_model", lambda *_: pytest.fail("asked anew"))
     assert suggester(n_suggestions=1).suggest([FIELD]) == [all_three[:1]]
     assert suggester(suggestion_threshold=0.0).suggest([FIELD]) == [[]]
+    other = FIELD._replace(scene="you see water.")  # kept scores of another form
+    cache.keep(suggester().question(other), Answer("[1, 2]"))
+    assert suggester().suggest([other]) == [[]]
 
 
 def test_nothing_to_suggest_is_no_suggestion(suggester):
@@ -191,29 +179,17 @@ def test_a_tiny_decoder_writes_nonsense_that_is_rejected(suggester):
     assert (found.counts["asked"], found.counts["rejected"]) == (1, 1)
 
 
-def test_kept_scores_of_another_form_suggest_nothing(suggester, cache):
-    found = suggester()
-    cache.keep(found.question(FIELD), Answer("[1, 2]"))
-    assert found.suggest([FIELD]) == [[]]
-
-
-def configured(folder, action_names=ACTIONS, **changes):
+def configured(action_names=ACTIONS, **changes):
     config = settings(LanguageModelSuggesterSettings, **changes)
     return LanguageModelSuggester.configured(
         SimpleNamespace(part=lambda _: config, env="Some-v0"), action_names
     )
 
 
-def test_it_is_made_of_the_settings(folder, tmp_path):
-    path = tmp_path / "new" / "answers.sqlite"
-    found = configured(folder, suggester_model=str(folder), suggester_cache=str(path))
-    assert found.cache.path == path
-    assert path.is_file()
-
-
 BAD = {
     "no decoder": ({"suggester_model": "all-MiniLM-L6-v2"}, r"'bert' writes nothing"),
     "no folder": ({"suggester_model": "no/such\0"}, r"no/such"),
+    "no action names": ({"action_names": ()}, r"suggester: .*Some-v0 names none"),
     "cache is a folder": ({"suggester_cache": "."}, r"suggester_cache \.: a folder"),
     "cache in a file": ({"suggester_cache": "file/x"}, r"suggester_cache.*is not a folder"),
     "cache is damaged": ({"suggester_cache": "file"}, r"suggester_cache .*file: cannot be used"),
@@ -225,11 +201,12 @@ def test_a_bad_setting_is_one_line(folder, in_empty_folder, name):
     (in_empty_folder / "file").write_text("no database, only some text " * 99)
     changes, line = BAD[name]
     with pytest.raises(UserError, match=line) as caught:
-        configured(folder, **{"suggester_model": str(folder)} | changes)
+        configured(**{"suggester_model": str(folder)} | changes)
     assert len(caught.value.lines) == 1
     assert [path.name for path in in_empty_folder.iterdir()] == ["file"]
 
 
-def test_an_environment_without_action_names_is_refused(folder):
-    with pytest.raises(UserError, match=r"suggester: .*Some-v0 names none"):
-        configured(folder, (), suggester_model=str(folder))
+def test_a_cache_is_made_in_a_new_folder(folder, tmp_path):
+    path = tmp_path / "new" / "answers.sqlite"
+    configured(suggester_model=str(folder), suggester_cache=str(path))
+    assert path.is_file()

@@ -42,13 +42,13 @@ def test_phrases_together_are_as_likely_as_each_alone(folders, name, shared):
 
 
 def test_a_tree_holds_what_phrases_share_once_and_no_last_tokens():
-    tree = Tree.of([[6, 7], [6, 8, 9], [7], [6, 8, 2]])
-    assert (tree.ids, tree.parents) == ([6, 8], [-1, 0])
+    tree = Tree([[6, 7], [6, 8, 9], [7], [6, 8, 2]])
+    assert tree.ids == [6, 8]
     assert tree.phrases == [
         *([(-1, 6), (0, 7)], [(-1, 6), (0, 8), (1, 9)]),
         *([(-1, 7)], [(-1, 6), (0, 8), (1, 2)]),
     ]
-    assert tree.ancestry().tolist() == [[True, False], [True, True]]
+    assert tree.follows.tolist() == [[True, False], [True, True]]
 
 
 def test_what_was_asked_before_changes_no_bit(folders):
@@ -137,7 +137,7 @@ def test_what_writes_nothing_is_refused(tmp_path):
 def test_a_model_that_reads_trees_wrongly_is_refused(folders, monkeypatch):
     from models.language import generation
 
-    plain = generation.Sight.mask
-    monkeypatch.setattr(generation.Sight, "mask", lambda *given: 0 * plain(*given))
+    plain = generation._mask
+    monkeypatch.setattr(generation, "_mask", lambda *given: 0 * plain(*given))
     with pytest.raises(UserError, match=r"read together differ by \d"):
         TextModel(find_model(folders["llama"]))

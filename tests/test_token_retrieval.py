@@ -46,7 +46,7 @@ def test_the_most_similar_words_come_first_as_in_a_plain_search(topk):
     words = [f"word{number}" for number in range(40)]
     retrieval = TokenRetrieval(encoder, text_features, token_vectors, words, topk)
     images = torch.rand(7, 3, 9, 9)
-    indices, similarities = retrieval.retrieve(images)
+    indices, similarities = retrieved(retrieval(images))
     expected = torch.tensor(plain_retrieval(encoder(images), text_features, topk))  # [N, K, 2]
     assert indices.tolist() == expected[..., 0].long().tolist()
     torch.testing.assert_close(similarities, expected[..., 1], atol=2e-6, rtol=0)
@@ -58,7 +58,7 @@ def test_the_most_similar_words_come_first_as_in_a_plain_search(topk):
 def test_similarities_are_cosines_worked_by_hand():
     text_features = torch.tensor([[3.0, 0, 0], [0, 0.1, 0], [2, 2, 0], [-1, 0, 0], [0, 0, 9]])
     retrieval = TokenRetrieval(ColourEncoder(), text_features, torch.eye(5), WORDS, 3)
-    indices, similarities = retrieval.retrieve(colours([1, 0, 0], [0, 0.5, 0.5]))
+    indices, similarities = retrieved(retrieval(colours([1, 0, 0], [0, 0.5, 0.5])))
     assert indices.tolist() == [[0, 2, 1], [1, 4, 2]]
     half = math.sqrt(0.5)
     expected = torch.tensor([[1, half, 0], [half, half, 0.5]])
@@ -73,7 +73,7 @@ def test_of_equally_similar_words_the_lower_number_comes_first():
     words = [str(number) for number in range(61)]
     retrieval = TokenRetrieval(ColourEncoder(), text_features, torch.randn(61, 4), words, 61)
     for n_images in (1, 2, 16):
-        indices, _ = retrieval.retrieve(colours(*[[1, 0.3, 0.7]] * n_images))
+        indices, _ = retrieved(retrieval(colours(*[[1, 0.3, 0.7]] * n_images)))
         assert indices.tolist() == [[*range(0, 61, 2), *range(1, 61, 2)]] * n_images
 
 
@@ -84,7 +84,7 @@ def test_what_the_cache_remembers_is_what_was_retrieved():
     first, again = cache(images), cache(images)
     assert torch.equal(first, again)
     assert first.shape == (4, 2, 2)
-    expected = retrieval.retrieve(images / 255)
+    expected = retrieved(retrieval(images / 255))
     assert torch.equal(retrieved(again).indices, expected.indices)
     torch.testing.assert_close(retrieved(again).similarities, expected.similarities)
 

@@ -6,7 +6,6 @@ import pytest
 from models.word_embeddings import (
     PROMPTS,
     PromptEmbeddings,
-    check_weights,
     configured_embeddings,
     embeddings_file,
     file_name,
@@ -145,10 +144,3 @@ def test_a_file_for_models_of_other_names_is_refused_with_the_command(name, in_e
         configured_embeddings(shelm_config(embeddings="my.npz"))
     some_embeddings().write(in_empty_folder / "my.npz")
     assert configured_embeddings(shelm_config(embeddings="my.npz")).tokens[0] == "key"
-
-
-def test_a_file_for_other_weights_is_refused_with_the_command():
-    config, stored = shelm_config(), np.array("a" * 64)
-    assert check_weights(config, stored, "a" * 64, "ViT-B-16") is None
-    with pytest.raises(UserError, match=r"other weights of ViT-B-16.*Run: python prepare_emb"):
-        check_weights(config, stored, "c" * 64, "ViT-B-16")

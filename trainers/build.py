@@ -28,13 +28,11 @@ from models import AGENTS, build_agent, resolve_device
 from models import contradictions as model_contradictions
 from models.agent import Agent
 from models.tile_reader import load_tile_reader, with_tile_reader
-from rewards import CURIOSITIES
-from rewards.curiosity import CuriositySettings, configured_curiosity
-from rewards.goal_settings import GoalSettings
-from rewards.goal_settings import contradictions as goal_contradictions
-from rewards.goals import GoalRewards, with_goals
+from rewards.curiosity import CURIOSITIES, CuriositySettings, configured_curiosity
+from rewards.goals import GoalRewards, GoalSettings, with_goals
+from rewards.goals import contradictions as goal_contradictions
 from rewards.scaling import ScalingSettings, configured_scaling
-from rewards.suggestions import SUGGESTERS
+from rewards.suggesters import SUGGESTERS
 from runs.folder import begun_with, check_run_id, create_run_folder, locked, resumed_config
 from runs.loggers import check_loggers
 from settings import Config, Program, install, recomposed

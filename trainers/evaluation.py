@@ -11,8 +11,8 @@ from gymnasium.vector import VectorEnv
 
 from models.agent import Agent, Memory, Step
 from models.observations import Observations, Percept
-from rewards.goal_settings import OF_EVALUATION, as_played
-from rewards.suggestions import SUGGESTERS
+from rewards.goals import OF_EVALUATION, as_played
+from rewards.suggesters import SUGGESTERS
 from runs.stored import check_outside
 from settings import Config, outside_settings, read_settings, with_env_settings
 from trainers.checkpoint import checkpoint_config

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.agent import ActorCriticAgent, Agent, Batch, Memory, Step
 from models.observations import Percept
@@ -281,9 +281,7 @@ class PPO:
 
         self.optimizer.zero_grad()
         loss.backward()
-        self.ranks.average_gradients(self.parameters)
-        grad_norm = nn.utils.clip_grad_norm_(self.parameters, config.max_grad_norm)
-        self.optimizer.step()
+        grad_norm = self.ranks.step(self.optimizer, config.max_grad_norm)
         return {
             "train/loss": loss.detach(),
             "train/grad_norm": grad_norm,

@@ -8,14 +8,18 @@ and advantages are each rank's own. The first rank alone writes.
 
 import dataclasses
 import io
+import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import reduce
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.utils import clip_grad_norm_, get_total_norm
+from torch.optim import Optimizer
 
 from models.agent import Agent
 from settings import Config
@@ -25,6 +29,7 @@ from utils.files import load_saved
 from utils.seeding import derived_seed, seed_everything
 
 Result = TypeVar("Result")
+ALIGNED = 16  # floats: a line of the processor's cache
 WHOLE = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 
 
@@ -76,6 +81,7 @@ class Ranks:
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size = rank, size
+        self._shared: dict[Optimizer, SharedStep] = {}
 
     @property
     def first(self) -> bool:
@@ -121,6 +127,25 @@ class Ranks:
         """Replace gradients by their means over all ranks."""
         if self.size > 1:
             average_gradients(parameters)
+
+    def step(self, optimizer: Optimizer, max_norm: float) -> Tensor:
+        """Average gradients over all ranks, clip their norm, take the optimiser's step.
+
+        Ranks that share the memory of a machine share the work, too: `SharedStep`.
+
+        Returns:
+            The norm before clipping.
+        """
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        on_cpu = all(parameter.device.type == "cpu" for parameter in parameters)
+        if self.size > 1 and on_cpu and SharedStep.is_possible(self.size):
+            if optimizer not in self._shared:
+                self._shared[optimizer] = SharedStep(optimizer, self.rank, self.size)
+            return self._shared[optimizer](max_norm)
+        self.average_gradients(parameters)
+        norm = clip_grad_norm_(parameters, max_norm)
+        optimizer.step()
+        return norm
 
     def average(self, numbers: Mapping[str, float]) -> dict[str, float]:
         """Return the means of numbers over all ranks, which have the same names."""
@@ -181,6 +206,91 @@ class Ranks:
 
             self.run_on_first(enter)
             yield
+
+
+class SharedStep:
+    """Parameters and moments in one piece of memory, where each rank steps its share of them.
+
+    Sent through sockets, the gradients of four million parameters take as long as a minibatch of a
+    small network, and every rank would take the same optimiser's step. Here each averages the
+    gradients of some parameters, and steps these alone (the first stage of ZeRO, Rajbhandari et al.
+    2020, arXiv:1910.02054). All ranks must be processes of one machine.
+
+    Args:
+        optimizer: Adam or AdamW with its moments; the same on all ranks.
+        rank: Which one this is.
+        size: R.
+    """
+
+    def __init__(self, optimizer: Optimizer, rank: int, size: int) -> None:
+        self.optimizer = optimizer
+        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        states = [optimizer.state[parameter] for parameter in self.parameters]
+        numbers = [parameter.numel() for parameter in self.parameters]
+        memory = _shared_memory((4 + size) * 4 * sum(n + ALIGNED for n in numbers), rank)
+        place = 0
+
+        def shared(like: Tensor) -> Tensor:
+            nonlocal place
+            tensor = torch.frombuffer(memory, dtype=torch.float32, count=like.numel(), offset=place)
+            place += 4 * -(-like.numel() // ALIGNED) * ALIGNED
+            return tensor.view_as(like)
+
+        self.gradients = [[shared(p) for p in self.parameters] for _ in range(size)]
+        for parameter, state in zip(self.parameters, states, strict=True):
+            for name in ("step", "exp_avg", "exp_avg_sq"):
+                state[name] = shared(state[name]).copy_(state[name])
+            parameter.data = shared(parameter).copy_(parameter.data)
+        # The largest first, each to the rank that has least so far.
+        loads, self.own = [0] * size, []
+        for index in sorted(range(len(numbers)), key=lambda index: -numbers[index]):
+            least = loads.index(min(loads))
+            loads[least] += numbers[index]
+            self.own += [index] if least == rank else []
+        self.rank = rank
+
+    @staticmethod
+    def is_possible(size: int) -> bool:
+        """Whether all ranks run on this machine, and its system lends memory to all of them."""
+        return int(os.environ["LOCAL_WORLD_SIZE"]) == size and hasattr(os, "memfd_create")
+
+    @torch.no_grad()
+    def __call__(self, max_norm: float) -> Tensor:
+        """Average, clip and step; return the norm before clipping."""
+        for parameter, place in zip(self.parameters, self.gradients[self.rank], strict=True):
+            place.zero_() if parameter.grad is None else place.copy_(parameter.grad)
+            parameter.grad = None  # so that the optimiser steps this rank's share alone
+        with _together():
+            dist.barrier()
+        own = [reduce(torch.add, [g[index] for g in self.gradients]) for index in self.own]
+        torch._foreach_div_(own, len(self.gradients))
+        for index, gradient in zip(self.own, own, strict=True):
+            self.parameters[index].grad = gradient
+        squared = get_total_norm(own).square()
+        with _together():
+            dist.all_reduce(squared)
+        norm = squared.sqrt()
+        torch._foreach_mul_(own, (max_norm / (norm + 1e-6)).clamp(max=1))
+        self.optimizer.step()
+        with _together():
+            dist.barrier()  # what follows reads the parameters of all
+        return norm
+
+
+def _shared_memory(n_bytes: int, rank: int) -> mmap.mmap:
+    """Return memory of the first rank's that all ranks of this machine read and write."""
+    first = None if rank else os.memfd_create("parameters")  # has no name, and ends with its users
+    if first is not None:
+        os.truncate(first, n_bytes)
+    places = [f"/proc/{os.getpid()}/fd/{first}"]
+    dist.broadcast_object_list(places)
+    file = os.open(places[0], os.O_RDWR)
+    memory = mmap.mmap(file, n_bytes)
+    os.close(file)
+    dist.barrier()
+    if first is not None:
+        os.close(first)
+    return memory
 
 
 def average_gradients(parameters: Sequence[Tensor]) -> None:

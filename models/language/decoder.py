@@ -51,7 +51,8 @@ def positions_of(config: PreTrainedConfig, name: str) -> int | None:
     """Return P of a model with learned positions, None of one with rotary positions."""
     rotary = getattr(config, "rope_parameters", None)
     if rotary:
-        kinds = {part.get("rope_type") for part in (rotary, *rotary.values()) if _is_map(part)}
+        parts = [part for part in (rotary, *rotary.values()) if isinstance(part, Mapping)]
+        kinds = {part.get("rope_type", "") for part in parts}
         for kind in sorted(kinds & CHANGING_ROTATIONS):
             raise UserError(
                 f"language model '{name}': rotary positions of type '{kind}' change with the "
@@ -65,10 +66,6 @@ def positions_of(config: PreTrainedConfig, name: str) -> int | None:
             "neither learned nor rotary ones without an end. Choose another model."
         )
     return n_positions
-
-
-def _is_map(part: object) -> bool:
-    return isinstance(part, Mapping)
 
 
 def reach_of(config: PreTrainedConfig, name: str) -> dict[str, int | None]:
@@ -98,6 +95,8 @@ def load_published(
         with_head: Whether with the head that tells how likely the next tokens are.
     """
     kinds: Any = MODEL_FOR_CAUSAL_LM_MAPPING if with_head else MODEL_MAPPING
+    # The fused attention would leave out what caps the scores.
+    attention = "eager" if getattr(config, "attn_logit_softcapping", None) else None
     try:
         kind: Any = kinds[type(config)]
         with _quiet():
@@ -106,7 +105,7 @@ def load_published(
                 config=config,
                 state_dict=weights,
                 dtype="auto",
-                attn_implementation=_attention(config),
+                attn_implementation=attention,
                 output_loading_info=True,
             )
     except Exception as error:  # weights that do not fit raise about ten kinds of errors
@@ -119,11 +118,6 @@ def load_published(
             f"'{min(report['missing_keys'])}' among them."
         )
     return model
-
-
-def _attention(config: PreTrainedConfig) -> str | None:
-    """Return the model's own attention where the fused one would leave something out."""
-    return "eager" if getattr(config, "attn_logit_softcapping", None) else None
 
 
 def frozen_decoder(decoder: PreTrainedModel) -> PreTrainedModel:
@@ -182,12 +176,14 @@ class Decoder(LanguageModel):
         config = configuration(published.config(), self.name)
         self.n_positions = positions_of(config, self.name)
         if n_layer is not None:
-            _keep_layers(config, n_layer)
+            config.num_hidden_layers = n_layer
+            if getattr(config, "layer_types", None):
+                config.layer_types = config.layer_types[:n_layer]
         self.reach = reach_of(config, self.name)
         decoder = load_published(self.name, published.weights(), config)
-        self.embeddings = DenseEmbeddings(
-            _as_fed(decoder.get_input_embeddings(), config.vocab_size)
-        )
+        table = decoder.get_input_embeddings().float()
+        with torch.no_grad():  # scaled where the model scales what it looks up
+            self.embeddings = DenseEmbeddings(table(torch.arange(config.vocab_size)))
         decoder.set_input_embeddings(nn.Identity())  # the table is held once
         self.decoder = frozen_decoder(decoder)
         self._n_layer = config.num_hidden_layers
@@ -258,33 +254,21 @@ class Decoder(LanguageModel):
     @torch.no_grad()
     def _try_out(self, tolerance: float) -> None:
         """Read two tokens with a memory and without: [A, B] beside an episode that begins at B."""
-        ids = torch.tensor([[1], [self.embeddings.n_tokens // 2]], device=self._device)
+        ids = torch.tensor([[1], [self.embeddings.n_tokens // 2]], device=self.device)
         first, second = self.embed(ids).unsqueeze(1).expand(2, 2, 1, -1)
         memory = self.initial_memory(2)
-        starts = torch.tensor([False, True], device=self._device)
+        starts = torch.tensor([False, True], device=self.device)
         self.step(first, memory, ~starts)
         found = self.step(second, memory, starts)
         episodes = torch.cat((first[:1], second[:1]), dim=1), second[:1]
-        expected = torch.cat([self._recomputed(episode) for episode in episodes])
+        with _eager(self.decoder):
+            read = [self.decoder(inputs_embeds=tokens, use_cache=False) for tokens in episodes]
+        expected = torch.cat([each.last_hidden_state[:, -1] for each in read])
         if found.shape[-1] != self.width:
             raise UserError(f"it reads vectors of {self.width} and returns {found.shape[-1]}")
         difference = ((found - expected).abs().max() / expected.abs().max()).item()
         if not difference <= tolerance:
             raise UserError(f"with its memory it differs by {difference:.0%} from without")
-
-    def _recomputed(self, tokens: Tensor) -> Tensor:
-        with _eager(self.decoder):
-            return self.decoder(inputs_embeds=tokens, use_cache=False).last_hidden_state[:, -1]
-
-    @property
-    def _device(self) -> torch.device:
-        return next(self.parameters()).device
-
-
-def _keep_layers(config: PreTrainedConfig, n_layer: int) -> None:
-    config.num_hidden_layers = n_layer
-    if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[:n_layer]
 
 
 def _mask(window: Window, ages: Tensor, n_new: int, reach: int | None) -> Tensor:
@@ -294,13 +278,6 @@ def _mask(window: Window, ages: Tensor, n_new: int, reach: int | None) -> Tensor
         hidden = hidden | window.ended
     mask = torch.zeros(len(ages), *hidden.shape[-2:], device=ages.device)
     return mask.masked_fill_(hidden, torch.finfo(mask.dtype).min)[:, None]
-
-
-def _as_fed(embedding: nn.Module, n_tokens: int) -> Tensor:
-    """Return the vectors of all tokens, scaled where the model scales them.  [V, D]"""
-    with torch.no_grad():
-        embedding.float()
-        return embedding(torch.arange(n_tokens))
 
 
 @contextmanager

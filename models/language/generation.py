@@ -14,6 +14,7 @@ alone; so every phrase gets the probability it has alone.
 import hashlib
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import takewhile
 from typing import NamedTuple
 
 import torch
@@ -59,43 +60,31 @@ class Written(NamedTuple):
     n_tokens: int
 
 
-class Tree(NamedTuple):
+class Tree:
     """Phrases as a tree of tokens, without those that nothing follows.
+
+    Args:
+        phrases: Token ids of each.
 
     Attributes:
         ids: Of the tokens, each after its parent.
-        parents: Of each token; -1 where it follows the prompt.
-        phrases: Of each phrase, its tokens: the token before it in the tree, and its id.
+        follows: Which tokens each token follows, itself included.  [K, K] bool
+        phrases: Of each phrase, its tokens: the token before it in the tree, -1 for the prompt, and
+            its id.
     """
 
-    ids: list[int]
-    parents: list[int]
-    phrases: list[list[tuple[int, int]]]
-
-    @classmethod
-    def of(cls, phrases: Sequence[Sequence[int]]) -> "Tree":
-        """Return the tree of some phrases, each a list of token ids."""
-        places: dict[tuple[int, ...], int] = {(): -1}
-        tree = cls([], [], [])
-        for phrase in phrases:
-            for n_tokens in range(1, len(phrase)):
-                beginning = tuple(phrase[:n_tokens])
-                if beginning not in places:
-                    places[beginning] = len(tree.ids)
-                    tree.ids.append(beginning[-1])
-                    tree.parents.append(places[beginning[:-1]])
-            tree.phrases.append(
-                [(places[tuple(phrase[:i])], token) for i, token in enumerate(phrase)]
-            )
-        return tree
-
-    def ancestry(self) -> Tensor:
-        """Return which tokens each token follows, itself included.  [K, K] bool"""
-        follows = torch.eye(len(self.ids), dtype=torch.bool)
-        for row, parent in enumerate(self.parents):
-            if parent >= 0:
-                follows[row] |= follows[parent]
-        return follows
+    def __init__(self, phrases: Sequence[Sequence[int]]) -> None:
+        beginnings = [tuple(phrase[:end]) for phrase in phrases for end in range(1, len(phrase))]
+        places = {beginning: place for place, beginning in enumerate(dict.fromkeys(beginnings))}
+        self.ids = [beginning[-1] for beginning in places]
+        self.follows = torch.eye(len(places), dtype=torch.bool)
+        for beginning, place in places.items():
+            if len(beginning) > 1:
+                self.follows[place] |= self.follows[places[beginning[:-1]]]
+        self.phrases = [
+            [(places.get(tuple(phrase[:i]), -1), token) for i, token in enumerate(phrase)]
+            for phrase in phrases
+        ]
 
 
 class TextModel:
@@ -155,9 +144,9 @@ class TextModel:
         """
         ids = self.published.tokenize(prompt)
         whole = [self.published.tokenize(prompt + phrase) for phrase in phrases]
-        n_prompt = min([_n_common(ids, each) for each in whole], default=len(ids))
-        read = _Batch.of(self, [ids[:n_prompt]], shared)
-        tree = Tree.of([each[n_prompt:] for each in whole])
+        n_prompt = _n_common(ids, *whole)
+        read = _Batch(self, [ids[:n_prompt]], shared)
+        tree = Tree([each[n_prompt:] for each in whole])
         rows = [read.logits[0].log_softmax(-1)]
         if tree.ids:
             rows.extend(self._tree_logits(tree, read.past).log_softmax(-1))
@@ -185,10 +174,11 @@ class TextModel:
         asked = {text: self.published.tokenize(text) for text in always}
         found = []
         for prompt in prompts:
-            read = _Batch.of(self, [self.published.tokenize(prompt)], shared)
+            read = _Batch(self, [self.published.tokenize(prompt)], shared)
             log_probs = read.logits[0].log_softmax(-1)
             top = log_probs.topk(n_top)
-            told = dict(zip(self._strings(top.indices.tolist()), top.values.tolist(), strict=True))
+            strings = (self._vocabulary[token] for token in top.indices.tolist())
+            told = dict(zip(strings, top.values.tolist(), strict=True))
             alone = {text: ids[0] for text, ids in asked.items() if len(ids) == 1}
             found.append(told | {text: float(log_probs[token]) for text, token in alone.items()})
         return found
@@ -210,9 +200,10 @@ class TextModel:
         if not prompts:
             return []
         dice = [_dice(prompt, seed) for prompt in prompts]
-        batch = _Batch.of(self, [self.published.tokenize(prompt) for prompt in prompts], shared)
+        batch = _Batch(self, [self.published.tokenize(prompt) for prompt in prompts], shared)
         texts: list[list[int]] = [[] for _ in prompts]
         ended = [False] * len(prompts)
+        stop = writing.stop
         for _ in range(writing.most):
             chosen = [
                 _drawn(*each, writing.temperature) for each in zip(batch.logits, dice, strict=True)
@@ -221,21 +212,15 @@ class TextModel:
                 ended[row] = ended[row] or token in self._ends
                 if not ended[row]:
                     texts[row].append(token)
-                    ended[row] = bool(writing.stop) and writing.stop in self._text(texts[row])
+                    ended[row] = bool(stop) and stop in self._text(texts[row])
             if all(ended):
                 break
             batch.read(chosen)
-        return [self._written(tokens, writing.stop) for tokens in texts]
-
-    def _written(self, tokens: Sequence[int], stop: str) -> Written:
-        text = self._text(tokens)
-        return Written(text.partition(stop)[0] if stop else text, len(tokens))
+        before = (self._text(ids).partition(stop)[0] if stop else self._text(ids) for ids in texts)
+        return [Written(text, len(ids)) for text, ids in zip(before, texts, strict=True)]
 
     def _text(self, tokens: Sequence[int]) -> str:
-        return "".join(self._strings(tokens))
-
-    def _strings(self, tokens: Sequence[int]) -> list[str]:
-        return [self._vocabulary[token] for token in tokens]
+        return "".join(self._vocabulary[token] for token in tokens)
 
     @cached_property
     def _vocabulary(self) -> list[str]:
@@ -250,10 +235,10 @@ class TextModel:
         if n_kept == 0:
             return [], 0
         if known not in self._kept:
-            rows = torch.tensor([known], device=self.device)
-            visible = torch.ones(len(known), len(known), dtype=torch.bool).tril()
-            sight = Sight(visible[None], torch.arange(len(known))[None])
-            kept, _ = self.read(rows, [], sight, torch.tensor([len(known) - 1]))
+            n_known = len(known)
+            visible = torch.ones(1, n_known, n_known, dtype=torch.bool).tril()
+            places = torch.arange(n_known)[None]
+            kept, _ = self.read(torch.tensor([known]), [], visible, places, [n_known - 1])
             while len(self._kept) >= MOST_KEPT:
                 self._kept.pop(next(iter(self._kept)))
             self._kept[known] = kept
@@ -261,85 +246,66 @@ class TextModel:
 
     def _tree_logits(self, tree: Tree, past: Past) -> Tensor:
         """Return the logits after each token of a tree.  [K, V]"""
-        n_past = past[0][0].shape[2]
-        follows = tree.ancestry()
-        depths = follows.sum(1) - 1
-        visible = torch.cat((torch.ones(len(tree.ids), n_past, dtype=torch.bool), follows), dim=1)
-        places = torch.cat((torch.arange(n_past), n_past + depths))
-        ids = torch.tensor([tree.ids], device=self.device)
-        sight = Sight(visible[None], places[None])
-        return self.read(ids, past, sight, torch.arange(len(tree.ids)))[1][0]
+        n_past, n_new = past[0][0].shape[2], len(tree.ids)
+        visible = torch.cat((torch.ones(n_new, n_past, dtype=torch.bool), tree.follows), dim=1)
+        places = torch.cat((torch.arange(n_past), n_past + tree.follows.sum(1) - 1))
+        ids = torch.tensor([tree.ids])
+        return self.read(ids, past, visible[None], places[None], [*range(n_new)])[1][0]
 
-    def read(self, ids: Tensor, past: Past, sight: "Sight", told: Tensor) -> tuple[Past, Tensor]:
+    def read(
+        self, ids: Tensor, past: Past, visible: Tensor, places: Tensor, told: Sequence[int]
+    ) -> tuple[Past, Tensor]:
         """Read K tokens in each of N rows after n tokens.
 
         Args:
             ids: The new tokens.  [N, K]
             past: Keys and values of the n tokens; empty for none.
-            sight: What each new token sees, and where all stand.
+            visible: Which of n+K tokens each of K new ones sees, itself included.
+                [N, K, n+K] bool
+            places: Where they all stand, counted from the beginning of each row.  [N, n+K]
             told: Of which of the K tokens the logits are returned.  [k]
 
         Returns:
             Keys and values of all n+K tokens, and logits [N, k, V].
         """
         n_rows, n_new = ids.shape
-        self._check_positions(int(sight.places.max()) + 1)
-        cache = DynamicCache()
-        for layer, (keys, values) in enumerate(past):
-            cache.update(keys.expand(n_rows, -1, -1, -1), values.expand(n_rows, -1, -1, -1), layer)
-        masks = {kind: sight.mask(reach).to(self.device) for kind, reach in self.reach.items()}
-        found = self._model(
-            input_ids=ids,
-            position_ids=sight.places[:, -n_new:].to(self.device),
-            attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=told.to(self.device),
-        )
-        self.n_read += ids.numel()
-        return _past(cache), found.logits.float().cpu()
-
-    def _check_positions(self, n_tokens: int) -> None:
+        n_tokens = int(places.max()) + 1
         if self.n_positions is not None and n_tokens > self.n_positions:
             raise UserError(
                 f"language model '{self.name}': a prompt needs {n_tokens} tokens, and it reads "
                 f"{self.n_positions} at most. Choose one that reads more"
             )
+        cache = DynamicCache()
+        for layer, (keys, values) in enumerate(past):
+            cache.update(keys.expand(n_rows, -1, -1, -1), values.expand(n_rows, -1, -1, -1), layer)
+        masks = {
+            kind: _mask(visible, places, reach).to(self.device)
+            for kind, reach in self.reach.items()
+        }
+        found = self._model(
+            input_ids=ids.to(self.device),
+            position_ids=places[:, -n_new:].to(self.device),
+            attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=torch.tensor(told, device=self.device),
+        )
+        self.n_read += ids.numel()
+        return _past(cache), found.logits.float().cpu()
 
     @torch.no_grad()
     def _try_out(self, tolerance: float) -> None:
         """Compare phrases read as a tree with each read alone; models may do as they like."""
         n_tokens = len(self._vocabulary)
         tokens = [token % n_tokens for token in (5, 7, 11, 13)]
-        past = _Batch.of(self, [tokens[:2]], "").past
-        tree = Tree.of([tokens[2:] + tokens[:1], [tokens[2], tokens[0], tokens[1]]])
+        past = _Batch(self, [tokens[:2]], "").past
+        tree = Tree([tokens[2:] + tokens[:1], [tokens[2], tokens[0], tokens[1]]])
         found = self._tree_logits(tree, past)[-1]
-        alone = _Batch.of(self, [[*tokens[:2], tokens[2], tokens[0]]], "").logits[0]
+        alone = _Batch(self, [[*tokens[:2], tokens[2], tokens[0]]], "").logits[0]
         apart = float((found - alone).abs().max() / alone.abs().max())
         if not apart <= tolerance:
             raise UserError(f"phrases read together differ by {apart:.1%} from those read alone")
         self.n_read = 0
-
-
-class Sight(NamedTuple):
-    """What new tokens see.
-
-    Attributes:
-        visible: Which of n+K tokens each of K new ones sees, itself included.  [N, K, n+K] bool
-        places: Where they all stand, counted from the beginning of each row.  [N, n+K]
-    """
-
-    visible: Tensor
-    places: Tensor
-
-    def mask(self, reach: int | None) -> Tensor:
-        """Return what is added to the scores of layers that see so many tokens.  [N, 1, K, n+K]"""
-        visible = self.visible
-        if reach is not None:
-            new = self.places[:, -visible.shape[1] :, None]
-            visible = visible & (self.places[:, None] > new - reach)
-        mask = torch.zeros(visible.shape)
-        return mask.masked_fill_(~visible, torch.finfo(mask.dtype).min)[:, None]
 
 
 class _Batch:
@@ -350,46 +316,36 @@ class _Batch:
         logits: Of what comes next in each row.  [N, V]
     """
 
-    def __init__(self, model: TextModel, past: Past, n_kept: int, prompts: list[list[int]]) -> None:
-        self.model, self.past = model, past
-        longest = max(map(len, prompts))
-        lengths = torch.tensor([len(prompt) for prompt in prompts])
-        padding = longest - lengths[:, None]
-        columns = torch.arange(longest)[None]
-        kept = torch.ones(len(prompts), n_kept, dtype=torch.bool)
-        self._there = torch.cat((kept, columns >= padding), dim=1)  # [N, n] what is no padding
-        before = torch.arange(n_kept).expand(len(prompts), -1)
-        self._places = torch.cat((before, n_kept + (columns - padding).clamp(min=0)), dim=1)
-        ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
-        self.logits = self._read(ids, torch.ones(longest, longest).tril().bool())
-
-    @classmethod
-    def of(cls, model: TextModel, prompts: Sequence[Sequence[int]], shared: str) -> "_Batch":
-        """Return prompts that have been read."""
+    def __init__(self, model: TextModel, prompts: Sequence[Sequence[int]], shared: str) -> None:
         beginnings = [model.beginning(prompt, shared) for prompt in prompts]
         n_kept = min(n for _, n in beginnings)
-        past = [(k[:, :, :n_kept], v[:, :, :n_kept]) for k, v in beginnings[0][0]]
-        return cls(model, past if n_kept else [], n_kept, [list(p[n_kept:]) for p in prompts])
+        self.model = model
+        self.past = [(k[:, :, :n_kept], v[:, :, :n_kept]) for k, v in beginnings[0][0] if n_kept]
+        new = [list(prompt[n_kept:]) for prompt in prompts]
+        longest = max(map(len, new))
+        padding = longest - torch.tensor([len(each) for each in new])[:, None]
+        columns = torch.arange(longest)[None]
+        kept = torch.ones(len(new), n_kept, dtype=torch.bool)
+        self._there = torch.cat((kept, columns >= padding), dim=1)  # [N, n] what is no padding
+        before = torch.arange(n_kept).expand(len(new), -1)
+        self._places = torch.cat((before, n_kept + (columns - padding).clamp(min=0)), dim=1)
+        ids = torch.tensor([[0] * (longest - len(each)) + each for each in new])
+        self.logits = self._read(ids)
 
     def read(self, tokens: Sequence[int]) -> None:
         """Read one token more in each row."""
         self._there = torch.nn.functional.pad(self._there, (0, 1), value=True)
         self._places = torch.cat((self._places, self._places[:, -1:] + 1), dim=1)
-        self.logits = self._read(torch.tensor(tokens)[:, None], torch.ones(1, 1).bool())
+        self.logits = self._read(torch.tensor(tokens)[:, None])
 
-    def _read(self, ids: Tensor, among: Tensor) -> Tensor:
-        """Read K tokens, of which each sees those before it and of the new ones `among` [K, K]."""
+    def _read(self, ids: Tensor) -> Tensor:
+        """Read K tokens, each of which sees those before it."""
         n_new = ids.shape[1]
         visible = self._there[:, None].expand(-1, n_new, -1).clone()
-        visible[:, :, -n_new:] &= among
+        visible[:, :, -n_new:] &= torch.ones(n_new, n_new, dtype=torch.bool).tril()
         rows = torch.arange(n_new)
         visible[:, rows, rows - n_new] = True  # padding sees itself: a row of nothing is no number
-        self.past, logits = self.model.read(
-            ids.to(self.model.device),
-            self.past,
-            Sight(visible, self._places),
-            torch.tensor([n_new - 1]),
-        )
+        self.past, logits = self.model.read(ids, self.past, visible, self._places, [n_new - 1])
         return logits[:, 0]
 
 
@@ -432,14 +388,19 @@ def _past(cache: DynamicCache) -> Past:
     return found
 
 
-def _n_common(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return how many tokens two lists begin with in common."""
-    n_common = 0
-    for one, other in zip(first, second, strict=False):
-        if one != other:
-            break
-        n_common += 1
-    return n_common
+def _mask(visible: Tensor, places: Tensor, reach: int | None) -> Tensor:
+    """Return what is added to the scores of layers that see so many tokens.  [N, 1, K, n+K]"""
+    if reach is not None:
+        new = places[:, -visible.shape[1] :, None]
+        visible = visible & (places[:, None] > new - reach)
+    mask = torch.zeros(visible.shape)
+    return mask.masked_fill_(~visible, torch.finfo(mask.dtype).min)[:, None]
+
+
+def _n_common(*lists: Sequence[int]) -> int:
+    """Return how many tokens some lists begin with in common."""
+    columns = zip(*lists, strict=False)
+    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
 
 
 def _dice(prompt: str, seed: int) -> torch.Generator:

@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from models.language.files import PublishedModel
+from models.language.files import ModelFiles
 from models.language.kv_cache import Foreseen, KeyValueMemory, Window
 from models.language.layers import FrozenLinear, TokenEmbeddings
 
@@ -34,7 +34,7 @@ class LanguageModel(nn.Module):
     embeddings: TokenEmbeddings
     heads: tuple[int, int]
 
-    def __init__(self, published: PublishedModel, mem_len: int) -> None:
+    def __init__(self, published: ModelFiles, mem_len: int) -> None:
         super().__init__()
         self.published = published
         self.name = published.name
@@ -45,6 +45,11 @@ class LanguageModel(nn.Module):
     @abstractmethod
     def n_layer(self) -> int:
         """Return L."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return next(self.parameters()).device
 
     @property
     def width(self) -> int:
@@ -71,8 +76,7 @@ class LanguageModel(nn.Module):
 
         It has room for K=`n_new` tokens at a time and makes more when they come.
         """
-        device = next(self.parameters()).device
-        store = KeyValueMemory.empty(n_envs, self.n_layer, self.n_past, self.heads, device)
+        store = KeyValueMemory.empty(n_envs, self.n_layer, self.n_past, self.heads, self.device)
         store.make_room(n_new)
         return store
 
@@ -99,8 +103,7 @@ class LanguageModel(nn.Module):
     def read_text(self, text: str) -> Tensor:
         """Return the vectors of a text's tokens as the first layer is fed them.  [n, D]"""
         ids = self.published.tokenize(text)
-        device = next(self.parameters()).device
-        return self.embed(torch.tensor(ids, dtype=torch.int64, device=device))
+        return self.embed(torch.tensor(ids, dtype=torch.int64, device=self.device))
 
     @torch.no_grad()
     def step(

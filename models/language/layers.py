@@ -156,18 +156,14 @@ class TokenEmbeddings(nn.Module):
     def average(self, weights: Tensor) -> Tensor:
         """Return the sums of all embeddings under weights [N, V].  [N, D]"""
 
+    @cached_property
     @abstractmethod
-    def _norms(self) -> Tensor: ...
+    def norms(self) -> Tensor:
+        """Return the length of every embedding.  [V]"""
 
     @abstractmethod
     def _moments(self) -> tuple[Tensor, Tensor]:
         """Return sum and sum of squares of every feature over V, in float64.  [D] each"""
-
-    @cached_property
-    def norms(self) -> Tensor:
-        """Return the length of every embedding.  [V]"""
-        with torch.no_grad():
-            return self._norms()
 
     @property
     def mean(self) -> Tensor:
@@ -181,11 +177,10 @@ class TokenEmbeddings(nn.Module):
 
     @cached_property
     def _statistics(self) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            total, squares = self._moments()
-            mean = total / self.n_tokens
-            variance = (squares - total * mean) / max(self.n_tokens - 1, 1)
-            return mean.float(), variance.clamp(min=0).sqrt().float()
+        total, squares = self._moments()
+        mean = total / self.n_tokens
+        variance = (squares - total * mean) / max(self.n_tokens - 1, 1)
+        return mean.float(), variance.clamp(min=0).sqrt().float()
 
 
 class DenseEmbeddings(TokenEmbeddings):
@@ -208,7 +203,9 @@ class DenseEmbeddings(TokenEmbeddings):
         """Return the sums of all embeddings under weights [N, V].  [N, D]"""
         return thin_product(weights, self.table.t())
 
-    def _norms(self) -> Tensor:
+    @cached_property
+    def norms(self) -> Tensor:
+        """Return the length of every embedding.  [V]"""
         return torch.cat([rows.norm(dim=1) for rows in self.table.split(CHUNK)])
 
     def _moments(self) -> tuple[Tensor, Tensor]:
@@ -271,7 +268,9 @@ class AdaptiveEmbeddings(TokenEmbeddings):
     def _clusters(self) -> Iterator[tuple[Tensor, Tensor]]:
         return zip(self.tables, self.projections, strict=True)
 
-    def _norms(self) -> Tensor:
+    @cached_property
+    def norms(self) -> Tensor:
+        """Return the length of every embedding.  [V]"""
         # |P t|^2 = t^T (P^T P) t, with a Gram matrix no larger than the cluster is wide.
         norms = []
         for table, projection in self._clusters():

@@ -1,7 +1,7 @@
 """Frozen language models as memories, loaded by name or from a folder."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -10,30 +10,16 @@ import torch
 import torch.distributed as dist
 
 from models.language.files import EMBEDDED, HUB_NAMES, ModelFiles, find_model
-from models.language.kv_cache import KeyValueMemory, MemoryLengthSettings
+from models.language.kv_cache import MemoryLengthSettings
 from models.language.language_model import LanguageModel
-from models.language.layers import (
-    AdaptiveEmbeddings,
-    DenseEmbeddings,
-    TokenEmbeddings,
-    check_finite,
-)
+from models.language.layers import check_finite
 from models.language.transformer import Bert, TransformerXL
 from settings import Config, setting
 from utils.errors import UserError, suggestion
 
-__all__ = [
-    "AdaptiveEmbeddings",
-    "DenseEmbeddings",
-    "KeyValueMemory",
-    "LanguageModel",
-    "LanguageModelFacts",
-    "LanguageModelSettings",
-    "TokenEmbeddings",
-    "configured_language_model",
-    "describe_language_model",
-    "load_language_model",
-]
+Loaded = TypeVar("Loaded")
+# What is of none of these types is a decoder of the transformers library, or not supported.
+KINDS: dict[str, type[TransformerXL] | type[Bert]] = {"transfo-xl": TransformerXL, "bert": Bert}
 
 
 @dataclass(frozen=True)
@@ -56,22 +42,6 @@ class LanguageModelSettings(MemoryLengthSettings, Config):
         choices=("float32", "bfloat16"),
         default="float32",
     )
-
-
-class Kind(NamedTuple):
-    """How models of one `model_type` are built, and where their settings say how large they are."""
-
-    build: type[TransformerXL] | type[Bert]
-    n_layer: str
-    width: str
-    n_positions: str | None
-
-
-# What is of none of these kinds is a decoder of the transformers library, or not supported.
-KINDS = {
-    "transfo-xl": Kind(TransformerXL, "n_layer", "d_model", None),
-    "bert": Kind(Bert, "num_hidden_layers", "hidden_size", "max_position_embeddings"),
-}
 
 
 class LanguageModelFacts(NamedTuple):
@@ -133,12 +103,19 @@ def _build(
 ) -> LanguageModel:
     """Return the model of some files, or raise UserError where they do not fit together."""
     try:
-        build = KINDS[facts.model_type].build if facts.model_type in KINDS else _build_decoder
-        model = build(files, mem_len, n_layer)
+        if facts.model_type in KINDS:
+            model: LanguageModel = KINDS[facts.model_type](files, mem_len, n_layer)
+        else:
+            from models.language.decoder import Decoder  # brings in the transformers library
+
+            model = Decoder(files, mem_len, n_layer)
         sizes = (model.width, model.embeddings.n_tokens)
         if sizes != (facts.width, facts.n_tokens):
             raise ValueError(f"embeddings are {sizes[1]} x {sizes[0]}")
-        _read_one_token(model)
+        token = model.embed(torch.zeros(1, 1, dtype=torch.int64))
+        hidden = model.step(token, model.initial_memory(1), torch.ones(1, dtype=torch.bool))
+        if hidden.shape != (1, model.width) or not hidden.isfinite().all():
+            raise ValueError("what it reads does not become a finite hidden state")
         check_finite(model)
     except UserError:
         raise
@@ -150,56 +127,29 @@ def _build(
     return model
 
 
-def _read_one_token(model: LanguageModel) -> None:
-    """Raise an error where the layers do not fit each other or hold what is no number."""
-    token = model.embed(torch.zeros(1, 1, dtype=torch.int64))
-    hidden = model.step(token, model.initial_memory(1), torch.ones(1, dtype=torch.bool))
-    if hidden.shape != (1, model.width) or not hidden.isfinite().all():
-        raise ValueError("what it reads does not become a finite hidden state")
-
-
-def _build_decoder(files: ModelFiles, mem_len: int, n_layer: int | None) -> LanguageModel:
-    from models.language.decoder import Decoder  # brings in the transformers library
-
-    return Decoder(files, mem_len, n_layer)
-
-
 def _describe(files: ModelFiles) -> LanguageModelFacts:
     config = files.config()
     model_type = str(config.get("model_type"))
-    if model_type not in KINDS:
-        return LanguageModelFacts(model_type, *_describe_decoder(config, model_type, files.name))
-    kind = KINDS[model_type]
-    keys = [kind.n_layer, kind.width, "vocab_size", kind.n_positions]
-    for key in filter(None, keys):
-        size = config.get(key)
-        if not isinstance(size, int) or size < 1:
-            given = f"has {key}={size}" if key in config else f"lacks '{key}'"
-            raise UserError(
-                f"language model '{files.name}': config.json {given}, needed is a whole number."
-            )
-    n_layer, width, n_tokens = (
-        int(config[key]) for key in (kind.n_layer, kind.width, "vocab_size")
-    )
-    n_positions = int(config[kind.n_positions]) if kind.n_positions else None
-    return LanguageModelFacts(model_type, n_layer, width, n_tokens, n_positions)
-
-
-def _describe_decoder(
-    config: Mapping[str, Any], model_type: str, name: str
-) -> tuple[int, int, int, int | None]:
-    from models.language.decoder import DECODERS, describe
+    if model_type in KINDS:
+        keys = KINDS[model_type].sizes
+        for key in filter(None, keys):
+            size = config.get(key)
+            if not isinstance(size, int) or size < 1:
+                given = f"has {key}={size}" if key in config else f"lacks '{key}'"
+                raise UserError(
+                    f"language model '{files.name}': config.json {given}, needed is a whole number."
+                )
+        sizes: list[Any] = [key and config[key] for key in keys]
+        return LanguageModelFacts(model_type, *sizes)
+    from models.language.decoder import DECODERS, describe  # brings in the transformers library
 
     if model_type not in DECODERS:
         raise UserError(
-            f"language model '{name}': model_type '{model_type}' is not supported."
+            f"language model '{files.name}': model_type '{model_type}' is not supported."
             f"{suggestion(model_type, (*KINDS, *DECODERS))} Supported are {', '.join(KINDS)}, "
             "and the decoder-only models of the transformers library (gpt2, llama, qwen3, ...)."
         )
-    return describe(config, name)
-
-
-Loaded = TypeVar("Loaded")
+    return LanguageModelFacts(model_type, *describe(config, files.name))
 
 
 def once_a_machine(load: Callable[[], Loaded]) -> Loaded:

@@ -11,13 +11,13 @@ import math
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from models.language.files import PublishedModel
+from models.language.files import ModelFiles
 from models.language.kv_cache import KeyValueMemory, Window, join_heads, ring_windows, split_heads
 from models.language.language_model import LanguageModel
 from models.language.layers import (
@@ -25,7 +25,6 @@ from models.language.layers import (
     AdaptiveEmbeddings,
     DenseEmbeddings,
     FrozenLinear,
-    TokenEmbeddings,
     frozen,
     layer_norm,
     linear,
@@ -33,65 +32,38 @@ from models.language.layers import (
 from utils.errors import UserError
 
 Read = Callable[[Tensor, Tensor, list[Window]], Tensor]
+Weights = Mapping[str, Tensor]
 WARM_UPS = 3  # calls in which libraries set themselves up, before one is recorded
 CHECKS = 8  # steps that are taken both ways
+TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # of a CUDA graph, by `dtype`
 
 
-class RingStep:
-    """The reading of K tokens, given in tensors that stay in their places.
+class CapturedStep:
+    """The reading of K tokens as a CUDA graph, given up where it differs from the plain step.
 
     Args:
         read: What the language model does with tokens, ages and windows.
         tokens: An example of what is read.  [N, K, D]
         memory: Whose ring is read, from now on all of it.
         n_visible: How many past tokens may be seen at most.
-    """
-
-    def __init__(self, read: Read, tokens: Tensor, memory: KeyValueMemory, n_visible: int) -> None:
-        memory.open(tokens.shape[1])
-        self.read, self.n_visible = read, n_visible
-        self.keys, self.values = memory.keys, memory.values
-        self.n_slots = memory.n_slots
-        self.tokens, self.ages = tokens.clone(), memory.ages.clone()
-        self.position = torch.tensor(memory.position, device=tokens.device)
-
-    def fits(self, tokens: Tensor, memory: KeyValueMemory) -> bool:
-        """Return whether such tokens and this memory are what the tensors were made for."""
-        same_ring = memory.keys is self.keys and memory.n_slots == self.n_slots
-        return same_ring and tokens.shape == self.tokens.shape
-
-    def put(self, tokens: Tensor, ages: Tensor, position: int) -> None:
-        """Say what is read next: tokens [N, K, D], ages [N] before them, the first one's slot."""
-        self.tokens.copy_(tokens)
-        self.ages.copy_(ages)
-        self.position.fill_(position)
-
-    def run(self) -> Tensor:
-        """Read what was put, without the host looking at a single number.  [N, D]"""
-        rings = self.keys[:, :, : self.n_slots], self.values[:, :, : self.n_slots]
-        n_new = self.tokens.shape[1]
-        windows = ring_windows(rings, self.position, self.ages, n_new, self.n_visible)
-        return self.read(self.tokens, self.ages, windows)
-
-
-class CapturedStep:
-    """A `RingStep` as a graph; compared a few times with the plain step, given up if it differs.
-
-    Args:
-        step: What is recorded.
         tolerance: By how much results may differ, as a share of the largest number.
 
     Attributes:
-        step: That.
         works: False once it could not be recorded or has differed.
         reason: Why it does not work; empty while it does.
     """
 
-    def __init__(self, step: RingStep, tolerance: float) -> None:
-        self.step, self.tolerance = step, tolerance
+    def __init__(
+        self, read: Read, tokens: Tensor, memory: KeyValueMemory, n_visible: int, tolerance: float
+    ) -> None:
+        memory.open(tokens.shape[1])
+        self.read, self.n_visible, self.tolerance = read, n_visible, tolerance
+        self.keys, self.values, self.n_slots = memory.keys, memory.values, memory.n_slots
+        self.tokens, self.ages = tokens.clone(), memory.ages.clone()
+        self.position = torch.tensor(memory.position, device=tokens.device)
         self.works, self.reason, self._n_unchecked = True, "", CHECKS
         try:
-            self._replay = recorded(step.run)
+            self._replay = recorded(self._run)
         except RuntimeError as error:  # of many kinds, from drivers and libraries
             self._give_up(str(error).partition("\n")[0])
 
@@ -100,9 +72,16 @@ class CapturedStep:
         """Return whether it has agreed with the plain step often enough."""
         return self.works and self._n_unchecked == 0
 
+    def fits(self, tokens: Tensor, memory: KeyValueMemory) -> bool:
+        """Return whether such tokens and this memory are what the tensors were made for."""
+        same_ring = memory.keys is self.keys and memory.n_slots == self.n_slots
+        return same_ring and tokens.shape == self.tokens.shape
+
     def __call__(self, tokens: Tensor, ages: Tensor, position: int) -> Tensor:
-        """Read tokens [N, K, D] into the ring, from the given slot on.  [N, D]"""
-        self.step.put(tokens, ages, position)
+        """Read tokens [N, K, D] after `ages` [N] others, into slots from a position on.  [N, D]"""
+        self.tokens.copy_(tokens)
+        self.ages.copy_(ages)
+        self.position.fill_(position)
         return self._replay().clone()
 
     def compare(self, found: Tensor, expected: Tensor) -> None:
@@ -111,6 +90,13 @@ class CapturedStep:
         self._n_unchecked -= 1
         if not difference <= self.tolerance:
             self._give_up(f"it differs by {difference:.1%} from the plain step")
+
+    def _run(self) -> Tensor:
+        """Read what lies in the tensors, without the host looking at a single number."""
+        rings = self.keys[:, :, : self.n_slots], self.values[:, :, : self.n_slots]
+        n_new = self.tokens.shape[1]
+        windows = ring_windows(rings, self.position, self.ages, n_new, self.n_visible)
+        return self.read(self.tokens, self.ages, windows)
 
     def _give_up(self, reason: str) -> None:
         self.works, self.reason = False, reason
@@ -136,47 +122,36 @@ def recorded(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
     return replay
 
 
-TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # of a CUDA graph, by `dtype`
-
-
-class LayerOutput(NamedTuple):
-    """What one layer makes of K new tokens."""
-
-    hidden: Tensor  # [N, K, D]
-    attention: Tensor  # [H*N, K, columns], the latest token last
-
-
 class CausalLayer(nn.Module):
     """Attention to the past and the K new tokens, then a feed-forward network.
 
     Args:
         n_head: H.
         qkv: D to queries, keys and values of all heads, [3*H*d].
-        out: What the heads found, [H*d], to D.
-        norm: Follows the attention.
-        inner: D to the feed-forward network's own width, with its activation.
-        outer: That width to D.
-        last_norm: Follows the feed-forward network.
+        weights: Of the published model, of which these are taken:
+        names: H*d to D, the normalisation that follows, D to the feed-forward network's own width,
+            back to D, and the last normalisation.
+        activation: Within the feed-forward network.
+        epsilon: Of the normalisations.
     """
 
     def __init__(
         self,
         n_head: int,
         qkv: FrozenLinear,
-        out: FrozenLinear,
-        norm: nn.LayerNorm,
-        inner: FrozenLinear,
-        outer: FrozenLinear,
-        last_norm: nn.LayerNorm,
+        weights: Weights,
+        names: Sequence[str],
+        activation: str,
+        epsilon: float,
     ) -> None:
         super().__init__()
-        self.n_head = n_head
-        self.qkv = qkv
-        self.out = out
-        self.norm = norm
-        self.inner = inner
-        self.outer = outer
-        self.last_norm = last_norm
+        out, norm, inner, outer, last_norm = names
+        self.n_head, self.qkv = n_head, qkv
+        self.out = linear(weights, out)
+        self.norm = layer_norm(weights, norm, epsilon)
+        self.inner = linear(weights, inner, activation)
+        self.outer = linear(weights, outer)
+        self.last_norm = layer_norm(weights, last_norm, epsilon)
 
     @abstractmethod
     def attention(self, queries: Tensor, window: Window) -> Tensor:
@@ -194,8 +169,12 @@ class CausalLayer(nn.Module):
         """Return the weights with which the n tokens' values are read.  [H*N, K, n]"""
         return attention[..., -window.n_tokens :]
 
-    def forward(self, hidden: Tensor, window: Window) -> LayerOutput:
-        """Read K new tokens, hidden [N, K, D], and write their keys and values into the window."""
+    def forward(self, hidden: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+        """Read K new tokens, hidden [N, K, D], and write their keys and values into the window.
+
+        Returns:
+            What becomes of them [N, K, D], and the attention [H*N, K, columns].
+        """
         n_envs, _, width = hidden.shape
         rows = hidden.reshape(-1, width)
         queries, keys, values = split_heads(self.qkv(rows), self.n_head, n_envs)
@@ -204,21 +183,33 @@ class CausalLayer(nn.Module):
         mixed = window.mix(self.reading(attention, window))
         rows = self.norm(rows + self.out(join_heads(mixed, self.n_head)))
         rows = self.last_norm(rows + self.outer(self.inner(rows)))
-        return LayerOutput(rows.view_as(hidden), attention)
+        return rows.view_as(hidden), attention
 
 
 class LayerStack(LanguageModel):
     """A language model whose layers are `CausalLayer`s.
 
     Attributes:
+        sizes: Where config.json says how many layers there are, their width, the number of tokens
+            and of positions, None where they have no end.
+        supported: Which settings that change the mathematics may say what; the first by default.
         layers: Those in use, the first one first.
         may_capture: False to leave steps on a GPU unrecorded.
     """
 
+    sizes: ClassVar[tuple[str, str, str, str | None]]
+    supported: ClassVar[Mapping[str, Sequence[Any]]]
     layers: nn.ModuleList
 
-    def __init__(self, published: PublishedModel, mem_len: int) -> None:
+    def __init__(self, published: ModelFiles, mem_len: int) -> None:
         super().__init__(published, mem_len)
+        self.config = published.config()
+        for key, values in self.supported.items():
+            if (given := self.config.get(key, values[0])) not in values:
+                raise UserError(
+                    f"language model '{self.name}': config.json has {key}={given}, "
+                    f"supported is {key}={' or '.join(map(str, values))}."
+                )
         self.may_capture = True
         # A step is recorded on the slots of one memory, and is of no use without them.
         self._captured: WeakKeyDictionary[KeyValueMemory, CapturedStep] = WeakKeyDictionary()
@@ -235,7 +226,7 @@ class LayerStack(LanguageModel):
     @property
     def captures(self) -> bool:
         """Return whether steps are recorded as CUDA graphs: on a GPU."""
-        return self.may_capture and next(self.parameters()).is_cuda
+        return self.may_capture and self.device.type == "cuda"
 
     @abstractmethod
     def _enter(self, tokens: Tensor, ages: Tensor) -> Tensor:
@@ -245,9 +236,10 @@ class LayerStack(LanguageModel):
         if not self.captures:
             return super()._hidden(tokens, memory, ages)
         captured = self.captured_on(memory)
-        if captured is None or not captured.step.fits(tokens, memory):
-            step = RingStep(self._read, tokens, memory, self._n_visible(tokens.shape[1]))
-            self._captured[memory] = captured = CapturedStep(step, TOLERANCES[self.dtype])
+        if captured is None or not captured.fits(tokens, memory):
+            n_visible, tolerance = self._n_visible(tokens.shape[1]), TOLERANCES[self.dtype]
+            captured = CapturedStep(self._read, tokens, memory, n_visible, tolerance)
+            self._captured[memory] = captured
         if captured.trusted:
             return captured(tokens, ages, memory.position)
         found = captured(tokens, ages, memory.position) if captured.works else None
@@ -259,29 +251,24 @@ class LayerStack(LanguageModel):
     def _read(self, tokens: Tensor, ages: Tensor, windows: Sequence[Window]) -> Tensor:
         hidden = tokens
         for output in self._outputs(tokens, ages, windows):
-            hidden = output.hidden
+            hidden = output[0]
         return hidden[:, -1]
 
     def _look(self, tokens: Tensor, ages: Tensor, windows: Sequence[Window]) -> Iterator[Tensor]:
-        n_head, _ = self.heads
-        for output in self._outputs(tokens, ages, windows):
-            by_head = output.attention.unflatten(0, (n_head, len(tokens)))  # [H, N, K, columns]
-            yield by_head.transpose(0, 1)
+        by_head = self.heads[0], len(tokens)
+        for _, attention in self._outputs(tokens, ages, windows):
+            yield attention.unflatten(0, by_head).transpose(0, 1)  # [N, H, K, columns]
 
     def _states(self, tokens: Tensor, ages: Tensor, windows: Sequence[Window]) -> Iterator[Tensor]:
-        return (output.hidden for output in self._outputs(tokens, ages, windows))
+        return (hidden for hidden, _ in self._outputs(tokens, ages, windows))
 
     def _outputs(
         self, tokens: Tensor, ages: Tensor, windows: Sequence[Window]
-    ) -> Iterator[LayerOutput]:
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         hidden = self._enter(tokens, ages)
         for layer, window in zip(self.layers, windows, strict=True):
-            output = layer(hidden, window)
-            hidden = output.hidden
-            yield output
-
-
-SUPPORTED = {"pre_lnorm": False, "attn_type": 0, "same_length": True, "untie_r": True}
+            hidden, attention = layer(hidden, window)
+            yield hidden, attention
 
 
 class TransformerXL(LayerStack):
@@ -297,16 +284,18 @@ class TransformerXL(LayerStack):
     result equals recomputing every slot at every step.
     """
 
-    def __init__(self, published: PublishedModel, mem_len: int, n_layer: int | None = None) -> None:
+    sizes = ("n_layer", "d_model", "vocab_size", None)
+    supported: ClassVar = {
+        **{"pre_lnorm": [False], "attn_type": [0]},
+        **{"same_length": [True], "untie_r": [True]},
+    }
+
+    def __init__(self, published: ModelFiles, mem_len: int, n_layer: int | None = None) -> None:
         super().__init__(published, mem_len)
-        config = published.config()
-        _check(config, self.name)
-        weights = {
-            name.removeprefix("transformer."): tensor
-            for name, tensor in published.weights().items()
-        }
+        config = self.config
+        weights = {k.removeprefix("transformer."): v for k, v in published.weights().items()}
         self.heads = (config["n_head"], config["d_head"])
-        self.embeddings = _embeddings(config, weights)
+        self.embeddings = _embeddings(math.sqrt(config["d_model"]), _below(weights, "word_emb."))
         waves = _sinusoids(mem_len, self.width, config.get("clamp_len", -1))
         used = config["n_layer"] if n_layer is None else n_layer
         self.layers = nn.ModuleList(
@@ -327,20 +316,12 @@ class TransformerXL(LayerStack):
 class TransformerXLLayer(CausalLayer):
     """One layer: attention by content and by distance."""
 
-    def __init__(
-        self, config: Mapping[str, Any], weights: Mapping[str, Tensor], waves: Tensor
-    ) -> None:
-        epsilon = config["layer_norm_epsilon"]
+    def __init__(self, config: Mapping[str, Any], weights: Weights, waves: Tensor) -> None:
         n_head, width = config["n_head"], config["d_head"]
-        super().__init__(
-            n_head,
-            linear(weights, "dec_attn.qkv_net"),
-            linear(weights, "dec_attn.o_net"),
-            layer_norm(weights, "dec_attn.layer_norm", epsilon),
-            linear(weights, "pos_ff.CoreNet.0", "relu"),
-            linear(weights, "pos_ff.CoreNet.3"),
-            layer_norm(weights, "pos_ff.layer_norm", epsilon),
-        )
+        qkv = linear(weights, "dec_attn.qkv_net")
+        names = ["dec_attn.o_net", "dec_attn.layer_norm"]
+        names += ["pos_ff.CoreNet.0", "pos_ff.CoreNet.3", "pos_ff.layer_norm"]
+        super().__init__(n_head, qkv, weights, names, "relu", config["layer_norm_epsilon"])
         self.scale = 1 / math.sqrt(width)
         self.content_bias = frozen(weights["dec_attn.r_w_bias"].view(n_head, 1, width))
         self.position_bias = frozen(weights["dec_attn.r_r_bias"].view(n_head, 1, width))
@@ -386,32 +367,21 @@ def _sinusoids(mem_len: int, width: int, clamp_len: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
-def _embeddings(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> TokenEmbeddings:
-    scale = math.sqrt(config["d_model"])
-    parts = _below(weights, "word_emb.")
+def _embeddings(scale: float, parts: Weights) -> AdaptiveEmbeddings | DenseEmbeddings:
     n_clusters = sum(name.startswith("emb_layers.") for name in parts)
     tables = [parts[f"emb_layers.{index}.weight"] for index in range(n_clusters)]
-    projections = [parts[f"emb_projs.{index}"] for index in range(n_clusters) if len(parts) > 1]
-    if not projections:
+    if len(parts) == 1:  # without projections
         return DenseEmbeddings(tables[0] * scale)
+    projections = [parts[f"emb_projs.{index}"] for index in range(n_clusters)]
     return AdaptiveEmbeddings(tables, projections, scale)
 
 
-def _below(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _below(weights: Weights, prefix: str) -> dict[str, Tensor]:
     return {
         name.removeprefix(prefix): tensor
         for name, tensor in weights.items()
         if name.startswith(prefix)
     }
-
-
-def _check(config: Mapping[str, Any], name: str) -> None:
-    for key, supported in SUPPORTED.items():
-        if config.get(key, supported) != supported:
-            raise UserError(
-                f"language model '{name}': config.json has {key}={config[key]}, "
-                f"supported is {key}={supported}."
-            )
 
 
 class Bert(LayerStack):
@@ -423,12 +393,22 @@ class Bert(LayerStack):
     stays. The position counts from the episode's start and stays at P-1 once there.
     """
 
-    def __init__(self, published: PublishedModel, mem_len: int, n_layer: int | None = None) -> None:
+    sizes = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
+    supported: ClassVar = {
+        "hidden_act": list(ACTIVATIONS),
+        "position_embedding_type": ["absolute"],
+    }
+
+    def __init__(self, published: ModelFiles, mem_len: int, n_layer: int | None = None) -> None:
         super().__init__(published, mem_len)
-        config = published.config()
-        _check_bert(config, self.name)
-        weights = _plain_names(published.weights())
-        self.heads = _heads(config)
+        config = self.config
+        weights = {}
+        for name, tensor in published.weights().items():  # one set of names, whoever saved them
+            modern = name.replace("LayerNorm.gamma", "LayerNorm.weight")
+            modern = modern.replace("LayerNorm.beta", "LayerNorm.bias")
+            weights[modern.removeprefix("bert.")] = tensor.float()
+        n_head = config["num_attention_heads"]
+        self.heads = n_head, config["hidden_size"] // n_head
         self.embeddings = DenseEmbeddings(weights["embeddings.word_embeddings.weight"])
         types = weights["embeddings.token_type_embeddings.weight"]
         positions = weights["embeddings.position_embeddings.weight"]
@@ -436,7 +416,8 @@ class Bert(LayerStack):
         self.norm = layer_norm(weights, "embeddings.LayerNorm", config["layer_norm_eps"])
         used = config["num_hidden_layers"] if n_layer is None else n_layer
         self.layers = nn.ModuleList(
-            BertLayer(config, weights, f"encoder.layer.{index}.") for index in range(used)
+            BertLayer(config, self.heads, _below(weights, f"encoder.layer.{index}."))
+            for index in range(used)
         )
         self.eval()
 
@@ -475,33 +456,24 @@ class Bert(LayerStack):
         window = Window([keys], [values], (keys, values), slice(n_tokens), None, order)
         hidden = self._enter(self.embed(ids), ids.new_zeros(n_texts))
         for layer in self.layers:
-            hidden = layer(hidden, window).hidden
+            hidden, _ = layer(hidden, window)
         return hidden
 
 
 class BertLayer(CausalLayer):
     """One layer: attention by content."""
 
-    def __init__(
-        self, config: Mapping[str, Any], weights: Mapping[str, Tensor], prefix: str
-    ) -> None:
-        epsilon = config["layer_norm_eps"]
-        n_head, width = _heads(config)
-        parts = [f"{prefix}attention.self.{name}" for name in ("query", "key", "value")]
+    def __init__(self, config: Mapping[str, Any], heads: tuple[int, int], weights: Weights) -> None:
+        parts = [f"attention.self.{name}" for name in ("query", "key", "value")]
         qkv = FrozenLinear(
             torch.cat([weights[f"{part}.weight"] for part in parts]),
             torch.cat([weights[f"{part}.bias"] for part in parts]),
         )
-        super().__init__(
-            n_head,
-            qkv,
-            linear(weights, f"{prefix}attention.output.dense"),
-            layer_norm(weights, f"{prefix}attention.output.LayerNorm", epsilon),
-            linear(weights, f"{prefix}intermediate.dense", config["hidden_act"]),
-            linear(weights, f"{prefix}output.dense"),
-            layer_norm(weights, f"{prefix}output.LayerNorm", epsilon),
-        )
-        self.scale = 1 / math.sqrt(width)
+        names = ["attention.output.dense", "attention.output.LayerNorm"]
+        names += ["intermediate.dense", "output.dense", "output.LayerNorm"]
+        activation, epsilon = config["hidden_act"], config["layer_norm_eps"]
+        super().__init__(heads[0], qkv, weights, names, activation, epsilon)
+        self.scale = 1 / math.sqrt(heads[1])
 
     def attention(self, queries: Tensor, window: Window) -> Tensor:
         """Return the weights of the past and the K new tokens."""
@@ -509,28 +481,3 @@ class BertLayer(CausalLayer):
         if queries.shape[1] > 1:
             window.hide_later(scores)
         return scores.softmax(dim=-1)
-
-
-def _heads(config: Mapping[str, Any]) -> tuple[int, int]:
-    n_head = config["num_attention_heads"]
-    return n_head, config["hidden_size"] // n_head
-
-
-def _plain_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the encoder's tensors under one set of names, whoever saved them."""
-    renamed = {}
-    for name, tensor in weights.items():
-        modern = name.replace("LayerNorm.gamma", "LayerNorm.weight")
-        modern = modern.replace("LayerNorm.beta", "LayerNorm.bias")
-        renamed[modern.removeprefix("bert.")] = tensor.float()
-    return renamed
-
-
-def _check_bert(config: Mapping[str, Any], name: str) -> None:
-    if config["hidden_act"] not in ACTIVATIONS:
-        raise UserError(
-            f"language model '{name}': config.json has hidden_act={config['hidden_act']}, "
-            f"supported are {', '.join(ACTIVATIONS)}."
-        )
-    if config.get("position_embedding_type", "absolute") != "absolute":
-        raise UserError(f"language model '{name}': only absolute positions are supported.")

@@ -1,15 +1,20 @@
 """Single tasks of Crafter in the place of suggestions: what they ask for, and when that is done.
 
+Beside them stands what goals of any kind share: a deed, what is paid for it, and an episode.
+
 A task is paid with 1 for every step that does it and really changes the world, as often as it is
 done. Its subgoals can be shown and paid on the way. What is odd here is so in the original
 (Du et al. 2023, arXiv:2302.06692): three tasks are never done unless their subgoals are goals, and
 of the eight neighbours of a cell two on a diagonal do not count.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
+
+from rewards.suggesters.rules import Situation
 
 TASK, SUBGOALS, REWARD_LAST = KINDS = ("task", "subgoals", "reward-last")
 SURVIVAL = "survival"
@@ -64,6 +69,8 @@ TASKS: dict[str, tuple[str, ...]] = {
     "wilderness survival": ("sleep", "chop grass", "attack zombie"),
 }
 ONLY_BY_SUBGOALS = ("work and sleep", "gardening", "wilderness survival")
+# Subgoals that are no actions, and the actions that do them.
+DONE_BY = {"plant grass": "place plant", "chop grass with wood pickaxe": "chop grass"}
 NEIGHBOURS = [(dx, dy) for dx, dy in product((-1, 0, 1), repeat=2) if dx != dy]
 
 
@@ -80,8 +87,8 @@ class Deed(NamedTuple):
 
     phrase: str
     succeeded: bool
-    changed: bool
-    items: Mapping[str, int]
+    changed: bool = False
+    items: Mapping[str, int] = {}
     around: Sequence[Sequence[str | None]] = ()
 
 
@@ -102,8 +109,48 @@ class Reached(NamedTuple):
 NOTHING = Reached()
 
 
-class Task:
-    """A single task in the course of one episode.
+class Episode(ABC):
+    """What is wanted in one environment in the course of an episode, and what is paid for it.
+
+    Attributes:
+        goals: What is wanted now.
+        has_success: Whether the episode succeeds or fails by it.
+    """
+
+    goals: Collection[str] = ()
+    has_success = False
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Forget all of it but what is wanted: another episode begins."""
+
+    def told(self, situation: Situation) -> Situation:
+        """Return what a suggester is told of a situation in this episode."""
+        return situation
+
+    def wanted(self, suggested: Sequence[str]) -> Collection[str]:
+        """Return what is wanted where this is suggested."""
+        return tuple(suggested)
+
+    def look(self, situation: Situation, suggested: Sequence[str]) -> None:
+        """Take in what is seen before the next action, and what is suggested for it."""
+        self.goals = self.wanted(suggested)
+
+    @abstractmethod
+    def reached(self, deed: Deed) -> Reached:
+        """Take in a step and return what it is paid for."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return all of it."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+
+
+class Task(Episode):
+    """A single task in the course of one episode, whatever is suggested.
 
     Args:
         name: In `TASKS`.
@@ -116,21 +163,23 @@ class Task:
 
     def __init__(self, name: str, kind: str = TASK) -> None:
         self.name, self.kind = name, kind
+        self.has_success = name != SURVIVAL
         self._subgoals = TASKS[name]
         self.begin()
-
-    def begin(self) -> None:
-        """Forget the episode: another begins."""
-        self.place = 0
-        self._done: Counter[str] = Counter()  # effective deeds of this episode
 
     @property
     def goal(self) -> str:
         """What is wanted now."""
         return self.name if self.kind == TASK else self._subgoals[self.place]
 
+    def begin(self) -> None:
+        self.place = 0
+        self._done: Counter[str] = Counter()  # effective deeds of this episode
+
+    def wanted(self, suggested: Sequence[str]) -> Collection[str]:
+        return (self.goal,)
+
     def reached(self, deed: Deed) -> Reached:
-        """Take in a step and return what it is paid for."""
         if self.name == SURVIVAL:
             return Reached(reward=PAID_FOR_SURVIVING)
         if not deed.changed:
@@ -146,78 +195,29 @@ class Task:
         return Reached(wanted, 1.0, is_last) if is_paid else NOTHING
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how far the episode is."""
         return {"place": self.place, "done": dict(self._done)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
         if not 0 <= state["place"] < len(self._subgoals):
             raise ValueError(f"the task '{self.name}' has no subgoal {state['place']}")
         self.place = state["place"]
         self._done = Counter(state["done"])
 
     def _is_done_by(self, deed: Deed) -> bool:
-        """Return whether an effective deed does what is wanted."""
-        if self.kind == TASK and self.name in _WHOLE:
-            return _WHOLE[self.name](deed, self._done)
+        """Return whether an effective deed, which is counted already, does what is wanted."""
+        wanted, phrase = self.goal, deed.phrase
         # From the third subgoal on every table of a workshop must stand by another.
-        if self.name == "make workshop" and self.place >= 2:
-            return _table_by_table(deed, self._done)
-        if self.goal in _OF_SUBGOALS:
-            return _OF_SUBGOALS[self.goal](deed, self._done)
-        return same_deed(deed.phrase, self.goal)
-
-
-class TaskGoals:
-    """The same single task in N environments, in the place of suggestions.
-
-    Args:
-        name: In `TASKS`.
-        kind: What of it is shown and paid.
-        n_envs: N.
-    """
-
-    def __init__(self, name: str, kind: str, n_envs: int) -> None:
-        self._tasks = [Task(name, kind) for _ in range(n_envs)]
-        self.has_success = name != SURVIVAL
-
-    @property
-    def shown(self) -> list[tuple[str, ...]]:
-        """What is wanted now in each environment."""
-        return [(task.goal,) for task in self._tasks]
-
-    def begin(self, rows: Sequence[int]) -> None:
-        """Note that other episodes begin in some environments."""
-        for row in rows:
-            self._tasks[row].begin()
-
-    def reached(self, deeds: Sequence[Deed]) -> list[Reached]:
-        """Take in a step of each environment and return what it is paid for."""
-        return [task.reached(deed) for task, deed in zip(self._tasks, deeds, strict=True)]
-
-    def look(self, situations: Sequence[Any]) -> None:
-        """Take in what is seen, which makes no difference to a task."""
-
-    def foreseen(self, row: int, situation: Any) -> tuple[str, ...]:
-        """Return what would be wanted next if the episode of an environment went on."""
-        return self.shown[row]
-
-    def fingerprints(self) -> dict[str, str]:
-        """Return nothing: no weights are needed."""
-        return {}
-
-    def metrics(self) -> dict[str, float]:
-        """Return nothing beyond what is logged of all goals."""
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return how far each environment is."""
-        return {"tasks": [task.state_dict() for task in self._tasks]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
-        for task, saved in zip(self._tasks, state["tasks"], strict=True):
-            task.load_state_dict(saved)
+        if self.name == "make workshop" and (self.kind == TASK or self.place >= 2):
+            return same_deed(phrase, "place crafting table") and _by_another(deed, "table")
+        if wanted in ("plant row", "plant grass"):
+            return phrase == "place plant" and _by_another(deed, "plant")
+        if wanted == "chop grass with wood pickaxe":
+            return phrase == "chop grass" and deed.items.get("wood_pickaxe", 0) > 0
+        if wanted == "vegetarianism":
+            return phrase == "chop grass" and self._done["drink water"] > 0
+        if wanted == "deforestation":
+            return self._done["chop tree"] >= MANY_TREES
+        return same_deed(phrase, wanted)
 
 
 def same_deed(phrase: str, goal: str) -> bool:
@@ -228,49 +228,9 @@ def same_deed(phrase: str, goal: str) -> bool:
 def actions_of(name: str) -> set[str]:
     """Return the actions that a task cannot do without, of twins the one it names."""
     named = set() if name == SURVIVAL else set(TASKS[name])
-    return {_IN_OTHER_WORDS.get(subgoal, subgoal) for subgoal in named}
+    return {DONE_BY.get(subgoal, subgoal) for subgoal in named}
 
 
 def _by_another(deed: Deed, thing: str) -> bool:
     """Return whether something stands at a neighbour of the faced cell."""
     return any(deed.around[dx + 1][dy + 1] == thing for dx, dy in NEIGHBOURS)
-
-
-def _plant_by_plant(deed: Deed, done: Counter[str]) -> bool:
-    return deed.phrase == "place plant" and _by_another(deed, "plant")
-
-
-def _table_by_table(deed: Deed, done: Counter[str]) -> bool:
-    return same_deed(deed.phrase, "place crafting table") and _by_another(deed, "table")
-
-
-def _grass_with_pickaxe(deed: Deed, done: Counter[str]) -> bool:
-    return deed.phrase == "chop grass" and deed.items.get("wood_pickaxe", 0) > 0
-
-
-def _grass_after_water(deed: Deed, done: Counter[str]) -> bool:
-    return deed.phrase == "chop grass" and done["drink water"] > 0
-
-
-def _after_many_trees(deed: Deed, done: Counter[str]) -> bool:
-    return done["chop tree"] >= MANY_TREES
-
-
-def _never(deed: Deed, done: Counter[str]) -> bool:
-    return False
-
-
-_Test = Callable[[Deed, Counter[str]], bool]
-# Tasks that are no action of that name; "done" counts the effective deeds, this one included.
-_WHOLE: Mapping[str, _Test] = {
-    "plant row": _plant_by_plant,
-    "make workshop": _table_by_table,
-    "chop grass with wood pickaxe": _grass_with_pickaxe,
-    "vegetarianism": _grass_after_water,
-    "deforestation": _after_many_trees,
-} | dict.fromkeys(ONLY_BY_SUBGOALS, _never)
-_OF_SUBGOALS: Mapping[str, _Test] = {
-    "plant grass": _plant_by_plant,
-    "chop grass with wood pickaxe": _grass_with_pickaxe,
-}
-_IN_OTHER_WORDS = {"plant grass": "place plant", "chop grass with wood pickaxe": "chop grass"}

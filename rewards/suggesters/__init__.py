@@ -1,0 +1,16 @@
+"""Suggesters of goals, found by name (rewards/suggesters/rules.py says how one is written)."""
+
+from settings import Registry
+
+SUGGESTERS = Registry(
+    "suggester",
+    {
+        "silent": "rewards.suggesters.rules:Silent",
+        "oracle": "rewards.suggesters.rules:Oracle",
+        "novelty": "rewards.suggesters.rules:Novelty",
+        "language-model": "rewards.suggesters.language_model:LanguageModelSuggester",
+        "server": "rewards.suggesters.server:ServerSuggester",
+        "yes-no": "rewards.suggesters.household:YesNoSuggester",
+    },
+    "suggester",
+)

@@ -1,0 +1,166 @@
+"""Answers of language models, kept in one SQLite file that processes share and people pass on.
+
+A row is a question: the sha256 of the model, the prompt and all parameters. The first answer is
+kept, so all processes that share a file suggest the same.
+"""
+
+import hashlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from utils.errors import RunError, UserError
+from utils.files import alone_with, cache_folder, check_writable
+
+# "HELM" in the file's header: another program's file is not taken for one of answers.
+APPLICATION = int.from_bytes(b"HELM")
+VERSION = 1
+WAIT_SECONDS = 30.0  # for another process that is writing
+TABLES = f"""
+BEGIN IMMEDIATE;
+PRAGMA application_id = {APPLICATION};
+PRAGMA user_version = {VERSION};
+CREATE TABLE answers (
+    key TEXT PRIMARY KEY, model TEXT, question TEXT, parameters TEXT, answer TEXT,
+    tokens INTEGER, seconds REAL, answered REAL
+) WITHOUT ROWID;
+CREATE TABLE budgets (run TEXT PRIMARY KEY, asked INTEGER) WITHOUT ROWID;
+COMMIT;
+"""
+
+
+class Question(NamedTuple):
+    """What is asked.
+
+    Attributes:
+        model: Who is asked: the sha256 of the weights, or the name a server knows the model by.
+        text: The prompt.
+        parameters: All else that the answer depends on.
+        shown: The part of the prompt that differs between questions, for readers of the file.
+    """
+
+    model: str
+    text: str
+    parameters: Mapping[str, Any]
+    shown: str = ""
+
+    @property
+    def key(self) -> str:
+        """Return the sha256 of all of it."""
+        whole = json.dumps([self.model, self.text, self.parameters], sort_keys=True)
+        return hashlib.sha256(whole.encode()).hexdigest()
+
+
+class Answer(NamedTuple):
+    """What was answered, and what it cost.
+
+    Attributes:
+        text: As it was given.
+        tokens: Read and written for it.
+        seconds: It took.
+    """
+
+    text: str
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+class AnswerCache:
+    """The answers in one file.
+
+    Args:
+        path: The file; it is made if missing. One that may only be read is read.
+
+    Raises:
+        UserError: it is damaged, locked, or of something else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read_only = path.exists() and not os.access(path, os.W_OK)
+        with self._explained(UserError):
+            self.connection = self._opened()
+
+    def find(self, questions: Sequence[Question]) -> list[Answer | None]:
+        """Return the answers that are kept, None for the others."""
+        ask = "SELECT answer, tokens, seconds FROM answers WHERE key = ?"
+        with self._explained():
+            rows = [self.connection.execute(ask, (each.key,)).fetchone() for each in questions]
+        return [None if row is None else Answer(*row) for row in rows]
+
+    def keep(self, question: Question, answer: Answer) -> Answer:
+        """Keep an answer and return it, or the one that another process was quicker with."""
+        parameters = json.dumps(question.parameters, sort_keys=True)
+        row = question.key, question.model, question.shown or question.text, parameters, *answer
+        if not self._read_only:
+            with self._explained(), self.connection:
+                insert = "INSERT OR IGNORE INTO answers VALUES (?,?,?,?,?,?,?,?)"
+                self.connection.execute(insert, (*row, time.time()))
+        (kept,) = self.find([question])
+        return kept or answer
+
+    def spend(self, run: str, asked: int) -> int:
+        """Note that a run has asked so many times in all; return the most that was ever noted."""
+        if self._read_only:
+            return asked
+        with self._explained(), self.connection:
+            (most,) = self.connection.execute(
+                "INSERT INTO budgets VALUES (?, ?) ON CONFLICT (run) "
+                "DO UPDATE SET asked = max(asked, excluded.asked) RETURNING asked",
+                (run, asked),
+            ).fetchone()
+        return int(most)
+
+    def _opened(self) -> sqlite3.Connection:
+        mode = "ro&immutable=1" if self._read_only else "rwc"
+        place = f"file:{quote(str(self.path.absolute()))}?mode={mode}"
+        connection = sqlite3.connect(place, uri=True, timeout=WAIT_SECONDS)
+        if not self._read_only:
+            connection.execute("PRAGMA synchronous = NORMAL")
+        if not self._is_ours(connection):
+            with alone_with(self.path):  # SQLite does not wait for others while a file is made
+                if not self._is_ours(connection):
+                    connection.execute("PRAGMA journal_mode = WAL")
+                    connection.executescript(TABLES)
+        return connection
+
+    def _is_ours(self, connection: sqlite3.Connection) -> bool:
+        """Return whether a file holds answers; False if it is new."""
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if (application, version) == (APPLICATION, VERSION):
+            return True
+        (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if n_tables or self._read_only:
+            raise sqlite3.DatabaseError("it is an SQLite file of something else")
+        return False
+
+    @contextmanager
+    def _explained(self, kind: type[Exception] = RunError) -> Iterator[None]:
+        """Raise an error of one line for errors of SQLite; in the midst of a run it ends that."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            reason, advice = str(error).rstrip("."), "Move it away, or name another file"
+            if "locked" in reason or "busy" in reason:
+                advice = "Another program holds it: end that, or name another file"
+            raise kind(
+                f"suggester_cache {self.path}: cannot be used ({reason}). {advice}"
+            ) from error
+
+
+def open_cache(name: str | None) -> AnswerCache:
+    """Return the answers of the file that `suggester_cache` names; UserError if it is unusable."""
+    path = Path(name or cache_folder() / "suggestions.sqlite")
+    if path.is_dir():
+        raise UserError(f"suggester_cache {path}: a folder. Name a file in it")
+    if not path.exists():
+        check_writable(path.parent, "suggester_cache")
+        path.parent.mkdir(parents=True, exist_ok=True)
+    return AnswerCache(path)

@@ -1,0 +1,334 @@
+"""A language model suggests: its prompt, how answers are read and kept, and a decoder here.
+
+The prompt is the paper's (Du et al. 2023, arXiv:2302.06692): what actions there are, two examples,
+then what the agent sees and holds. The answer is a list of bullets, a suggestion a line. A decoder
+on this machine can score likely actions instead of writing.
+"""
+
+import json
+import logging
+import re
+import time
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from tqdm import tqdm
+
+from models.language.files import find_model
+from rewards.suggesters.answer_cache import Answer, AnswerCache, Question, open_cache
+from rewards.suggesters.rules import Situation, Suggester
+from settings import Config, Part, setting
+from utils.errors import UserError
+
+log = logging.getLogger(__name__)
+
+DEFAULT_MODEL = "SmolLM2-135M-Instruct"
+SCORING, WRITING = "scoring", "writing"
+STOP = "\n\n"
+DIGITS = 4  # of scores: what threads and processors make of further ones differs
+PATIENCE = 2  # seconds without a progress bar
+COUNTS = ("asked", "from_cache", "rejected", "unanswered", "tokens", "seconds")
+
+# Every question begins with it.
+INSTRUCTION = """\
+Valid actions: sleep, eat, attack, chop, drink, place, make, mine
+You are a player playing a game. Suggest the best actions the player can take based on the things \
+you see and the items in your inventory. Only use valid actions and objects.
+
+You see plant, tree, and skeleton. You are targeting skeleton. What do you do?
+- Eat plant
+- Chop tree
+- Attack skeleton
+
+You see water, grass, cow, and diamond. You are targeting grass. You have in your inventory \
+plant. What do you do?
+- Drink water
+- Chop grass
+- Attack cow
+- Place plant
+
+"""
+BULLET = "-"
+FENCES = ('\n"""', "\n'''", "\n```")  # as its last line they are no part of an answer
+# Things made of others that are held, or put down, need not be in view.
+BUILDING = ("make", "place")
+
+
+@dataclass(frozen=True)
+class WritingSettings(Part):
+    """How a language model writes suggestions, and where its answers are kept."""
+
+    title = "language models that suggest"
+
+    suggester_model: str = setting(
+        f"who suggests: {DEFAULT_MODEL}, a decoder by hub name, folder or GGUF file; of a server, "
+        "the name it knows the model by",
+        default=DEFAULT_MODEL,
+        safe=(DEFAULT_MODEL,),
+    )
+    suggester_max_tokens: int = setting(
+        "tokens of a written answer at most", low=1, high=10_000, default=200
+    )
+    suggester_temperature: float = setting(
+        "how boldly it writes; 0: always the likeliest", low=0, high=2, default=0.1
+    )
+    ask_again: bool = setting(
+        "ask anew where an answer was no list of bullets, as the original does", default=False
+    )
+    suggester_cache: str | None = setting(
+        "SQLite file of answers that runs share; null: one in the user's cache folder",
+        has_effect=False,
+        default=None,
+        safe=(None,),
+    )
+
+
+@dataclass(frozen=True)
+class LanguageModelSuggesterSettings(WritingSettings):
+    """What a language model that suggests on this machine reads."""
+
+    suggest_by: str = setting(
+        "scoring actions with what is in view or held, or writing freely",
+        choices=(SCORING, WRITING),
+        default=SCORING,
+    )
+    n_suggestions: int = setting(
+        "by scoring: the likeliest actions suggested at most", low=1, high=1000, default=5
+    )
+    suggestion_threshold: float = setting(
+        "by scoring: least score of a suggested action", low=-1000, high=1000, default=-1000.0
+    )
+
+
+class PromptedSuggester(Suggester):
+    """Asks a language model about each new situation, and remembers what it says.
+
+    Args:
+        cache: Where answers are kept.
+        asks_again: Ask anew where an answer was rejected, as the original does; else it is kept,
+            and suggests nothing.
+
+    Attributes:
+        counts: Questions asked of the model; those answered from the cache; answers rejected;
+            questions left open; tokens read and written, and seconds taken, for those asked.
+    """
+
+    def __init__(self, cache: AnswerCache, asks_again: bool = False) -> None:
+        self.cache, self.asks_again = cache, asks_again
+        self.counts: dict[str, float] = dict.fromkeys(COUNTS, 0)
+
+    @abstractmethod
+    def question(self, situation: Situation) -> Question:
+        """Return what the model is asked about a situation."""
+
+    @abstractmethod
+    def ask(self, questions: Sequence[Question]) -> list[Answer | None]:
+        """Ask the model; None where no answer can be had, for which it has said why."""
+
+    def goals(self, answer: str) -> list[str] | None:
+        """Return what an answer suggests, in its order; None if it is rejected."""
+        return goals_of(answer)
+
+    def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
+        """Return the goals for each of N situations, none twice; none without an answer."""
+        questions = [self.question(situation) for situation in situations]
+        keys = [each.key for each in questions]
+        distinct = dict(zip(keys, questions, strict=True))
+        kept = self.cache.find(list(distinct.values()))
+        goals = {
+            key: self.goals(answer.text)
+            for key, answer in zip(distinct, kept, strict=True)
+            if answer is not None
+        }
+        new = [key for key in distinct if goals.get(key) is None]
+        if not self.asks_again:
+            new = [key for key in new if key not in goals]
+        self.counts["from_cache"] += len(keys) - len(new)
+        if new:
+            answers = self.ask([distinct[key] for key in new])
+            for key, answer in zip(new, answers, strict=True):
+                goals[key] = self._kept(distinct[key], answer)
+        return [list(dict.fromkeys(goals[key] or ())) for key in keys]
+
+    def metrics(self) -> dict[str, float]:
+        return {f"suggester/{name}": count for name, count in self.counts.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was counted; the answers are in the cache."""
+        return {"counts": dict(self.counts)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.counts |= state["counts"]
+
+    def _kept(self, question: Question, answer: Answer | None) -> list[str] | None:
+        """Count a new answer, keep it, and return its goals."""
+        if answer is None:
+            self.counts["unanswered"] += 1
+            return None
+        self.counts["asked"] += 1
+        self.counts["tokens"] += answer.tokens
+        self.counts["seconds"] += answer.seconds
+        goals = self.goals(answer.text)
+        self.counts["rejected"] += goals is None
+        if goals is None and self.asks_again:
+            return None
+        # Another process may have been quicker: its answer counts for all.
+        return self.goals(self.cache.keep(question, answer).text)
+
+
+class LanguageModelSuggester(PromptedSuggester):
+    """Suggests what a decoder on this machine says; its weights are read when first needed.
+
+    Args:
+        config: The settings of the run.
+        action_names: What actions are called.
+        cache: Where answers are kept.
+    """
+
+    reads: ClassVar[tuple[type[Part], ...]] = (LanguageModelSuggesterSettings,)
+
+    def __init__(
+        self,
+        config: LanguageModelSuggesterSettings,
+        action_names: Sequence[str],
+        cache: AnswerCache,
+    ) -> None:
+        super().__init__(cache, config.ask_again)
+        self.config, self.action_names = config, tuple(action_names)
+        self._fingerprint = find_model(config.suggester_model).fingerprint()
+
+    @classmethod
+    def configured(cls, config: Config, action_names: Sequence[str]) -> "LanguageModelSuggester":
+        own = config.part(LanguageModelSuggesterSettings)
+        check_writes(own.suggester_model)
+        if not action_names:
+            raise UserError(
+                f"suggester: a language model suggests actions by name, and {config.env} names "
+                "none. Choose an environment that says what its actions are called"
+            )
+        return cls(own, action_names, open_cache(own.suggester_cache))
+
+    @cached_property
+    def model(self) -> Any:
+        """The decoder."""
+        from models.language.generation import load_text_model  # brings in transformers
+
+        with tqdm.external_write_mode():  # beside the progress bar
+            log.info("reading %s, which suggests goals", self.config.suggester_model)
+        return load_text_model(self.config.suggester_model)
+
+    def question(self, situation: Situation) -> Question:
+        """Return the prompt about a situation, and what is to be done with it."""
+        config, shown, text = self.config, lm_sentence(situation), question(situation)
+        if config.suggest_by == SCORING:
+            parameters = {"by": SCORING, "phrases": candidates(self.action_names, situation)}
+            return Question(self._fingerprint, text + BULLET, parameters, shown)
+        return Question(self._fingerprint, text, writing_parameters(config), shown)
+
+    def ask(self, questions: Sequence[Question]) -> list[Answer | None]:
+        """Have the model score each question's phrases, or write an answer to all at once."""
+        if self.config.suggest_by == SCORING:
+            return list(awaited(map(self._scored, questions), len(questions)))
+        return self._written(questions)
+
+    def goals(self, answer: str) -> list[str] | None:
+        """Return the suggestions of an answer: its bullets, or the likeliest phrases."""
+        if self.config.suggest_by == WRITING:
+            return goals_of(answer)
+        try:
+            scores = {str(phrase): float(score) for phrase, score in json.loads(answer).items()}
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            return None  # kept by something else
+        best = sorted(scores, key=lambda phrase: -scores[phrase])[: self.config.n_suggestions]
+        return [phrase for phrase in best if scores[phrase] >= self.config.suggestion_threshold]
+
+    def _scored(self, asked: Question) -> Answer:
+        phrases = asked.parameters["phrases"]
+        begun, read_before = time.perf_counter(), self.model.n_read
+        scores = self.model.phrase_log_probabilities(
+            asked.text, [bullet(phrase) for phrase in phrases], INSTRUCTION
+        )
+        rounded = [round(score, DIGITS) for score in scores]
+        text = json.dumps(dict(zip(phrases, rounded, strict=True)))
+        return Answer(text, self.model.n_read - read_before, time.perf_counter() - begun)
+
+    def _written(self, questions: Sequence[Question]) -> list[Answer | None]:
+        from models.language.generation import Writing
+
+        config, begun, read_before = self.config, time.perf_counter(), self.model.n_read
+        writing = Writing(config.suggester_max_tokens, config.suggester_temperature, STOP)
+        found = self.model.write([each.text for each in questions], writing, INSTRUCTION)
+        share = (time.perf_counter() - begun) / len(found)
+        tokens = (self.model.n_read - read_before) // len(found)
+        return [Answer(each.text, tokens, share) for each in found]
+
+
+def check_writes(name: str) -> None:
+    """Raise UserError unless a language model is there and writes; weights are not read."""
+    from models.language.generation import supported  # brings in transformers
+
+    supported(find_model(name))
+
+
+def awaited(answers: Iterable[Any], n: int) -> Iterable[Any]:
+    """Yield n answers as they come, with a bar where that takes longer."""
+    return tqdm(answers, desc="new scenes", total=n, unit="scene", leave=False, delay=PATIENCE)
+
+
+def writing_parameters(config: WritingSettings) -> dict[str, Any]:
+    """Return all that a written answer depends on beside model and prompt."""
+    return {
+        "by": WRITING,
+        "stop": STOP,
+        "max_tokens": config.suggester_max_tokens,
+        "temperature": config.suggester_temperature,
+    }
+
+
+def lm_sentence(situation: Situation) -> str:
+    """Return what a model is told of a situation: of how the agent feels only that it is sleepy."""
+    sleepy = "you feel sleepy." if "sleepy" in situation.status else ""
+    told = " ".join(filter(None, (situation.scene, situation.inventory, sleepy)))
+    return re.sub(r"(?:^|(?<=\. ))[a-z]", lambda letter: letter[0].upper(), told)
+
+
+def question(situation: Situation) -> str:
+    """Return the whole prompt, to be answered by a list of bullets."""
+    return f"{INSTRUCTION}{lm_sentence(situation)} What do you do?\n"
+
+
+def goals_of(answer: str) -> list[str] | None:
+    """Return the suggestions of an answer, in its order and as often as it names them.
+
+    None if the answer is rejected: a line does not begin with "-".
+    """
+    if answer.endswith(FENCES):
+        answer = answer[: -len(FENCES[0])]
+    if not all(line.startswith(BULLET) for line in answer.split("\n")):
+        return None
+    parts = (part.strip(" .\n") for part in answer.lower().split(BULLET))
+    return [part for part in parts if part]
+
+
+def candidates(action_names: Sequence[str], situation: Situation) -> list[str]:
+    """Return the names of actions with things in view or held, or made of what is held.
+
+    An action is a verb and a thing, or a verb alone that the agent feels like (sleepy: sleep).
+    """
+    seen = " ".join((situation.scene, situation.inventory)).replace("_", " ")
+    holds = any(situation.items.values())
+    found = []
+    for name in action_names:
+        verb, _, thing = name.partition(" ")
+        fits = thing in seen if thing else verb in situation.status
+        if fits or (holds and verb in BUILDING):
+            found.append(name)
+    return found
+
+
+def bullet(name: str) -> str:
+    """Return an action as an answer would name it, after the bullet's sign."""
+    return f" {name[:1].upper()}{name[1:]}"

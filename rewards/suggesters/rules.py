@@ -1,0 +1,288 @@
+"""What every suggester is, and those that follow rules: of Crafter, of a household, or silence.
+
+A suggester is a subclass of `Suggester` that stands in the registry of `rewards/suggesters`.
+"""
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, ClassVar, NamedTuple
+
+from settings import Config, Part
+from utils.errors import UserError
+from utils.household import Goal, read_known, read_sights
+
+NOTHING: Mapping[str, int] = {}
+# Actions that have an effect in some state and are no goals: nobody needs to be told to walk.
+UNGUIDED = ("do nothing", "move left", "move right", "move up", "move down")
+
+
+class Situation(NamedTuple):
+    """What one environment shows in words, before the next action.
+
+    Attributes:
+        scene: What is seen, one or two sentences.
+        inventory: What is held, a sentence; empty if nothing is.
+        status: How the agent feels, a sentence; empty if nothing is to be said.
+        items: How many of each thing are held, by name; what is not held may be left out.
+        actions: What the last actions that really changed the world were called, newest last.
+        achieved: The goals that have been reached in this episode, in any order.
+    """
+
+    scene: str
+    inventory: str
+    status: str
+    items: Mapping[str, int]
+    actions: tuple[str, ...] = ()
+    achieved: tuple[str, ...] = ()
+
+
+class Suggester(ABC):
+    """Suggests goals, as phrases, for the situations that N environments are in.
+
+    The methods below are those of a suggester that asks nobody and remembers nothing.
+
+    Attributes:
+        reads: The classes of the settings that it alone reads.
+        checks_success: Whether its goals are paid for success alone.
+    """
+
+    reads: ClassVar[tuple[type[Part], ...]] = ()
+    checks_success: ClassVar[bool] = True
+
+    @classmethod
+    def configured(cls, config: Config, action_names: Sequence[str]) -> "Suggester":
+        """Return the suggester of a run's settings, for actions of these names.
+
+        Raises:
+            UserError: the settings are unusable, or it knows nothing of such actions.
+        """
+        return cls()
+
+    @abstractmethod
+    def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
+        """Return the goals for each of N situations, in the order of suggesting, none twice.
+
+        Goals that are achieved already are for the caller to leave out.
+        """
+
+    def metrics(self) -> dict[str, float]:
+        """Return what was asked, and what it cost; always the same names."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            raise ValueError("the state is of another suggester")
+
+
+class Silent(Suggester):
+    """Suggests nothing: how an agent that reads its goals is played where no model is asked."""
+
+    def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
+        return [[] for _ in situations]
+
+
+class Novelty(Suggester):
+    """Suggests all actions, wherever the agent is (the novel goals of Du et al. 2023).
+
+    With each goal paid once an episode that rewards any action done for the first time, so whether
+    it succeeds is not asked (`check_success`).
+    """
+
+    checks_success = False
+
+    def __init__(self, action_names: Sequence[str]) -> None:
+        self._goals = list(dict.fromkeys(action_names))
+
+    @classmethod
+    def configured(cls, config: Config, action_names: Sequence[str]) -> "Novelty":
+        return cls(action_names)
+
+    def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
+        return [list(self._goals) for _ in situations]
+
+
+class Rule(NamedTuple):
+    """When a goal can be reached.
+
+    Attributes:
+        goal: As it is suggested.
+        needs: How many of which things must be held.
+        seen: Words that must all stand in the sentence of the scene, also as parts of others.
+        felt: A word that must stand in the sentence of the status.
+        unseen: Words that must not stand in the sentence of the scene.
+    """
+
+    goal: str
+    needs: Mapping[str, int] = NOTHING
+    seen: tuple[str, ...] = ()
+    felt: str = ""
+    unseen: str = ""
+
+    def fits(self, scene: str, status: str) -> bool:
+        """Return whether the goal can be reached from what is seen and felt, whatever is held."""
+        if self.unseen and self.unseen in scene:
+            return False
+        return self.felt in status and all(word in scene for word in self.seen)
+
+
+WOODEN, STONY = {"wood": 1}, {"wood": 1, "stone": 1}
+IRON = {"wood": 1, "coal": 1, "iron": 1}
+SMITHY = ("table", "furnace")
+# In the order of suggesting.
+RULES = (
+    Rule("eat plant", seen=("plant",)),
+    Rule("attack zombie", seen=("zombie",)),
+    Rule("attack skeleton", seen=("skeleton",)),
+    Rule("attack cow", seen=("cow",)),
+    Rule("eat cow", seen=("cow",)),
+    Rule("chop tree", seen=("tree",)),
+    Rule("mine stone", {"wood_pickaxe": 1}, seen=("stone",)),
+    Rule("mine coal", {"wood_pickaxe": 1}, seen=("coal",)),
+    Rule("mine iron", {"stone_pickaxe": 1}, seen=("iron",)),
+    Rule("mine diamond", {"iron_pickaxe": 1}, seen=("diamond",)),
+    Rule("drink water", seen=("water",)),
+    Rule("chop grass", seen=("grass",)),
+    Rule("sleep", felt="sleepy"),
+    Rule("place stone", {"stone": 1}),
+    Rule("place crafting table", WOODEN, unseen="crafting table"),
+    Rule("make crafting table", WOODEN),
+    Rule("place furnace", {"stone": 4}),
+    Rule("place plant", {"sapling": 1}),
+    Rule("make wood pickaxe", WOODEN, seen=("table",)),
+    Rule("make stone pickaxe", STONY, seen=("table",)),
+    Rule("make iron pickaxe", IRON, seen=SMITHY),
+    Rule("make wood sword", WOODEN, seen=("table",)),
+    Rule("make stone sword", STONY, seen=("table",)),
+    Rule("make iron sword", IRON, seen=SMITHY),
+)
+GOALS = tuple(rule.goal for rule in RULES)
+EFFECTIVE = frozenset((*UNGUIDED, *GOALS))
+
+
+def possible_goals(situation: Situation) -> list[str]:
+    """Return the goals that can be reached from a situation, in the order of the rules."""
+    held = situation.items
+    return [
+        rule.goal
+        for rule in _fitting(situation.scene, situation.status)
+        if not rule.needs or all(held.get(thing, 0) >= n for thing, n in rule.needs.items())
+    ]
+
+
+@functools.lru_cache(maxsize=2**14)
+def _fitting(scene: str, status: str) -> tuple[Rule, ...]:
+    """Return the rules that fit what is seen and felt, which differs little from step to step."""
+    return tuple(rule for rule in RULES if rule.fits(scene, status))
+
+
+def knows(action_names: Sequence[str]) -> bool:
+    """Return whether actions of these names are Crafter's, as far as one can see."""
+    return not EFFECTIVE.isdisjoint(action_names)
+
+
+class Oracle(Suggester):
+    """Suggests every goal whose rule holds (SimpleOracle of Du et al. 2023, arXiv:2302.06692).
+
+    It does so whatever actions there are: with 27 of them it proposes *eat cow*, too.
+    """
+
+    @classmethod
+    def configured(cls, config: Config, action_names: Sequence[str]) -> "Oracle":
+        if not knows(action_names):
+            raise UserError(
+                f"suggester: the oracle knows the rules of Crafter alone, and {config.env} has "
+                "other actions. Choose another suggester, or env=CrafterText-v0"
+            )
+        return cls()
+
+    def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
+        return [possible_goals(situation) for situation in situations]
+
+
+class Household(NamedTuple):
+    """What one environment knows of its household.
+
+    Attributes:
+        holding: The thing that is held, None if there is none.
+        receptacles: All that have been seen, each with its room.
+        visible: The things in view, and the receptacle where each of them is.
+        achieved: Things that have been placed as suggested.
+    """
+
+    holding: str | None
+    receptacles: Sequence[str]
+    visible: Mapping[str, str]
+    achieved: AbstractSet[str] = frozenset()
+
+    @classmethod
+    def of(cls, situation: Situation) -> "Household":
+        """Return what a situation says in words."""
+        held = (name for name, count in situation.items.items() if count)
+        goals = (Goal.read(phrase) for phrase in situation.achieved)
+        placed = frozenset(goal.thing for goal in goals if goal and goal.receptacle)
+        sights, known = read_sights(situation.scene), read_known(situation.status)
+        return cls(next(held, None), known, sights, placed)
+
+    @property
+    def is_placing(self) -> bool:
+        """Whether a thing is held that has not been placed yet: where to is the question."""
+        return self.holding is not None and self.holding not in self.achieved
+
+
+class HouseholdSuggester(Suggester):
+    """Suggests what to pick up and where to place it in a household: all that is not achieved yet.
+
+    The rules of Housekeep's suggestions (Du et al. 2023, arXiv:2302.06692, section 4.2). An agent
+    that holds a thing is told the receptacles seen so far that suit it; one with empty hands, the
+    things in view that lie somewhere unsuitable. Here nobody judges: that is the novelty suggester.
+    """
+
+    def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
+        suggested = self.goals([Household.of(situation) for situation in situations])
+        return [[goal.phrase for goal in goals] for goals in suggested]
+
+    def goals(self, households: Sequence[Household]) -> list[list[Goal]]:
+        """Return the goals for each of N households."""
+        candidates = [self.candidates(household) for household in households]
+        self.prepare([goal for some in candidates for goal in some])
+        return [
+            [
+                goal if household.is_placing else Goal(goal.thing)
+                for goal in some
+                if self.belongs(goal) in (None, household.is_placing)
+            ]
+            for household, some in zip(households, candidates, strict=True)
+        ]
+
+    def candidates(self, household: Household) -> list[Goal]:
+        """Return what might be placed, or lies, where; in the order of suggesting."""
+        if household.is_placing:
+            return [Goal(str(household.holding), place) for place in household.receptacles]
+        in_view = household.visible.items()
+        return [Goal(*pair) for pair in in_view if pair[0] not in household.achieved]
+
+    def prepare(self, goals: Sequence[Goal]) -> None:
+        """Find out what all judgements need, those of N households at once."""
+
+    def belongs(self, goal: Goal) -> bool | None:
+        """Return whether a thing belongs in a receptacle; None where nobody judges."""
+        return None
+
+
+class HouseholdOracle(HouseholdSuggester):
+    """Suggests what the household itself holds for right.
+
+    Args:
+        suitable: The receptacles where each thing belongs.
+    """
+
+    def __init__(self, suitable: Mapping[str, Iterable[str]]) -> None:
+        self._suitable = {thing: frozenset(places) for thing, places in suitable.items()}
+
+    def belongs(self, goal: Goal) -> bool:
+        return goal.receptacle in self._suitable.get(goal.thing, ())

@@ -1,0 +1,475 @@
+"""A language model behind an OpenAI-compatible server suggests, within a budget of requests.
+
+The key comes from an environment variable and leaves in the header of a request alone: no file, no
+log and no error has it. The connection is the standard library's; redirections are not followed,
+for they could carry the key elsewhere.
+"""
+
+import contextlib
+import http.client
+import ipaddress
+import json
+import logging
+import os
+import random
+import re
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+from time import monotonic, perf_counter, sleep
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from rewards.suggesters.answer_cache import Answer, AnswerCache, Question, open_cache
+from rewards.suggesters.language_model import (
+    PromptedSuggester,
+    WritingSettings,
+    awaited,
+    lm_sentence,
+    question,
+    writing_parameters,
+)
+from rewards.suggesters.rules import Situation
+from settings import Config, Part, setting
+from utils.errors import RunError, UserError, printable, suggestion
+
+log = logging.getLogger(__name__)
+
+CHAT, COMPLETIONS = "chat", "completions"
+END_RUN, NO_SUGGESTIONS = "end-run", "no-suggestions"
+KEY_VARIABLE = "OPENAI_API_KEY"
+AT_ONCE = 8  # requests under way
+FIRST_REST, LONGEST_REST = 10.0, 600.0  # seconds in which a server that failed is not asked
+MOST_BYTES = 10_000_000  # of an answer
+PIECE = 65_536
+FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between tries
+WORTH_ANOTHER_TRY = {408, 409, 425, 429, *range(500, 600)}
+HIDDEN = b"(key)"
+TOLD = 200  # signs of what a server says
+
+
+@dataclass(frozen=True)
+class ServerSettings(WritingSettings):
+    """What a server that suggests reads."""
+
+    title = "server that suggests"
+
+    suggester_url: str | None = setting(
+        "address of an OpenAI-compatible server, such as http://localhost:8000/v1",
+        default=None,
+        safe=(None,),
+    )
+    suggester_api: str = setting(
+        "which of its questions is asked: chat, or completions of the prompt as it stands",
+        choices=(CHAT, COMPLETIONS),
+        default=CHAT,
+    )
+    suggester_key_variable: str = setting(
+        "environment variable with the server's key; the key itself is written nowhere",
+        default=KEY_VARIABLE,
+        safe=(KEY_VARIABLE,),
+        typed=True,
+    )
+    suggester_budget: int | None = setting(
+        "requests that a run may send, retries among them; 0: the cache alone; null: no limit",
+        low=0,
+        high=10**9,
+        default=10_000,
+    )
+    suggester_timeout: float = setting(
+        "seconds a server has for an answer", low=0.1, high=3600, default=60.0
+    )
+    suggester_retries: int = setting(
+        "tries after one that failed, twice as long after each", low=0, high=20, default=4
+    )
+    suggester_failure: str = setting(
+        "what a run does without an answer: end-run, or go on with no-suggestions",
+        choices=(END_RUN, NO_SUGGESTIONS),
+        default=END_RUN,
+    )
+
+
+class ServerError(Exception):
+    """A server that gives no answer; one line.
+
+    Attributes:
+        may_pass: Whether another try could go better.
+        status: What the server answered with; None without an answer.
+        wait: Seconds the server asks to wait; None if it says nothing.
+    """
+
+    def __init__(
+        self, line: str, may_pass: bool, status: int | None = None, wait: float | None = None
+    ) -> None:
+        super().__init__(printable(line))
+        self.may_pass, self.status, self.wait = may_pass, status, wait
+
+
+class OverBudget(Exception):
+    """No request may be sent any more."""
+
+
+class Server:
+    """A client of an OpenAI-compatible server: one request, one answer.
+
+    Args:
+        config: Its address up to /v1, the variable of its key, and how long it is waited for.
+
+    Raises:
+        UserError: the address or the name of the variable cannot be one, or the key cannot be sent.
+    """
+
+    def __init__(self, config: ServerSettings) -> None:
+        self.config, self.url = config, checked_url(config.suggester_url or "")
+        variable = config.suggester_key_variable
+        self._key = key_in(variable)
+        local = is_local(self.url)
+        if self._key and self.url.startswith("http:") and not local:
+            raise UserError(
+                f"suggester_url: {self.url} is not encrypted, and the key in {variable} would "
+                f"be read on the way. Use https, or unset {variable}"
+            )
+        proxies: dict[str, str] | None = {} if local else None  # None: those of the environment
+        self._opener = urllib.request.build_opener(
+            _NoRedirection, urllib.request.ProxyHandler(proxies)
+        )
+
+    def post(self, path: str, body: Mapping[str, Any], sent: Callable[[], None]) -> dict[str, Any]:
+        """Return the object that a server answers with, trying again where that may help.
+
+        Args:
+            path: Below the address.
+            body: The request.
+            sent: Called before each try; what it raises ends the trying.
+
+        Raises:
+            ServerError: no answer is to be had.
+        """
+        number = 0
+        while True:
+            sent()
+            try:
+                return self.request(path, json.dumps(body).encode())
+            except ServerError as error:
+                if not error.may_pass or number == self.config.suggester_retries:
+                    raise
+                wait = pause(number, error.wait)
+                log.info("%s; another try in %.1f seconds", error, wait)
+                sleep(wait)
+                number += 1
+
+    def request(self, path: str, body: bytes | None = None) -> dict[str, Any]:
+        """Return the object that one request is answered with; ServerError without one."""
+        headers = {"Content-Type": "application/json", "User-Agent": "helm"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        request = urllib.request.Request(f"{self.url}/{path}", body, headers)
+        seconds = self.config.suggester_timeout
+        end = perf_counter() + seconds
+        try:
+            with self._opener.open(request, timeout=seconds) as response:
+                content = self._without_key(_whole(response, end))
+        except urllib.error.HTTPError as error:
+            with error:
+                raise self._refused(error) from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", None) or error
+            if isinstance(reason, TimeoutError):
+                reason = f"no answer in {seconds:g} seconds"
+            raise self._silent(f"{reason}" or type(error).__name__) from None
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(content)
+            if isinstance(found, dict):
+                return found
+        raise self._silent(f"its answer is no JSON object: {_beginning(content)!r}")
+
+    def _refused(self, error: urllib.error.HTTPError) -> ServerError:
+        """Return the error for a status other than 200."""
+        said, why = "", error.reason
+        wait: float | None = None
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            said = _beginning(self._without_key(error.read(PIECE)))
+        with contextlib.suppress(TypeError, ValueError):
+            wait = max(float(error.headers.get("Retry-After", "")), 0.0)
+        if error.code == 401:
+            variable = self.config.suggester_key_variable
+            why = f"the key in the environment variable {variable} is missing or wrong"
+        line = f"{self.url} answers {error.code} ({why})" + (f": {said}" if said else "")
+        return ServerError(line, error.code in WORTH_ANOTHER_TRY, error.code, wait)
+
+    def _silent(self, reason: str) -> ServerError:
+        return ServerError(f"{self.url}: {reason}", may_pass=True)
+
+    def _without_key(self, content: bytes) -> bytes:
+        """Return what a server sends without the key, which some repeat: it may be kept or told."""
+        return content.replace(self._key.encode(), HIDDEN) if self._key else content
+
+
+class ServerSuggester(PromptedSuggester):
+    """Suggests what a server's model writes.
+
+    A resumed run goes on with the greater number of requests that its checkpoint and the cache
+    know, so that those between a checkpoint and a kill count.
+
+    Args:
+        config: The settings of the run.
+        cache: Where answers are kept, and how many requests were sent.
+    """
+
+    reads: ClassVar[tuple[type[Part], ...]] = (ServerSettings,)
+
+    def __init__(self, config: ServerSettings, cache: AnswerCache) -> None:
+        super().__init__(cache, config.ask_again)
+        if not config.suggester_url:
+            raise UserError(
+                "suggester_url: missing. Give the server's address, such as "
+                "suggester_url=http://localhost:8000/v1"
+            )
+        self.config, self.server = config, Server(config)
+        self.run, self.sent, self._lock = uuid.uuid4().hex, 0, Lock()
+        self._rests_until, self._rest = 0.0, FIRST_REST
+        self._told_budget = False
+
+    @classmethod
+    def configured(cls, config: Config, action_names: Sequence[str]) -> "ServerSuggester":
+        """Return the suggester of a run's settings, having asked the server which models it has."""
+        own = config.part(ServerSettings)
+        suggester = cls(own, open_cache(own.suggester_cache))
+        if own.suggester_budget != 0 and own.suggester_failure == END_RUN:
+            suggester.check_server()
+        return suggester
+
+    def check_server(self) -> None:
+        """Raise UserError where the server does not answer, or has no model of the name."""
+        names: list[str] = []
+        try:
+            names = [str(each["id"]) for each in self.server.request("models")["data"]]
+        except ServerError as error:
+            if error.status not in (404, 405):  # which say that it does not tell
+                raise UserError(
+                    f"suggester_url: {error}. Start the server, or give suggester_budget=0 to use "
+                    "the cache alone"
+                ) from None
+        except (KeyError, TypeError):
+            pass
+        name = self.config.suggester_model
+        if names and name not in names:
+            raise UserError(
+                f"suggester_model: {self.config.suggester_url} has no '{name}'."
+                f"{suggestion(name, names)} It has {', '.join(names[:5])}"
+            )
+
+    def question(self, situation: Situation) -> Question:
+        """Return the prompt about a situation, and how it is asked."""
+        config = self.config
+        parameters = writing_parameters(config) | {"api": config.suggester_api}
+        shown = lm_sentence(situation)
+        return Question(config.suggester_model, question(situation), parameters, shown)
+
+    def ask(self, questions: Sequence[Question]) -> list[Answer | None]:
+        """Ask the server, several questions at a time."""
+        if monotonic() < self._rests_until:
+            return [None] * len(questions)
+        with ThreadPoolExecutor(min(AT_ONCE, len(questions))) as threads:
+            found = list(awaited(threads.map(self._outcome, questions), len(questions)))
+        self._note_sent()
+        failures = [each for each in found if isinstance(each, ServerError)]
+        if failures:
+            self._fail(failures[0])
+        elif any(each is not None for each in found):
+            self._rest = FIRST_REST
+        if None in found and not self._told_budget:
+            log.warning("%s: what is new from now on has no suggestions", self._spent())
+            self._told_budget = True
+        return [each if isinstance(each, Answer) else None for each in found]
+
+    def top_log_probabilities(
+        self, prompts: Sequence[str], n_top: int = 5
+    ) -> list[dict[str, float]]:
+        """Return the log-probabilities of the likeliest tokens after each prompt.
+
+        It needs a server whose completions tell them (`logprobs`), whatever `suggester_api` says.
+
+        Raises:
+            RunError: there is no answer, or it does not tell them.
+        """
+        return [self._top(prompt, n_top) for prompt in prompts]
+
+    def metrics(self) -> dict[str, float]:
+        return super().metrics() | {"suggester/requests": self.sent}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was counted, and what of the budget is spent."""
+        return super().state_dict() | {"run": self.run, "sent": self.sent}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.run, self.sent = state["run"], state["sent"]
+        self._note_sent()
+
+    def _take(self) -> None:
+        """Count a request that is about to be sent; OverBudget if there is none left."""
+        most = self.config.suggester_budget
+        with self._lock:
+            if most is not None and self.sent >= most:
+                raise OverBudget
+            self.sent += 1
+
+    def _note_sent(self) -> None:
+        """Write down what was sent; by the thread that the cache belongs to."""
+        self.sent = self.cache.spend(self.run, self.sent)
+
+    def _outcome(self, asked: Question) -> Answer | ServerError | None:
+        """Return an answer, why there is none, or None where the budget is spent."""
+        begun = perf_counter()
+        body = {name: asked.parameters[name] for name in ("max_tokens", "temperature", "stop")}
+        body["model"], path = self.config.suggester_model, "completions"
+        if self.config.suggester_api == COMPLETIONS:
+            body["prompt"] = asked.text
+        else:
+            path, body["messages"] = f"chat/{path}", [{"role": "user", "content": asked.text}]
+        try:
+            found = self.server.post(path, body, self._take)
+        except OverBudget:
+            return None
+        except ServerError as error:
+            return error
+        text = _text(found)
+        if text is None:
+            return ServerError(f"{self.server.url}: its answer has no text", may_pass=False)
+        usage = found.get("usage")
+        tokens = usage.get("total_tokens") if isinstance(usage, dict) else 0
+        return Answer(text, tokens if type(tokens) is int else 0, perf_counter() - begun)
+
+    def _top(self, prompt: str, n_top: int) -> dict[str, float]:
+        body = {"model": self.config.suggester_model, "prompt": prompt, "max_tokens": 1}
+        try:
+            found = self.server.post(
+                "completions", body | {"temperature": 0, "logprobs": n_top}, self._take
+            )
+            self._note_sent()
+            top = found["choices"][0]["logprobs"]["top_logprobs"][0]
+            return {str(token): float(value) for token, value in top.items()}
+        except OverBudget:
+            raise RunError(self._spent()) from None
+        except ServerError as error:
+            raise RunError(f"suggester_url: {error}") from None
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError):
+            raise RunError(
+                f"suggester_url: {self.server.url} does not tell log-probabilities of tokens. "
+                "Choose a server that does, or suggester=language-model"
+            ) from None
+
+    def _fail(self, error: ServerError) -> None:
+        """End the run, or leave the server alone for a while, each time longer."""
+        if self.config.suggester_failure == END_RUN:
+            raise RunError(
+                f"suggester_url: {error}. What was answered is kept: --resume goes on, or give "
+                f"suggester_failure={NO_SUGGESTIONS}"
+            )
+        log.warning("%s; it is not asked for %.0f seconds", error, self._rest)
+        self._rests_until = monotonic() + self._rest
+        self._rest = min(2 * self._rest, LONGEST_REST)
+
+    def _spent(self) -> str:
+        return f"suggester_budget: all {self.config.suggester_budget} requests of this run are sent"
+
+
+def checked_url(url: str) -> str:
+    """Return an address without a slash at its end; UserError where it is none."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise UserError(f"suggester_url: {error}. Give one like http://localhost:8000/v1") from None
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise UserError(
+            "suggester_url: it holds more than an address, which would be written into files. "
+            "A key belongs into an environment variable, which suggester_key_variable names"
+        )
+    if parts.scheme not in ("http", "https") or not host or re.search(r"[\s\x00-\x1f]", url):
+        raise UserError(
+            f"suggester_url: '{url}' is no address. Give one like http://localhost:8000/v1"
+        )
+    return url.rstrip("/")
+
+
+def key_in(variable: str) -> str:
+    """Return the key that an environment variable holds, empty if it is not set.
+
+    Raises:
+        UserError: the variable has no such name, or what it holds cannot be sent.
+    """
+    if not re.fullmatch(r"[A-Z_][A-Z0-9_]{0,63}", variable):
+        raise UserError(  # it may be the key itself: it is not shown
+            "suggester_key_variable: not the name of an environment variable (capitals, digits and "
+            "_). Give its name, not the key"
+        )
+    key = os.environ.get(variable, "").strip()
+    if not re.fullmatch(r"[\x21-\x7e]*", key):
+        raise UserError(f"{variable}: holds signs that no key has. Set it anew")
+    return key
+
+
+def is_local(url: str) -> bool:
+    """Return whether an address is on this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def pause(number: int, asked: float | None) -> float:
+    """Return how many seconds to wait after a try: twice as long each time, or as asked.
+
+    Args:
+        number: Tries before this one.
+        asked: What the server wants.
+    """
+    if asked is not None:
+        return min(asked, LONGEST_WAIT)
+    longest = min(FIRST_WAIT * 2**number, LONGEST_WAIT)
+    return longest * random.Random().uniform(0.5, 1.0)  # several processes do not come back at once
+
+
+def _whole(response: Any, end: float) -> bytes:
+    """Return what a server sends, if it does so in time and it is not too much."""
+    content = bytearray()
+    while piece := response.read1(PIECE):
+        content += piece
+        if perf_counter() > end:
+            raise TimeoutError
+        if len(content) > MOST_BYTES:
+            raise http.client.HTTPException(f"its answer has more than {MOST_BYTES:,} bytes")
+    return bytes(content)
+
+
+def _beginning(content: bytes) -> str:
+    """Return the first signs of what a server says, of an error its message."""
+    text = content.decode(errors="replace")
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+        text = str(json.loads(text)["error"]["message"])
+    return " ".join(text.split())[:TOLD]
+
+
+class _NoRedirection(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        """Follow none: the answer is an error with the status of a redirection."""
+
+
+def _text(found: Mapping[str, Any]) -> str | None:
+    """Return what a server's model has written, None if an answer is of another form.
+
+    A model may also refuse to write: that is an empty text.
+    """
+    try:
+        choice = found["choices"][0]
+        text = choice["message"]["content"] if "message" in choice else choice["text"]
+    except (KeyError, IndexError, TypeError):
+        return None
+    return "" if text is None else text if isinstance(text, str) else None
