@@ -192,7 +192,7 @@ def _largest(dtype):
     return torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max
 
 
-CONSTANTS = {
+CONSTANTS: dict = {
     "None": None,
     "true": True,
     "0": 0,

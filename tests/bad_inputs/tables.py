@@ -219,7 +219,7 @@ WITH_WORDS, WITH_PICTURES = (
     ("main", *settings(**PICTURED, stimuli=PICTURES)),
 )
 # A command, a file, and how the values at some keys in it are changed.
-VALUES = [
+VALUES: list = [
     (EVAL, HELM_BEST, "", "None", "in a list"),
     (EVAL, HELM_BEST, "config", "None", "in a list", "text", "a number as key", "another key"),
     (EVAL, HELM_BEST, "config seed", "removed", "in a list", "-1"),
@@ -275,7 +275,7 @@ WITH_EPISODE = ("analysis", "words", EPISODE, *settings(**SHELM))
 for _key in ("actions", "observations"):
     VALUES += [(WITH_EPISODE, EPISODE, _key, "removed", "without a row", "without rows")]
 # A command, a file or folder of it, and how it is spoiled as a whole.
-WHOLES = [
+WHOLES: list = [
     (EVAL, HELM_BEST, "emptied", "cut", "beheaded", "a bit flipped", "/proc/self/mem", "locked"),
     (EVAL, HELM_GOOD, "locked", "read-only"),
     ((*EVAL, "--report"), HELM_GOOD, "read-only"),

@@ -76,7 +76,7 @@ def test_what_is_no_value_of_a_setting_is_refused_in_one_line(name):
         assert len(refusal.value.lines) == 1, text
 
 
-ROWS = [
+ROWS: list = [
     (command, path, how, tuple(int(key) if key.isdigit() else key for key in keys.split()))
     for command, path, keys, *hows in tables.VALUES
     for how in hows

@@ -14,7 +14,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from settings import all_settings
-from tests.bad_inputs import harness
+from tests.bad_inputs import harness, tables
 from tests.bad_inputs.gallery import (
     BERT,
     CLIP,
@@ -62,8 +62,7 @@ NUMBERS = (
 )
 plain_text = st.text(max_size=30).filter(lambda text: not re.search(r"/|\.\.|~|\0", text))
 words = st.sampled_from(PATHS) | st.sampled_from(NUMBERS) | plain_text
-PREPARE = ("prepare", "--clip-encoder=tiny-vit", f"--clip-pretrained={CLIP}", "--device=cpu")
-PREPARE += (f"--language-model={XL}", "--data-folder=folder")
+PREPARE = ("prepare", *tables.PREPARED)
 OPTIONS = {
     "main": "config var seed run-id resume deterministic list-configs print-config help",
     "eval": "ckpt-path seed device deterministic random report var",
@@ -263,7 +262,7 @@ def test_a_very_long_word_is_not_shown_whole(word, gallery):
         (lambda words: 2, "refused in 1 lines, or in empty ones"),
         (lambda words: 2 * bool(os.write(2, b"a\x1b[31m\n")), "in signs that do not print"),
         (lambda words: 2 * bool(os.write(2, b"UserWarning: old\n")), "refused with a warning"),
-        (lambda words: 2 + bool(Path("new").touch()), "refused, but changed ['new']"),
+        (lambda words: 2 * Path("new").write_text("1"), "refused, but changed ['new']"),
         (lambda words: 2 * bool(os.write(2, b"gamma: 2 is out of range\n")), ""),
     ],
 )
