@@ -69,16 +69,11 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument(
-        "--n-batches",
-        metavar="N",
-        type=whole_number(1, 1_000_000),
-        default=N_BATCHES,
-        help="batches of 64 pictures to learn from",
-    )
-    parser.add_argument(
-        "--data-folder", metavar="FOLDER", type=Path, default=DATA_FOLDER, help="where the file is"
-    )
+    add, number = parser.add_argument, whole_number(1, 1_000_000)
+    batches = "batches of 64 pictures to learn from"
+    add("--n-batches", metavar="N", type=number, default=N_BATCHES, help=batches)
+    where = "where the file is"
+    add("--data-folder", metavar="FOLDER", type=Path, default=DATA_FOLDER, help=where)
     return parser.parse_args(argv)
 
 

@@ -44,10 +44,10 @@ from sweeps.jobs import (
     State,
     carry_out,
     check_address,
-    print_table,
     ray_pool,
     show,
     summary,
+    told,
 )
 from sweeps.search import (
     PRUNERS,
@@ -57,7 +57,7 @@ from sweeps.search import (
     check_search,
     open_study,
     read_space,
-    told,
+    results,
     write_results,
 )
 from trainers.checkpoint import CheckpointSettings
@@ -97,12 +97,12 @@ def grid(arguments: argparse.Namespace, argv: Sequence[str] | None, check: Check
     )
     jobs = [Job(run) for run in runs]
     if arguments.dry_run:
-        print_table(jobs)
+        print("\n".join(map(told, jobs)))
         print(cost(jobs))
         return
     complete = all(job.state is State.DONE for job in jobs)
     stopped_by = None if complete else train(Jobs(jobs), arguments)
-    print_table(jobs)
+    print("\n".join(map(told, jobs)))
     print(summary(jobs))
     if any(job.state is State.STOPPED for job in jobs):
         raise_interrupted(stopped_by, argv)
@@ -139,7 +139,7 @@ def search(arguments: argparse.Namespace, argv: Sequence[str] | None, check: Che
         stopped_by = None if work.is_over else train(work, arguments)
         importances = work.study.importances()
         files = write_results(work, importances)
-    print(told(work, importances))
+    print(results(work, importances))
     print(f"written to {', '.join(map(str, files))}")
     if not work.is_over:
         raise_interrupted(stopped_by, argv)
@@ -196,7 +196,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     check_options(parser, arguments)
     if arguments.search:
         return arguments
-    arguments.lists = parse_lists(arguments.var, arguments.config)
+    arguments.lists = parse_lists(arguments.var)
     if arguments.seeds:
         if "seed" in arguments.lists:
             parser.error("--seeds and --var seed=... both name the seeds, give one of them")

@@ -32,7 +32,6 @@ from settings import (
     Config,
     Given,
     all_settings,
-    chosen_agent,
     file_settings,
     given_by_file,
     load_config,
@@ -143,25 +142,18 @@ def _sources_of(file: Path) -> list[Source]:
     return sources
 
 
-def parse_lists(texts: Iterable[str], files: Iterable[Path] = ()) -> dict[str, list[str]]:
+def parse_lists(texts: Iterable[str]) -> dict[str, list[str]]:
     """Return the values of every setting given as KEY=VALUE,VALUE,...
 
-    Args:
-        texts: Those.
-        files: Settings files of the grid, which may name agents of the user's own.
-
     Raises:
-        UserError: a line for each one without a value, unknown, or given twice.
+        UserError: a line for each one without a value, or given twice.
     """
     lists: dict[str, list[str]] = {}
-    texts = list(texts)
-    problems, known = [], _known_settings(texts, files)
+    problems = []
     for text in texts:
         key, equals, values = text.partition("=")
         if not equals:
             problems.append(f"--var {text}: expected KEY=VALUE, or KEY=VALUE,VALUE for a list")
-        elif key not in known:
-            problems.append(f"--var {text}: unknown key '{key}'.{suggestion(key, known)}")
         elif key in lists:
             problems.append(f"--var {text}: {key} is given twice. Join its values with commas")
         else:
@@ -325,15 +317,3 @@ def _differing(first: Config, *others: Config) -> list[str]:
         for name in dict.fromkeys(itertools.chain(settings, *further))
         if any(other.get(name, missing) != settings.get(name, missing) for other in further)
     ]
-
-
-def _known_settings(texts: Iterable[str], files: Iterable[Path]) -> list[str]:
-    """Return the names of all settings, those of the grid's own agents included."""
-    lists = [text.partition("=")[2].split(",") for text in texts if text.startswith("model=")]
-    named: list[Mapping[str, Any]] = [{"model": name} for names in lists for name in names]
-    known = dict.fromkeys(all_settings())
-    for source in read_sources(files) if not named else ():
-        named.append({each.name: each.value for each in source.given})
-    for values in named:
-        known |= dict.fromkeys(all_settings(chosen_agent((), values)))
-    return list(known)

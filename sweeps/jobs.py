@@ -25,7 +25,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from plots.table import aligned
 from runs.folder import EXPERIMENTS, is_finished, write_json
 from runs.run_data import Progress, read_progress
 from sweeps.grid import Run
@@ -38,7 +37,6 @@ LONGEST_NOTE = 200
 PR_SET_PDEATHSIG = 1
 POLL_SECONDS = 0.2
 TAIL = 4096
-HEADING = ("run", "state", "steps", "of", "return", "steps/s", "tries", "last failure")
 OBJECT_STORE_BYTES = 100 * 2**20  # only names of files and last lines go through it
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -427,7 +425,7 @@ def show(work: Jobs, seconds: Iterable[Sequence[Job]]) -> None:
             for job in jobs:
                 now = (job.state, job.n_attempts)
                 if now != said.get(job, (State.WAITING, 0)):
-                    tqdm.write(_told(job))
+                    tqdm.write(told(job))
                     sys.stdout.flush()
                 said[job] = now
             bar.n = sum(job.progress.env_steps for job in jobs)
@@ -436,32 +434,15 @@ def show(work: Jobs, seconds: Iterable[Sequence[Job]]) -> None:
             bar.set_description(summary(jobs, work.n_to_come))
 
 
-def _told(job: Job) -> str:
+def told(job: Job) -> str:
     """Return where a job stands, in a line."""
-    progress, parts = job.progress, [f"{job.state:8s}{job.run.folder}"]
+    progress, n_steps = job.progress, job.run.config.n_steps
+    line = f"{job.state:8s}{job.run.folder}  {progress.env_steps:,} of {n_steps:,} steps"
     if progress.mean_return is not None:
-        parts.append(f"{progress.env_steps:,} steps, return {progress.mean_return:.3f}")
-    if job.note:
-        parts.append(f"attempt {job.n_attempts}: {printable(job.note)}")
-    return "  ".join(parts)
-
-
-def print_table(jobs: Iterable[Job]) -> None:
-    """Print a row for each run."""
-    rows = [
-        (
-            job.run.folder,
-            job.state.value,
-            f"{job.progress.env_steps:,}",
-            f"{job.run.config.n_steps:,}",
-            "" if job.progress.mean_return is None else f"{job.progress.mean_return:.3f}",
-            "" if job.progress.speed is None else f"{job.progress.speed:,.0f}",
-            job.n_attempts or "",
-            printable(job.note),
-        )
-        for job in jobs
-    ]
-    print(aligned([HEADING, *rows]))
+        line += f", return {progress.mean_return:.3f}"
+    if progress.speed is not None:
+        line += f", {progress.speed:,.0f} steps/s"
+    return line + (f"  attempt {job.n_attempts}: {printable(job.note)}" if job.note else "")
 
 
 def summary(jobs: Sequence[Job], n_to_come: int = 0) -> str:

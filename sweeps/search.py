@@ -41,8 +41,6 @@ from utils.errors import UserError, printable, suggestion
 
 SEARCHES = Path("searches")
 JOURNAL, CSV, PICTURE = "journal.log", "trials.csv", "search.png"
-EARLIER = "search.json"  # stood in the folder of a search before there were journals
-LAST_WITH_IT = "56e76aa"
 FORM = '{"low": 1, "high": 2}, "log": true besides, or {"choices": [1, 2]}'
 NOT_SEARCHED = {
     "env": "scores of several environments cannot be compared",
@@ -559,11 +557,6 @@ def check_search(plan: Plan, space: Space) -> None:
             f"--name {plan.name}: the name of a search is one folder name of up to 80 letters, "
             "digits and = . + -, beginning with a letter or digit"
         )
-    if (plan.folder / EARLIER).exists():
-        raise UserError(
-            f"{plan.folder}: a search of an earlier version, which commit {LAST_WITH_IT} can go on "
-            "with. Give this one a --name of its own"
-        )
     study, wanted = open_study(plan, space, is_kept=False), described(plan, space)
     known = study.optuna.user_attrs.get(SEARCHED) or wanted
     differing = [name for name in wanted if known.get(name) != wanted[name]]
@@ -610,7 +603,7 @@ def write_results(search: Search, importances: Mapping[str, float]) -> list[Path
     return [folder / CSV, folder / SETTINGS, folder / PICTURE]
 
 
-def told(search: Search, importances: Mapping[str, float]) -> str:
+def results(search: Search, importances: Mapping[str, float]) -> str:
     """Return what a person is told in the end: all trials, what mattered, and the best."""
     rows = [["setting", "importance"], *([k, f"{v:.2f}"] for k, v in importances.items())]
     unknown = f"importance of settings: not known before {LEAST_FINISHED} trials finish"

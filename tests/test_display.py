@@ -1,7 +1,7 @@
 import pytest
 
 from sweeps.grid import make_grid
-from sweeps.jobs import Job, Jobs, State, print_table, show, summary
+from sweeps.jobs import Job, Jobs, State, show, summary, told
 from tests.test_run_data import write_metrics
 
 
@@ -32,15 +32,13 @@ def test_each_change_is_a_line(jobs, capsys):
     show(Jobs(jobs), seconds())
     printed = capsys.readouterr().out
     assert "waiting" in printed
-    assert "600 steps, return 0.500  attempt 1: killed by SIGKILL" in printed
+    assert "600 of 1,000 steps, return 0.500, 10 steps/s  attempt 1: killed by SIG" in printed
 
 
-def test_all_runs_are_printed_whole(jobs, capsys):
+def test_a_run_is_a_line(jobs):
     jobs[2].note = "a failure \x1b[31m"
-    print_table(jobs)
-    printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 4
-    row = [str(jobs[0].run.folder), *("waiting", "600", "1,000", "0.500", "10")]
-    assert printed[1].split() == row
-    assert "a failure" in printed[3]
-    assert "\x1b" not in printed[3]
+    assert told(jobs[0]) == (
+        f"waiting {jobs[0].run.folder}  600 of 1,000 steps, return 0.500, 10 steps/s"
+    )
+    assert "a failure" in told(jobs[2])
+    assert "\x1b" not in told(jobs[2])
