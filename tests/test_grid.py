@@ -42,11 +42,6 @@ def test_a_folder_is_named_by_what_tells_the_run_apart(tmp_path):
     assert runs[0].folder == Path("experiments/HELM/MiniGrid-KeyCorridorS3R1-v0", runs[0].run_id)
 
 
-def test_a_run_of_main_with_the_same_settings_is_in_the_grid():
-    (run,) = make_grid([], {"seed": ["5"]})
-    assert run.run_id == "seed=5"
-
-
 def test_thirty_different_seeds_were_published():
     assert len(set(PAPER_SEEDS)) == 30
     assert (PAPER_SEEDS[0], PAPER_SEEDS[-1]) == (4089113149, 3040149122)
@@ -102,12 +97,6 @@ def test_two_different_runs_do_not_share_a_folder(tmp_path):
 def test_a_grid_has_a_largest_size():
     with pytest.raises(UserError, match="larger than"):
         make_grid([], {"seed": [str(n) for n in range(5000)], "gamma": ["0.1", "0.2", "0.3"]})
-
-
-def test_settings_are_checked_once_for_all_seeds(in_empty_folder):
-    asked = []
-    check_runs(make_grid([], {"seed": ["0", "1"], "gamma": ["0", "1"]}), asked.append)
-    assert len(asked) == 2
 
 
 def test_an_unfinished_or_finished_run_of_the_same_settings_is_welcome(in_empty_folder):
