@@ -30,9 +30,8 @@ from runs.folder import DESCRIPTION, SETTINGS, write_json
 from runs.loggers import FILE as METRICS
 from settings import MOST_SEED, Config
 from trainers.build import opened_env, restored_agent
-from trainers.checkpoint import find_checkpoint, load_checkpoint
+from trainers.checkpoint import PUBLISHED, find_checkpoint, load_checkpoint
 from trainers.evaluation import Episode, evaluate, played_config
-from trainers.published import PUBLISHED
 from utils.command_line import Parser, add_trust, run_program, whole_number
 from utils.errors import UserError, printable
 from utils.files import check_file, check_writable, folder_name

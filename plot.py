@@ -14,16 +14,20 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from plots.figure import Labels, draw
-from plots.results import compare, comparisons_table, results_table, summarize
-from plots.runs import Group, group_runs, read_runs
-from plots.statistics import NAMES
-from plots.style import save_figure, short_number
-from plots.table import aligned, markdown, write_csv, write_text
-from runs.run_data import AXES
+from analysis.figures import Labels, draw, save_figure, short_number
+from analysis.run_data import (
+    AXES,
+    aligned,
+    group_runs,
+    markdown,
+    read_runs,
+    write_csv,
+    write_text,
+)
+from analysis.statistics import NAMES, compare, comparisons_table, results_table, summarize
 from utils.command_line import Parser, finite_number, run_program
 from utils.errors import UserError
 from utils.files import check_writable
@@ -68,15 +72,22 @@ def draw_runs(
         labels: What is drawn.
     """
     axis, threshold, output = labels.axis, labels.threshold, picture.with_suffix("")
-    left_out: list[str] = []
-    runs = read_runs(folders, labels.metric, axis, left_out)
-    groups = group_runs(runs, by, left_out, panels)
+    notes: list[str] = []
+    runs = read_runs(folders, labels.metric, axis, notes)
+    groups = group_runs(runs, by, notes, panels)
+    for environment, name, own in groups:
+        first, last = min(run.x[-1] for run in own), max(run.x[-1] for run in own)
+        if first < last:
+            notes.append(
+                f"{name} on {environment}: the runs end between {short_number(first)} and "
+                f"{short_number(last)} {axis}; interpolated, and averaged up to the first end"
+            )
     results = [summarize(group, labels.statistic, threshold) for group in groups]
     comparisons = compare(results)
     tables = [results_table(results, axis, threshold)]
     if comparisons:
         tables.append(comparisons_table(comparisons))
-    print("\n\n".join([*left_out, *notes(groups, axis), *map(aligned, tables)]))
+    print("\n\n".join([*notes, *map(aligned, tables)]))
 
     figure = draw(results, comparisons, labels)
     save_figure(figure, output.with_suffix(".png"), output.with_suffix(".svg"))
@@ -101,12 +112,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--metric", metavar="NAME", default=METRIC, help=f"a column of metrics.csv ({METRIC})")
     add("--axis", choices=AXES, default="steps", help="what runs to the right (steps)")
     add("--statistic", choices=NAMES, default="iqm", help="interquartile mean (iqm) or mean")
-    add(
-        "--threshold",
-        metavar="SCORE",
-        type=finite_number(-math.inf),
-        help="tell when the curves get there",
-    )
+    score, there = finite_number(-math.inf), "tell when the curves get there"
+    add("--threshold", metavar="SCORE", type=score, help=there)
     add("--output", metavar="FILE", type=Path, default=Path("curves.png"), help="(curves.png)")
     return parser.parse_args(argv)
 
@@ -118,19 +125,6 @@ def check_picture(path: Path) -> None:
     if not os.path.isdir(path.parent):
         raise UserError(f"--output {path}: there is no folder {path.parent}")
     check_writable(path.parent, "--output")
-
-
-def notes(groups: Iterable[Group], axis: str) -> list[str]:
-    """Return a line for every group whose runs do not share their axis."""
-    lines = []
-    for environment, name, runs in groups:
-        first, last = min(run.x[-1] for run in runs), max(run.x[-1] for run in runs)
-        if first < last:
-            lines.append(
-                f"{name} on {environment}: the runs end between {short_number(first)} and "
-                f"{short_number(last)} {axis}; interpolated, and averaged up to the first end"
-            )
-    return lines
 
 
 if __name__ == "__main__":

@@ -23,27 +23,31 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import eval as evaluation
+from analysis.figures import Labels, draw, save_figure
+from analysis.run_data import (
+    Table,
+    group_runs,
+    markdown,
+    read_evaluation,
+    read_runs,
+    write_text,
+)
+from analysis.statistics import summarize
 from eval import CARD, CURVE, HUB
-from plots.figure import Labels, draw
-from plots.results import summarize
-from plots.runs import group_runs, read_runs
-from plots.style import save_figure
-from plots.table import Table, markdown, write_text
 from runs.folder import DESCRIPTION, SETTINGS, write_json
 from runs.loggers import FILE as METRICS
 from runs.loggers import RETURN
-from runs.run_data import read_evaluation
 from runs.stored import description_of
 from settings import Config, all_settings, read_settings
 from trainers.checkpoint import (
     BEST,
-    FORMAT,
     LAST,
+    PUBLISHED,
     checkpoint_config,
     find_checkpoint,
     load_checkpoint,
+    save_published,
 )
-from trainers.published import PUBLISHED, save_published
 from utils.command_line import Parser, add_trust, run_program, whole_number
 from utils.errors import UserError, printable
 from utils.files import check_writable
@@ -234,7 +238,7 @@ def write_published(
         played: Its evaluations, see `evaluations`.
     """
     run = arguments.run
-    save_published(folder / PUBLISHED, checkpoint, FORMAT)
+    save_published(folder / PUBLISHED, checkpoint)
     write_json(folder / SETTINGS, checkpoint["config"])
     description = public_description(description_of(run))
     write_json(folder / DESCRIPTION, description)
@@ -242,8 +246,8 @@ def write_published(
         shutil.copyfile(run / METRICS, folder / METRICS)
     has_curve = True
     try:
-        runs = read_runs([run], RETURN, "steps")
-        results = [summarize(group, "mean", None) for group in group_runs(runs, ["model"])]
+        runs = read_runs([run], RETURN, "steps", [])
+        results = [summarize(group, "mean", None) for group in group_runs(runs, ["model"], [])]
         save_figure(draw(results, [], Labels(RETURN, "steps", "mean")), folder / CURVE)
     except UserError:  # no metrics, or no episode has ended
         has_curve = False

@@ -60,8 +60,7 @@ from sweeps.search import (
     results,
     write_results,
 )
-from trainers.checkpoint import CheckpointSettings
-from trainers.interruption import Interruption
+from trainers.checkpoint import CheckpointSettings, Interruption
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import Interrupted, RunError, UserError, raise_all
 from utils.files import check_writable

@@ -13,13 +13,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from analysis.findings import Findings
-from plots.results import Result, summarize
-from plots.runs import Group, agent_name, group_runs
-from plots.style import COLOURS, QUIET, counted_runs, draw_curve, new_figure, short_number, style
-from plots.table import Table
-from runs.loggers import STEPS
-from runs.run_data import RunRecord, columns_of, read_columns, read_run, run_folders
+from analysis.figures import (
+    COLOURS,
+    QUIET,
+    Findings,
+    counted_runs,
+    draw_curve,
+    new_figure,
+    short_number,
+    style,
+)
+from analysis.run_data import (
+    Group,
+    RunRecord,
+    Table,
+    agent_name,
+    group_runs,
+    read_columns,
+    read_rows,
+    read_run,
+    run_folders,
+)
+from analysis.statistics import Result, summarize
+from runs.loggers import FILE, STEPS
 from utils.errors import UserError, printable
 
 if TYPE_CHECKING:
@@ -168,7 +184,7 @@ def rates_table(told: Sequence[Told]) -> Table:
 
 def _check_tells_of_goals(folder: Path) -> None:
     """Raise UserError unless a run has logged anything that is shown here."""
-    if not any(name.startswith(FAMILIES) for name in columns_of(folder)):
+    if not any(name.startswith(FAMILIES) for name in read_rows(folder / FILE)[0]):
         raise UserError(
             f"{printable(str(folder))}: it has logged no achievements and no goals. Name runs in "
             "Crafter, or with suggester or single_task"

@@ -12,21 +12,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from analysis.findings import Findings
-from plots.runs import agent_name, group_runs
-from plots.statistics import Estimate, estimate
-from plots.style import COLOURS, MAP, QUIET, new_figure, style
-from plots.table import Table
-from runs.folder import SETTINGS
-from runs.run_data import (
+from analysis.figures import COLOURS, DASHED, MAP, QUIET, Findings, new_figure, style
+from analysis.run_data import (
     RunRecord,
+    Table,
+    agent_name,
     checked_settings,
-    columns_of,
+    group_runs,
+    grouped,
     read_evaluation,
+    read_rows,
     read_run,
     read_settings_of,
     run_folders,
 )
+from analysis.statistics import Estimate, estimate
+from runs.folder import SETTINGS
+from runs.loggers import FILE
 from settings.declaration import shown
 from utils.errors import UserError, printable
 
@@ -107,64 +109,54 @@ class Cell(NamedTuple):
     played: list[Played]
 
     @property
-    def metric(self) -> str:
-        """What its scores are means of."""
-        return TASKS[self.environment].metric
-
-    @property
     def context(self) -> str:
         """What its runs look back, which may not be the same for all of them."""
         return " or ".join(dict.fromkeys(one.context for one in self.played))
 
 
 def analyse(paths: Iterable[Path], keys: Sequence[str]) -> Findings:
-    """Print what does not count, and return scores against length of all runs in folders."""
-    left_out: list[str] = []
-    played = read_played(paths, keys, left_out)
-    if left_out:
-        print("\n".join([*left_out, ""]))
-    lines = cells_of(one for one in played if one.source is None)
-    crossed = cells_of(played)
-    tables = dict(crossed_tables(crossed))
-    figure = _draw(lines, [cell for cell in crossed if _title(cell) in tables])
-    return Findings(figure, summary(lines), _numbers(played), tables)
-
-
-def read_played(paths: Iterable[Path], keys: Sequence[str], left_out: list[str]) -> list[Played]:
-    """Return what the runs in folders come to: in training, and where they were evaluated.
+    """Print what does not count, and return scores against length of all runs in folders.
 
     Args:
         paths: Run folders, or folders of them.
         keys: Settings that tell agents apart.
-        left_out: Gets a line for what does not count.
 
     Raises:
         UserError: a folder is not a run's, or has no length; no run counts; runs that should be
             averaged differ in more than their seed.
     """
+    left_out: list[str] = []
     runs = [run for folder in run_folders(*paths) for run in _finished(folder, left_out)]
     if not runs:
         raise UserError(f"{'; '.join(left_out)}. No run is left to show")
-    played: list[Played] = []
-    for group in group_runs(runs, [*keys, "length"], left_out):
-        for run in group.runs:
-            played += _of_run(run, agent_name(run, keys))
-    return played
+    played = [
+        one
+        for group in group_runs(runs, [*keys, "length"], left_out)
+        for run in group.runs
+        for one in _of_run(run, agent_name(run, keys))
+    ]
+    if left_out:
+        print("\n".join([*left_out, ""]))
+    lines = cells_of(one for one in played if one.source is None)
+    by_agent = grouped(cells_of(played), lambda cell: (cell.environment, cell.agent))
+    grids = {  # of agents played at other lengths
+        place: cells
+        for place, cells in by_agent.items()
+        if any(cell.trained != cell.tested for cell in cells)
+    }
+    tables = {f"{agent} on {env}": _crossed(cells) for (env, agent), cells in grids.items()}
+    return Findings(_draw(lines, grids), summary(lines), _numbers(played), tables)
 
 
 def cells_of(played: Iterable[Played]) -> list[Cell]:
     """Return means over runs by environment, agent and lengths; evaluations stand for curves."""
-    grouped: dict[tuple[str, str, int, int], dict[str, Played]] = {}
-    for one in sorted(played, key=lambda one: one.source is not None):
-        grouped.setdefault(one[:4], {})[one.run] = one
-    return [
-        Cell(
-            *key,
-            estimate(np.array([one.score for one in by_run.values()]), "mean"),
-            [*by_run.values()],
-        )
-        for key, by_run in sorted(grouped.items())
-    ]
+    ordered = sorted(played, key=lambda one: one.source is not None)
+    cells = []
+    for place, found in sorted(grouped(ordered, lambda one: one[:4]).items()):
+        by_run = {one.run: one for one in found}
+        scores = np.array([one.score for one in by_run.values()])
+        cells.append(Cell(*place, estimate(scores, "mean"), [*by_run.values()]))
+    return cells
 
 
 def rolling_mean(values: np.ndarray, n_rows: int) -> np.ndarray:
@@ -183,7 +175,7 @@ def final_score(x: np.ndarray, y: np.ndarray) -> float:
 
 def curve(folder: Path, metric: str) -> RunRecord:
     """Return a run's greedy evaluations, smoothed; its training episodes where there are none."""
-    if f"eval/{metric}" in columns_of(folder):
+    if f"eval/{metric}" in read_rows(folder / FILE)[0]:
         run = read_run(folder, f"eval/{metric}", "steps")
         if len(run.x):
             return run._replace(y=rolling_mean(run.y, N_SMOOTHED))
@@ -220,25 +212,17 @@ def summary(lines: Iterable[Cell]) -> Table:
     return rows
 
 
-def crossed_tables(cells: Sequence[Cell]) -> Iterator[tuple[str, Table]]:
-    """Yield a title, and lengths trained at x played at, for each agent played elsewhere."""
-    for title in dict.fromkeys(map(_title, cells)):
-        own = [cell for cell in cells if _title(cell) == title]
-        if all(cell.trained == cell.tested for cell in own):
-            continue
-        scores = {(cell.trained, cell.tested): f"{cell.mean.value:.3f}" for cell in own}
-        contexts = {cell.trained: cell.context for cell in own}
-        horizons = {cell.tested: cell.played[0].horizon for cell in own}
-        played_at = [f"at {length} (horizon {horizons[length]})" for length in sorted(horizons)]
-        rows = [
-            (length, contexts[length], *(scores.get((length, at), "") for at in sorted(horizons)))
-            for length in sorted(contexts)
-        ]
-        yield title, [("trained at", "context", *played_at), *rows]
-
-
-def _title(cell: Cell) -> str:
-    return f"{cell.agent} on {cell.environment}"
+def _crossed(cells: Iterable[Cell]) -> Table:
+    """Return the table of an agent: a row where it was trained, a column where it was played."""
+    scores = {(cell.trained, cell.tested): f"{cell.mean.value:.3f}" for cell in cells}
+    contexts = {cell.trained: cell.context for cell in cells}
+    horizons = {cell.tested: cell.played[0].horizon for cell in cells}
+    played_at = [f"at {length} (horizon {horizons[length]})" for length in sorted(horizons)]
+    rows = [
+        (length, contexts[length], *(scores.get((length, at), "") for at in sorted(horizons)))
+        for length in sorted(contexts)
+    ]
+    return [("trained at", "context", *played_at), *rows]
 
 
 def _numbers(played: Iterable[Played]) -> Table:
@@ -290,57 +274,49 @@ def _evaluations(run: RunRecord, metric: str) -> dict[str | None, tuple[int, flo
     return {name: (length, score) for length, (_, name, score) in best.items()}
 
 
-def _draw(lines: Sequence[Cell], crossed: Sequence[Cell]) -> "Figure":
+def _draw(lines: Sequence[Cell], grids: Mapping[tuple[str, str], Sequence[Cell]]) -> "Figure":
     """Return a row for each environment: its lines, then a grid for each agent played elsewhere.
 
     Args:
         lines: Cells of runs at the length they were trained at.
-        crossed: Cells for the grids.
+        grids: Cells by environment and agent.
     """
     environments = list(dict.fromkeys(cell.environment for cell in lines))
-    agents = {agent: n for n, agent in enumerate(dict.fromkeys(cell.agent for cell in lines))}
-    grids = {name: _by_agent(crossed, name) for name in environments}
-    n_grids = max(map(len, grids.values()))
+    agents = list(dict.fromkeys(cell.agent for cell in lines))
+    n_grids = max(sum(env == own for own, _ in grids) for env in environments)
+    width, height = LINES_WIDTH + GRID_WIDTH * n_grids, ROW_HEIGHT * len(environments) + 0.3
     with style():
-        figure = new_figure(
-            LINES_WIDTH + GRID_WIDTH * n_grids, ROW_HEIGHT * len(environments) + 0.3
-        )
+        figure = new_figure(width, height)
         widths = [LINES_WIDTH, *[GRID_WIDTH] * n_grids]
-        shape = len(environments), 1 + n_grids
-        panels = figure.subplots(*shape, squeeze=False, width_ratios=widths)
-        for (left, *others), name in zip(panels, environments, strict=True):
-            _draw_lines(left, [c for c in lines if c.environment == name], agents)
-            for axes in others[len(grids[name]) :]:
+        panels = figure.subplots(len(environments), 1 + n_grids, squeeze=False, width_ratios=widths)
+        for (left, *others), env in zip(panels, environments, strict=True):
+            _draw_lines(left, [cell for cell in lines if cell.environment == env], agents)
+            own = {agent: cells for (name, agent), cells in grids.items() if name == env}
+            for axes in others[len(own) :]:
                 axes.set_visible(False)
-            for axes, (agent, cells) in zip(others, grids[name].items(), strict=False):
+            for axes, (agent, cells) in zip(others, own.items(), strict=False):
                 _draw_grid(axes, agent, cells)
         note = "mean over runs, 95 % bootstrap intervals; a dot is a run"
         figure.supxlabel(note, x=0.01, ha="left", size=8, color=QUIET)
     return figure
 
 
-def _by_agent(cells: Sequence[Cell], environment: str) -> dict[str, list[Cell]]:
-    found: dict[str, list[Cell]] = {}
-    for cell in cells:
-        if cell.environment == environment:
-            found.setdefault(cell.agent, []).append(cell)
-    return found
-
-
-def _draw_lines(axes: "Axes", cells: Sequence[Cell], agents: Mapping[str, int]) -> None:
-    for agent, cells_of_agent in _by_agent(cells, cells[0].environment).items():
-        colour = COLOURS[agents[agent] % len(COLOURS)]
-        x = np.array([cell.trained for cell in cells_of_agent])
-        mean, low, high = np.array([_filled(cell.mean) for cell in cells_of_agent]).T
-        marker = MARKERS[agents[agent] % len(MARKERS)]
+def _draw_lines(axes: "Axes", cells: Sequence[Cell], agents: Sequence[str]) -> None:
+    """Draw the scores of one environment, a line an agent."""
+    for n, agent in enumerate(agents):
+        own = [cell for cell in cells if cell.agent == agent]
+        if not own:
+            continue
+        colour, marker = COLOURS[n % len(COLOURS)], MARKERS[n % len(MARKERS)]
+        x = [cell.trained for cell in own]
+        mean, low, high = np.transpose([_filled(cell.mean) for cell in own])
         axes.plot(x, mean, color=colour, label=agent, zorder=3, marker=marker, markersize=5)
         axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
         axes.vlines(x, low, high, color=colour, linewidth=1.2)
-        for cell in cells_of_agent:
+        for cell in own:
             scores = [one.score for one in cell.played]
             axes.scatter([cell.trained] * len(scores), scores, s=8, color=colour, alpha=0.5)
-    chance = TASKS[cells[0].environment].chance
-    axes.axhline(chance, color=QUIET, linewidth=0.9, linestyle=(0, (4, 3)), label="chance")
+    axes.axhline(TASKS[cells[0].environment].chance, **DASHED, label="chance")
     lengths = sorted({cell.trained for cell in cells})
     axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
     axes.margins(x=0.06)
@@ -348,7 +324,7 @@ def _draw_lines(axes: "Axes", cells: Sequence[Cell], agents: Mapping[str, int]) 
     axes.set_ylim(min(low, -0.03), max(high, 1.04))
     axes.set_title(cells[0].environment)
     axes.set_xlabel("length of the task, trained and played at")
-    axes.set_ylabel("success" if "success" in cells[0].metric else "return")
+    axes.set_ylabel("success" if "success" in TASKS[cells[0].environment].metric else "return")
     axes.grid(axis="y")
     axes.legend(loc="best", handlelength=1.6, fontsize=9)
 

@@ -1,30 +1,39 @@
 """Is it in memory? What can be read from hidden states that was shown k steps before.
 
 An agent that fails where something must be remembered may have forgotten it, or never learned to
-use it. A linear read-out tells these apart: each agent plays its own episodes, and of what its
-memory gives to its heads (HELM's last hidden state, an LSTM's h, a GPT's output; the encoder's
-features where there is no memory) it is read what was shown, see `analysis/read_out.py`.
+use it. A linear read-out tells these apart: each agent plays its own episodes, and from the output
+of its memory (HELM's last hidden state, an LSTM's h, a GPT's output; the encoder's features where
+there is no memory) the cue is read that was shown k steps before.
+
+The read-out is logistic regression, one for each k, learned from half of the episodes and tried on
+the other half, then the other way round: every accuracy is of states whose episode it has not seen.
+Features are standardised over all steps of all episodes, not for each k. A difference is thus
+measured by how much the state varies in an episode, which is what a head has to tell it from; and
+noise of 1 % is added, so that none counts that drowns in there.
 """
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
+import torch
+from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 from tqdm import tqdm
 
-from analysis.findings import Findings
+from analysis.figures import COLOURS, DASHED, QUIET, Findings, new_figure, style
 from analysis.lengths import TASKS
-from analysis.read_out import Reading, read_out
-from analysis.remembered import Remembered, remembered
-from analysis.scoreboard_tasks import TASKS as LADDER
-from analysis.source import Choice, Source
-from envs.cues import cues_of
+from analysis.run_data import run_folders
+from analysis.scoreboard import TASKS as LADDER
+from analysis.source import Source
+from envs.cues import NOT_SHOWN, cues_of
 from models import agent_class, build_agent
-from models.agent import Agent
-from plots.style import COLOURS, QUIET, new_figure, style
-from runs.run_data import run_folders
+from models.agent import Agent, Memory, Step
+from models.observations import Observations, Percept
+from trainers.build import opened_env
 from trainers.evaluation import evaluate
 from utils.errors import UserError, printable
 from utils.seeding import derived_seed, seed_everything
@@ -35,13 +44,22 @@ if TYPE_CHECKING:
 
 FEWEST, EPISODES, MOST = 32, 400, 10_000
 SCORED = 100  # episodes of a score
-SUCCESS = "success_mean"
+NOISE = 0.01  # standard deviations of a feature
+CONSTANT = 1e-6  # spread below which a feature is none
+FIRST_POINTS = 10  # values of k up to which none is left out
+MOST_POINTS = 40  # values of k, or some more with the first
+MOST_ROWS = 4000  # states of one k
+LEAST_SHARE = 1 / 8  # of the episodes, from which on a k is read
+LEAST_EPISODES = 8
+PENALTY_INVERSE = 10.0  # C of the regression, on standardised features
+MOST_ITERATIONS = 200
 UNTRAINED, DASHES = ", untrained", (0, (2, 1.5))
 WIDTH, ROW_HEIGHT = 9.6, 3.1  # inches
 THIN, STEP = 1.2, 0.9  # points; lines below others are thicker at the left, so that all are seen
 NOTE = "each line is a run, with its 95 % interval over episodes; at the right where it can be read"
 
-Looks = Mapping[str, Mapping[str, Any]]
+CHANCES = {task.env: task.chance for task in LADDER}
+CHANCES |= {env: task.chance for env, task in TASKS.items()}
 # Where nothing but what was shown decides the score. In Key-to-Door nothing has to be remembered.
 DECIDED = (
     "TMazePassive-v0",
@@ -66,26 +84,44 @@ VERDICTS = {
 }
 
 
-class Play(NamedTuple):
-    """How episodes are played.
+class Reading(NamedTuple):
+    """How well the cue can be read k steps later.
 
     Attributes:
-        n_episodes: Of each run.
-        random_share: Probability of an action drawn at random in the place of the agent's.
-        seed: Of all that is drawn.
-        untrained: Whether a fresh agent of the same settings reads the same episodes besides.
-        trust: Whether the runs are trusted, whoever has begun them.
+        k: Steps since it was shown last.
+        n_episodes: That have states so long after.
+        accuracy: Share of states read rightly.
+        low, high: Its 95 % interval (Wilson), each episode counted once.
+        chance: Share of the most frequent answer.
+        shuffled: Accuracy where answers were dealt to episodes at random.
+        signal: Variance between the mean states of the answers, as a share of that of all states.
     """
 
-    n_episodes: int = EPISODES
-    random_share: float = 0.0
-    seed: int = 0
-    untrained: bool = False
-    trust: bool = False
+    k: int
+    n_episodes: int
+    accuracy: float
+    low: float
+    high: float
+    chance: float
+    shuffled: float
+    signal: float
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it is at least half of the way from chance to 1, beyond its error."""
+        return self.accuracy >= (1 + self.chance) / 2 and self.low > self.chance
+
+
+class States(NamedTuple):
+    """States of one k: the features [R, D], what is to be read [R], and of which episode [R]."""
+
+    features: np.ndarray
+    answers: np.ndarray
+    episodes: np.ndarray
 
 
 class Line(NamedTuple):
-    """What one memory holds k steps later.
+    """How long one memory holds the cue.
 
     Attributes:
         task: The environment, its length where it has one, and the algorithm.
@@ -114,7 +150,7 @@ class Line(NamedTuple):
     @property
     def reach(self) -> int | None:
         """The longest k at which it is in memory, None where it never is."""
-        return max((each.k for each in self.readings if is_read(each)), default=None)
+        return max((each.k for each in self.readings if each.is_read), default=None)
 
     @property
     def verdict(self) -> str:
@@ -122,106 +158,171 @@ class Line(NamedTuple):
         is_used = None
         if self.score is not None and self.chance is not None:
             is_used = self.score >= (1 + self.chance) / 2
-        return VERDICTS[is_read(self.decisive), is_used]
+        return VERDICTS[self.decisive.is_read, is_used]
 
 
-def is_read(reading: Reading) -> bool:
-    """Return whether a reading is at least half of the way from chance to 1, beyond its error."""
-    halfway = (1 + reading.chance) / 2
-    return reading.accuracy >= halfway and reading.low > reading.chance
+class Watched(Agent):
+    """Several agents that read the same episodes, and the first of them acts.
+
+    It keeps with each step the cues and, as `states0`, `states1` and so on, the input of each
+    agent's heads.
+
+    Args:
+        agents: In evaluation mode.
+        env: Tells its cues.
+        random_share: Probability of an action drawn at random in the place of the agent's.
+        seed: Of random actions.
+    """
+
+    def __init__(
+        self, agents: Sequence[Agent], env: VectorEnv, random_share: float, seed: int
+    ) -> None:
+        super().__init__()
+        self.agents, self.env, self.reader = agents, env, agents[0].reader
+        self.random_share, self.rng = random_share, np.random.default_rng(seed)
+
+    def initial_memory(self, n_envs: int) -> Any:
+        """Return a memory for each agent."""
+        return [agent.initial_memory(n_envs) for agent in self.agents]
+
+    def read(self, observations: Any) -> Observations:
+        """Return the observations as the first agent is told them; the others read their own."""
+        self.shown = observations
+        return self.agents[0].read(observations)
+
+    def act(
+        self, percept: Percept, memory: Any, deterministic: bool = False, advance: bool = True
+    ) -> Step:
+        """Advance all memories, and act as the first agent or at random.
+
+        Raises:
+            UserError: an agent does not say what its memory gives to its heads.
+        """
+        steps = []
+        for agent, own in zip(self.agents, cast(list[Memory], memory), strict=True):
+            told = percept._replace(observations=agent.read(self.shown))
+            steps.append(agent.act(told, own))
+            if steps[-1].remembered is None:
+                raise UserError(
+                    f"{type(agent).__name__} does not say what it remembers: return it from act "
+                    "as `remembered` of the Step"
+                )
+        self.states = [cast(torch.Tensor, step.remembered) for step in steps]
+        is_random = self.rng.random(percept.n_envs) < self.random_share
+        n_actions = int(cast(Discrete, self.env.single_action_space).n)
+        drawn = self.rng.integers(n_actions, size=percept.n_envs)
+        actions = np.where(is_random, drawn, steps[0].actions.cpu().numpy())
+        return steps[0]._replace(actions=torch.as_tensor(actions, device=percept.starts.device))
+
+    def explain(self, percept: Percept) -> dict[str, np.ndarray]:
+        """Return the cues [N] and each agent's states [N, D]."""
+        states = {f"states{n}": own.cpu().numpy() for n, own in enumerate(self.states)}
+        return {"cues": cast(np.ndarray, cues_of(self.env)), **states}
 
 
-def analyse(paths: Iterable[Path], play: Play) -> Findings:
+def analyse(
+    paths: Iterable[Path],
+    n_episodes: int = EPISODES,
+    random_share: float = 0.0,
+    seed: int = 0,
+    untrained: bool = False,
+    trust: bool = False,
+) -> Findings:
     """Let the agents of runs play, and return what can be read from their memories.
+
+    Args:
+        paths: Run folders, folders of them, or checkpoints.
+        n_episodes: Of each run.
+        random_share: Probability of an action drawn at random in the place of the agent's.
+        seed: Of all that is drawn.
+        untrained: Whether a fresh agent of the same settings reads the same episodes besides.
+        trust: Whether the runs are trusted, whoever has begun them.
 
     Raises:
         UserError: a run cannot be read; told before the first plays where that can be seen.
     """
-    places = [place for path in paths for place in _places(path)]
+    places = [own for path in paths for own in ([path] if path.is_file() else run_folders(path))]
+
+    def source_of(place: Path) -> Source:
+        return Source([place], n_episodes=n_episodes, seed=seed, trust=trust)
+
     for place in places:
-        _telling(_source(place, play)).close()
-    with tqdm(total=len(places) * play.n_episodes, unit=" episodes", disable=None) as progress:
-        lines = [line for place in places for line in lines_of(place, play, progress)]
+        source = source_of(place)
+        if source.checkpoint is None:
+            raise UserError(f"{place}: episodes have no memory to read. Name a run or a checkpoint")
+        agent_class(source.config.model).check(source.config)
+        with _telling(source):
+            pass
+    with tqdm(total=len(places) * n_episodes, unit=" episodes", disable=None) as progress:
+        lines = [
+            line
+            for place in places
+            for line in lines_of(source_of(place), place, random_share, untrained, progress)
+        ]
     return Findings(_draw(lines), list(_summary(lines)), list(_numbers(lines)))
 
 
-def lines_of(place: Path, play: Play, progress: tqdm) -> list[Line]:
-    """Return what the memory of a run holds, and what that of its untrained twin does.
+def lines_of(
+    source: Source, place: Path, random_share: float, untrained: bool, progress: tqdm
+) -> list[Line]:
+    """Return how long the memory of a run holds the cue, and that of its untrained twin.
 
     Raises:
-        UserError: as `_source` and `_telling`; too few episodes show anything.
+        UserError: too few episodes show anything.
     """
-    source = _source(place, play)
-    env = _telling(source)
-    try:
-        agents = [source.agent, *_twins(source, env, play)]
-        seed_everything(play.seed)
-        by_agent = _read_by(agents, env, play, progress)
-        score = _score(source, env, play)
-    finally:
-        env.close()
+    config: Any = source.config
+    seed = source.seed
+    with _telling(source) as env:
+        agents = [source.agent]
+        if untrained:
+            seed_everything(seed)
+            spaces = env.single_observation_space, env.single_action_space
+            agents.append(build_agent(config, *spaces).eval())
+        seed_everything(seed)
+        episodes = []
+        watched = Watched(agents, env, random_share, seed)
+        for recording in evaluate(watched, env, source.n_episodes, seed=seed):
+            episodes.append(recording.steps)
+            progress.update()
+        n_scored = min(SCORED, source.n_episodes)  # of its own actions alone
+        played = evaluate(agents[0], env, n_scored, seed=derived_seed(seed, 1))
+        scored = [recording.episode for recording in played]
+
+    task = TASKS.get(config.env)
+    by_success = task is not None and task.metric == "success_mean"
+    scores = [bool(each.success) if by_success else each.episode_return for each in scored]
+    length = "" if task is None else f" {config.length}"
+    name = printable(f"{config.env}{length}, {config.algorithm}")
+    chance = CHANCES[config.env] if config.env in DECIDED else None
+    horizon = LOOKED_BACK.get(config.env) if task is None else config.length + task.more
+    cues = [steps["cues"] for steps in episodes]
     lines = []
-    for name, own, episodes in zip(("", UNTRAINED), (score, None), by_agent, strict=False):
-        readings = read_out(episodes, play.seed)
+    for n, suffix in enumerate(("", UNTRAINED)[: len(agents)]):
+        readings = read_out([steps[f"states{n}"] for steps in episodes], cues, seed)
         if not readings:
             raise UserError(
                 f"{place}: the same was shown in all episodes, or too few show anything. Play more "
                 "by --n-episodes"
             )
-        lines.append(_line(source.config, name, place, own, readings))
+        score = None if suffix else float(np.mean(scores))
+        agent, run = printable(f"{config.model}{suffix}"), printable(str(place))
+        lines.append(Line(name, agent, run, score, chance, horizon, readings))
     return lines
 
 
-def _line(
-    config: Any, suffix: str, place: Path, score: float | None, readings: list[Reading]
-) -> Line:
-    """Return the line of a run, or of its twin, with what is known of the task."""
-    task = TASKS.get(config.env)
-    length = "" if task is None else f" {config.length}"
-    name, agent = f"{config.env}{length}, {config.algorithm}", f"{config.model}{suffix}"
-    horizon = LOOKED_BACK.get(config.env) if task is None else config.length + task.more
-    chance = _chance(config.env) if config.env in DECIDED else None
-    return Line(
-        printable(name), printable(agent), printable(str(place)), score, chance, horizon, readings
-    )
-
-
-def _chance(env: str) -> float:
-    """Return the score of the best agent without a memory."""
-    chances = {task.env: task.chance for task in LADDER}
-    return TASKS[env].chance if env in TASKS else chances[env]
-
-
-def _places(path: Path) -> Sequence[Path]:
-    """Return the run folders that a path stands for, or the checkpoint that it is."""
-    return [path] if path.is_file() else run_folders(path)
-
-
-def _source(place: Path, play: Play) -> Source:
-    """Return who plays: the agent of a run.
-
-    Raises:
-        UserError: it is no run, or what its agent is made of is missing.
-    """
-    source = Source(Choice([place], n_episodes=play.n_episodes, seed=play.seed, trust=play.trust))
-    if source.checkpoint is None:
-        raise UserError(f"{place}: episodes have no memory to read. Name a run or a checkpoint")
-    agent_class(source.config.model).check(source.config)
-    return source
-
-
-def _telling(source: Source) -> VectorEnv:
+@contextmanager
+def _telling(source: Source) -> Iterator[VectorEnv]:
     """Return the run's environments, slower ones where only those tell what is to be remembered.
 
     Raises:
         UserError: neither do.
     """
     for drawn in (False, True):
-        env = source.opened(drawn)
-        env.reset(seed=source.choice.seed)
-        if cues_of(env) is not None:
-            return env
-        env.close()
+        with opened_env(source.config, source.seed, drawn=drawn) as env:
+            env.reset(seed=source.seed)
+            if cues_of(env) is not None:
+                yield env
+                return
     raise UserError(
         f"{source.config.env}: it does not tell what is to be remembered. Choose a run in T-Maze, "
         "Visual Match, Key-to-Door, MiniGrid-Memory, RepeatFirst or RepeatPrevious, or give your "
@@ -229,35 +330,161 @@ def _telling(source: Source) -> VectorEnv:
     )
 
 
-def _twins(source: Source, env: VectorEnv, play: Play) -> list[Agent]:
-    """Return the untrained twin of a run's agent, if it is asked for."""
-    if not play.untrained:
-        return []
-    seed_everything(play.seed)
-    spaces = env.single_observation_space, env.single_action_space
-    return [build_agent(source.config, *spaces).eval()]
+def read_out(states: Sequence[np.ndarray], cues: Sequence[np.ndarray], seed: int) -> list[Reading]:
+    """Return how well cues can be read for several k, from 0 to the longest of enough episodes.
+
+    Where something is shown at every step each is read k steps later, whatever came after it; else
+    the last that was shown.
+
+    Args:
+        states: Of each episode as one memory has read it.  each [T, D] float32
+        cues: What was shown that is to be remembered, NOT_SHOWN where nothing was.  each [T] int64
+        seed: Of noise, shuffling, and what is drawn of very many states.
+    """
+    rng = np.random.default_rng(seed)
+    # In random order, but so that every second episode has the same answers: halves of unlike ones
+    # would make the read-out guess wrong where there is nothing to read.
+    order = rng.permutation(len(cues))
+    first = [next(iter(own[own != NOT_SHOWN]), NOT_SHOWN) for own in cues]
+    order = order[np.argsort(np.array(first)[order], kind="stable")]
+    features, cues = standardised([states[n] for n in order], rng), [cues[n] for n in order]
+    is_stream = all((own != NOT_SHOWN).all() for own in cues)
+    readings = []
+    steps = tqdm(points(cues, is_stream), "reading", unit="k", leave=False, delay=2, disable=None)
+    for k in steps:
+        shown = states_at(features, cues, k, is_stream, rng)
+        if len(np.unique(shown.answers)) > 1:
+            readings.append(read(shown, k, rng))
+    return readings
 
 
-def _read_by(
-    agents: Sequence[Agent], env: VectorEnv, play: Play, progress: tqdm
-) -> list[list[Remembered]]:
-    """Return the episodes of the first agent as each has read them."""
-    episodes = []
-    for episode in remembered(env, agents, play.n_episodes, play.random_share, play.seed):
-        episodes.append(episode)
-        progress.update()
-    return [list(own) for own in zip(*episodes, strict=True)]
+def standardised(states: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
+    """Return states [T, D] of each episode with mean 0 and spread 1 over all, and noise added."""
+    together = np.concatenate(states).astype(np.float64)
+    mean, spread = together.mean(0), together.std(0)
+    is_constant = spread < CONSTANT
+    together -= mean
+    together /= np.where(is_constant, 1.0, spread)
+    together[:, is_constant] = 0.0
+    together += NOISE * rng.standard_normal(together.shape)
+    return np.split(together, np.cumsum([len(own) for own in states])[:-1])
 
 
-def _score(source: Source, env: VectorEnv, play: Play) -> float:
-    """Return the agent's score in episodes of its own actions alone."""
-    seed = derived_seed(play.seed, 1)
-    played = evaluate(source.agent, env, min(SCORED, play.n_episodes), seed=seed)
-    episodes = [recording.episode for recording in played]
-    task = TASKS.get(source.config.env)
-    if task is not None and task.metric == SUCCESS:
-        return float(np.mean([bool(episode.success) for episode in episodes]))
-    return float(np.mean([episode.episode_return for episode in episodes]))
+def points(cues: Sequence[np.ndarray], is_stream: bool) -> list[int]:
+    """Return about 40 values of k, from 0 to the longest that enough episodes have."""
+    longest = []
+    for own in cues:
+        shown = np.flatnonzero(own != NOT_SHOWN)
+        if not len(shown):
+            longest.append(NOT_SHOWN)
+        elif is_stream:
+            longest.append(len(own) - 1)
+        else:
+            longest.append(int(np.diff(np.append(shown, len(own))).max()) - 1)
+    enough = max(LEAST_EPISODES, int(np.ceil(LEAST_SHARE * len(cues))))
+    last = sorted(longest)[-enough] if enough <= len(longest) else NOT_SHOWN
+    spaced = np.linspace(0, last, min(last, MOST_POINTS) + 1).round()
+    return sorted({*range(min(last, FIRST_POINTS) + 1), *map(int, spaced)})
+
+
+def recalled(cues: np.ndarray, k: int, is_stream: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the steps of an episode to read at, and what was shown k steps before each.
+
+    Args:
+        cues: What was shown at each step.  [T]
+        k: Steps since then.
+        is_stream: Whether each is to be read whatever was shown since; else only the last.
+
+    Returns:
+        [R], [R]
+    """
+    steps = np.arange(k, len(cues))
+    shown = cues[steps - k]
+    is_due = shown != NOT_SHOWN
+    if not is_stream:
+        numbers = np.where(cues != NOT_SHOWN, np.arange(len(cues)), -1)
+        is_due &= np.maximum.accumulate(numbers)[steps] == steps - k
+    return steps[is_due], shown[is_due]
+
+
+def states_at(
+    features: Sequence[np.ndarray],
+    cues: Sequence[np.ndarray],
+    k: int,
+    is_stream: bool,
+    rng: np.random.Generator,
+) -> States:
+    """Return the states of all episodes k steps after something was shown, 4,000 at most."""
+    found = [recalled(own, k, is_stream) for own in cues]
+    chosen = [own[steps] for own, (steps, _) in zip(features, found, strict=True)]
+    numbers = np.repeat(np.arange(len(found)), [len(steps) for steps, _ in found])
+    states = States(np.concatenate(chosen), np.concatenate([shown for _, shown in found]), numbers)
+    if len(numbers) <= MOST_ROWS:
+        return states
+    rows = np.sort(rng.choice(len(numbers), MOST_ROWS, replace=False))
+    return States(*(part[rows] for part in states))
+
+
+def read(states: States, k: int, rng: np.random.Generator) -> Reading:
+    """Return how well the answers can be read from states of one k, several answers among them."""
+    from scipy.stats import binomtest
+
+    n_episodes = len(np.unique(states.episodes))
+    accuracy = crossed_accuracy(states)
+    # Answers within an episode may depend on each other: an interval of episodes is the wider one.
+    interval = binomtest(round(accuracy * n_episodes), n_episodes).proportion_ci(method="wilson")
+    counts = np.unique(states.answers, return_counts=True)[1]
+    chance = float(counts.max() / counts.sum())
+    dealt = crossed_accuracy(states._replace(answers=shuffled(states, rng)))
+    ends = float(interval.low), float(interval.high)
+    return Reading(k, n_episodes, accuracy, *ends, chance, dealt, signal(states))
+
+
+def crossed_accuracy(states: States) -> float:
+    """Return the share of states read rightly by a regression learned from the other half."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    is_even, n_right = states.episodes % 2 == 0, 0
+    for is_learned in (is_even, ~is_even):
+        learned, others = states.answers[is_learned], states.answers[~is_learned]
+        if len(np.unique(learned)) < 2:  # of one answer there is nothing to learn
+            n_right += int((others == learned[:1]).sum())
+            continue
+        regression = LogisticRegression(C=PENALTY_INVERSE, max_iter=MOST_ITERATIONS)
+        with warnings.catch_warnings():  # of answers dealt at random there is no end of learning
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            regression.fit(states.features[is_learned], learned)
+        n_right += int((regression.predict(states.features[~is_learned]) == others).sum())
+    return n_right / len(states.answers)
+
+
+def shuffled(states: States, rng: np.random.Generator) -> np.ndarray:
+    """Return the answers after those of each episode were dealt to another.  [R]"""
+    own, first, number_of = np.unique(states.episodes, return_index=True, return_inverse=True)
+    dealt = rng.permutation(len(own))
+    counts = np.bincount(number_of)
+    place = np.arange(len(number_of)) - first[number_of]
+    source = dealt[number_of]
+    return states.answers[first[source] + place % counts[source]]
+
+
+def signal(states: States) -> float:
+    """Return the variance between the means of answers, in that of all states; unbiased.
+
+        (sum_c n_c |m_c - m|^2 - (C - 1) s^2) / (n D),   s^2 = sum |x - m_c|^2 / (n - C)
+
+    Features were standardised, so that all states together have variance D.
+    """
+    x, n = states.features, len(states.answers)
+    between = within = 0.0
+    answers = np.unique(states.answers)
+    for answer in answers:
+        own = x[states.answers == answer]
+        between += len(own) * float(((own.mean(0) - x.mean(0)) ** 2).sum())
+        within += float(((own - own.mean(0)) ** 2).sum())
+    noise = (len(answers) - 1) * within / max(n - len(answers), 1)
+    return (between - noise) / (n * x.shape[1])
 
 
 def _summary(lines: Iterable[Line]) -> Iterator[Sequence[object]]:
@@ -267,29 +494,27 @@ def _summary(lines: Iterable[Line]) -> Iterator[Sequence[object]]:
     )
     for line in lines:
         reading = line.decisive
-        read = (f"{value:.3f}" for value in reading[2:6])
+        values = (f"{value:.3f}" for value in reading[2:6])
         score = "" if line.score is None else f"{line.score:.2f}"
         reach = "" if line.reach is None else line.reach
-        yield (
-            *(line.task, line.agent, line.run, reading.k, *read, f"{reading.signal:.2g}"),
-            *(reach, score, line.verdict),
-        )
+        place = (line.task, line.agent, line.run, reading.k)
+        yield (*place, *values, f"{reading.signal:.2g}", reach, score, line.verdict)
 
 
 def _numbers(lines: Iterable[Line]) -> Iterator[Sequence[object]]:
     yield ("task", "agent", "run", "score", *Reading._fields)
     for line in lines:
+        score = "" if line.score is None else f"{line.score:.4f}"
         for reading in line.readings:
             values = (f"{value:.6g}" for value in reading[2:])
-            score = "" if line.score is None else f"{line.score:.4f}"
             yield (line.task, line.agent, line.run, score, *reading[:2], *values)
 
 
 def _draw(lines: Sequence[Line]) -> "Figure":
     """Return a row for each task of lines: accuracy, and signal beside it."""
     tasks = list(dict.fromkeys(line.task for line in lines))
-    families = list(dict.fromkeys(line.agent.removesuffix(UNTRAINED) for line in lines))
-    looks: Looks = {
+    families = dict.fromkeys(line.agent.removesuffix(UNTRAINED) for line in lines)
+    looks = {
         name: {"color": COLOURS[n % len(COLOURS)], "zorder": 3 + n}
         for n, name in enumerate(families)
     }
@@ -297,61 +522,40 @@ def _draw(lines: Sequence[Line]) -> "Figure":
         figure = new_figure(WIDTH, ROW_HEIGHT * len(tasks) + 0.4)
         panels = figure.subplots(len(tasks), 2, squeeze=False)
         for (left, right), task in zip(panels, tasks, strict=True):
-            own = [line for line in lines if line.task == task]
-            _draw_accuracy(left, own, looks)
-            _draw_signal(right, own, looks)
             left.set_title(task)
-        handles, labels = _labels(panels[:, 0])
+            _draw_task(left, right, [line for line in lines if line.task == task], looks)
+        drawn = [axes.get_legend_handles_labels() for axes in panels[:, 0]]
+        found = {label: handle for own in drawn for handle, label in zip(*own, strict=True)}
+        labels = sorted(found, key=lambda label: label == "chance")  # it comes last
+        handles = [found[label] for label in labels]
         figure.legend(handles, labels, loc="outside upper left", ncols=6, fontsize=9)
         figure.supxlabel(NOTE, x=0.01, ha="left", size=8, color=QUIET)
     return figure
 
 
-def _draw_accuracy(axes: "Axes", lines: Sequence[Line], looks: Looks) -> None:
+def _draw_task(
+    left: "Axes", right: "Axes", lines: Sequence[Line], looks: Mapping[str, dict[str, Any]]
+) -> None:
+    """Draw accuracies and signals: in the colour of the agent, dashed where untrained."""
     for line in lines:
-        k, accuracy, low, high = _columns(line, "k", "accuracy", "low", "high")
-        look = _look(line, looks)
+        look = looks[line.agent.removesuffix(UNTRAINED)]
+        look = {**look, "linestyle": DASHES if line.agent.endswith(UNTRAINED) else "-"}
         width = THIN + STEP * (len(looks) + 2 - look["zorder"])
-        axes.plot(k, accuracy, label=line.agent, linewidth=width, **look)
-        axes.fill_between(k, low, high, color=look["color"], alpha=0.1, linewidth=0)
-    k, chance = _columns(max(lines, key=lambda line: len(line.readings)), "k", "chance")
-    axes.plot(k, chance, color=QUIET, linewidth=0.9, linestyle=(0, (4, 3)), label="chance")
-    axes.set_ylim(min(chance) - 0.08, 1.03)
-    axes.set_xlabel("steps since it was shown")
-    axes.set_ylabel("read rightly")
-    axes.grid(axis="y")
-
-
-def _draw_signal(axes: "Axes", lines: Sequence[Line], looks: Looks) -> None:
-    for line in lines:
-        k, signal, low, chance = _columns(line, "k", "signal", "low", "chance")
+        k, _, accuracy, low, high, chance, _, signal = np.transpose(line.readings)
+        left.plot(k, accuracy, label=line.agent, linewidth=width, **look)
+        left.fill_between(k, low, high, color=look["color"], alpha=0.1, linewidth=0)
         is_read = (low > chance) & (signal > 0)
-        axes.plot(k, np.where(is_read, signal, np.nan), linewidth=THIN, **_look(line, looks))
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
-    axes.set_xlabel("steps since it was shown")
-    axes.set_ylabel("of the variance of all states")
-    axes.set_title("how much of the state it is", weight="normal", size=9.5, color=QUIET)
-    axes.minorticks_off()
-    axes.grid(axis="y")
-
-
-def _look(line: Line, looks: Looks) -> dict[str, Any]:
-    """Return how a line is drawn: in the colour of its agent, dashed where untrained."""
-    is_untrained = line.agent.endswith(UNTRAINED)
-    look = looks[line.agent.removesuffix(UNTRAINED)]
-    return {**look, "linestyle": DASHES if is_untrained else "-"}
-
-
-def _columns(line: Line, *names: str) -> list[np.ndarray]:
-    return [np.array([getattr(reading, name) for reading in line.readings]) for name in names]
-
-
-def _labels(panels: Iterable["Axes"]) -> tuple[list[Any], list[str]]:
-    """Return a handle for each agent of any panel, chance last."""
-    found: dict[str, Any] = {}
-    for axes in panels:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    chance = found.pop("chance")
-    return [*found.values(), chance], [*found, "chance"]
+        right.plot(k, np.where(is_read, signal, np.nan), linewidth=THIN, **look)
+    longest = max((line.readings for line in lines), key=len)
+    k, *_, chance, _, _ = np.transpose(longest)
+    left.plot(k, chance, label="chance", **DASHED)
+    left.set_ylim(min(chance) - 0.08, 1.03)
+    left.set_ylabel("read rightly")
+    right.set_yscale("log")
+    right.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
+    right.minorticks_off()
+    right.set_ylabel("of the variance of all states")
+    right.set_title("how much of the state it is", weight="normal", size=9.5, color=QUIET)
+    for axes in (left, right):
+        axes.set_xlabel("steps since it was shown")
+        axes.grid(axis="y")

@@ -5,33 +5,36 @@ number where two are equal), so that all agents of a task are compared at the sa
 runs there, those count whose settings most seeds share, one of each seed.
 
 The table, scoreboard.csv, has a line for each run that counted, with the settings that it read: so
-runs of several machines stand together, and a score outlives its run folder.
+runs of several machines stand together, and a score outlives its run folder. The same tasks and
+agents stand in configs/Scoreboard, which trains them.
 """
 
 import json
 import math
 import textwrap
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from analysis.findings import Findings
-from analysis.scoreboard_tasks import AGENTS, TASKS, AgentKind, Task
-from plots.statistics import Estimate, estimate
-from plots.style import COLOURS, INK, QUIET, RULE, new_figure, style
-from plots.table import Table, markdown
-from runs.folder import begun_with, is_finished
-from runs.loggers import FILE
-from runs.run_data import (
+from analysis.figures import COLOURS, DASHED, INK, QUIET, RULE, Findings, new_figure, style
+from analysis.lengths import TASKS as BY_LENGTH
+from analysis.run_data import (
     AXES,
+    Table,
     checked_settings,
+    grouped,
+    markdown,
     read_columns,
     read_rows,
     read_settings_of,
     run_folders,
 )
+from analysis.statistics import Estimate, estimate
+from models import AGENTS as MODELS
+from runs.folder import begun_with, is_finished
+from runs.loggers import FILE
 from settings import reading, settings_without_effect
 from trainers.checkpoint import LAST, load_checkpoint
 from utils.errors import UserError, printable
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+GRID = "MiniGrid-"
+RETURN = "return_mean"
 NOTE = (
     "Normalised score: 0 is chance, 1 the best there is, of each task as told below; in brackets "
     "the 95 % bootstrap interval over seeds, behind × their number. A run's score is the mean of "
@@ -60,7 +65,139 @@ FOOTNOTE = (
     "intervals, a small dot is a run, × how many there are; a triangle: below the axis"
 )
 
-T = TypeVar("T")
+
+class Task(NamedTuple):
+    """A task of the ladder.
+
+    Attributes:
+        name: What the table calls it.
+        env: The environment.
+        length: Its setting of that name, where it reads one.
+        algorithm: Who learns there.
+        metric: What a score is measured in, without "eval/" and "rollout/".
+        chance: Of that metric, the normalised score 0.
+        best: The same for 1.
+        memory: What must be remembered, and for how long.
+        source: What chance and best are, and where they are from.
+    """
+
+    name: str
+    env: str
+    length: int | None
+    algorithm: str
+    metric: str
+    chance: float
+    best: float
+    memory: str
+    source: str
+
+    def plays(self, settings: Mapping[str, Any]) -> bool:
+        """Return whether a run's settings are of this task."""
+        named = settings.get("env"), settings.get("algorithm")
+        is_length = self.length is None or settings.get("length") == self.length
+        return named == (self.env, self.algorithm) and is_length
+
+    def normalised(self, scores: np.ndarray) -> np.ndarray:
+        """Return 0 for chance and 1 for the best.  [n]"""
+        return (scores - self.chance) / (self.best - self.chance)
+
+
+class AgentKind(NamedTuple):
+    """A column of the table.
+
+    Attributes:
+        name: What the table calls it.
+        model: The setting, by the name agents are listed under.
+        others: Further settings that make a run this agent's.
+        blind: Why it cannot see a task, or "".
+    """
+
+    name: str
+    model: str
+    others: Mapping[str, str] = {}
+    blind: Callable[[Task], str] = lambda task: ""
+
+    def is_of(self, settings: Mapping[str, Any]) -> bool:
+        """Return whether a run's settings are this agent's."""
+        name = settings.get("model")
+        if not isinstance(name, str) or MODELS.known_as(name) != self.model:
+            return False
+        return all(settings.get(key) == value for key, value in self.others.items())
+
+
+def _of_length(name: str, env: str, length: int, algorithm: str, *words: str) -> Task:
+    """Return a task of the length study, whose metric and chance stand there."""
+    known = BY_LENGTH[env]
+    return Task(name, env, length, algorithm, known.metric, known.chance, 1.0, *words)
+
+
+def _t_maze(length: int) -> Task:
+    memory = f"which of two sides, seen in the first step alone, for {length} steps"
+    source = "0: walks to the end and turns to either side; 1: to the right one (envs/t_maze.py)"
+    return _of_length(f"T-Maze {length}", "TMazePassive-v0", length, "DQN", memory, source)
+
+
+TASKS = (
+    _t_maze(10),
+    _t_maze(30),
+    _t_maze(100),
+    Task(
+        *("MemoryS7", "MiniGrid-MemoryS7-v0", None, "PPO", RETURN, 0.4917, 0.9780),
+        "key or ball, for 1 to 4 steps; who looks back from the junction sees the cue and both "
+        "ends at once, and choosing by chance there gets beyond 0 without a memory",
+        "0: goes to either end at once, right half the time; 1: looks at the cue, then goes the "
+        "shortest way; both 1 - 0.9 t / 245, mean over where episodes begin",
+    ),
+    Task(
+        *("MemoryS11", "MiniGrid-MemoryS11-v0", None, "PPO", RETURN, 0.4952, 0.9859),
+        "key or ball, for 4 steps or more; from no place are the cue and an end seen at once",
+        "0: goes to either end at once, right half the time; 1: looks at the cue, then goes the "
+        "shortest way; both 1 - 0.9 t / 605, mean over where episodes begin",
+    ),
+    Task(
+        *("RandomMaze", "RandomMaze-v0", None, "PPO", RETURN, -1.0, 0.827),
+        "where it has been, up to 100 steps; 9x9 cells of at most 25x25 are in view",
+        "0: bumps into nothing and never arrives (100 steps of -0.01); 1: the shortest way, mean "
+        "of 20,000 mazes (standard error 0.001), which nobody can know who has not seen the maze",
+    ),
+    _of_length(
+        *("Visual Match 20", "VisualMatch-v0", 20, "SAC"),
+        "which of three colours, for 21 steps or more",
+        "success; 0: enters any door; 1: always the right one (envs/visual_match.py)",
+    ),
+    _of_length(
+        *("Key-to-Door 20", "KeyToDoor-v0", 20, "SAC"),
+        "nothing: what is asked for is credit, 22 steps or more back to the key",
+        "success; 0: does not take the key; 1: always opens the door (envs/key_to_door.py)",
+    ),
+    Task(
+        *("KeyCorridor", "MiniGrid-KeyCorridorS3R1-v0", None, "PPO", RETURN, 0.0, 0.9511),
+        "nothing: the key that is carried is in view; the line to beat is the agent without memory",
+        "0: never gets the ball; 1: the shortest way, 1 - 0.9 t / 270 with t of 15, 15 and 14 by "
+        "where the agent first looks",
+    ),
+    Task(
+        *("RepeatPrevious", "popgym-RepeatPreviousEasy-v0", None, "PPO", RETURN, -25 / 51, 1.0),
+        "the suits of the last three cards, each for 3 steps",
+        "0: names another suit than the one in view, right with 13/51, as no card comes twice; "
+        "1: always right (popgym 1.0.7, envs/repeat_previous.py)",
+    ),
+)
+
+
+def _not_a_grid(task: Task) -> str:
+    """Return why grid-clip cannot see a task: it was trained on MiniGrid's tiles."""
+    return "" if task.env.startswith(GRID) else "MiniGrid only"
+
+
+AGENTS = (
+    AgentKind("none", "CNN"),
+    AgentKind("LSTM", "LSTM"),
+    AgentKind("GPT", "GPT"),
+    AgentKind("HELM, MiniLM", "HELM", {"language_model": "all-MiniLM-L6-v2"}),
+    AgentKind("HELM, SmolLM2", "HELM", {"language_model": "SmolLM2-135M-Instruct"}),
+    AgentKind("SHELM, grid-clip", "SHELM", {"clip_encoder": "grid-clip"}, _not_a_grid),
+)
 
 
 class Result(NamedTuple):
@@ -134,17 +271,6 @@ class Cell(NamedTuple):
         """Of its runs, in the metric of the task.  [n]"""
         return np.array([result.score for result in self.results])
 
-    @property
-    def steps_per_second(self) -> float | None:
-        """Median over the runs of which it is known."""
-        known = [r.steps_per_second for r in self.results if r.steps_per_second is not None]
-        return float(np.median(known)) if known else None
-
-    @property
-    def n_trained(self) -> int | None:
-        """Parameters that an optimiser moves, which are as many in all its runs."""
-        return next((r.n_trained for r in self.results if r.n_trained is not None), None)
-
 
 class LeftOut:
     """Why runs do not count: in lines, and in a word or two by task and agent."""
@@ -153,13 +279,14 @@ class LeftOut:
         self.lines: list[str] = []
         self.reasons: dict[tuple[str, str], str] = {}
 
-    def add(self, why: str, folders: Sequence[Path]) -> None:
+    def add(self, why: str, entries: Sequence[Entry | Path]) -> None:
         """Note runs, if there are any."""
+        folders = [each if isinstance(each, Path) else each.folder for each in entries]
         if folders:
-            names = [printable(str(folder)) for folder in folders[:MOST_NAMED]]
-            more = len(folders) - len(names)
-            named = ", ".join(names) + (f" and {more} more" if more else "")
-            self.lines.append(f"left out, {why}: {named}")
+            named = ", ".join(printable(str(folder)) for folder in folders[:MOST_NAMED])
+            n_more = len(folders) - MOST_NAMED
+            more = f" and {n_more} more" if n_more > 0 else ""
+            self.lines.append(f"left out, {why}: {named}{more}")
 
 
 def analyse(paths: Iterable[Path]) -> Findings:
@@ -171,7 +298,11 @@ def analyse(paths: Iterable[Path]) -> Findings:
     left_out = LeftOut()
     cells = read_cells(paths, left_out)
     table = scores_table(cells)
-    return Findings(_draw(cells), table, _numbers(cells), page=_page(table, left_out))
+    tasks = [f"- **{task.name}**: {task.memory}. {task.source}." for task in TASKS]
+    parts = [markdown(table), NOTE + "\n", "\n".join(tasks) + "\n"]
+    if left_out.lines:
+        parts.append("\n".join(f"- {line}" for line in left_out.lines) + "\n")
+    return Findings(_draw(cells), table, _numbers(cells), page="\n".join(parts))
 
 
 def read_cells(paths: Iterable[Path], left_out: LeftOut) -> list[Cell]:
@@ -181,7 +312,12 @@ def read_cells(paths: Iterable[Path], left_out: LeftOut) -> list[Cell]:
         paths: Run folders, folders of them, or tables of runs (.csv).
         left_out: Gets the runs that do not count.
     """
-    runs = _counting_runs(paths, left_out)
+    entries = _at_equal_steps(_entries(paths, left_out), left_out)
+    places = grouped(entries, lambda entry: entry.place)
+    runs = {place: _of_one_kind(own, left_out) for place, own in places.items()}
+    if not any(runs.values()):
+        told = "; ".join(left_out.lines)
+        raise UserError(f"{told}. No run is left to show; configs/Scoreboard trains some")
     cells = []
     for task in TASKS:
         for agent in AGENTS:
@@ -204,11 +340,13 @@ def scores_table(cells: Sequence[Cell]) -> Table:
         own = [cell for cell in cells if cell.task is task]
         steps = [f", {run.n_steps:,}" for cell in own for run in cell.runs]
         rows.append((task.name + "".join(steps[:1]), *map(_score_text, own)))
-    columns = [[cell for cell in cells if cell.agent is agent] for agent in AGENTS]
-    rows.append(("steps/s", *(_range([c.steps_per_second for c in own]) for own in columns)))
-    trained = (_range([c.n_trained for c in own]) for own in columns)
-    rows.append(("parameters trained", *trained))
-    return rows
+    speeds, trained = [], []
+    for agent in AGENTS:
+        by_task = [cell.results for cell in cells if cell.agent is agent]
+        known = [[r.steps_per_second for r in own if r.steps_per_second] for own in by_task]
+        speeds.append(_range([float(np.median(own)) for own in known if own]))
+        trained.append(_range([r.n_trained for own in by_task for r in own if r.n_trained]))
+    return [*rows, ("steps/s", *speeds), ("parameters trained", *trained)]
 
 
 def score_of(columns: Mapping[str, np.ndarray], metric: str) -> float | None:
@@ -243,67 +381,56 @@ def _score_text(cell: Cell) -> str:
     return f"{value:.2f}{interval} ×{len(cell.scores)}"
 
 
-def _range(values: Iterable[float | None]) -> str:
-    known = [f"{value:,.0f}" for value in sorted(v for v in values if v is not None)]
+def _range(values: Sequence[float]) -> str:
+    known = [f"{value:,.0f}" for value in sorted(values)]
     return " to ".join(dict.fromkeys([known[0], known[-1]])) if known else ""
-
-
-def _page(table: Table, left_out: LeftOut) -> str:
-    """Return the table, what it means, and what it leaves out, as Markdown."""
-    tasks = [f"- **{task.name}**: {task.memory}. {task.source}." for task in TASKS]
-    parts = [markdown(table), NOTE + "\n", "\n".join(tasks) + "\n"]
-    if left_out.lines:
-        parts.append("\n".join(f"- {line}" for line in left_out.lines) + "\n")
-    return "\n".join(parts)
 
 
 def _numbers(cells: Iterable[Cell]) -> Table:
     """Return a line for each run that counts; `_kept` reads them back."""
     lines = [
-        _line(cell.task, cell.agent, run, result)
+        {
+            "task": cell.task.name,
+            "agent": cell.agent.name,
+            "seed": run.settings["seed"],
+            "n_steps": run.n_steps,
+            "score": repr(float(result.score)),  # in full, to be read again
+            "normalised": f"{cell.task.normalised(np.array(result.score)):.4g}",
+            "metric": cell.task.metric,
+            "chance": cell.task.chance,
+            "best": cell.task.best,
+            "steps_per_second": _text(result.steps_per_second, ".1f"),
+            "n_trained": _text(result.n_trained, "d"),
+            "run": printable(str(run.folder)),
+            "settings": json.dumps({"seed": run.settings["seed"], **run.kind}),
+        }
         for cell in cells
         for run, result in zip(cell.runs, cell.results, strict=True)
     ]
     return [list(lines[0]), *(list(line.values()) for line in lines)]
 
 
-def _line(task: Task, agent: AgentKind, run: Entry, result: Result) -> dict[str, object]:
-    speed, n_trained = result.steps_per_second, result.n_trained
-    return {
-        "task": task.name,
-        "agent": agent.name,
-        "seed": run.settings["seed"],
-        "n_steps": run.n_steps,
-        "score": repr(float(result.score)),  # in full, so that a table read again says the same
-        "normalised": f"{task.normalised(np.array(result.score)):.4g}",
-        "metric": task.metric,
-        "chance": task.chance,
-        "best": task.best,
-        "steps_per_second": "" if speed is None else f"{speed:.1f}",
-        "n_trained": "" if n_trained is None else n_trained,
-        "run": printable(str(run.folder)),
-        "settings": json.dumps({"seed": run.settings["seed"], **run.kind}),
-    }
-
-
-def _counting_runs(paths: Iterable[Path], left_out: LeftOut) -> dict[tuple[str, str], list[Entry]]:
-    """Return the runs that count by task and agent."""
-    entries = _at_equal_steps(_entries(paths, left_out), left_out)
-    places = _grouped(entries, lambda entry: entry.place)
-    chosen = {place: _of_one_kind(own, left_out) for place, own in places.items()}
-    if not any(chosen.values()):
-        told = "; ".join(left_out.lines)
-        raise UserError(f"{told}. No run is left to show; configs/Scoreboard trains some")
-    return chosen
+def _text(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
 
 
 def _entries(paths: Iterable[Path], left_out: LeftOut) -> list[Entry]:
-    """Return the finished runs of the ladder."""
-    entries: list[Entry] = []
-    unfinished: list[Path] = []
-    pretrained: list[Path] = []
-    foreign: list[Path] = []
-    for folder, settings, result in _found(paths):
+    """Return the finished runs of the ladder: those in folders, and then those in tables."""
+    paths, entries = list(paths), []
+    tables = [path for path in paths if path.suffix == ".csv" and path.is_file()]
+    found: list[tuple[Path, dict[str, Any], Result | None]] = [
+        (folder, read_settings_of(folder, **KINDS), None)
+        for folder in run_folders(*(path for path in paths if path not in tables))
+    ]
+    for table in tables:
+        found += _kept(table)
+    others: dict[str, list[Path]] = {
+        "not finished": [],
+        "begun with another run's parameters": [],
+        "of no task and agent of the ladder": [],
+    }
+    unfinished, pretrained, foreign = others.values()
+    for folder, settings, result in found:
         task = next((task for task in TASKS if task.plays(settings)), None)
         agent = next((agent for agent in AGENTS if agent.is_of(settings)), None)
         if task is None or agent is None or agent.blind(task):
@@ -315,20 +442,9 @@ def _entries(paths: Iterable[Path], left_out: LeftOut) -> list[Entry]:
             pretrained.append(folder)
         else:
             entries.append(Entry(folder, task, agent, settings, result))
-    left_out.add("not finished", unfinished)
-    left_out.add("begun with another run's parameters", pretrained)
-    left_out.add("of no task and agent of the ladder", foreign)
+    for why, folders in others.items():
+        left_out.add(why, folders)
     return entries
-
-
-def _found(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any], Result | None]]:
-    """Yield folder, settings and known result of every run: of folders, and then of tables."""
-    paths = list(paths)
-    tables = [path for path in paths if path.suffix == ".csv" and path.is_file()]
-    for folder in run_folders(*(path for path in paths if path not in tables)):
-        yield folder, read_settings_of(folder, **KINDS), None
-    for table in tables:
-        yield from _kept(table)
 
 
 def _kept(table: Path) -> Iterator[tuple[Path, dict[str, Any], Result]]:
@@ -341,11 +457,8 @@ def _kept(table: Path) -> Iterator[tuple[Path, dict[str, Any], Result]]:
         try:
             settings = json.loads(row["settings"])
             speed, n_trained = row["steps_per_second"], row["n_trained"]
-            result = Result(
-                float(row["score"]),
-                float(speed) if speed else None,
-                int(n_trained) if n_trained else None,
-            )
+            known = float(speed) if speed else None, int(n_trained) if n_trained else None
+            result = Result(float(row["score"]), *known)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{where}: not a run of the scoreboard ({error})") from None
         if not isinstance(settings, dict) or not math.isfinite(result.score):
@@ -356,63 +469,49 @@ def _kept(table: Path) -> Iterator[tuple[Path, dict[str, Any], Result]]:
 def _at_equal_steps(entries: Sequence[Entry], left_out: LeftOut) -> list[Entry]:
     """Return the entries with as many steps as most agents of their task have."""
     kept: list[Entry] = []
-    for task, own in _grouped(entries, lambda entry: entry.task.name).items():
-        by_steps = _grouped(own, lambda entry: entry.n_steps)
+    for task, own in grouped(entries, lambda entry: entry.task.name).items():
+        by_steps = grouped(own, lambda entry: entry.n_steps)
         n_agents = {n: len({entry.agent.name for entry in by_steps[n]}) for n in by_steps}
         n_steps = max(by_steps, key=lambda n: (n_agents[n], n))
         kept += by_steps.pop(n_steps)
         others = [entry for others in by_steps.values() for entry in others]
         left_out.reasons |= {entry.place: "other number of steps" for entry in others}
-        why = f"{task} is compared at {n_steps:,} steps"
-        left_out.add(why, [entry.folder for entry in others])
+        left_out.add(f"{task} is compared at {n_steps:,} steps", others)
     return kept
 
 
 def _of_one_kind(entries: Sequence[Entry], left_out: LeftOut) -> list[Entry]:
-    """Return the runs whose settings most seeds share, one of each seed; none where two tie."""
-    kinds = _grouped(entries, lambda entry: json.dumps(entry.kind))
-    seeds = {kind: _one_a_seed(own) for kind, own in kinds.items()}
-    most = max(map(len, seeds.values()))
-    largest = [own for own in seeds.values() if len(own) == most]
+    """Return the runs whose settings most seeds share, one of each seed; none where two tie.
+
+    Of one seed's runs that of a folder counts before that of a table, the first by its name.
+    """
     place = " by ".join(entries[0].place)
-    if len(largest) > 1:
+    ordered = sorted(
+        entries, key=lambda e: (e.settings["seed"], e.result is not None, str(e.folder))
+    )
+    by_kind = grouped(ordered, lambda entry: json.dumps(entry.kind)).values()
+    by_seed = [grouped(own, lambda entry: entry.settings["seed"]) for own in by_kind]
+    most = max(map(len, by_seed))
+    chosen, *equal = [[own[0] for own in seeds.values()] for seeds in by_seed if len(seeds) == most]
+    if equal:
         left_out.reasons[entries[0].place] = "settings differ"
-        names = _differing([own[0].kind for own in largest])
+        names = _differing([own[0].kind for own in (chosen, *equal)])
         why = f"{place}: these differ in more than the seed ({names}), name those of one kind"
-        left_out.add(why, [entry.folder for entry in entries])
+        left_out.add(why, entries)
         return []
-    chosen = {entry.folder for entry in largest[0]}
-    kind = kinds[json.dumps(largest[0][0].kind)]
-    others = [entry for entry in entries if entry.folder not in chosen]
-    repeated = [entry.folder for entry in others if entry in kind]
-    left_out.add(f"{place}: others have the same settings and seed", repeated)
-    different = [entry for entry in others if entry not in kind]
-    names = _differing([largest[0][0].kind, *(entry.kind for entry in different)])
-    why = f"{place}: more seeds were run with other settings ({names})"
-    left_out.add(why, [entry.folder for entry in different])
-    return largest[0]
-
-
-def _one_a_seed(entries: Sequence[Entry]) -> list[Entry]:
-    """Return one run of each seed: of folders before tables, the first by its folder's name."""
-    ordered = sorted(entries, key=_order)
-    return [own[0] for own in _grouped(ordered, lambda entry: entry.settings["seed"]).values()]
-
-
-def _order(entry: Entry) -> tuple[int, bool, str]:
-    return entry.settings["seed"], entry.result is not None, str(entry.folder)
+    folders, kind = {entry.folder for entry in chosen}, chosen[0].kind
+    others = [entry for entry in entries if entry.folder not in folders]
+    alike = [entry for entry in others if entry.kind == kind]
+    left_out.add(f"{place}: others have the same settings and seed", alike)
+    different = [entry for entry in others if entry.kind != kind]
+    names = _differing([kind, *(entry.kind for entry in different)])
+    left_out.add(f"{place}: more seeds were run with other settings ({names})", different)
+    return chosen
 
 
 def _differing(kinds: Sequence[Mapping[str, Any]]) -> str:
     names = dict.fromkeys(name for kind in kinds for name in kind)
     return ", ".join(n for n in names if any(kind.get(n) != kinds[0].get(n) for kind in kinds))
-
-
-def _grouped(values: Iterable[T], key: Callable[[T], Hashable]) -> dict[Any, list[T]]:
-    found: dict[Any, list[T]] = {}
-    for value in values:
-        found.setdefault(key(value), []).append(value)
-    return found
 
 
 def _measured(folder: Path, metric: str) -> Result:
@@ -457,7 +556,7 @@ def _draw_task(axes: "Axes", cells: Sequence[Cell]) -> None:
         else:
             _draw_agent(axes, position, cell)
     task = cells[0].task
-    axes.axvline(0, color=QUIET, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+    axes.axvline(0, **DASHED, zorder=1)
     axes.axvline(1, color=QUIET, linewidth=0.9, zorder=1)
     axes.axvspan(0, 1, color=RULE, alpha=0.4, linewidth=0, zorder=0)
     axes.set_title(task.name, pad=PAD)

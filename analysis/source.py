@@ -1,26 +1,23 @@
 """What is analysed: episodes, played or recorded, and the agent whose frozen parts look at them."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Space, Text
 from gymnasium.vector import VectorEnv
 
-from envs import make_vector_env
 from models import agent_class, build_agent, resolve_device
 from models.agent import Agent
 from models.baselines import RandomAgent
 from models.helm import LanguageMemory
 from models.observations import ObservationReader, Observations
-from models.tile_reader import with_tile_reader
-from rewards.goals import with_goals
 from settings import Config, load_config
-from trainers.build import restored_agent
+from trainers.build import opened_env, restored_agent
 from trainers.checkpoint import find_checkpoint, load_checkpoint
 from trainers.evaluation import evaluate, played_config
 from utils.errors import UserError
@@ -30,10 +27,13 @@ MOST_ENVS = 16
 NOTHING = np.empty(0)
 
 
-class Choice(NamedTuple):
-    """What the command line says about the source.
+class Source:
+    """Episodes and an agent, each loaded when first asked for.
 
-    Attributes:
+    The agent is a checkpoint's, or an untrained one of the settings: what is frozen is the same.
+    The episodes are the named files, else played by the checkpoint's agent, else at random.
+
+    Args:
         paths: A run folder or checkpoint, episode files (.npz) or folders of them; both, or none.
         settings: A settings file, for an agent without checkpoint.
         overrides: KEY=VALUE, for an agent without checkpoint.
@@ -42,49 +42,42 @@ class Choice(NamedTuple):
         trust: Whether the run is trusted, whoever has begun it.
     """
 
-    paths: Sequence[Path] = ()
-    settings: Path | None = None
-    overrides: Sequence[str] = ()
-    n_episodes: int = 1
-    seed: int = 0
-    trust: bool = False
-
-
-class Source:
-    """Episodes and an agent, each loaded when first asked for.
-
-    The agent is a checkpoint's, or an untrained one of the settings: what is frozen is the same.
-    The episodes are the named files, else played by the checkpoint's agent, else at random.
-    """
-
-    def __init__(self, choice: Choice) -> None:
-        self.choice = choice
-        self.files = [file for path in choice.paths for file in _episode_files(path)]
-        others = [path for path in choice.paths if not _episode_files(path)]
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        settings: Path | None = None,
+        overrides: Sequence[str] = (),
+        n_episodes: int = 1,
+        seed: int = 0,
+        trust: bool = False,
+    ) -> None:
+        self.settings, self.overrides = settings, overrides
+        self.n_episodes, self.seed, self.trust = n_episodes, seed, trust
+        self.files = [file for path in paths for file in _episode_files(path)]
+        others = [path for path in paths if not _episode_files(path)]
         if len(others) > 1:
             raise UserError(f"{others[1]}: a second run beside {others[0]}. Name one run")
         self.checkpoint = find_checkpoint(others[0], "SOURCE") if others else None
-        if self.checkpoint and (choice.settings or choice.overrides):
+        if self.checkpoint and (settings or overrides):
             raise UserError(
                 f"--config and --var are for an agent without checkpoint, not for {others[0]}"
             )
-        seed_everything(choice.seed)
+        seed_everything(seed)
 
     @property
     def names_an_agent(self) -> bool:
         """Whether the command line says which agent, not only which episodes."""
-        named = self.checkpoint or self.choice.settings or self.choice.overrides
-        return bool(named) or not self.files
+        return bool(self.checkpoint or self.settings or self.overrides) or not self.files
 
     @cached_property
     def config(self) -> Config:
         """The settings of the checkpoint or of the command line."""
         if self.checkpoint:
-            config = played_config(self._state, self.checkpoint, self.choice.trust)
+            config = played_config(self._state, self.checkpoint, self.trust)
         else:
-            config = load_config(self.choice.settings, self.choice.overrides)
+            config = load_config(self.settings, self.overrides)
             agent_class(config.model).check(config)
-        n_envs = min(self.choice.n_episodes, MOST_ENVS)
+        n_envs = min(self.n_episodes, MOST_ENVS)
         device = resolve_device("auto" if self.checkpoint else config.device)
         return dataclasses.replace(config, device=device, n_envs=n_envs)
 
@@ -93,11 +86,10 @@ class Source:
         """The agent, in evaluation mode."""
         if not self.checkpoint:
             return build_agent(self.config, *_spaces(self.episodes)).eval()
-        env = self.opened()
-        env.close()
-        spaces = env.single_observation_space, env.single_action_space
-        self._check_made_for(*spaces)
-        return restored_agent(self.config, env, self._state, self.checkpoint)
+        with opened_env(self.config, self.seed) as env:
+            if self.files:
+                self._check_made_for(env)
+            return restored_agent(self.config, env, self._state, self.checkpoint)
 
     @property
     def language(self) -> LanguageMemory:
@@ -121,9 +113,11 @@ class Source:
         Raises:
             UserError: they are not all of images of one size.
         """
-        episodes = [_read(file) for file in self.files] or self._played()
+        if not self.files:
+            return self._played()
+        episodes = [_read(file) for file in self.files]
         shapes = [episode["observations"].shape[1:] for episode in episodes]
-        for file, shape in zip(self.files, shapes, strict=False):
+        for file, shape in zip(self.files, shapes, strict=True):
             if shape != shapes[0]:
                 raise UserError(
                     f"{file}: images of {_size(shape)}, and {self.files[0]} has images of "
@@ -133,7 +127,7 @@ class Source:
 
     @property
     def first_episode(self) -> Observations:
-        """What the agent is told in the first episode, step by step.  [T, ...] of each kind
+        """The observations of the first episode, step by step.  [T, ...] of each kind
 
         Raises:
             UserError: the episode has other texts than the agent's environment.
@@ -158,23 +152,12 @@ class Source:
         distinct = np.unique(seen, axis=0)
         if len(distinct) <= most:
             return distinct
-        return distinct[np.random.default_rng(self.choice.seed).choice(len(distinct), most, False)]
+        return distinct[np.random.default_rng(self.seed).choice(len(distinct), most, False)]
 
-    def opened(self, drawn: bool = False) -> VectorEnv:
-        """Return the environments, with what is wanted in them; to be closed by the caller.
-
-        Args:
-            drawn: Prefer environments that can be drawn whole to faster ones.
-        """
-        env = make_vector_env(self.config, self.choice.seed, drawn)
-        return with_goals(with_tile_reader(env), self.config)
-
-    def _check_made_for(self, observations: Space, actions: Space) -> None:
+    def _check_made_for(self, env: VectorEnv) -> None:
         """Raise UserError where the named episodes are not of the agent's environment."""
-        if not self.files:
-            return
-        n_actions = int(cast(Discrete, actions).n)
-        size = ObservationReader(observations).image_shape
+        n_actions = int(cast(Discrete, env.single_action_space).n)
+        size = ObservationReader(env.single_observation_space).image_shape
         for file, episode in zip(self.files, self.episodes, strict=True):
             shape, highest = episode["observations"].shape[1:], int(episode["actions"].max())
             if shape != size or highest >= n_actions:
@@ -191,22 +174,17 @@ class Source:
         return load_checkpoint(self.checkpoint)
 
     def _played(self) -> list[dict[str, np.ndarray]]:
-        env = self.opened()
-        try:
-            random = RandomAgent(env.single_observation_space, env.single_action_space).to(
-                self.config.device
-            )
-            player = self.agent if self.checkpoint else random
-            played = evaluate(player, env, self.choice.n_episodes, seed=self.choice.seed)
+        with opened_env(self.config, self.seed) as env:
+            random = RandomAgent(env.single_observation_space, env.single_action_space)
+            player = self.agent if self.checkpoint else random.to(self.config.device)
+            played = evaluate(player, env, self.n_episodes, seed=self.seed)
             episodes = [recording.steps for recording in played]
-            if "observations" not in episodes[0]:
-                raise UserError(
-                    f"{self.config.env}: it shows text alone, and what is analysed are images or "
-                    "numbers. Choose another environment"
-                )
-            return episodes
-        finally:
-            env.close()
+        if "observations" not in episodes[0]:
+            raise UserError(
+                f"{self.config.env}: it shows text alone, and what is analysed are images or "
+                "numbers. Choose another environment"
+            )
+        return episodes
 
 
 def _episode_files(path: Path) -> list[Path]:
@@ -237,9 +215,8 @@ def _size(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape))
 
 
-def _spaces(episodes: Iterable[dict[str, np.ndarray]]) -> tuple[Space, Space]:
+def _spaces(episodes: Sequence[dict[str, np.ndarray]]) -> tuple[Space, Space]:
     """Return spaces that episodes fit in."""
-    episodes = list(episodes)
     shape = episodes[0]["observations"].shape[1:]
     n_actions = 1 + max(int(episode["actions"].max()) for episode in episodes)
     image: Space = Box(0, 255, shape, np.uint8)

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from analysis.run_data import aligned
 from benchmarks.measuring import Machine, peak_megabytes
 from models.observations import Observations
-from plots.table import aligned
 from settings import load_config
 from trainers.frame_replay import FrameReplay, FrameReplaySettings
 from utils.command_line import Parser, run_program, whole_number

@@ -26,13 +26,13 @@ if __name__ == "__main__":
 import torch
 from torch import Tensor
 
+from analysis.run_data import write_text
 from benchmarks import n_step, off_policy, training
 from benchmarks.language_models import full_memory, random_model
 from benchmarks.measuring import Machine, Version, Work, check_names, in_own_process, measure
 from benchmarks.random_models import MINILM, TINY, WITHOUT_VOCABULARY
 from models.language.load import load_language_model
 from models.language.transformer import LayerStack
-from plots.table import write_text
 from trainers.ranks import average_gradients, joined_ranks
 from utils.command_line import Parser, run_program
 from utils.errors import UserError

@@ -23,8 +23,8 @@ from models.ellm import Ellm
 from models.observations import Observations, SentenceTable
 from settings import load_config
 from trainers.frame_replay import FrameSteps
+from trainers.losses import n_step_returns
 from trainers.n_step_dqn import NStepDQN, NStepDqnSettings
-from trainers.targets import n_step_returns
 from utils.seeding import seed_everything
 
 N_TEXT = 384

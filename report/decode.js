@@ -1,4 +1,4 @@
-// Reads what report/packing.py has packed.
+// Reads what report/page.py has packed.
 
 const TYPES = { uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, int16: Int16Array, float32: Float32Array };
 

@@ -1,21 +1,19 @@
-"""The episode page: everything of an evaluation in one HTML file that needs no network."""
+"""The episode page: everything of an evaluation in one HTML file that needs no network.
 
+Arrays and pictures stand in it as text, small, and are read by `decode.js`.
+"""
+
+import base64
+import io
 import json
+import math
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from report.packing import (
-    Packed,
-    Pictures,
-    coloured,
-    looking_back,
-    packed,
-    packed_within,
-    quantized,
-)
 from trainers.evaluation import Recording
 from utils.files import written_whole
 
@@ -32,8 +30,23 @@ TEXTS = {  # of an episode, by their names in the page
     "matched": "matched",
     "unlocked": "unlocked",
 }
+NUMBERS = {  # one of each step, likewise, with their types there
+    "actions": ("actions", np.uint16),
+    "rewards": ("rewards", np.float32),
+    "values": ("values", np.float32),
+    "entropy": ("entropy", np.float32),
+    "goalRewards": ("goal_rewards", np.float32),
+    "changed": ("goal_success", np.uint8),  # whether reaching a goal changed the world
+}
 MOST_ACTIONS, BEST_ACTIONS = 24, 12  # up to so many are all shown; of more so many
 COSINE_STEPS = 10_000  # cosines are kept to four decimals
+PIXEL_COLOURS = 3
+SMALLEST_TILE = 4
+TRIAL_FRAMES = 64  # from which the side of a tile is chosen
+LOSSY_QUALITIES = (80, 60, 40, 20)
+COARSENESS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+Packed = dict[str, object]
 
 
 class EpisodePage:
@@ -66,20 +79,30 @@ class EpisodePage:
         if "overviews" in arrays:
             frames["wholes"] = arrays["overviews"]
         numbers = {name: self._pictures[name].add(shown) for name, shown in frames.items()}
-        self._episodes.append(
-            {
-                "return": recording.episode.episode_return,
-                **{name: packed(of.astype(np.uint16)) for name, of in numbers.items()},
-                **_numbers(arrays),
-                **self._told(arrays),
-                **_reached(arrays),
-                **_course(arrays),
-                **self._retrieved(arrays),
-            }
-        )
+        said = {name: arrays[kept] for name, kept in TEXTS.items() if kept in arrays}
+        course = {
+            name: packed(arrays[kept].astype(kind))
+            for name, (kept, kind) in NUMBERS.items()
+            if kept in arrays
+        }
+        episode = {
+            "return": recording.episode.episode_return,
+            **{name: packed(of.astype(np.uint16)) for name, of in numbers.items()},
+            **{name: numbered(texts, self._sentences) for name, texts in said.items()},
+            **course,
+            **judged_actions(arrays),
+        }
+        vectors = arrays.get("vectors" if is_picture(arrays) else "observations")
+        if vectors is not None:
+            episode["numbers"] = packed(vectors.reshape(len(vectors), -1).astype(np.float32))
+        if "words" in arrays:
+            cosines = np.rint(COSINE_STEPS * arrays["similarities"])
+            episode["words"] = numbered(arrays["words"], self._words)
+            episode["similarities"] = packed(cosines.astype(np.int16))
         if "attention" in arrays:
             self._attention.append(looking_back(arrays["attention"]))
-            self._episodes[-1]["seen"] = arrays["attention"].shape[-1]
+            episode["seen"] = arrays["attention"].shape[-1]
+        self._episodes.append(episode)
 
     def data(self, facts: Mapping[str, str]) -> dict[str, Any]:
         """Return all that the page shows, as JSON can hold it; the facts stand at its head."""
@@ -105,40 +128,16 @@ class EpisodePage:
 
     def write(self, path: Path, facts: Mapping[str, str]) -> None:
         """Write the page."""
+        page, style, *scripts = (
+            (HERE / name).read_text(encoding="utf-8")
+            for name in ("template.html", "page.css", *SCRIPTS)
+        )
         # No "<" may stand in a script, lest a word should end it.
         data = json.dumps(self.data(facts), separators=(",", ":")).replace("<", "\\u003c")
-        parts = {
-            "style": (HERE / "page.css").read_text(encoding="utf-8"),
-            "script": "\n".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS),
-            "data": data,
-        }
-        page = (HERE / "template.html").read_text(encoding="utf-8")
-        for name, part in parts.items():
+        for name, part in {"style": style, "script": "\n".join(scripts), "data": data}.items():
             page = page.replace(f"{{{{{name}}}}}", part)
         with written_whole(path) as file:
             file.write(page.encode())
-
-    def _told(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
-        """Return the texts of an episode by their numbers: [T, K], or [T] where each has one."""
-        told = {name: arrays[kept] for name, kept in TEXTS.items() if kept in arrays}
-        return {name: _numbered(texts, self._sentences) for name, texts in told.items()}
-
-    def _retrieved(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
-        """Return the words of an episode [T, K] by their numbers, with their cosines."""
-        if "words" not in arrays:
-            return {}
-        cosines = np.rint(COSINE_STEPS * arrays["similarities"])
-        return {
-            "words": _numbered(arrays["words"], self._words),
-            "similarities": packed(cosines.astype(np.int16)),
-        }
-
-
-def _numbered(texts: np.ndarray, table: dict[str, int]) -> Packed:
-    """Return texts by their numbers in a table, which gets those it has not."""
-    numbers = [table.setdefault(str(text), len(table)) for text in texts.flat]
-    kind = np.uint16 if len(table) <= 1 << 16 else np.uint32
-    return packed(np.array(numbers, kind).reshape(texts.shape))
 
 
 def is_picture(arrays: Mapping[str, np.ndarray]) -> bool:
@@ -146,61 +145,180 @@ def is_picture(arrays: Mapping[str, np.ndarray]) -> bool:
     return "observations" in arrays and arrays["observations"].ndim == 4
 
 
-def _numbers(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
-    """Return the numbers of vectors, [T, F]; nothing where there are none."""
-    vectors = arrays.get("vectors" if is_picture(arrays) else "observations")
-    if vectors is None:
-        return {}
-    return {"numbers": packed(vectors.reshape(len(vectors), -1).astype(np.float32))}
-
-
-def _course(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
-    """Return what an episode has one number of at each step, and the actions' probabilities."""
-    course = {"actions": packed(arrays["actions"].astype(np.uint16))}
-    for name in ("rewards", "values", "entropy"):
-        if name in arrays:
-            course[name] = packed(arrays[name].astype(np.float32))
-    return course | _judged(arrays)
-
-
-def _judged(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
+def judged_actions(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
     """Return how probable each action is, or what it is worth, [T, A]; of many the best, [T, K].
 
-    Which those are, [T, K], stands beside them then.
+    Which those are, [T, K], stands beside them then; the chosen one is among them.
     """
     name = next((name for name in ("probabilities", "action_values") if name in arrays), None)
     if name is None:
         return {}
-    judged, ranked = arrays[name], {}
+    judged, chosen, ranked = arrays[name], arrays["actions"], {}
     if judged.shape[1] > MOST_ACTIONS:
-        best = best_actions(judged, arrays["actions"])
-        judged, ranked = np.take_along_axis(judged, best, 1), {"ranked": packed(best)}
+        best = np.argsort(-judged, axis=1, kind="stable")[:, :BEST_ACTIONS]
+        is_missing = (best != chosen[:, None]).all(1)
+        best[is_missing, -1] = chosen[is_missing]
+        judged, ranked = (
+            np.take_along_axis(judged, best, 1),
+            {"ranked": packed(best.astype(np.uint16))},
+        )
     if name == "probabilities":
         return ranked | {"probabilities": packed(quantized(judged))}
     return ranked | {"actionValues": packed(judged.astype(np.float32))}
 
 
-def best_actions(judged: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Return the best actions of each step, the best first; the chosen one is among them.
+def numbered(texts: np.ndarray, table: dict[str, int]) -> Packed:
+    """Return texts by their numbers in a table, which gets those it has not."""
+    numbers = [table.setdefault(str(text), len(table)) for text in texts.flat]
+    kind = np.uint16 if len(table) <= 1 << 16 else np.uint32
+    return packed(np.array(numbers, kind).reshape(texts.shape))
+
+
+def packed(array: np.ndarray) -> Packed:
+    """Return an array as its type, shape and compressed bytes."""
+    return _packed_bytes(zlib.compress(np.ascontiguousarray(array).tobytes(), 9), array)
+
+
+def quantized(shares: np.ndarray) -> np.ndarray:
+    """Return numbers in [0, 1] as uint8, small ones kept apart: round(255 sqrt(x))."""
+    return np.rint(255 * np.sqrt(np.clip(shares.astype(np.float32), 0, 1))).astype(np.uint8)
+
+
+def coloured(images: np.ndarray) -> np.ndarray:
+    """Return images [T, C, H, W] as pictures [T, H, W, 3].
+
+    Where there are not three channels the last is shown in grey: the newest of stacked frames.
+    """
+    if images.shape[1] != PIXEL_COLOURS:
+        images = images[:, -1:].repeat(PIXEL_COLOURS, axis=1)
+    return images.transpose(0, 2, 3, 1)
+
+
+def looking_back(attention: np.ndarray) -> np.ndarray:
+    """Return what can be seen of an episode's attention, its steps one after the other.
 
     Args:
-        judged: How good each action is.  [T, A]
-        chosen: Which was taken.  [T]
+        attention: Of each step to the last S steps, oldest first.  [T, L, H, S]
 
     Returns:
-        Their numbers.  [T, BEST_ACTIONS] uint16
+        Quantised; step t has the latest min(t+1, S) steps, oldest first.  [L, H, R]
     """
-    best = np.argsort(-judged, axis=1, kind="stable")[:, :BEST_ACTIONS]
-    is_missing = (best != chosen[:, None]).all(1)
-    best[is_missing, -1] = chosen[is_missing]
-    return best.astype(np.uint16)
+    n_steps, *_, n_seen = attention.shape
+    exists = np.arange(n_seen) >= n_seen - 1 - np.arange(n_steps)[:, None]  # [T, S]
+    return quantized(attention.transpose(1, 2, 0, 3)[:, :, exists])
 
 
-def _reached(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
-    """Return what each step was paid for goals, and whether reaching one changed the world."""
-    kinds = {"goal_rewards": ("goalRewards", np.float32), "goal_success": ("changed", np.uint8)}
-    return {
-        name: packed(arrays[kept].astype(kind))
-        for kept, (name, kind) in kinds.items()
-        if kept in arrays
-    }
+def packed_within(arrays: Sequence[np.ndarray], max_bytes: float) -> tuple[list[Packed], int]:
+    """Pack uint8 arrays together in at most `max_bytes`, as coarsely as that takes.
+
+    Returns:
+        The arrays, their numbers rounded to multiples of some step, and the step.
+    """
+    for step in COARSENESS:
+        blobs, room = [], max_bytes if step < COARSENESS[-1] else math.inf
+        for array in arrays:
+            blobs.append(zlib.compress(rounded(array, step).tobytes(), 6))
+            room -= len(blobs[-1])
+            if room < 0:  # no need to pack the others
+                break
+        else:
+            break
+    pairs = zip(blobs, arrays, strict=True)
+    return [_packed_bytes(blob, array) for blob, array in pairs], step
+
+
+def rounded(array: np.ndarray, step: int) -> np.ndarray:
+    """Return uint8 numbers as the nearest multiples of a step; the largest number stays itself."""
+    nearest = (array.astype(np.uint16) + step // 2) // step * step
+    return nearest.clip(max=255).astype(np.uint8)
+
+
+def _packed_bytes(blob: bytes, array: np.ndarray) -> Packed:
+    text = base64.b64encode(blob).decode("ascii")
+    return {"type": array.dtype.name, "shape": array.shape, "data": text}
+
+
+class Pictures:
+    """Pictures of one size, every different one kept once, and of it every different tile once.
+
+    In a grid world a picture is a few tiles over and over. Where tiles do not repeat, as in a
+    rendered world, a whole picture is the tile.
+    """
+
+    def __init__(self) -> None:
+        self.shape: tuple[int, int] | None = None  # (H, W)
+        self._tile = (0, 0)
+        self._numbers: dict[bytes, int] = {}
+        self._maps: list[np.ndarray] = []
+        self._tiles: dict[bytes, int] = {}
+
+    def add(self, frames: np.ndarray) -> np.ndarray:
+        """Take in frames [T, H, W, 3] uint8 and return their numbers [T]."""
+        if self.shape is None:
+            self.shape = frames.shape[1:3]
+            self._tile = best_tile(frames[:TRIAL_FRAMES])
+        if frames.shape[1:3] != self.shape:
+            raise ValueError(f"pictures of {self.shape} pixels, then of {frames.shape[1:3]}")
+        numbers = []
+        for frame in frames:
+            number = self._numbers.setdefault(frame.tobytes(), len(self._maps))
+            if number == len(self._maps):
+                tiles = tiled(frame[None], self._tile)
+                found = [self._tiles.setdefault(t.tobytes(), len(self._tiles)) for t in tiles]
+                self._maps.append(np.array(found))
+            numbers.append(number)
+        return np.array(numbers)
+
+    def packed(self, max_bytes: float) -> Packed:
+        """Return the pictures with an atlas of at most `max_bytes` where any quality allows."""
+        tiles = np.stack([np.frombuffer(tile, np.uint8) for tile in self._tiles])
+        tiles = tiles.reshape(-1, *self._tile, PIXEL_COLOURS)
+        n_columns = math.ceil(math.sqrt(len(tiles) * self._tile[0] / self._tile[1]))
+        return {
+            "size": self.shape,
+            "tile": self._tile,
+            "columns": n_columns,
+            "maps": packed(np.stack(self._maps).astype(np.uint16)),
+            "atlas": base64.b64encode(encoded(atlas(tiles, n_columns), max_bytes)).decode("ascii"),
+        }
+
+
+def best_tile(frames: np.ndarray) -> tuple[int, int]:
+    """Return height and width of the tiles that describe frames [T, H, W, 3] most briefly."""
+    height, width = frames.shape[1:3]
+    common = math.gcd(height, width)
+    sides = [side for side in range(SMALLEST_TILE, common + 1) if common % side == 0]
+    costs = {}  # about how many bytes they take: the pixels of the tiles and their numbers
+    for tile in [(height, width), *((side, side) for side in sides)]:
+        tiles = tiled(frames, tile)
+        costs[tile] = len({each.tobytes() for each in tiles}) * tiles[0].size + 2 * len(tiles)
+    return min(costs, key=lambda tile: costs[tile])
+
+
+def tiled(frames: np.ndarray, tile: tuple[int, int]) -> np.ndarray:
+    """Cut frames [T, H, W, 3] into tiles, row by row.  [T * n, h, w, 3]"""
+    n_frames, height, width, colours = frames.shape
+    rows, columns = height // tile[0], width // tile[1]
+    cut = frames.reshape(n_frames, rows, tile[0], columns, tile[1], colours)
+    return cut.transpose(0, 1, 3, 2, 4, 5).reshape(-1, *tile, colours)
+
+
+def atlas(tiles: np.ndarray, n_columns: int) -> np.ndarray:
+    """Lay tiles [n, h, w, 3] out row by row.  [rows * h, n_columns * w, 3]"""
+    missing = -len(tiles) % n_columns
+    filled = np.concatenate((tiles, np.zeros_like(tiles[:1]).repeat(missing, axis=0)))
+    rows = filled.reshape(-1, n_columns, *tiles.shape[1:]).transpose(0, 2, 1, 3, 4)
+    return rows.reshape(rows.shape[0] * rows.shape[1], -1, tiles.shape[-1])
+
+
+def encoded(image: np.ndarray, max_bytes: float) -> bytes:
+    """Return an image [H, W, 3] as WebP: exact if it fits, else at the best quality that does."""
+    from PIL import Image
+
+    picture = Image.fromarray(image)
+    for quality in (None, *LOSSY_QUALITIES):
+        file = io.BytesIO()
+        picture.save(file, "WEBP", lossless=quality is None, quality=quality or 80)
+        if file.tell() <= max_bytes:
+            break
+    return file.getvalue()

@@ -11,15 +11,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from analysis import attention, words
-from analysis.replay import episode_attention, episode_tokens
+from analysis import memory
+from analysis.figures import new_figure, style
+from analysis.run_data import markdown
 from models.agent import Agent
 from models.helm import LanguageMemory
 from models.observation_to_language import TokenRetrieval
 from models.observations import Observations
-from plots.style import new_figure, style
-from plots.table import markdown
-from report.packing import coloured
+from report.page import coloured
 from runs.loggers import EncodedImage, Media
 from trainers.learner import Transition
 
@@ -84,14 +83,15 @@ def media(agent: Agent, episode: Observations) -> Media:
     elif episode.vectors is not None:
         shown["episode/numbers"] = picture(numbers_figure(episode.vectors.numpy()))
     language: LanguageMemory | None = getattr(agent, "language", None)
-    way = None if language is None else language.to_language
-    if language and isinstance(way, TokenRetrieval) and episode.images is not None:
-        counts = words.count_words([words.retrieved_words(language, episode.images)])
-        shown["episode/words"] = picture(words.draw(counts))
-        shown["episode/word_counts"] = markdown(words.word_table(counts)[: words.MOST + 1])
+    retrieval = None if language is None else language.to_language
+    if isinstance(retrieval, TokenRetrieval) and episode.images is not None:
+        counts = memory.count_words([memory.retrieved_words(retrieval, episode.images)])
+        shown["episode/words"] = picture(memory.draw_words(counts))
+        shown["episode/word_counts"] = markdown(memory.word_table(counts)[: memory.MOST_WORDS + 1])
     if language is not None:
-        weights = episode_attention(language.language_model, episode_tokens(language, episode))
-        shown["episode/attention"] = picture(attention.draw(weights.cpu().numpy()))
+        tokens = memory.episode_tokens(language, episode)
+        weights = memory.episode_attention(language.language_model, tokens).cpu().numpy()
+        shown["episode/attention"] = picture(memory.draw_attention(weights))
     return shown
 
 

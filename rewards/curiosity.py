@@ -22,8 +22,8 @@ from models.observations import ObservationBatch, Observations, Percept
 from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
 from settings import Part, Registry, setting
 from utils.errors import UserError
-from utils.moments import load_moments, moments, with_moments
 from utils.running_statistics import RunningMeanVariance
+from utils.saved_state import load_moments, moments, with_moments
 from utils.starting import one_thread
 
 TEXT = "text"  # the kind that has a weight of its own

@@ -25,8 +25,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from analysis.run_data import Progress, read_progress
 from runs.folder import EXPERIMENTS, is_finished, write_json
-from runs.run_data import Progress, read_progress
 from sweeps.grid import Run
 from utils.errors import UserError, printable
 

@@ -19,12 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plots.figure import METRIC_LABELS
-from plots.search import Point, draw
-from plots.style import save_figure
-from plots.table import Table, aligned, write_csv
+from analysis.figures import METRIC_LABELS, Point, draw_search, save_figure
+from analysis.run_data import Table, aligned, read_progress, read_run, write_csv
 from runs.folder import EXPERIMENTS, SETTINGS, write_json
-from runs.run_data import read_progress, read_run
 from settings import (
     Config,
     Given,
@@ -599,7 +596,7 @@ def write_results(search: Search, importances: Mapping[str, float]) -> list[Path
         name: isinstance(each, Range) and each.log for name, each in search.space.dimensions.items()
     }
     metric = METRIC_LABELS.get(search.plan.metric, search.plan.metric)
-    save_figure(draw(points, importances, is_log, metric), folder / PICTURE)
+    save_figure(draw_search(points, importances, is_log, metric), folder / PICTURE)
     return [folder / CSV, folder / SETTINGS, folder / PICTURE]
 
 

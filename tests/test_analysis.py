@@ -6,10 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from analysis.__main__ import ANALYSES, main
-from analysis.distances import PROJECTION, token_distances
-from analysis.layers import between_layers, between_steps
-from analysis.replay import episode_attention, episode_hidden_states, episode_tokens
+from analysis.__main__ import EPISODES, main
+from analysis.memory import (
+    PROJECTION,
+    between_layers,
+    between_steps,
+    episode_attention,
+    episode_hidden_states,
+    episode_tokens,
+    token_distances,
+)
 from models import build_agent
 from models.language.layers import DenseEmbeddings
 from models.language.load import load_language_model
@@ -45,7 +51,7 @@ def episode(in_empty_folder):
     return path
 
 
-@pytest.mark.parametrize("name", ANALYSES)
+@pytest.mark.parametrize("name", EPISODES)
 def test_an_analysis_writes_a_picture_and_its_numbers(name, in_empty_folder, capsys):
     model = "SHELM" if name == "words" else "HELM"
     assert main([name, *variables(model), "--n-episodes=1", "--output=out"]) == 0

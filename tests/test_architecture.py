@@ -14,21 +14,20 @@ MAY_IMPORT = {
     "envs": {"settings", "utils"},
     "rewards": {"models", "settings", "utils"},
     "trainers": {"rewards", "envs", "models", "runs", "settings", "utils"},
-    "plots": {"runs", "settings", "utils"},
-    "analysis": {"plots", "trainers", "rewards", "models", "envs", "runs", "settings", "utils"},
-    "report": {"analysis", "plots", "trainers", "models", "runs", "settings", "utils"},
-    "helm": {"report", "trainers", "models", "envs", "runs", "settings", "utils"},
-    "main": {"report", "trainers", "runs", "settings", "utils"},
+    "analysis": {"trainers", "rewards", "models", "envs", "runs", "settings", "utils"},
+    "report": {"analysis", "trainers", "models", "runs", "settings", "utils"},
+    "helm": {"main", "trainers", "models", "envs", "settings", "utils"},
+    "main": {"report", "trainers", "rewards", "models", "envs", "runs", "settings", "utils"},
     "eval": {
         *{"report", "trainers", "rewards", "models"},
         *{"envs", "runs", "settings", "utils"},
     },
     "prepare_captions": {"models", "envs", "settings", "utils"},
     "prepare_embeddings": {"models", "envs", "settings", "utils"},
-    "plot": {"plots", "trainers", "runs", "utils"},
-    "publish": {"eval", "plots", "trainers", "runs", "settings", "utils"},
+    "plot": {"analysis", "trainers", "utils"},
+    "publish": {"eval", "analysis", "trainers", "runs", "settings", "utils"},
     "sweep": {"sweeps", "plot", "trainers", "models", "envs", "runs", "settings", "utils"},
-    "sweeps": {"plots", "runs", "settings", "utils"},
+    "sweeps": {"analysis", "runs", "settings", "utils"},
 }
 OURS = {*MAY_IMPORT, "benchmarks", "tests"}
 WRAPPED = {

@@ -12,7 +12,7 @@ from models import agent_class
 from models.agent import Agent
 from settings import CONFIGS, default_settings, load_config, published_configs, read_settings
 from tests.golden_data import GOLDEN
-from trainers import LEARNERS
+from trainers.build import LEARNERS
 
 with (GOLDEN / "hyperparameters.csv").open() as file:
     PUBLISHED = {row.pop("path"): row for row in csv.DictReader(file)}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from report.packing import (
+from report.page import (
     COARSENESS,
     Pictures,
     atlas,

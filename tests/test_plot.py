@@ -8,9 +8,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 import plot
-from plots.figure import Labels, draw
-from plots.results import compare, summarize
-from plots.runs import group_runs, read_runs
+from analysis.figures import Labels, draw
+from analysis.run_data import group_runs, read_runs
+from analysis.statistics import compare, summarize
 
 SETTINGS = {"model": "HELM", "env": "Maze-v0", "seed": 0, "beta": 100.0, "save_ckpt": True}
 
@@ -110,7 +110,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_not_averaged(runs, capsys):
 
 def test_they_are_drawn_apart_by_what_differs(runs):
     write_run("runs/helm3", [0.0, 0.4, 0.9], seed=3, beta=1.0)
-    groups = group_runs(read_runs([runs / "runs"], plot.METRIC, "steps"), ["model", "beta"])
+    groups = group_runs(read_runs([runs / "runs"], plot.METRIC, "steps", []), ["model", "beta"], [])
     assert [(group.name, len(group.runs)) for group in groups] == [
         ("CNN-PPO, beta=100.0", 2),
         ("HELM, beta=1.0", 1),
@@ -148,8 +148,8 @@ def test_long_names_stay_within_the_picture_and_off_the_curves(runs):
         for seed in range(2):
             changes = {"seed": seed, "single_task": f"the {name} of two long tasks", "n_layer": 3}
             write_run(f"long/{name}{seed}", [0.1, 0.2], **changes)
-    found = read_runs([runs / "long"], plot.METRIC, "steps")
-    groups = group_runs(found, ["single_task", "n_layer", "model"])
+    found = read_runs([runs / "long"], plot.METRIC, "steps", [])
+    groups = group_runs(found, ["single_task", "n_layer", "model"], [])
     results = [summarize(group, "mean", None) for group in groups]
     figure = draw(results, compare(results), Labels("rollout/return_mean", "steps", "mean"))
     figure.canvas = FigureCanvasAgg(figure)
@@ -179,7 +179,7 @@ def test_a_folder_named_twice_counts_once(runs):
 def test_one_seed_counts_once_with_the_run_that_got_furthest(runs, capsys):
     write_run("runs/again", [0.0, 0.4, 0.9, 0.9], seed=1)
     write_run("runs/begun", [0.0], seed=0)
-    (_, helm) = group_runs(read_runs([runs / "runs"], plot.METRIC, "steps"), ["model"])
+    (_, helm) = group_runs(read_runs([runs / "runs"], plot.METRIC, "steps", []), ["model"], [])
     assert [run.folder.name for run in helm.runs] == ["again", "helm0", "helm2"]
     assert plot.main(["runs"]) == 0
     line = "left out, since others have the same settings and seed (0, 1): runs/begun, runs/helm1"
@@ -205,13 +205,13 @@ def test_shorter_runs_are_left_out_unless_they_are_drawn_apart(in_empty_folder, 
 def test_a_row_still_being_written_is_left_out(runs):
     with (runs / "runs/helm0/metrics.csv").open("a") as file:
         file.write("64,0.9")
-    (run,) = read_runs([runs / "runs/helm0"], plot.METRIC, "steps")
+    (run,) = read_runs([runs / "runs/helm0"], plot.METRIC, "steps", [])
     assert run.x.tolist() == [16, 32, 48]
 
 
 def test_a_curve_begins_where_an_episode_has_ended(runs, capsys):
     write_run("runs/helm3", ["", "", 0.6], seed=3)
-    (run,) = read_runs([runs / "runs/helm3"], plot.METRIC, "steps")
+    (run,) = read_runs([runs / "runs/helm3"], plot.METRIC, "steps", [])
     assert (run.x.tolist(), run.y.tolist()) == ([48], [0.6])
     assert plot.main(["runs"]) == 0
     (line,) = [line for line in numbers(runs / "curves.csv") if line["agent"] == "HELM"]

@@ -12,9 +12,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from analysis.__main__ import main
-from analysis.probe import LOOKED_BACK, Line
-from analysis.read_out import Reading, points, read_out
-from analysis.remembered import Remembered, recalled
+from analysis.probe import LOOKED_BACK, Line, Reading, points, read_out, recalled
 from envs import key_to_door, make_vector_env, t_maze, visual_match
 from envs.any_gymnasium import vector_of
 from envs.cues import NOT_SHOWN, cues_of
@@ -30,20 +28,20 @@ N_STEPS, WIDTH = 5, 8
 MAZE = {"env": "TMazePassive-v0", "length": 2}
 
 
-def episodes(state_of, n_episodes=80, n_answers=2):
-    """Return episodes that show an answer first; the state of step t is state_of(answer, t)."""
+def episodes(state_of=lambda answer, t: 0.0, spread=1.0):
+    """Return states, noise and state_of(answer, t), and cues of episodes: first an answer."""
     rng = np.random.default_rng(0)
-    cues = np.full(N_STEPS, NOT_SHOWN)
-    found = []
-    for answer in rng.integers(n_answers, size=n_episodes):
-        noise = rng.standard_normal((N_STEPS, WIDTH))
-        states = np.stack([noise[t] + state_of(answer, t) for t in range(N_STEPS)])
-        found.append(Remembered(states.astype(np.float32), np.array([answer, *cues[1:]])))
-    return found
+    answers = rng.integers(2, size=80)
+    cues = np.full((80, N_STEPS), NOT_SHOWN)
+    cues[:, 0] = answers
+    means = np.array([[state_of(answer, t) for t in range(N_STEPS)] for answer in answers])
+    states = spread * rng.standard_normal((80, N_STEPS, WIDTH)) + means[..., None]
+    return list(states.astype(np.float32)), list(cues)
 
 
 def test_what_stands_in_the_state_is_read_and_noise_is_at_chance():
-    readings = read_out(episodes(lambda answer, t: 8 * (2 * answer - 1) * (t < 3)), seed=0)
+    told = episodes(lambda answer, t: 8 * (2 * answer - 1) * (t < 3))
+    readings = read_out(*told, seed=0)
     assert [each.k for each in readings] == [0, 1, 2, 3, 4]
     assert all(each.accuracy == 1 and each.signal > 0.5 for each in readings[:3])
     for each in readings[3:]:
@@ -51,43 +49,29 @@ def test_what_stands_in_the_state_is_read_and_noise_is_at_chance():
         assert abs(each.signal) < 0.01
     assert all(0.3 < each.shuffled < 0.7 for each in readings)
     assert all(each.n_episodes == 80 for each in readings)
+    assert read_out(*told, seed=0) == readings
+    assert read_out(*told, seed=4) != readings
 
 
 def test_a_difference_that_drowns_in_a_hundredth_of_the_spread_is_not_read():
     """States differ by step, as they do in an episode, and by a little where the answer does."""
-
-    def told(size):
-        steps = np.arange(N_STEPS)[:, None] * np.ones(WIDTH)
-        return [each._replace(states=steps + size * each.cues[0]) for each in episodes(none)]
-
-    def none(answer, t):
-        return 0.0
-
-    assert all(each.accuracy < 0.75 for each in read_out(told(size=1e-4), seed=0))
-    assert all(each.accuracy == 1 for each in read_out(told(size=0.2), seed=0))
+    small, large = (
+        read_out(*episodes(lambda answer, t, size=size: t + size * answer, spread=0), seed=0)
+        for size in (1e-4, 0.2)
+    )
+    assert all(each.accuracy < 0.75 for each in small)
+    assert all(each.accuracy == 1 for each in large)
 
 
 def test_the_signal_is_the_variance_that_the_answer_makes():
     """States are the answer ±1 at every step and nothing else: all of their variance."""
-    states = [np.full((N_STEPS, WIDTH), 2.0 * n - 1) for n in (0, 1) * 20]
-    cues = np.full(N_STEPS, NOT_SHOWN)
-    told = [
-        Remembered(own.astype(np.float32), np.array([n % 2, *cues[1:]]))
-        for n, own in enumerate(states)
-    ]
-    assert all(each.signal == pytest.approx(1, abs=1e-2) for each in read_out(told, seed=0))
+    told = episodes(lambda answer, t: 2.0 * answer - 1, spread=0)
+    assert all(each.signal == pytest.approx(1, abs=2e-2) for each in read_out(*told, seed=0))
 
 
 def test_where_nothing_can_be_read_the_most_frequent_answer_is_guessed():
-    silent = [each._replace(states=each.states * 0) for each in episodes(lambda answer, t: 0)]
-    chances = {round(each.accuracy - each.chance, 9) for each in read_out(silent, seed=1)[1:]}
-    assert chances == {0}
-
-
-def test_the_same_seed_reads_the_same():
-    told = episodes(lambda answer, t: answer / (1 + t))
-    assert read_out(told, seed=3) == read_out(told, seed=3)
-    assert read_out(told, seed=3) != read_out(told, seed=4)
+    readings = read_out(*episodes(spread=0), seed=1)
+    assert {round(each.accuracy - each.chance, 9) for each in readings[1:]} == {0}
 
 
 def test_steps_count_from_the_last_sight_and_in_a_stream_from_every_one():
@@ -111,12 +95,9 @@ def test_no_k_is_left_out_of_the_first_ten_however_long_an_episode():
 
 def test_a_stream_is_read_k_steps_later_whatever_came_after():
     """The state is the card before the last: k = 1 is read, and nothing else."""
-    rng = np.random.default_rng(0)
-    told = []
-    for _ in range(60):
-        cards = rng.integers(3, size=12)
-        told.append(Remembered(np.eye(3)[np.roll(cards, 1)].astype(np.float32), cards))
-    by_k = {each.k: each for each in read_out(told, seed=0)}
+    cards = np.random.default_rng(0).integers(3, size=(60, 12))
+    states = np.eye(3)[np.roll(cards, 1, axis=1)]
+    by_k = {each.k: each for each in read_out(list(states), list(cards), seed=0)}
     assert by_k[1].accuracy > 0.95
     assert max(by_k[0].accuracy, by_k[2].accuracy) < 0.5
 
@@ -320,7 +301,7 @@ def test_a_run_that_cannot_be_read_is_told_of_before_the_first_plays(
     good, silent = train("CNN", "good", **MAZE), train("CNN", "silent")
     lost = train("SHELM", "lost", embeddings=embeddings)
     Path(embeddings).unlink()
-    monkeypatch.setattr("analysis.probe.remembered", lambda *_: pytest.fail("an agent plays"))
+    monkeypatch.setattr("analysis.probe.evaluate", lambda *_, **__: pytest.fail("an agent plays"))
     for place, line in {silent: "it does not tell", lost: "own.npz is missing"}.items():
         assert main(["probe", str(good), str(place)]) == 2
         assert line in capsys.readouterr().err

@@ -1,6 +1,6 @@
 import pytest
 
-from runs.run_data import Progress, read_progress
+from analysis.run_data import Progress, read_progress
 
 HEADER = "env_steps,train/loss,rollout/return_mean,time/fps\r\n"
 

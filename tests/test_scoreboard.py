@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from analysis.__main__ import main
+from analysis.run_data import markdown, read_columns
 from analysis.scoreboard import LeftOut, read_cells, score_of, scores_table, trained_parameters
-from plots.table import markdown
 from runs.folder import create_run_folder, note_end
 from runs.loggers import MetricsWriter
-from runs.run_data import read_columns
 from settings import load_config
 from trainers.checkpoint import LAST, save_checkpoint
 
@@ -96,7 +95,7 @@ def test_runs_of_a_table_and_of_folders_stand_together(runs):
     cells, (line,) = cells_and_lines(Path("experiments"), table)
     assert list(cells["T-Maze 10", "LSTM"].scores) == pytest.approx([1.0, 0.75, 1.0, 0.75])
     assert list(cells["T-Maze 10", "GPT"].scores) == pytest.approx([1.0])
-    assert cells["T-Maze 10", "none"].steps_per_second == 10
+    assert cells["T-Maze 10", "none"].results[0].steps_per_second == 10
     assert line.startswith("left out, T-Maze 10 by LSTM: others have the same settings and seed: ")
 
 

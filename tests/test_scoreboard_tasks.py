@@ -9,7 +9,7 @@ import minigrid  # noqa: F401  (registers its environments with Gymnasium)
 import numpy as np
 import pytest
 
-from analysis.scoreboard_tasks import AGENTS, TASKS
+from analysis.scoreboard import AGENTS, TASKS
 from envs.random_maze import FREE, MAX_SIDE, MAX_STEPS, MIN_SIDE, MOVES, WALL, random_maze
 from settings import CONFIGS
 from sweeps.grid import make_grid

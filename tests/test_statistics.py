@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from plots import statistics
+from analysis import statistics
 
 
 def test_the_interquartile_mean_is_that_of_the_middle_half():

@@ -5,7 +5,7 @@ import torch
 from gymnasium.spaces import Discrete, Text
 from torch.nn import functional as F
 
-from analysis.replay import episode_tokens
+from analysis.memory import episode_tokens
 from envs import make_vector_env
 from models import build_agent
 from models.agent import Batch

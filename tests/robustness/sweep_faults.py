@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from analysis.run_data import read_progress, read_rows
 from runs.loggers import FILE
-from runs.run_data import read_progress, read_rows
 from runs.stored import description_of
 
 ROOT = Path(__file__).parent.parent.parent

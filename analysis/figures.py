@@ -1,0 +1,392 @@
+"""Pictures: the style they share, what an analysis comes to, plot.py's curves and a search.
+
+The style is light, quiet, and safe for readers who confuse colours.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from analysis.run_data import Table, aligned, write_csv, write_text
+from analysis.statistics import NAMES, Comparison, Estimate, Result
+from utils.files import written_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, FigureBase
+
+INK, QUIET, RULE = "#24292f", "#57606a", "#e3e6ea"
+# Okabe and Ito's palette, ordered so that neighbours differ in lightness too; without its yellow,
+# which is hard to see on white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK)
+MAP = "viridis"
+DASHED: dict[str, Any] = {"color": QUIET, "linewidth": 0.9, "linestyle": (0, (4, 3))}
+SETTINGS: dict[Any, Any] = {
+    "font.size": 10,
+    "font.family": "sans-serif",
+    "text.color": INK,
+    "text.parse_math": False,  # names are shown as they are
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": QUIET,
+    "axes.labelsize": 9.5,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.titlepad": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "grid.color": RULE,
+    "grid.linewidth": 0.8,
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "xtick.major.size": 3,
+    "ytick.major.size": 0,
+    "lines.linewidth": 2,
+    "lines.solid_capstyle": "round",
+    "legend.frameon": False,
+    "savefig.dpi": 160,
+    "svg.hashsalt": "helm",  # the same numbers give the same file
+}
+AXIS_LABELS = {"steps": "environment steps", "seconds": "seconds of training"}
+METRIC_LABELS = {
+    "rollout/return_mean": "mean return, last 100 episodes",
+    "rollout/return_mean_padded": "mean return, last 100 episodes, zeros for the first N",
+    "rollout/length_mean": "mean episode length, last 100 episodes",
+    "rollout/success_mean": "share of successes, last 100 episodes",
+    "eval/return_mean": "mean return, greedy evaluation",
+    "eval/length_mean": "mean episode length, greedy evaluation",
+    "eval/success_mean": "share of successes, greedy evaluation",
+    "time/fps": "steps per second",
+}
+ROW_HEIGHT, BAR_HEIGHT, LINE_HEIGHT = 3.1, 0.36, 0.17  # inches
+LONGEST = 24  # letters of a name that fits on one line, and beside its curve
+DONE, PRUNED, BEST = COLOURS[0], QUIET, COLOURS[1]  # trials of a search
+MOST_COLUMNS, MOST_SHOWN = 4, 16  # panels in a row, and signs of a choice
+
+
+class Findings(NamedTuple):
+    """The result of an analysis.
+
+    Attributes:
+        figure: The picture.
+        summary: The few numbers to print, a heading first.
+        numbers: All numbers of the picture, a heading first.
+        tables: More to print, by title.
+        page: Markdown to print in the place of the summary, and to write beside it.
+    """
+
+    figure: "Figure"
+    summary: Table
+    numbers: Table
+    tables: Mapping[str, Table] = MappingProxyType({})
+    page: str = ""
+
+    def save(self, folder: Path, name: str) -> list[Path]:
+        """Print the summary, write picture and numbers, and return the files."""
+        print(self.page or aligned(self.summary))
+        for title, table in self.tables.items():
+            print(f"\n{title}\n{aligned(table)}")
+        endings = [".png", ".csv", "_summary.csv", *([".md"] if self.page else [])]
+        files = [folder / f"{name}{ending}" for ending in endings]
+        save_figure(self.figure, files[0])
+        write_csv(files[1], self.numbers)
+        write_csv(files[2], self.summary)
+        if self.page:
+            write_text(files[3], self.page)
+        return files
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw everything inside in this style."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(SETTINGS):
+        yield
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """Return an empty figure, in inches, that no window or backend knows of."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08)
+    return Figure(figsize=(width, height), layout=layout, facecolor="white")
+
+
+def save_figure(figure: "Figure", *paths: Path) -> None:
+    """Write a picture to files, whole or not at all, each in the format its ending names."""
+    with style():
+        for path in paths:
+            metadata = {"Date": None} if path.suffix == ".svg" else None
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with written_whole(path) as file:
+                figure.savefig(file, format=path.suffix[1:], metadata=metadata)
+
+
+def image_panels(figure: "FigureBase", n_panels: int) -> list["Axes"]:
+    """Return panels in rows for images of one size, which share their axes."""
+    from matplotlib.ticker import MaxNLocator
+
+    n_rows, n_columns = panel_shape(n_panels)
+    panels = figure.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False).flat
+    for axes in panels[n_panels:]:
+        axes.set_visible(False)
+    panels[0].xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    panels[0].yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    return list(panels[:n_panels])
+
+
+def panel_shape(n_panels: int) -> tuple[int, int]:
+    """Return the rows and columns in which panels fill a page held sideways."""
+    n_columns = min(math.ceil(math.sqrt(1.5 * n_panels)), n_panels)
+    return math.ceil(n_panels / n_columns), n_columns
+
+
+def draw_curve(axes: "Axes", x: np.ndarray, mean: Estimate, colour: str, label: str) -> None:
+    """Draw a curve [P], and its interval as a band where it has one."""
+    value, low, high = mean
+    axes.plot(x, value, color=colour, label=label, zorder=3)
+    if low is not None and high is not None:
+        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+
+
+def dress_bars(axes: "Axes", names: Sequence[str], least: float = 0.0) -> None:
+    """Write names beside bars from top to bottom, with room for `least` of them."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(max(len(names) - 0.4, least), -0.6)
+    axes.grid(axis="x")
+    axes.spines["left"].set_visible(False)
+
+
+def counted_runs(n_runs: int) -> str:
+    """Return a number of runs in words."""
+    return f"{n_runs} run" + "s" * (n_runs > 1)
+
+
+def write_beside(axes: "Axes", text: str, place: tuple[float, float], points: float) -> None:
+    """Write a text some points to the right of a place."""
+    look: dict[str, Any] = {"va": "center", "size": 9, "annotation_clip": False}
+    axes.annotate(text, place, xytext=(points, 0), textcoords="offset points", **look)
+
+
+def short_number(value: float, _position: object = None) -> str:
+    """Return 250000 as 250k and 1500000 as 1.5M."""
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.4g}{unit}"
+    return f"{value:.4g}"
+
+
+class Labels(NamedTuple):
+    """What the numbers mean: a column of metrics.csv, steps or seconds, mean or iqm."""
+
+    metric: str
+    axis: str
+    statistic: str
+    threshold: float | None = None
+
+
+def draw(results: Sequence[Result], comparisons: Sequence[Comparison], labels: Labels) -> "Figure":
+    """Return curves and final scores of each environment, then the comparison of agents."""
+    environments = list(dict.fromkeys(result.environment for result in results))
+    names = dict.fromkeys(result.name for result in results)
+    colours = {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(names)}
+    n_lines = max((name.count("\n") for name in map(_compared, comparisons)), default=0)
+    row = BAR_HEIGHT + LINE_HEIGHT * n_lines
+    above, below = ROW_HEIGHT * len(environments), 0.9 + row * len(comparisons)
+    heights = (above, below) if comparisons else (above,)
+    with style():
+        figure = new_figure(9, sum(heights))
+        parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+        grid = parts[0].subplots(len(environments), 2, squeeze=False, width_ratios=(2.1, 1))
+        for (left, right), environment in zip(grid, environments, strict=True):
+            shown = [result for result in results if result.environment == environment]
+            is_long = any(len(result.name) > LONGEST for result in shown)
+            _draw_curves(left, shown, colours, labels)
+            _draw_finals(right, shown, colours, is_long)
+            if not is_long:  # else names stand at the bars alone, which have the same colours
+                left.legend(loc="best", handlelength=1.4)
+        if comparisons:
+            _draw_comparisons(parts[1].subplots(), comparisons, colours)
+        note = f"{NAMES[labels.statistic]} over runs, 95 % bootstrap intervals"
+        if all(result.n_runs == 1 for result in results):
+            note = "one run each: no interval"
+        parts[-1].supxlabel(note, x=0.01, ha="left", size=8, color=QUIET)
+    return figure
+
+
+def _draw_curves(axes: "Axes", results: Sequence[Result], colours: dict, labels: Labels) -> None:
+    for result in results:
+        label = f"{result.name} ({counted_runs(result.n_runs)})"
+        draw_curve(axes, result.curves.x, result.mean, colours[result.name], label)
+    if labels.threshold is not None:
+        axes.axhline(labels.threshold, **DASHED)
+    axes.set_title(results[0].environment)
+    axes.set_xlabel(AXIS_LABELS[labels.axis])
+    axes.set_ylabel(METRIC_LABELS.get(labels.metric, labels.metric))
+    axes.xaxis.set_major_formatter(short_number)
+    axes.set_xlim(left=0)
+    axes.margins(x=0.01)
+    axes.grid(axis="y")
+
+
+def _draw_finals(axes: "Axes", results: Sequence[Result], colours: dict, is_long: bool) -> None:
+    """Draw a bar an agent, with its interval and a dot for every run."""
+    names = []
+    for position, result in enumerate(results):
+        value, low, high = result.final
+        end = max(result.finals.max(), value, 0)
+        axes.barh(position, value, height=0.5, color=colours[result.name])
+        if low is not None and high is not None:
+            end = max(result.finals.max(), high, 0)
+            axes.plot([low, high], [position] * 2, color=INK, linewidth=1.6)
+            spread = position + np.linspace(-0.16, 0.16, result.n_runs)
+            axes.scatter(result.finals, spread, s=9, color="white", edgecolor=INK, linewidth=0.7)
+        write_beside(axes, f"{value:.3g}", (end, position), 3)
+        wrapped = result.name.replace(", ", ",\n") if len(result.name) > LONGEST else result.name
+        names.append(f"{wrapped} ({counted_runs(result.n_runs)})" if is_long else result.name)
+    dress_bars(axes, names, least=2.6)
+    axes.margins(x=0.16)
+    axes.set_title("at the end")
+
+
+def _draw_comparisons(axes: "Axes", comparisons: Sequence[Comparison], colours: dict) -> None:
+    for position, (better, _, (value, low, high)) in enumerate(comparisons):
+        colour = colours[better]
+        if low is not None and high is not None:
+            axes.plot([low, high], [position] * 2, color=colour, alpha=0.3, linewidth=9)
+        axes.plot(value, position, "o", color=colour, markersize=7)
+        write_beside(axes, f"{value:.2f}", (1, position), 8)
+    dress_bars(axes, [_compared(comparison) for comparison in comparisons])
+    axes.set_xlim(0, 1)
+    axes.axvline(0.5, **DASHED)
+    axes.set_title("probability of improvement")
+
+
+def _compared(comparison: Comparison) -> str:
+    better, other, _ = comparison
+    between = "\nbeats  " if len(better) + len(other) > 2 * LONGEST else "  beats  "
+    return f"{better}{between}{other}"
+
+
+class Point(NamedTuple):
+    """A trial of a search with a score.
+
+    Attributes:
+        number: Which, from 0.
+        score: Its own, or where it was pruned the last before that.
+        is_pruned: Whether it was ended early.
+        values: Of the searched settings.
+    """
+
+    number: int
+    score: float
+    is_pruned: bool
+    values: Mapping[str, Any]
+
+
+def draw_search(
+    points: Sequence[Point],
+    importances: Mapping[str, float],
+    is_log: Mapping[str, bool],
+    metric: str,
+) -> "Figure":
+    """Return the picture of a search: scores by trial, what mattered, each setting by itself.
+
+    Args:
+        points: Its trials; one finished at least.
+        importances: The share of each setting in how scores differ; may be empty.
+        is_log: Each searched setting, and whether its axis is logarithmic.
+        metric: What a score is of, in words.
+    """
+    n_columns = min(MOST_COLUMNS, len(is_log))
+    n_rows = math.ceil(len(is_log) / n_columns)
+    with style():
+        figure = new_figure(9.0, 2.7 * (n_rows + 1))
+        parts = figure.subfigures(2, 1, squeeze=False, height_ratios=(1, n_rows))
+        above, below = parts[:, 0]
+        left, right = above.subplots(1, 2, width_ratios=(1.6, 1))
+        _draw_history(left, points, metric)
+        _draw_importances(right, importances, sorted(is_log, key=lambda n: -importances.get(n, 0)))
+        panels = list(below.subplots(n_rows, n_columns, sharey=True, squeeze=False).flat)
+        for axes in panels[len(is_log) :]:
+            axes.set_visible(False)
+        for axes, name in zip(panels, is_log, strict=False):
+            _draw_setting(axes, points, name, is_log[name])
+        for axes in panels[::n_columns]:
+            axes.set_ylabel("score")
+    return figure
+
+
+def _draw_history(axes: "Axes", points: Sequence[Point], metric: str) -> None:
+    """Draw scores by trial, and the best of finished trials until then."""
+    from matplotlib.ticker import MaxNLocator
+
+    _scatter(axes, points, [point.number for point in points])
+    done = [point for point in points if not point.is_pruned]
+    best = np.maximum.accumulate([point.score for point in done])
+    steps = [*(point.number for point in done), points[-1].number], [*best, best[-1]]
+    axes.step(*steps, where="post", color=BEST, linewidth=1.6, label="best so far")
+    axes.set_title("trials")
+    axes.set_xlabel("trial")
+    axes.set_ylabel(metric)
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axes.grid(axis="y")
+    axes.legend(loc="best", handlelength=1.4)
+
+
+def _draw_importances(axes: "Axes", importances: Mapping[str, float], names: Sequence[str]) -> None:
+    shares = [importances.get(name, 0.0) for name in names]
+    axes.barh(range(len(names)), shares, height=0.5, color=DONE)
+    for position, share in enumerate(shares):
+        text = f"{share:.2f}" if importances else "not known yet"
+        write_beside(axes, text, (share, position), 4)
+    dress_bars(axes, names, least=2.6)
+    axes.set_title("importance of settings")
+    axes.set_xlim(0, 1.15)
+    axes.set_xticks([0, 0.5, 1])
+
+
+def _draw_setting(axes: "Axes", points: Sequence[Point], name: str, is_log: bool) -> None:
+    """Draw scores by the value of one setting."""
+    from matplotlib.ticker import MaxNLocator
+
+    values = [point.values[name] for point in points]
+    axes.set_title(name)
+    axes.grid(axis="y")
+    if not all(type(value) in (int, float) for value in values):
+        choices = sorted(set(map(str, values)))
+        _scatter(axes, points, [choices.index(str(value)) for value in values])
+        axes.set_xticks(range(len(choices)), [choice[:MOST_SHOWN] for choice in choices])
+        axes.set_xlim(-0.6, len(choices) - 0.4)
+        return
+    if is_log:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
+    elif all(isinstance(value, int) for value in values):
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    _scatter(axes, points, values)
+
+
+def _scatter(axes: "Axes", points: Sequence[Point], x: Sequence[float]) -> None:
+    """Draw a dot for each trial, hollow where it was pruned."""
+    is_pruned = np.array([point.is_pruned for point in points])
+    places, scores = np.array(x), np.array([point.score for point in points])
+    for chosen, label, face, edge in (
+        (~is_pruned, "finished", DONE, "white"),
+        (is_pruned, "pruned", "white", PRUNED),
+    ):
+        if chosen.any():
+            dots = axes.scatter(places[chosen], scores[chosen], s=34, label=label)
+            dots.set(facecolor=face, edgecolor=edge, linewidth=0.9, zorder=3)

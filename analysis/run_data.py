@@ -1,0 +1,378 @@
+"""The reader of run folders: settings, metrics, how far a run is, which runs may be averaged."""
+
+import csv
+import io
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from runs.folder import SETTINGS, begun_with
+from runs.loggers import FILE, STEPS
+from settings import NAMED_BY_ALL, completed, read_json_object, settings_without_effect
+from settings.declaration import shown
+from utils.errors import UserError, printable, suggestion
+from utils.files import written_whole
+
+AXES = {"steps": STEPS, "seconds": "time/seconds"}
+PRETRAINED = "pretrained"
+TAIL = 16_384  # bytes; they hold the last row of a metrics.csv many times
+PLAIN = ("model", "algorithm", "suggester", "curiosity")  # settings whose values name themselves
+
+Table = Sequence[Sequence[object]]  # the first row is the heading
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class RunRecord(NamedTuple):
+    """One run folder.
+
+    Attributes:
+        folder: Where it lies.
+        settings: Its config.json, with settings younger than the run as they were before, and under
+            `pretrained` whether it began with another run's parameters (--init-from).
+        x: Environment steps or seconds behind each row.  [rows]
+        y: The metric.  [rows]
+    """
+
+    folder: Path
+    settings: dict[str, Any]
+    x: np.ndarray
+    y: np.ndarray
+
+
+class Group(NamedTuple):
+    """Runs that differ in their seed alone, under the names of their panel and their curve."""
+
+    environment: str
+    name: str
+    runs: list[RunRecord]
+
+
+class Progress(NamedTuple):
+    """The last row of a run.
+
+    Attributes:
+        env_steps: Environment steps behind it.
+        mean_return: Of the last episodes; None before the first has ended.
+        speed: Environment steps per second, updates included; None where unknown.
+    """
+
+    env_steps: int = 0
+    mean_return: float | None = None
+    speed: float | None = None
+
+
+def grouped(values: Iterable[Value], key: Callable[[Value], Key]) -> dict[Key, list[Value]]:
+    """Return values by a key of each."""
+    found: dict[Key, list[Value]] = {}
+    for value in values:
+        found.setdefault(key(value), []).append(value)
+    return found
+
+
+def run_folders(*paths: Path) -> list[Path]:
+    """Return every run folder once: those named, and those somewhere below folders that are none.
+
+    Raises:
+        UserError: there is no run at a path.
+    """
+    found: dict[Path, Path] = {}
+    for path in paths:
+        below = [path] if os.path.isfile(path / SETTINGS) else []
+        if not below and os.path.isdir(path):
+            below = sorted(file.parent for file in path.rglob(FILE))
+        if not below:
+            raise UserError(
+                f"{path}: neither a run folder nor a folder of run folders (experiments/...)"
+            )
+        found |= {folder.resolve(): folder for folder in below}
+    return list(found.values())
+
+
+def read_settings_of(folder: Path, **kinds: type) -> dict[str, Any]:
+    """Return the settings of a run, completed; those named must have the given types.
+
+    Raises:
+        UserError: config.json is no run's.
+    """
+    path = folder / SETTINGS
+    return checked_settings(read_json_object(path), str(path), **kinds)
+
+
+def checked_settings(values: dict[str, Any], where: str, **kinds: type) -> dict[str, Any]:
+    """Return the settings of a run, completed, where those named have the given types."""
+    settings = completed(values)
+    for name, kind in kinds.items():
+        found = (values if name in NAMED_BY_ALL else settings).get(name)
+        if not isinstance(found, kind):
+            raise UserError(f"{where}: not the settings of a run ({name} is {shown(found)})")
+    return settings
+
+
+def read_run(folder: Path, metric: str, axis: str) -> RunRecord:
+    """Return a run; where the metric has no value yet, without rows."""
+    settings = read_settings_of(folder, model=str, env=str, seed=int)
+    rows = read_rows(folder / FILE)
+    columns = [AXES[axis], metric]
+    for column in columns:
+        if column not in rows[0]:
+            hint = suggestion(column, rows[0]) or f" It has {', '.join(rows[0])}"
+            raise UserError(f"{folder / FILE}: no column '{column}'.{hint}")
+    x, y = _numbers(folder, rows, columns)
+    known = ~np.isnan(x + y)  # no mean return before the first episode's end
+    told = {PRETRAINED: begun_with(folder) is not None, **settings}
+    return RunRecord(folder, told, x[known], y[known])
+
+
+def read_columns(folder: Path) -> dict[str, np.ndarray]:
+    """Return all that a run has logged, by name; NaN where there was nothing to say.  [rows]"""
+    rows = read_rows(folder / FILE)
+    names = list(rows[0])
+    return dict(zip(names, _numbers(folder, rows, names), strict=True))
+
+
+def read_rows(path: Path, writer: str = "main.py") -> list[dict[str, str]]:
+    """Return the rows of a CSV file, without a last one that is still being written.
+
+    Raises:
+        UserError: it is missing, has no rows, or is not what `writer` writes.
+    """
+    if not os.path.isfile(path):
+        raise UserError(f"{path} is missing. Name folders that main.py wrote")
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if None not in row.values()]
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, csv.Error) as error:
+        raise UserError(f"{path}: not a table of {writer} ({error})") from None
+    if not rows:
+        raise UserError(f"{path} has no rows yet")
+    if any(None in row for row in rows):  # where DictReader puts what is beyond the last column
+        raise UserError(f"{path}: not a table of {writer} (a row is too long)")
+    return rows
+
+
+def _numbers(folder: Path, rows: Sequence[dict[str, str]], columns: Sequence[str]) -> np.ndarray:
+    """Return columns of a table; NaN where a cell is empty.  [columns, rows]"""
+    try:
+        return np.array([[float(row[column] or "nan") for column in columns] for row in rows]).T
+    except ValueError:
+        names = " and ".join(columns) if len(columns) == 2 else "its columns"
+        raise UserError(f"{folder / FILE}: {names} are not numbers in every row") from None
+
+
+def read_progress(folder: Path) -> Progress:
+    """Return the last whole row of metrics.csv, zeros where there is none.
+
+    Only the file's end is read, as a sweep asks again and again.
+    """
+    if not (folder / FILE).is_file():
+        return Progress()
+    try:
+        with (folder / FILE).open("rb") as file:
+            header = file.readline()
+            size = file.seek(0, 2)
+            file.seek(max(len(header), size - TAIL))
+            rows = [line for line in file.read().splitlines(True) if line.endswith(b"\n")]
+        row = next(csv.DictReader(line.decode() for line in (header, *rows[-1:])))
+        speed = float(row["time/fps"])
+        mean_return = row["rollout/return_mean"]
+        return Progress(
+            int(row[STEPS]),
+            float(mean_return) if mean_return else None,
+            speed if math.isfinite(speed) and speed > 0 else None,
+        )
+    except (OSError, StopIteration, KeyError, TypeError, ValueError, csv.Error):
+        return Progress()
+
+
+def read_evaluation(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
+    """Return the result that eval.py has written into a file; under `var` the changed settings.
+
+    Args:
+        path: The file.
+        kinds: Other names that must be in it, and their types, as `isinstance` takes them.
+
+    Raises:
+        UserError: it is no evaluation.
+    """
+    result = {"var": {}, **read_json_object(path)}
+    is_whole = all(isinstance(result.get(name), kind) for name, kind in kinds.items())
+    changed = result["var"]
+    if not (is_whole and isinstance(changed, dict) and isinstance(changed.get("length", 0), int)):
+        raise UserError(f"{path}: not an evaluation that eval.py wrote. Move it elsewhere")
+    return result
+
+
+def read_runs(
+    paths: Iterable[Path], metric: str, axis: str, left_out: list[str]
+) -> list[RunRecord]:
+    """Return the runs in folders: each is a run folder, or holds run folders somewhere below.
+
+    Args:
+        paths: The folders.
+        metric: A column of metrics.csv.
+        axis: A key of AXES.
+        left_out: Gets a line that names the runs whose metric has no value yet.
+
+    Raises:
+        UserError: a folder or its files are not a run's, or no run has a value of the metric.
+    """
+    runs = [read_run(folder, metric, axis) for folder in run_folders(*paths)]
+    without = [run for run in runs if not len(run.x)]
+    if without:
+        reason = f"{metric} has no value yet (it has one when an episode has ended)"
+        if len(without) == len(runs):
+            raise UserError(f"{_folders(without)}: {reason}. Wait, or name other runs")
+        left_out.append(f"left out, {reason}: {_folders(without)}")
+    return [run for run in runs if len(run.x)]
+
+
+def agent_name(run: RunRecord, keys: Sequence[str]) -> str:
+    """Return what an agent is called by some settings: GPT DQN, memory_layers=2.
+
+    The value of a plain setting says enough, and nothing of it is said where it is null.
+    """
+    values = {key: run.settings.get(key) for key in keys}
+    plain = [str(values.pop(key) or "") for key in PLAIN if key in values]
+    others = [f"{key}={value}" for key, value in values.items()]
+    return printable(", ".join(filter(None, [" ".join(filter(None, plain)), *others])))
+
+
+def group_runs(
+    runs: Sequence[RunRecord],
+    keys: Sequence[str],
+    left_out: list[str],
+    panels: Sequence[str] = ("env",),
+) -> list[Group]:
+    """Return the runs grouped by environment and by the named settings, sorted.
+
+    Of runs of several lengths the longest are compared, unless `keys` tell lengths apart; of runs
+    that are the same, the one that got furthest.
+
+    Args:
+        runs: To be grouped.
+        keys: Settings that tell agents apart.
+        left_out: Gets a line for each group from which runs are left out.
+        panels: Settings that stand for the environment: what is never averaged over.
+
+    Raises:
+        UserError: a setting no run has; runs of a group that differ in more than the seed.
+    """
+    known = {name for run in runs for name in run.settings}
+    for option, names in (("--by", keys), ("--panels", panels)):
+        for key in names:
+            if key not in known:
+                hint = suggestion(key, known)
+                raise UserError(f"{option} {key}: no setting of these runs.{hint}")
+
+    def names_of(run: RunRecord) -> tuple[str, str]:
+        texts = {key: _text(run.settings.get(key)) for key in (*panels, *keys)}
+        place = ", ".join(texts.pop(key) for key in dict.fromkeys(panels))
+        parts = [text if key == "model" else f"{key}={text}" for key, text in texts.items()]
+        return place, ", ".join(parts)
+
+    by_name = grouped(runs, names_of)
+
+    # Paths are cut down to their last part, unless that makes two names alike.
+    short = {name: re.sub(r"(?<==)[^,]*/(?=[^,/])", "", name) for _, name in by_name}
+    counts = Counter(short.values())
+    groups = []
+    for (place, full), found in by_name.items():
+        name = short[full] if counts[short[full]] == 1 else full
+        title = f"{name} on {place}" if name else place
+        groups.append(Group(place, name, _comparable(found, title, keys, left_out)))
+    return sorted(groups, key=lambda group: (group.environment, group.name))
+
+
+def _comparable(
+    runs: list[RunRecord], title: str, keys: Sequence[str], left_out: list[str]
+) -> list[RunRecord]:
+    """Return the longest runs of a group, one of each seed: the first of those that got furthest.
+
+    Raises:
+        UserError: they differ in more than the seed.
+    """
+    lengths = [run.settings.get("n_steps") for run in runs]
+    if "n_steps" not in keys and all(isinstance(length, int) for length in lengths):
+        most = max(run.settings["n_steps"] for run in runs)
+        shorter = [run for run in runs if run.settings["n_steps"] != most]
+        if shorter:
+            left_out.append(
+                f"{title}: left out, shorter than {most:,} steps: {_folders(shorter)} "
+                f"(--by {','.join([*keys, 'n_steps'])} draws them apart)"
+            )
+        runs = [run for run in runs if run.settings["n_steps"] == most]
+
+    names = dict.fromkeys(name for run in runs for name in run.settings)
+    values = {
+        name: sorted({_text(run.settings.get(name, "not set")) for run in runs})
+        for name in names
+        if name != "seed" and name not in settings_without_effect()
+    }
+    differing = [name for name, found in values.items() if len(found) > 1]
+    if differing:
+        told = ", ".join(f"{name} ({', '.join(values[name])})" for name in differing)
+        raise UserError(
+            f"{title}: these runs differ in more than the seed: {told}. "
+            f"Draw them apart with --by {','.join([*keys, *differing])}, or name fewer runs"
+        )
+
+    by_seed: dict[object, RunRecord] = {}
+    for run in sorted(runs, key=lambda run: -len(run.x)):
+        by_seed.setdefault(run.settings["seed"], run)
+    repeated = [run for run in runs if by_seed[run.settings["seed"]] is not run]
+    if repeated:
+        seeds = ", ".join(sorted({str(run.settings["seed"]) for run in repeated}))
+        left_out.append(
+            f"{title}: left out, since others have the same settings and seed ({seeds}): "
+            f"{_folders(repeated)}"
+        )
+    return [run for run in runs if by_seed[run.settings["seed"]] is run]
+
+
+def _text(value: object) -> str:
+    return printable(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _folders(runs: Iterable[RunRecord]) -> str:
+    return ", ".join(printable(str(run.folder)) for run in runs)
+
+
+def aligned(table: Table) -> str:
+    """Return a table for the terminal, the first column to the left and the others right."""
+    rows = [[str(cell) for cell in row] for row in table]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *others in rows:
+        cells = map(str.rjust, others, widths[1:])
+        lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    return "\n".join(lines)
+
+
+def markdown(table: Table) -> str:
+    """Return a table for a README."""
+    heading, *rows = [f"| {' | '.join(map(str, row))} |" for row in table]
+    return "\n".join([heading, "|" + "---|" * len(table[0]), *rows]) + "\n"
+
+
+def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
+    """Write rows, the first being the heading."""
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, whole or not at all, and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with written_whole(path) as file:
+        file.write(text.encode(errors="backslashreplace"))

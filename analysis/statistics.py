@@ -1,0 +1,224 @@
+"""Averages over runs with their uncertainty (Agarwal et al. 2021, arXiv:2108.13264)."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from analysis.run_data import Group, Table
+
+CONFIDENCE = 0.95
+N_RESAMPLES = 2000
+QUARTER = 0.25
+
+
+class Estimate(NamedTuple):
+    """A number or a curve with its 95 % interval; without one if a single run stands behind it."""
+
+    value: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+
+class Curves(NamedTuple):
+    """Runs on one axis: x [P], y [n, P]."""
+
+    x: np.ndarray
+    y: np.ndarray
+
+
+class Result(NamedTuple):
+    """One agent in one environment.
+
+    Attributes:
+        environment, name: Of the group of runs.
+        curves: The runs on one axis.  [n, P]
+        mean: Over the runs at each point.  [P]
+        final: Over the runs at the last point.
+        reached: Where `mean` first comes to the threshold; None if it does not, or there is none.
+        n_reached: How many runs come to the threshold.
+    """
+
+    environment: str
+    name: str
+    curves: Curves
+    mean: Estimate
+    final: Estimate
+    reached: float | None
+    n_reached: int
+
+    @property
+    def n_runs(self) -> int:
+        """Return n."""
+        return len(self.curves.y)
+
+    @property
+    def finals(self) -> np.ndarray:
+        """Return every run's score at the last point.  [n]"""
+        return self.curves.y[:, -1]
+
+
+class Comparison(NamedTuple):
+    """How probably one agent beats another, over the environments both were run in."""
+
+    better: str
+    other: str
+    probability: Estimate
+
+
+def interquartile_mean(values: np.ndarray, axis: int = 0) -> np.ndarray:
+    """Return the mean of the middle half; below four values nothing is cut and it is the mean."""
+    from scipy import stats  # slow to import
+
+    return stats.trim_mean(values, QUARTER, axis=axis)
+
+
+STATISTICS: dict[str, Callable[..., np.ndarray]] = {"iqm": interquartile_mean, "mean": np.mean}
+NAMES = {"iqm": "interquartile mean", "mean": "mean"}
+
+
+def estimate(runs: np.ndarray, statistic: str) -> Estimate:
+    """Return a statistic over runs [n, ...] with a percentile bootstrap interval over runs."""
+    function = STATISTICS[statistic]
+    return _with_interval(function(runs, axis=0), (runs,), function)
+
+
+def probability_of_improvement(
+    ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]
+) -> Estimate:
+    """Return how probably a run of ours beats one of theirs, averaged over environments.
+
+        P = mean over environments of mean over pairs of [x > y] + [x = y] / 2
+
+    The bootstrap is stratified: it draws anew within each agent and environment.
+
+    Args:
+        ours: Final scores in each environment.  each [n]
+        theirs: The same of the other agent, the environments in the same order.  each [m]
+    """
+
+    def statistic(*samples: np.ndarray, axis: int = -1) -> np.ndarray:
+        half = len(samples) // 2
+        shares = []
+        for x, y in zip(samples[:half], samples[half:], strict=True):
+            x, y = x[..., :, None], y[..., None, :]  # every pair
+            shares.append(((x > y) + 0.5 * (x == y)).mean((-2, -1)))
+        return np.mean(shares, axis=0)
+
+    return _with_interval(statistic(*ours, *theirs), (*ours, *theirs), statistic)
+
+
+def _with_interval(
+    value: np.ndarray, samples: Sequence[np.ndarray], statistic: Callable[..., np.ndarray]
+) -> Estimate:
+    """Return a value with its bootstrap interval, unless one of the samples has a single run."""
+    if min(map(len, samples)) < 2:
+        return Estimate(value)
+    from scipy import stats
+
+    found = stats.bootstrap(
+        samples,
+        statistic,
+        n_resamples=N_RESAMPLES,
+        batch=100,
+        axis=0,
+        vectorized=True,
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        rng=np.random.default_rng(0),  # the same runs give the same picture
+    )
+    return Estimate(value, *found.confidence_interval)
+
+
+def on_common_axis(xs: Sequence[np.ndarray], ys: Sequence[np.ndarray]) -> Curves:
+    """Return curves on one axis: their own where they share it, else the range common to all.
+
+    On the common range each curve is interpolated linearly, at as many points as the shortest has.
+    """
+    if all(np.array_equal(x, xs[0]) for x in xs):
+        return Curves(xs[0], np.stack(ys))
+    low, high = max(x[0] for x in xs), min(x[-1] for x in xs)
+    x = np.linspace(low, max(low, high), min(map(len, xs)))
+    return Curves(x, np.stack([np.interp(x, *curve) for curve in zip(xs, ys, strict=True)]))
+
+
+def first_reaching(x: np.ndarray, y: np.ndarray, threshold: float) -> float | None:
+    """Return where a curve first comes to a threshold, or None."""
+    reached = np.flatnonzero(y >= threshold)
+    return float(x[reached[0]]) if len(reached) else None
+
+
+def summarize(group: Group, statistic: str, threshold: float | None) -> Result:
+    """Return the averages over a group's runs."""
+    curves = on_common_axis([run.x for run in group.runs], [run.y for run in group.runs])
+    mean = estimate(curves.y, statistic)
+    final = estimate(curves.y[:, -1], statistic)
+    reached, n_reached = None, 0
+    if threshold is not None:
+        reached = first_reaching(curves.x, mean.value, threshold)
+        n_reached = sum(first_reaching(curves.x, y, threshold) is not None for y in curves.y)
+    return Result(group.environment, group.name, curves, mean, final, reached, n_reached)
+
+
+def compare(results: Iterable[Result]) -> list[Comparison]:
+    """Return every pair of agents, the one that probably wins first.
+
+    A pair needs two runs each in some environment; a single run cannot tell luck from skill.
+    """
+    finals: dict[str, dict[str, np.ndarray]] = {}
+    for result in results:
+        own = finals.setdefault(result.name, {})
+        if result.n_runs > 1:
+            own[result.environment] = result.finals
+    found = []
+    for first, second in combinations(finals, 2):
+        both = [environment for environment in finals[first] if environment in finals[second]]
+        if not both:
+            continue
+        samples = [[finals[name][environment] for environment in both] for name in (first, second)]
+        probability = probability_of_improvement(*samples)
+        if probability.value < 0.5:
+            first, second = second, first
+            probability = probability_of_improvement(*reversed(samples))
+        found.append(Comparison(first, second, probability))
+    return found
+
+
+def results_table(
+    results: Iterable[Result], axis: str, threshold: float | None, precise: bool = False
+) -> Table:
+    """Return a line for each agent in each environment, its heading first.
+
+    Args:
+        results: The lines.
+        axis: "steps" or "seconds".
+        threshold: Of the last two columns, which are left out without one.
+        precise: All digits, for other programs.
+    """
+    heading: list[object] = ["agent", "environment", "runs", axis, "final", "low", "high"]
+    if threshold is not None:
+        heading += [f"{axis} to {threshold:g}", "runs there"]
+    score = repr if precise else "{:.3f}".format
+    place = repr if precise else "{:,.0f}".format
+    table = [heading]
+    for result in results:
+        line = [result.name, result.environment, result.n_runs, place(float(result.curves.x[-1]))]
+        line += _texts(result.final, score)
+        if threshold is not None:
+            line.append("never" if result.reached is None else place(result.reached))
+            line.append(result.n_reached if precise else f"{result.n_reached}/{result.n_runs}")
+        table.append(line)
+    return table
+
+
+def comparisons_table(comparisons: Iterable[Comparison], precise: bool = False) -> Table:
+    """Return a line for each pair of agents, its heading first."""
+    number = repr if precise else "{:.2f}".format
+    rows = [[each.better, each.other, *_texts(each.probability, number)] for each in comparisons]
+    return [["agent", "beats", "probability", "low", "high"], *rows]
+
+
+def _texts(estimate: Estimate, text: Callable[[float], str]) -> list[str]:
+    """Return value, low and high, empty where there is no interval."""
+    return ["" if value is None else text(float(value)) for value in estimate]

@@ -1,1 +1,0 @@
-"""Pictures and tables of runs: what plot.py draws, and the style every picture shares."""
