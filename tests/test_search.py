@@ -107,7 +107,7 @@ def search(drawn_search, monkeypatch):
     """Return how to search with runs that are none, without what takes time in the end."""
     monkeypatch.setattr(Study, "importances", lambda study: {})
     monkeypatch.setattr("sweeps.search.save_figure", lambda *_: None)
-    monkeypatch.setattr("sweeps.search.draw", lambda *_: None)
+    monkeypatch.setattr("sweeps.search.draw_search", lambda *_: None)
     return drawn_search
 
 
