@@ -22,7 +22,7 @@ from models.language.files import find_model
 from models.sentence_encoder import SentenceEncoder
 from models.tile_reader import Batches, fit, save_reader
 from utils.errors import UserError
-from utils.saved_tensors import load_saved
+from utils.files import load_saved
 from utils.starting import typed
 
 NAME = "grid-clip"

@@ -16,7 +16,7 @@ from models.language.transformer import Bert
 from models.observations import SentenceTable, SentenceVectors
 from settings import Part, setting
 from utils.errors import UserError
-from utils.threads import one_thread
+from utils.starting import one_thread
 
 MOST_TOKENS = 256  # as all-MiniLM-L6-v2 was published
 BLOCK = 256  # texts read at a time

@@ -20,8 +20,7 @@ from tqdm import tqdm
 from models.caching import unit_images
 from models.clip import DATA_FOLDER
 from utils.errors import UserError
-from utils.files import written_whole
-from utils.saved_tensors import load_saved, save_tensors
+from utils.files import load_saved, save_tensors, written_whole
 from utils.starting import typed
 
 FILE = "crafter-captions.pt"
