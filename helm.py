@@ -8,7 +8,7 @@
         action = player.act(observation)
 
 `train`, `resume`, `load`, `Player` and `UserError`, which tells every mistake, are the public
-interface; main.py and eval.py are made of the same parts (trainers/build.py).
+interface. Training is that of main.py; eval.py is made of the same parts (trainers/build.py).
 """
 
 import json
@@ -26,16 +26,16 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from envs import GivenEnv, check_env_name, given_name
+from main import begin, go_on
 from models import agent_class, resolve_device
 from models.agent import Agent
 from models.observations import Percept
-from report import configured_showcase
 from settings import Config, load_config
-from trainers.build import NewRun, begin, go_on, opened_env, restored_agent
+from trainers.build import opened_env, restored_agent
 from trainers.checkpoint import find_checkpoint, load_checkpoint
 from trainers.evaluation import played_config
 from trainers.ranks import joined_ranks
-from trainers.run import RunSettings
+from trainers.train import RunSettings
 from utils.errors import UserError
 
 __all__ = ["Player", "UserError", "load", "resume", "train"]
@@ -72,10 +72,10 @@ def train(
     if isinstance(env, VectorEnv):
         values.setdefault("n_envs", env.num_envs)
     texts = [f"{name}={_text(value)}" for name, value in settings.items()]
-    new = NewRun(run_id, texts, None if init_from is None else Path(init_from), env)
+    start = None if init_from is None else Path(init_from)
     with joined_ranks() as ranks:
         config = load_config(values=values).part(RunSettings)
-        return begin(config, new, ranks, configured_showcase)
+        return begin(config, ranks, run_id, texts, start, env)
 
 
 def resume(run: str | Path, env: GivenEnv | None = None, trust: bool = False) -> Path:
@@ -90,7 +90,7 @@ def resume(run: str | Path, env: GivenEnv | None = None, trust: bool = False) ->
         UserError: it cannot go on, or not in that environment.
     """
     with joined_ranks() as ranks:
-        return go_on(Path(run), ranks, env, trust, configured_showcase)
+        return go_on(Path(run), ranks, env, trust)
 
 
 def load(

@@ -1,17 +1,40 @@
-"""Train an agent: settings → environments, agent, trainer → run folder."""
+"""Train an agent: settings → environments, agent, learner → run folder."""
 
 import utils.starting  # noqa: F401
 
 # isort: split
-from collections.abc import Sequence
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, cast
 
+import torch
+from gymnasium.spaces import Discrete
+from gymnasium.vector import VectorEnv
+
+from envs import GivenEnv, check_env_name, given_name, scales_rewards
+from models import build_agent, resolve_device
 from report import configured_showcase
-from runs.training_arguments import has_printed, training_arguments
-from settings import load_config
-from trainers.build import NewRun, begin, go_on
-from trainers.ranks import joined_ranks
-from trainers.run import RunSettings
-from utils.command_line import leave, run_program
+from rewards.curiosity import configured_curiosity
+from rewards.scaling import ScalingSettings, configured_scaling
+from runs.folder import begun_with, create_run_folder, locked, recorded_config, resumed_config
+from runs.loggers import check_loggers
+from settings import chosen_agent, default_settings, describe_settings, load_config
+from settings.published_experiments import published_table
+from trainers.build import check, configured_learner, opened_env
+from trainers.checkpoint import INIT_FROM, WarmStart, own_checkpoint
+from trainers.collector import Collector
+from trainers.evaluation import GreedyEvaluation, envs_needed
+from trainers.ranks import Ranks, joined_ranks
+from trainers.train import Run, RunSettings
+from utils.command_line import Parser, add_trust, leave, run_program
+from utils.errors import UserError
+from utils.seeding import seed_everything
+from utils.threads import number_of_threads
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,19 +44,166 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def train(argv: Sequence[str] | None) -> None:
     """Begin the run that the settings describe, go on with an earlier one, or print."""
-    arguments = training_arguments(argv, __doc__)
-    if has_printed(arguments):
-        return
-    with joined_ranks() as ranks:
-        if arguments.resume:
-            go_on(arguments.resume, ranks, trust=arguments.trust, show=configured_showcase)
-            return
-        given = (arguments.config, arguments.overrides)
-        config = load_config(*given).part(RunSettings)
-        new = NewRun(
-            arguments.run_id, arguments.overrides, arguments.init_from, trust=arguments.trust
+    arguments = parse_arguments(argv)
+    given = arguments.config, arguments.overrides
+    if arguments.list_configs:
+        print(published_table())
+    elif arguments.print_config:
+        config = recorded_config(arguments.resume) if arguments.resume else load_config(*given)
+        values = dataclasses.asdict(config)
+        print(json.dumps({name: values[name] for name in default_settings(values)}, indent=2))
+    else:
+        # Under torchrun several processes train one agent together; otherwise this one is alone.
+        with joined_ranks() as ranks:
+            if arguments.resume:
+                go_on(arguments.resume, ranks, trust=arguments.trust)
+            else:
+                config = load_config(*given).part(RunSettings)
+                names = arguments.run_id, arguments.overrides, arguments.init_from
+                begin(config, ranks, *names, trust=arguments.trust)
+
+
+def begin(
+    config: RunSettings,
+    ranks: Ranks,
+    run_id: str | None = None,
+    overrides: Sequence[str] = (),
+    init_from: Path | None = None,
+    env: GivenEnv | None = None,
+    trust: bool = False,
+) -> Path:
+    """Train a run from its first step to its last and return its folder.
+
+    Args:
+        config: All settings.
+        ranks: The processes that train together.
+        run_id: The folder's name; None for one made of the overrides and the seed.
+        overrides: The settings that were given as KEY=VALUE.
+        init_from: The run or checkpoint whose agent's parameters it begins with.
+        env: The object it is trained in, if that has no name.
+        trust: Whether a guide's run is trusted, whoever has begun it.
+    """
+    check(config, run_id, init_from, env)
+    start = None if init_from is None else WarmStart.named(init_from)
+    with configured_run(config, ranks, env, start, trust) as run:
+        # Pretrained parts are not in checkpoints: the folder has their sha256.
+        of_env: dict[str, str] = getattr(run.collector.env, "fingerprints", dict)()
+        weights = run.learner.agent.fingerprints() | of_env
+        facts = None if start is None else start._asdict()
+        folder = ranks.run_on_first(
+            lambda: create_run_folder(run.config, run_id, overrides, weights, facts)
         )
-        begin(config, new, ranks, configured_showcase)
+        with ranks.enter_on_first(locked(folder)):
+            run.train(folder)
+            ranks.print(run.report(folder, by_name=env is None))
+    return folder
+
+
+def go_on(folder: Path, ranks: Ranks, env: GivenEnv | None = None, trust: bool = False) -> Path:
+    """Go on with an unfinished run from its last good checkpoint, or from its beginning."""
+    config = ranks.run_on_first(lambda: resumed_config(folder, trust).part(RunSettings))
+    if env is None:
+        check_env_name(config.env)
+    elif given_name(env) != config.env:
+        raise UserError(f"env: {folder} is a run on {config.env}, and this is {given_name(env)}")
+    with ranks.enter_on_first(locked(folder)):
+        checkpoint = own_checkpoint(folder, config, ranks)
+        facts = begun_with(folder) if checkpoint is None else None
+        start = None if facts is None else WarmStart.recorded(facts)
+        with configured_run(config, ranks, env, start, trust) as run:
+            ranks.print(run.resume(folder, checkpoint))
+            run.train(folder)
+            ranks.print(run.report(folder, by_name=env is None))
+    return folder
+
+
+@contextmanager
+def configured_run(
+    config: RunSettings,
+    ranks: Ranks,
+    given: GivenEnv | None = None,
+    start: WarmStart | None = None,
+    trust: bool = False,
+) -> Iterator[Run]:
+    """Build everything the settings name; close the environments in the end."""
+    check_loggers(config)
+    n_threads = number_of_threads(config.threads)
+    config = dataclasses.replace(config, device=resolve_device(config.device), threads=n_threads)
+    torch.set_num_threads(n_threads)
+    ranks.print(f"{config.model} on {config.env}, device {config.device}")
+    seed_everything(config.seed, config.deterministic)
+    with ExitStack() as opened:
+        # A vector of environments, this rank's share of them.
+        share = ranks.share(config)
+        env = opened.enter_context(opened_env(share, share.seed, given))
+
+        # The agent: encoder, memory and heads. All ranks begin with the first one's.
+        agent = build_agent(config, env.single_observation_space, env.single_action_space)
+        if start is not None:
+            start.give(agent)
+        ranks.synchronize(agent, config)
+
+        # The learner, and its rewards: the task's, scaled or not, and perhaps novelty.
+        n_actions = int(cast(Discrete, env.single_action_space).n)
+        curiosity = configured_curiosity(config, agent, n_actions)
+        if curiosity is not None and ranks.size > 1:
+            curiosity.share(ranks)
+        learner = configured_learner(config, share, agent, env, ranks, curiosity, trust)
+        by_default = scales_rewards(config.env)
+        scaling = configured_scaling(config.part(ScalingSettings), env.num_envs, by_default)
+        collector = Collector(env, learner, scaling, ranks)
+
+        # Greedy episodes now and then, in environments of their own.
+        evaluation = None
+        if n_envs := envs_needed(config):
+            if isinstance(given, VectorEnv):
+                raise UserError(
+                    "eval_steps: evaluations need environments of their own. Give a function that "
+                    "makes one environment, or leave eval_steps at 0"
+                )
+            few = dataclasses.replace(config, n_envs=n_envs)
+            played = opened.enter_context(opened_env(few, config.seed, given))
+            evaluation = GreedyEvaluation(config, played)
+        yield Run(config, learner, collector, configured_showcase(config, agent), evaluation)
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line; `overrides` has the settings in it as KEY=VALUE.
+
+    Raises:
+        UserError: an unknown argument, or settings beside --resume.
+    """
+    parser = Parser(
+        prog="main.py",
+        description=__doc__,
+        ending=lambda: f"settings, for --var and --config:\n{describe_settings(own_agent(argv))}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--config", metavar="FILE", help="JSON file with the settings that differ")
+    add("--var", metavar="KEY=VALUE", action="append", default=[], help="one setting, repeatable")
+    add("--seed", metavar="N", nargs=1, default=[], help="short for --var seed=N")
+    add("--deterministic", action="store_true", help="short for --var deterministic=true")
+    add("--run-id", metavar="NAME", help="run folder's name instead of the settings")
+    add("--resume", metavar="RUN_FOLDER", type=Path, help="go on with an unfinished run")
+    begun = "begin with the parameters of another run's agent: its folder, or a checkpoint"
+    add(INIT_FROM, metavar="RUN", type=Path, help=begun)
+    add_trust(parser)
+    add("--list-configs", action="store_true", help="show the published settings")
+    add("--print-config", action="store_true", help="show all settings and stop")
+    arguments = parser.parse_args(argv)
+    short = ["deterministic=true"] * arguments.deterministic
+    arguments.overrides = [*arguments.var, *(f"seed={seed}" for seed in arguments.seed), *short]
+    given = arguments.overrides or arguments.config or arguments.run_id or arguments.init_from
+    if arguments.resume and given:
+        parser.error("--resume takes all settings from the run folder, give it alone")
+    return arguments
+
+
+def own_agent(argv: Sequence[str] | None) -> Mapping[str, Any]:
+    """Return the agent of the user's own that help is asked for with, if one is named."""
+    words = [word.removeprefix("--var=") for word in (sys.argv[1:] if argv is None else argv)]
+    return chosen_agent([word for word in words if word.startswith("model=")])
 
 
 if __name__ == "__main__":

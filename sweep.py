@@ -44,8 +44,7 @@ from sweeps.search import Plan, Search, check_search, open_study
 from sweeps.search_results import told, write_results
 from sweeps.space import Space, described, read_space
 from sweeps.study import PRUNERS, SAMPLERS
-from trainers.checkpoint import CheckpointSettings
-from trainers.interruption import Interruption
+from trainers.checkpoint import CheckpointSettings, Interruption
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import Interrupted, RunError, UserError, raise_all
 from utils.folders import check_writable

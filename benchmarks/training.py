@@ -39,16 +39,16 @@ from benchmarks.measuring import (
     peak_megabytes,
 )
 from benchmarks.random_models import write_clip, write_transformer_xl
+from main import configured_run
 from models import AGENTS, PUBLISHED, agent_class, resolve_device
 from models.caching import ObservationCache
 from models.helm import LanguageMemoryAgent
 from runs.folder import write_json
 from settings import load_config
-from trainers.build import configured_run
 from trainers.collector import Collector
 from trainers.ppo import PPO, PpoSettings
 from trainers.ranks import Ranks
-from trainers.run import Run, RunSettings
+from trainers.train import Run, RunSettings
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import UserError
 
@@ -229,7 +229,7 @@ def measured(name: str, options: Options) -> Measured:
 def trained_agent(name: str, config: RunSettings, options: Options) -> Measured:
     """Train one of our agents in this process."""
     agent_class(config.model).check(config)
-    config = dataclasses.replace(config, threads=options.threads)
+    config = dataclasses.replace(config, threads=options.threads, media_minutes=None)
     with (
         tempfile.TemporaryDirectory() as folder,
         redirect_stdout(None),
@@ -237,10 +237,10 @@ def trained_agent(name: str, config: RunSettings, options: Options) -> Measured:
     ):
         assert isinstance(run.learner, PPO), "agents are measured with the default algorithm"
         with profiled(run.learner, run.collector) if options.shares else nullcontext() as clock:
-            summary = run.train(Path(folder))
+            run.train(Path(folder))
             shares = clock.shares() if clock else {}
         steady = steady_rate(Path(folder), options.warm_up)
-    rate = summary.env_steps / summary.seconds
+    rate = run.env_steps / run.seconds
     return Measured(name, rate, steady, peak_megabytes(), peak_gpu_megabytes(), shares)
 
 

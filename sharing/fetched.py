@@ -5,8 +5,7 @@ import shutil
 from pathlib import Path
 
 from sharing.published_run import FILES
-from trainers.checkpoint import load_checkpoint
-from trainers.published import PUBLISHED
+from trainers.checkpoint import PUBLISHED, load_checkpoint
 from utils.errors import UserError
 from utils.hub import HubError, check_repository_name, hub_snapshot
 

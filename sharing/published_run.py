@@ -15,8 +15,7 @@ from runs.metrics import FILE as METRICS
 from settings import Config, read_json_object
 from sharing.card import Facts, card
 from sharing.private import public_description, without_places
-from trainers.checkpoint import FORMAT
-from trainers.published import PUBLISHED, save_published
+from trainers.checkpoint import PUBLISHED, save_published
 from utils.errors import UserError
 
 CARD, CURVE = "README.md", "curve.png"
@@ -72,7 +71,7 @@ def write_published(source: Source, folder: Path, repository: str | None) -> Non
     """
     settings = without_places(source.checkpoint["config"])
     state = source.checkpoint | {"config": settings}
-    save_published(folder / PUBLISHED, state, FORMAT)
+    save_published(folder / PUBLISHED, state)
     write_json(folder / SETTINGS, settings)
     description = public_description(_description(source.folder))
     write_json(folder / DESCRIPTION, description)

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from trainers.evaluation import Episode, Recording
-from trainers.narration import narrated
+from trainers.evaluation import Episode, Recording, narrated
 
 ACTIONS = ["left", "right", "forward"]
 VOCABULARY = np.array(["key", "door", "<wall>", "ball"])

@@ -16,8 +16,8 @@ MAY_IMPORT = {
     "trainers": {"rewards", "envs", "models", "runs", "settings", "utils"},
     "analysis": {"trainers", "rewards", "models", "envs", "runs", "settings", "utils"},
     "report": {"analysis", "trainers", "models", "runs", "settings", "utils"},
-    "helm": {"report", "trainers", "models", "envs", "runs", "settings", "utils"},
-    "main": {"report", "trainers", "runs", "settings", "utils"},
+    "helm": {"main", "trainers", "models", "envs", "settings", "utils"},
+    "main": {"report", "trainers", "rewards", "models", "envs", "runs", "settings", "utils"},
     "sharing": {"analysis", "trainers", "runs", "settings", "utils"},
     "eval": {
         *{"sharing", "report", "trainers", "rewards", "models"},

@@ -12,12 +12,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from models import build_agent
 from tests.agents import small_config, spaces
 from tests.counting import CountingEnv
-from trainers import run as run_module
+from trainers import train as run_module
 from trainers.checkpoint import BEST, LAST, load_checkpoint
 from trainers.collector import Collector
+from trainers.evaluation import Episode
 from trainers.ppo import PPO
-from trainers.run import Run
-from trainers.summary import Summary
+from trainers.train import Run
 
 N_ENVS, LENGTH = 4, 2
 STEPS = 50  # of a rollout, in which 100 episodes end
@@ -54,9 +54,10 @@ def run_of(scores, length=LENGTH, n_rollouts=None, showcase=None):
 
 
 def train(folder, scores, **how):
-    """Return the rollout whose agent is the best, and the summary, of a run with these returns."""
-    summary = run_of(scores, **how).train(folder)
-    return load_checkpoint(folder / BEST)["env_steps"] / ROLLOUT, summary
+    """Return the rollout whose agent is the best, and the run, of a run with these returns."""
+    run = run_of(scores, **how)
+    run.train(folder)
+    return load_checkpoint(folder / BEST)["env_steps"] / ROLLOUT, run
 
 
 @pytest.mark.parametrize(
@@ -70,23 +71,23 @@ def train(folder, scores, **how):
     ],
 )
 def test_the_best_agent_is_the_newest_with_the_highest_mean_of_100_episodes(tmp_path, scores, best):
-    rollout, summary = train(tmp_path, scores)
+    rollout, run = train(tmp_path, scores)
     assert rollout == best
-    assert summary.best_return == max(scores)
+    assert run.best_return == max(scores)
 
 
 def test_what_few_episodes_returned_does_not_count(tmp_path):
     # 32, 32 and 36 episodes end in the first three rollouts.
-    rollout, summary = train(tmp_path, [5, -10, -20, -20, -30], length=6)
+    rollout, run = train(tmp_path, [5, -10, -20, -20, -30], length=6)
     assert rollout == 3
-    assert summary.best_return == pytest.approx((32 * 5 + 32 * -10 + 36 * -20) / 100)
+    assert run.best_return == pytest.approx((32 * 5 + 32 * -10 + 36 * -20) / 100)
 
 
 @pytest.mark.parametrize("length", [6, 10_000])  # some episodes end, none does
 def test_the_best_of_a_run_without_100_episodes_is_its_newest_agent(tmp_path, length):
-    rollout, summary = train(tmp_path, [5, 1], length=length)
+    rollout, run = train(tmp_path, [5, 1], length=length)
     assert rollout == 2
-    assert summary.best_return == -math.inf
+    assert run.best_return == -math.inf
 
 
 def test_the_best_agent_is_kept_as_it_collected_the_episodes(tmp_path, monkeypatch):
@@ -164,20 +165,22 @@ def test_the_time_of_a_run_holds_its_pauses(tmp_path, monkeypatch):
     run = run_of([1, 1], showcase=Slow())
     run.seconds = 1000.0  # of an earlier part
     clock.now = 500.0  # until here the environments were made
-    assert run.train(tmp_path).seconds == 1000 + 2 * (2 + 60)
+    run.train(tmp_path)
+    assert run.seconds == 1000 + 2 * (2 + 60)
     assert [row["time/seconds"] for row in rows(tmp_path)] == ["1002.0", "1064.0"]
     assert {row["time/fps"] for row in rows(tmp_path)} == {str(ROLLOUT / 2)}
 
 
-def line_of(**changes):
-    known = {"env_steps": 100, "seconds": 2.0, "mean_return": 0.5, "best_return": 0.75}
-    summary = Summary(**(known | {"n_episodes": 250, "n_averaged": 100} | changes))
-    return summary.report("folder").splitlines()[1].strip()
-
-
-def test_a_summary_says_over_which_episodes_it_averages():
-    assert line_of() == "mean return       0.500 (best 0.750) over the last 100 episodes"
-    few = line_of(n_episodes=37, best_return=-math.inf)
-    assert few == "mean return       0.500 over all 37 episodes"
-    none = line_of(n_episodes=0, mean_return=math.nan, best_return=-math.inf)
-    assert none == "mean return       none, no episode has ended"
+@pytest.mark.parametrize(
+    ("n_episodes", "mean", "best", "line"),
+    [
+        (250, 0.5, 0.75, "0.500 (best 0.750) over the last 100 episodes"),
+        (37, 0.5, -math.inf, "0.500 over all 37 episodes"),
+        (0, math.nan, -math.inf, "none, no episode has ended"),
+    ],
+)
+def test_a_report_says_over_which_episodes_it_averages(n_episodes, mean, best, line):
+    run = run_of([1])
+    run.seconds, run.best_return, run.collector.n_episodes = 2.0, best, n_episodes
+    run.collector.episodes.append(Episode(mean, 5))
+    assert run.report("folder").splitlines()[1].strip() == f"mean return       {line}"

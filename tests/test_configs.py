@@ -13,7 +13,7 @@ from models.agent import Agent
 from settings import default_settings, load_config, read_settings
 from settings.published_experiments import CONFIGS, published_configs
 from tests.golden_data import GOLDEN
-from trainers import LEARNERS
+from trainers.build import LEARNERS
 
 with (GOLDEN / "hyperparameters.csv").open() as file:
     PUBLISHED = {row.pop("path"): row for row in csv.DictReader(file)}

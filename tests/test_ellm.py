@@ -12,8 +12,8 @@ from models.observations import Observations, Percept, SentenceTable, SentenceVe
 from settings import load_config
 from tests import golden_data
 from trainers.frame_replay import FrameSteps
+from trainers.losses import double_q_targets
 from trainers.n_step_dqn import NStepDQN
-from trainers.targets import double_q_targets
 
 OUR_NAMES = {
     **{f"image.conv{n}.": f"image.convolutions.{2 * n}." for n in range(3)},

@@ -16,7 +16,6 @@ from envs import Suite
 from models.memories import NetworkSettings
 from tests.robustness.faults import outcome, same
 from tests.test_resume import command, folder_of, resume, signal_at
-from trainers import build as composition
 from trainers.collector import Collector
 
 PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -99,7 +98,7 @@ def test_a_new_reward_is_what_is_learned_from_and_not_what_is_reported(
             learned.append(super().step().rewards)
             return
 
-    monkeypatch.setattr(composition, "Collector", Recorded)
+    monkeypatch.setattr(main_program, "Collector", Recorded)
     run = command("CNN", "run", normalize_reward="false", media_minutes="null")
     assert main_program.main(run) == 0
     paid = torch.stack(learned).numpy() + 0.01

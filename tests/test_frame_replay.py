@@ -11,7 +11,7 @@ from settings import load_config
 from tests import golden_data
 from trainers.frame_log import FrameLog
 from trainers.frame_replay import FrameReplay
-from trainers.targets import n_step_returns
+from trainers.losses import n_step_returns
 
 CASES = ("n3", "n1", "n5", "n3_unclipped")
 

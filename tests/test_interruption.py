@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from trainers.interruption import Interruption
+from trainers.checkpoint import Interruption
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

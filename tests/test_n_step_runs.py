@@ -11,17 +11,17 @@ import torch
 import eval as eval_program
 import main as main_program
 from envs.episodes import SingleEnvs
+from main import configured_run
 from settings import load_config
 from tests.bad_inputs.harness import refused
 from tests.published_models import tiny_sentence_encoder
 from tests.robustness.faults import outcome, same
 from tests.test_resume import damage, folder_of, resume, signal_at
 from tests.told_in_words import N_STEPS
-from trainers.build import configured_run
 from trainers.checkpoint import BEST, LAST, load_checkpoint
 from trainers.n_step_dqn import NStepDQN
 from trainers.ranks import Ranks
-from trainers.run import RunSettings
+from trainers.train import RunSettings
 
 TOLD = "tests.told_in_words:Told-v0"
 TINY = {
@@ -93,7 +93,7 @@ def test_frames_written_after_the_last_checkpoint_do_not_count(command, monkeypa
 def test_a_run_that_died_before_its_first_checkpoint_begins_anew(command, monkeypatch):
     train(command, "whole")
     with monkeypatch.context() as patched:
-        patched.setattr("trainers.run.Checkpoints.after_update", _die_at_the_second())
+        patched.setattr("trainers.train.Checkpoints.after_update", _die_at_the_second())
         with pytest.raises(SystemError):
             main_program.main(command("cut"))
     assert list((folder_of("cut") / "replay").iterdir())

@@ -6,8 +6,7 @@ import pytest
 from tests.counting import CountingEnv
 from tests.described import objects
 from tests.test_evaluation import Silent
-from trainers.evaluation import evaluate
-from trainers.narration import narrated, told_after, told_before
+from trainers.evaluation import evaluate, narrated, told_after, told_before
 
 
 class Saying(CountingEnv):

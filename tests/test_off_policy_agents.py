@@ -13,7 +13,7 @@ from models.observations import ObservationBatch, Observations, Percept
 from models.q_networks import FrozenBody
 from tests.agents import small_config
 from tests.tiny_clip import tiny_settings
-from trainers import LEARNERS
+from trainers.build import LEARNERS
 from trainers.collector import Collector
 
 N_ENVS, MEM_LEN = 3, 16

@@ -14,8 +14,8 @@ from models.q_networks import InputEmbedder, TrainedBody
 from tests import golden_data
 from tests.agents import small_config
 from trainers.dqn import DQN
+from trainers.losses import double_q_targets, soft_targets
 from trainers.sac import SAC
-from trainers.targets import double_q_targets, soft_targets
 
 SHARED = (
     "sacd_shared_lstm_cnn",

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+import main
 from settings import load_config
 from tests.pretended_gpu import OnGpu, pretended_gpu
-from trainers import build as composition
 from trainers.ranks import Ranks
 
 PPO = "n_envs=2 n_rollout_steps=4 n_batches=1 n_epochs=1 n_steps=16"
@@ -29,15 +29,15 @@ RUNS = {
 
 @pytest.fixture
 def gpu(monkeypatch, in_empty_folder):
-    monkeypatch.setattr(composition, "resolve_device", lambda name: "cuda")
+    monkeypatch.setattr(main, "resolve_device", lambda name: "cuda")
     with pretended_gpu():
         yield
 
 
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
 def test_a_run_mixes_no_devices(settings, gpu):
-    config = load_config(None, settings.split())
-    folder = composition.begin(config, composition.NewRun("x"), Ranks())
+    config = load_config(None, [*settings.split(), "media_minutes=null"])
+    folder = main.begin(config, Ranks(), "x")
     assert (folder / "ckpt_last.pt").is_file()
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import main as main_program
+from main import configured_run
 from settings import load_config
 from tests.agents import collect_rollout
 from tests.published_models import tiny_sentence_encoder
@@ -21,13 +22,12 @@ from tests.robustness.faults import outcome, same
 from tests.test_resume import folder_of, signal_at
 from tests.test_threads import ROOT
 from tests.tiny_clip import tiny_settings
-from trainers.build import configured_run
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.ppo import PPO
 from trainers.ranks import average_gradients, joined_ranks
-from trainers.run import RunSettings
+from trainers.train import RunSettings
 from utils.errors import UserError
-from utils.moments import with_moments
+from utils.saved_state import with_moments
 
 N_ENVS = 4
 COMMON = {"device": "cpu", "n_envs": N_ENVS, "media_minutes": "null", "checkpoint_minutes": 60}

@@ -4,8 +4,7 @@ import math
 import pytest
 import torch
 
-from trainers.saved_state import called, check_like, check_steps
-from utils.moments import load_moments, moments, with_moments
+from utils.saved_state import called, check_like, check_steps, load_moments, moments, with_moments
 
 HERE = {"mean": 0.5, "rows": [1, 2], "steps": torch.zeros(2, 3), "done": torch.zeros(2).bool()}
 MISFITS = {

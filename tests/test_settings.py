@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import models
-import trainers
 from models import agent_class, build_agent
 from settings import (
     Part,
@@ -25,6 +24,7 @@ from settings import (
 from settings.declaration import declared
 from tests.agents import spaces
 from tests.echo import EchoSettings
+from trainers.build import LEARNERS
 from trainers.ppo import PPO, PpoSettings
 from utils.errors import UserError
 
@@ -250,7 +250,7 @@ def test_sequences_need_no_equal_minibatches():
 def test_a_published_name_is_a_model_and_an_algorithm():
     for name, (model, algorithm) in models.PUBLISHED.items():
         assert agent_class(name) is agent_class(model)
-        assert trainers.LEARNERS.find(algorithm) is PPO
+        assert LEARNERS.find(algorithm) is PPO
         assert load_config(overrides=[f"model={name}"]).model == name
 
 
@@ -271,7 +271,7 @@ class OtherLearner:
 
 @pytest.fixture
 def other_learner(monkeypatch):
-    monkeypatch.setitem(trainers.LEARNERS.places, "Other", "tests.test_settings:OtherLearner")
+    monkeypatch.setitem(LEARNERS.places, "Other", "tests.test_settings:OtherLearner")
 
 
 def test_what_one_algorithm_reads_is_refused_for_another(other_learner):

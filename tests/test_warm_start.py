@@ -8,16 +8,15 @@ import pytest
 import torch
 
 import main as main_program
+from main import configured_run
 from settings import load_config
 from tests.bad_inputs.harness import refused
 from tests.robustness.faults import same
 from tests.test_resume import command, folder_of, resume, signal_at
-from trainers.build import configured_run
-from trainers.checkpoint import LAST, UNWRITTEN, load_checkpoint, save_checkpoint
+from trainers.checkpoint import LAST, UNWRITTEN, WarmStart, load_checkpoint, save_checkpoint
 from trainers.ranks import Ranks
-from trainers.run import RunSettings
-from trainers.warm_start import WarmStart
-from utils.moments import moments
+from trainers.train import RunSettings
+from utils.saved_state import moments
 
 TINY = {"n_steps": 64, "memory_width": 8}
 BY_REPLAY = {

@@ -1,14 +1,1 @@
-"""Training: the loop, the learners by name, and what a run keeps."""
-
-from settings import Registry
-
-LEARNERS = Registry(
-    "algorithm",
-    {
-        "PPO": "trainers.ppo:PPO",
-        "DQN": "trainers.dqn:DQN",
-        "SAC": "trainers.sac:SAC",
-        "NStepDQN": "trainers.n_step_dqn:NStepDQN",
-    },
-    "algorithm",
-)
+"""Training: the loop, the learners, and the files that a run keeps."""

@@ -20,35 +20,39 @@ and ckpt_last.pt all else that a run needs to go on as if it had never been inte
 
 It is written after an update, when no rollout is half full and no gradient step owed. Where
 environments cannot be saved, a resumed run begins new episodes.
+
+As others get it a checkpoint is model.safetensors, a file of tensors and JSON: nothing in it could
+be run. The tensors are the agent's; the header has as text
+
+    checkpoint  JSON of the format, the settings, the weights' sha256 and the steps behind it
+    sha256      of that text and of all tensors
 """
 
 import dataclasses
 import hashlib
+import json
 import logging
 import math
 import os
 import re
 import shlex
 import signal
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from types import FrameType, TracebackType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
 
 from models.agent import Agent
-from runs.folder import (
-    check_settings,
-    is_finished,
-    note_end,
-    recorded_settings,
-    resume_command,
-)
+from runs.folder import check_settings, is_finished, note_end, recorded_settings, resume_command
 from runs.metrics import MetricsWriter, last_step
 from runs.stored import stored_config
 from settings import Config, setting
-from trainers.interruption import Interruption
-from trainers.published import PUBLISHED, load_published
 from trainers.ranks import Ranks
 from utils.errors import Interrupted, UserError
 from utils.files import checksum, name_also, put_aside, written_whole
@@ -63,13 +67,15 @@ HELD_BY_LAST = ("learner", "collector", "run", "own", "metrics")
 BEST, LAST, PREVIOUS = "ckpt_best.pt", "ckpt_last.pt", "ckpt_last.previous.pt"
 HEADER = "HELM checkpoint {:03d} sha256 {}\n"
 UNWRITTEN = HEADER.format(FORMAT, "-" * 64).encode()
-
-log = logging.getLogger(__name__)
-
-
-REPLAY = "replay"  # the folder of what a learner keeps in files, all of them called:
+PUBLISHED = "model.safetensors"  # the name under which a hub expects weights
+REPLAY = "replay"  # the folder of a learner's replay, whose files are all called:
 REPLAY_FILE = r"(rows_\d{12,}\.pt|env\d{4,}_\d{12,}\.rows)"
 OF_EACH_RANK = ("learner", "collector", "own")
+STOP, STDERR = (signal.SIGINT, signal.SIGTERM), 2
+AFTER_UPDATE = "stopping after this update; once more to stop now, the last checkpoint stays"
+INIT_FROM = "--init-from"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -86,82 +92,108 @@ class CheckpointSettings(Config):
     )
 
 
-class SavedRun(Protocol):
-    """A run as its checkpoints see it."""
+class Interruption:
+    """Notes signals while it is entered; a run asks for them after each update.
 
-    ranks: Ranks
+    Args:
+        answer: What is said to the first signal to stop.
 
-    @property
-    def config(self) -> CheckpointSettings:
-        """The settings of the run."""
+    Attributes:
+        stop: The signal that asked to end the run: Ctrl-C or SIGTERM. The same again, or a Ctrl-C,
+            ends the process at once.
+        save: Whether SIGUSR1 asked for a checkpoint since the last one.
+    """
 
-    @property
-    def env_steps(self) -> int:
-        """Steps of all environments so far."""
+    def __init__(self, answer: str = AFTER_UPDATE) -> None:
+        self._answer = f"\n{answer}\n".encode()
+        self.stop: signal.Signals | None = None
+        self.save = False
+        self._before: dict[signal.Signals, Any] = {}
 
-    def agent_state(self) -> dict[str, Any]:
-        """Return what it takes to play with the agent."""
+    def __enter__(self) -> "Interruption":
+        if threading.current_thread() is threading.main_thread():
+            self._before = {
+                number: signal.signal(number, self._note) for number in (*STOP, signal.SIGUSR1)
+            }
+        return self
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what it takes to go on, this rank's own included."""
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGUSR1:
+            self.save = True
+        elif self.stop is None:
+            self.stop = signal.Signals(number)
+            # Printing is not safe here: the signal may have come in the middle of another print.
+            os.write(STDERR, self._answer)
+        elif number in (signal.SIGINT, self.stop):  # torchrun passes a Ctrl-C on as SIGTERM
+            os._exit(128 + number)
 
 
 class Checkpoints:
     """Writes a run's checkpoints: the best, and the last now and then, at the end, if asked.
 
     Args:
-        run: Whose they are.
+        config: The settings of the run.
         folder: The run's.
-        writer: What must be on the disk before a checkpoint that counts on it; None on a rank that
-            writes nothing.
+        ranks: The processes that train together.
+        writer: Its file must be on the disk before a checkpoint that counts on it; None on a rank
+            that writes nothing.
         interruption: Where signals are noted.
     """
 
     def __init__(
         self,
-        run: SavedRun,
+        config: CheckpointSettings,
         folder: Path,
+        ranks: Ranks,
         writer: MetricsWriter | None,
         interruption: Interruption,
     ) -> None:
-        self.run, self.folder = run, folder
+        self.config, self.folder, self.ranks = config, folder, ranks
         self.writer, self.interruption = writer, interruption
         self._last_saved = -math.inf
 
-    def keep_best(self) -> None:
+    def keep_best(self, state: Callable[[], dict[str, Any]]) -> None:
         """Write the agent as the best so far."""
-        if self.run.config.save_ckpt and self.writer is not None:
-            save_checkpoint(self.folder / BEST, self.run.agent_state())
+        if self.config.save_ckpt and self.writer is not None:
+            save_checkpoint(self.folder / BEST, state())
 
-    def after_update(self, is_last: bool) -> None:
+    def after_update(
+        self, env_steps: int, is_last: bool, state: Callable[[], dict[str, Any]]
+    ) -> None:
         """Write the last checkpoint when it is due or asked for, and end the run if that was asked.
 
         Raises:
             Interrupted: to end the run.
         """
-        pause = 60 * self.run.config.checkpoint_minutes
-        is_time = time.perf_counter() - self._last_saved >= pause
+        is_time = time.perf_counter() - self._last_saved >= 60 * self.config.checkpoint_minutes
         wants = is_last or is_time or self.interruption.save, self.interruption.stop or 0
-        is_due, stop = self.run.ranks.all_reduce_max(*wants)
+        is_due, stop = self.ranks.all_reduce_max(*wants)
         if is_due or stop:
-            self._save()
+            self.interruption.save, self._last_saved = False, time.perf_counter()
+            if self.config.save_ckpt:
+                self._save(state())
         if is_last or not stop:
             return
         saved = "Nothing is saved (save_ckpt is false)"
-        if self.run.config.save_ckpt:
+        if self.config.save_ckpt:
             saved = f"Go on with: {resume_command(self.folder)}"
-        steps = self.run.env_steps
-        raise Interrupted(f"interrupted after {steps:,} steps. {saved}", signal.Signals(stop))
+        raise Interrupted(f"interrupted after {env_steps:,} steps. {saved}", signal.Signals(stop))
 
-    def _save(self) -> None:
+    def _save(self, state: dict[str, Any]) -> None:
         """Write the last checkpoint, keeping the one before."""
-        self.interruption.save = False
-        self._last_saved = time.perf_counter()
-        if self.run.config.save_ckpt:
-            state = gathered_state(self.run.state_dict(), self.run.ranks)
-            if self.writer is not None:
-                state["metrics"] = self.writer.sync()
-                save_checkpoint(self.folder / LAST, state, self.folder / PREVIOUS)
+        parts = self.ranks.gather({part: state[part] for part in OF_EACH_RANK})
+        if self.writer is not None:
+            state |= {"other_ranks": parts[1:], "metrics": self.writer.sync()}
+            save_checkpoint(self.folder / LAST, state, self.folder / PREVIOUS)
 
 
 def agent_state(config: Config, agent: Agent, env_steps: int) -> dict[str, Any]:
@@ -172,11 +204,6 @@ def agent_state(config: Config, agent: Agent, env_steps: int) -> dict[str, Any]:
         "weights": agent.fingerprints(),
         "env_steps": env_steps,
     }
-
-
-def gathered_state(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
-    """Return the state of a run with what the other ranks have of their own, on the first rank."""
-    return state | {"other_ranks": ranks.gather({part: state[part] for part in OF_EACH_RANK})[1:]}
 
 
 def own_checkpoint(folder: Path, config: CheckpointSettings, ranks: Ranks) -> dict[str, Any] | None:
@@ -456,10 +483,28 @@ def _read(path: Path) -> Any:
         return load_saved(file)
 
 
-def _read_published(path: Path) -> Any:
-    state = load_published(path)
+def _read_published(path: Path) -> dict[str, Any]:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        header = file.metadata() or {}
+        if not header.keys() >= {"checkpoint", "sha256"}:
+            raise UserError(f"{path}: not a checkpoint of this program, but another's weights")
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if _digest(header["checkpoint"], tensors) != header["sha256"]:
+        raise UserError(f"{path}: damaged, its content does not have its checksum")
+    state = json.loads(header["checkpoint"]) | {"agent": tensors}
     _check_format(path, state.get("format"))
     return state
+
+
+def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """Return the sha256 of a text and of tensors with their names, types and shapes."""
+    digest = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _check_format(path: Path, found: object) -> None:
@@ -468,3 +513,77 @@ def _check_format(path: Path, found: object) -> None:
             f"{path}: a checkpoint of format {found}, and this version reads format {FORMAT}. "
             f"Play it or go on with it at commit {LAST_OF_FORMAT_3}, which reads formats 2 and 3"
         )
+
+
+def save_published(path: Path, state: Mapping[str, Any]) -> None:
+    """Write the common part of a checkpoint as others get it, whole or not at all."""
+    from safetensors.torch import save
+
+    described = {name: state[name] for name in ("config", "weights", "env_steps")}
+    text = json.dumps({"format": FORMAT, **described})
+    # Copies: what an agent has under two names would be refused.
+    tensors = {name: tensor.clone().contiguous() for name, tensor in state["agent"].items()}
+    header = {"format": "pt", "checkpoint": text, "sha256": _digest(text, tensors)}
+    with written_whole(path) as file:
+        file.write(save(tensors, header))
+
+
+class WarmStart(NamedTuple):
+    """The checkpoint that a run begins with, as run.json names it.
+
+    Attributes:
+        checkpoint: The file.
+        sha256: Its checksum.
+        env_steps: Environment steps behind it.
+    """
+
+    checkpoint: str
+    sha256: str
+    env_steps: int
+
+    @classmethod
+    def named(cls, path: Path) -> "WarmStart":
+        """Return the checkpoint that a user means by a run folder or a file.
+
+        Raises:
+            UserError: there is none, or it is damaged.
+        """
+        file = find_checkpoint(path, INIT_FROM)
+        return cls(str(file.resolve()), recorded_sha256(file), load_checkpoint(file)["env_steps"])
+
+    @classmethod
+    def recorded(cls, facts: Mapping[str, Any]) -> "WarmStart":
+        """Return what run.json says."""
+        checkpoint, sha256, env_steps = (facts.get(name) for name in cls._fields)
+        return cls(str(checkpoint), str(sha256), int(env_steps or 0))
+
+    def give(self, agent: Agent) -> None:
+        """Fill a new agent with what the checkpoint holds of one.
+
+        Raises:
+            UserError: the file is no longer the same, or its agent does not fit: a parameter is
+                missing or has another shape, or a pretrained part is another.
+        """
+        path, source = Path(self.checkpoint), f"{INIT_FROM} {self.checkpoint}"
+        state = load_checkpoint(find_checkpoint(path, INIT_FROM))
+        if recorded_sha256(path) != self.sha256:
+            raise UserError(f"{source}: no longer what the run began with. Begin another run")
+        theirs, ours = _shapes(state["agent"]), _shapes(agent.state_dict())
+        try:
+            restore_agent(agent, state, source)
+        except UserError as error:
+            for name in [*ours, *theirs]:
+                there, own = (shapes.get(name, "is missing") for shapes in (theirs, ours))
+                if there != own:
+                    raise UserError(
+                        f"{source}: parameter '{name}' {there} there and {own} in this run. "
+                        "Name a run of such an agent"
+                    ) from error
+            raise
+
+
+def _shapes(state: Any) -> dict[str, str]:
+    """Return the shape of every tensor of an agent by its name, in words."""
+    values = state.items() if isinstance(state, dict) else ()
+    tensors = {str(name): each for name, each in values if isinstance(each, Tensor)}
+    return {name: f"has shape {tuple(each.shape)}" for name, each in tensors.items()}

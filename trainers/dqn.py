@@ -15,10 +15,10 @@ from models.agent import QAgent, Sequences, Step
 from settings import Part, setting
 from trainers.exploration import EpsilonSettings, epsilon_after, explored
 from trainers.learner import Reward
+from trainers.losses import double_q_targets, follow, masked_mean, mean_norm, values_of
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
 from trainers.ranks import Ranks
-from trainers.targets import double_q_targets, follow, masked_mean, mean_norm, values_of
-from utils.moments import with_moments
+from utils.saved_state import with_moments
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,52 @@
-"""Playing whole episodes without learning."""
+"""Playing whole episodes without learning: for eval.py, and now and then while a run trains.
+
+Environments may tell in words, in `info`, of each step; that is kept with the episode.
+"""
 
 import io
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import torch
 from gymnasium.vector import VectorEnv
 
-from models.agent import Agent, Memory, Step
+from models.agent import Agent, Memory
 from models.observations import Observations, Percept
 from rewards.goals import OF_EVALUATION, as_played
 from rewards.suggesters import SUGGESTERS
 from runs.stored import check_outside
-from settings import Config, outside_settings, read_settings, with_env_settings
+from settings import Config, outside_settings, read_settings, setting, with_env_settings
 from trainers.checkpoint import checkpoint_config
-from trainers.narration import Narration, narrated, told_after, told_before
 from utils.files import written_whole
+from utils.seeding import derived_seed
+
+MOST_ENVS = 16
+SEED_OF_EVALUATION = 42  # apart from the seeds of the training environments
+SENTENCES = ("scene", "inventory", "status")
+# The words of a step by name, each with the value that stands where nothing is told.
+BEFORE: dict[str, Any] = {"suggestions": ()}  # an action: the goals of this step
+AFTER = {"phrase": "", "matched": "", "goal_success": False, "goal_rewards": 0.0, "unlocked": ()}
+TOLD = {"caption": "", **BEFORE, **AFTER}
+KINDS: dict[type, Any] = {str: str, bool: bool | np.bool_, float: int | float | np.number}
+
+Narration = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class EvaluationSettings(Config):
+    """When a run plays greedily."""
+
+    title = "evaluation while training"
+
+    eval_steps: int = setting(
+        "environment steps between two evaluations; 0: none", low=0, high=10**12, default=0
+    )
+    eval_episodes: int = setting("episodes of an evaluation", low=1, high=1000, default=10)
 
 
 class Episode(NamedTuple):
@@ -41,8 +70,8 @@ class Recording(NamedTuple):
         episode: Return, length L, and success where there is such a thing.
         steps: Arrays by name, [L, ...] each: what was seen before each action (observations: images
             or vectors; vectors beside images; text), actions, rewards, values, what the agent
-            itself has to say of its observations, and what the environment says in words
-            (trainers/narration.py), as the goals suggested before each action.
+            itself has to say of its observations, and what the environment tells in words, as the
+            goals suggested before each action.
         details: More of them, for looking at: probabilities [L, A], overviews [L, H, W, 3] where
             the environment can be drawn, and what `Agent.inspect` returns. Empty unless asked for.
     """
@@ -80,7 +109,7 @@ def evaluate(
     memory = agent.initial_memory(env.num_envs)
     percept = Percept.first(agent.read(observations))
     running: list[list[dict[str, np.ndarray]]] = [[] for _ in range(env.num_envs)]
-    said: list[Narration] = [[] for _ in range(env.num_envs)]
+    told: list[Narration] = [[] for _ in range(env.num_envs)]
     missing = np.full(env.num_envs, n_episodes // env.num_envs)
     missing[: n_episodes % env.num_envs] += 1
     while missing.any():
@@ -88,26 +117,29 @@ def evaluate(
         step = agent.act(percept, memory, deterministic)
         if in_detail and step.all_log_probs is not None:
             details["probabilities"] = step.all_log_probs.exp().cpu().numpy()
-        told = told_before(info, env.num_envs)
-        rows = {**_seen(percept.observations, agent), **_rows(step), **agent.explain(percept)}
+        rows = _seen(percept.observations, agent) | {"actions": step.actions.cpu().numpy()}
+        if step.values is not None:
+            rows["values"] = step.values.cpu().numpy()
+        rows |= agent.explain(percept)
+        before = told_before(info, env.num_envs)
         observations, rows["rewards"], terminated, truncated, info = env.step(rows["actions"])
         ended = terminated | truncated
         percept = Percept.after(agent.read(observations), step.actions, rows["rewards"], ended)
-        came_of_it = told_after(info, env.num_envs)
+        after = told_after(info, env.num_envs)
         for n in np.flatnonzero(missing):
             running[n].append({name: values[n] for name, values in (rows | details).items()})
-            said[n].append(told[n] | came_of_it[n])
+            told[n].append(before[n] | after[n])
         for n in np.flatnonzero(ended & (missing > 0)):
             recording = _recording(info["episode"], int(n), running[n], names=rows)
-            yield recording.with_steps(narrated(said[n]))
-            running[n], said[n] = [], []
+            yield recording.with_steps(narrated(told[n]))
+            running[n], told[n] = [], []
         missing -= ended & (missing > 0)
 
 
 def _details(
     agent: Agent, env: VectorEnv, percept: Percept, memory: Memory
 ) -> dict[str, np.ndarray]:
-    """Return what there is to look at before the agent acts on what it has seen.  [N, ...]"""
+    """Return what there is to look at before the agent acts on an observation.  [N, ...]"""
     details = agent.inspect(percept, memory)
     if env.render_mode == "rgb_array":
         details["overviews"] = np.stack(cast(tuple[np.ndarray, ...], env.render()))
@@ -115,7 +147,7 @@ def _details(
 
 
 def _seen(observations: Observations, agent: Agent) -> dict[str, np.ndarray]:
-    """Return what N environments show, under the names it is kept by.  [N, ...]"""
+    """Return the observations of N environments under the names they are kept by.  [N, ...]"""
     images, vectors, text = observations
     seen = {}
     if images is not None:
@@ -127,12 +159,6 @@ def _seen(observations: Observations, agent: Agent) -> dict[str, np.ndarray]:
     return seen
 
 
-def _rows(step: Step) -> dict[str, np.ndarray]:
-    """Return what is kept of every step.  [N]"""
-    rows = {"actions": step.actions.cpu().numpy()}
-    return rows if step.values is None else rows | {"values": step.values.cpu().numpy()}
-
-
 def _recording(
     statistics: dict[str, np.ndarray],
     n: int,
@@ -142,13 +168,112 @@ def _recording(
     """Return the episode that environment n has ended; `names` are those of no detail."""
     success = bool(statistics["success"][n]) if "success" in statistics else None
     episode = Episode(float(statistics["r"][n]), int(statistics["l"][n]), success)
-    arrays = _stacked(steps)
+    arrays = {name: np.stack([step[name] for step in steps]) for name in steps[0]}
     return Recording(episode, {name: arrays.pop(name) for name in names}, arrays)
 
 
-def _stacked(steps: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return the arrays of L steps as arrays [L, ...]."""
-    return {name: np.stack([step[name] for step in steps]) for name in steps[0]}
+def told_before(info: Mapping[str, Any], n_envs: int) -> Narration:
+    """Return the words told before an action, of each of N environments, by name.
+
+    "caption" is the sentences of scene, inventory and status one after the other.
+    """
+    rows = _told(info, BEFORE, n_envs)
+    sentences = _told(info, dict.fromkeys(SENTENCES, ""), n_envs)
+    for row, told in zip(rows, sentences, strict=True):
+        if len(told) == len(SENTENCES):
+            row["caption"] = " ".join(filter(None, told.values()))
+    return rows
+
+
+def told_after(info: Mapping[str, Any], n_envs: int) -> Narration:
+    """Return the words told of the action that was taken, of each of N environments, by name."""
+    return _told(info, AFTER, n_envs)
+
+
+def narrated(steps: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """Return the words of L steps as arrays that need no pickle, by name.
+
+    Names that no step has are left out. Several texts a step are an array [L, K], filled up with
+    empty ones; everything else is [L].
+    """
+    arrays = {}
+    for name, nothing in TOLD.items():
+        if any(name in step for step in steps):
+            values = [step.get(name, nothing) for step in steps]
+            if nothing == ():
+                longest = max(1, *map(len, values))
+                values = [[*texts, *[""] * (longest - len(texts))] for texts in values]
+            arrays[name] = np.array(values)
+    return arrays
+
+
+def _told(info: Mapping[str, Any], nothings: Mapping[str, Any], n_envs: int) -> Narration:
+    """Return what stands in `info` under some names, left out where it is of another kind."""
+    rows: Narration = [{} for _ in range(n_envs)]
+    for name, nothing in nothings.items():
+        values = info.get(name)
+        if not (isinstance(values, np.ndarray) and values.shape == (n_envs,)):
+            continue
+        for row, value in zip(rows, values, strict=True):
+            if value is None:
+                row[name] = nothing
+            elif nothing == ():
+                if isinstance(value, tuple | list) and all(isinstance(each, str) for each in value):
+                    row[name] = tuple(map(str, value))
+            elif isinstance(value, KINDS[type(nothing)]):
+                row[name] = type(nothing)(value)
+    return rows
+
+
+class GreedyEvaluation:
+    """Returns and lengths of a few episodes of most probable, or most valued, actions.
+
+    No random stream of the run moves and nothing of the agent changes, so that a run with
+    evaluations is the run without. The episodes follow from the run's seed and step.
+
+    Args:
+        config: The settings of the run.
+        env: Its own environments.
+
+    Attributes:
+        n_due: Evaluations that have been due, done or passed over.
+    """
+
+    def __init__(self, config: EvaluationSettings, env: VectorEnv) -> None:
+        self.config, self.env = config, env
+        self.n_due = 0
+
+    def __call__(self, agent: Agent, env_steps: int) -> dict[str, float]:
+        """Return what to log after so many steps: NaN under every name where none is due."""
+        names = [f"eval/{name}_mean" for name in ("return", "length", "success")]
+        n_due = env_steps // self.config.eval_steps
+        if n_due == self.n_due:
+            return dict.fromkeys(names, math.nan)
+        self.n_due = n_due
+        seed = derived_seed(self.config.seed + SEED_OF_EVALUATION, env_steps)
+        with left_alone(agent):
+            played = evaluate(agent, self.env, self.config.eval_episodes, True, seed)
+            columns = zip(*(recording.episode for recording in played), strict=True)
+            means = (float(np.array(values, float).mean()) for values in columns)  # None is NaN
+            return dict(zip(names, means, strict=True))
+
+
+@contextmanager
+def left_alone(agent: Agent) -> Iterator[None]:
+    """Let an agent act without following statistics or moving random streams."""
+    modes = {module: module.training for module in agent.modules()}
+    with torch.random.fork_rng(devices=[]):
+        agent.eval()
+        try:
+            yield
+        finally:
+            for module, training in modes.items():
+                module.training = training
+
+
+def envs_needed(config: EvaluationSettings) -> int:
+    """Return how many environments an evaluation uses; 0 where there is none."""
+    return min(config.eval_episodes, MOST_ENVS) if config.eval_steps else 0
 
 
 def played_config(

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from trainers.replay import SavedFiles
-from trainers.saved_state import check_like
 from utils.files import checksum
+from utils.saved_state import check_like
 
 ROWS_AT_ONCE = 64  # that wait in memory before they are written
 SUFFIX = ".rows"

@@ -18,9 +18,9 @@ from models.observations import Observations
 from settings import setting
 from trainers.frame_log import SUFFIX, FrameLog
 from trainers.replay import LEAST_CAPACITY, CapacitySettings, StateFiles
-from trainers.saved_state import check_like
 from utils.errors import RunError
 from utils.files import sync_folder
+from utils.saved_state import check_like
 
 FILES = 64  # about so many hold what is kept
 LEAST_ROWS = 256  # of a file

@@ -1,5 +1,7 @@
-"""What a run knows of whoever learns in it: a policy that acts, and updates that change it."""
+"""A learner as a run knows it: a policy that acts, and updates that change it."""
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -128,3 +130,42 @@ class RewardTransform(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
+
+
+class NotFiniteError(Exception):
+    """A loss or a gradient that is infinite or no number.
+
+    Attributes:
+        minibatch: The first that had one, with its epoch and number, as tensors and plain types.
+    """
+
+    def __init__(self, minibatch: dict[str, Any]) -> None:
+        super().__init__(f"in epoch {minibatch['epoch']}, minibatch {minibatch['number']}")
+        self.minibatch = minibatch
+
+
+class LoggedMeans:
+    """Sums of logged values and the number of steps they come from."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._n_steps = 0
+
+    @property
+    def are_finite(self) -> bool:
+        """Whether no sum is NaN or infinite."""
+        return all(map(math.isfinite, self._sums.values()))
+
+    def add(self, sums: Mapping[str, float], n_steps: int = 1) -> None:
+        """Add the sums over a number of gradient steps."""
+        for name, value in sums.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+        self._n_steps += n_steps
+
+    def means(self) -> dict[str, float]:
+        """Return the mean of each value over the steps that were added."""
+        return {name: total / self._n_steps for name, total in self._sums.items()}
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._sums, self._n_steps = {}, 0

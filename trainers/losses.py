@@ -1,10 +1,17 @@
-"""Pure functions of PPO (Schulman et al. 2017, arXiv:1707.06347)."""
+"""The equations of PPO, DQN and SAC: advantages, losses, targets, and networks that follow slowly.
 
+Rollouts and sequences are time-major: T steps of N environments or B sequences, A actions. A value
+with a prime belongs to the step after.
+"""
+
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+
+from models.agent import Policy
 
 
 def generalized_advantages(
@@ -83,3 +90,96 @@ def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
     variance = returns.var(correction=0)
     explained = 1 - (returns - values).var(correction=0) / variance
     return torch.where(variance > 0, explained, torch.nan)
+
+
+def double_q_targets(rewards: Tensor, discounts: Tensor, online: Tensor, target: Tensor) -> Tensor:
+    """Return the targets of double Q-learning (van Hasselt et al. 2016, arXiv:1509.06461, eq. 4).
+
+        y = r + discount Q_target(s', argmax_a Q(s', a))
+
+    Args:
+        rewards: [...]
+        discounts: gamma where something follows, else 0; of n steps, their product.  [...]
+        online: Q of what follows.  [..., A]
+        target: The target network's.  [..., A]
+
+    Returns:
+        [...]
+    """
+    best = online.argmax(-1, keepdim=True)
+    return rewards + discounts * target.gather(-1, best).squeeze(-1)
+
+
+def n_step_returns(
+    rewards: Tensor, goes_on: Tensor, gamma: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return what n steps pay, and the discount of what follows them (Sutton 1988).
+
+        R = sum_{k<n} D_k r_k,    D_k = prod_{j<k} gamma goes_on_j
+
+    Args:
+        rewards: Of each step.  [B, n]
+        goes_on: 0 behind which nothing of the episode follows, else 1.  [B, n]
+        gamma: Discount per step.
+        dtype: What R is rounded to with every step: the published code stores rewards in float16
+            and adds them up in it.
+
+    Returns:
+        R in that type, and D_n in float32.  [B] each
+    """
+    returns = rewards.new_zeros(len(rewards), dtype=dtype)
+    discounts = torch.ones_like(returns, dtype=torch.float32)
+    for reward, on in zip(rewards.to(dtype).T, goes_on.double().T, strict=True):
+        returns = (returns.float() + discounts * reward.float()).to(dtype)
+        discounts = (discounts * (on * gamma)).float()
+    return returns, discounts
+
+
+def soft_targets(
+    rewards: Tensor,
+    terminated: Tensor,
+    following: tuple[Policy, Tensor, Tensor],
+    temperature: Tensor | float,
+    gamma: float,
+) -> Tensor:
+    """Return the targets of discrete soft actor-critic (Christodoulou 2019, arXiv:1910.07207).
+
+        y = r + gamma (1 - terminated) sum_a pi(a|s') (min_i Q_i,target(s', a) - alpha log pi(a|s'))
+
+    Args:
+        rewards: [T, B]
+        terminated: 1 where nothing follows.  [T, B]
+        following: The present policy and both target critics at the next steps.  [T, B, A] each
+        temperature: alpha.
+        gamma: Discount per step.
+
+    Returns:
+        [T, B]
+    """
+    policy, first, second = following
+    soft = torch.minimum(first, second) - temperature * policy.log_probs
+    return rewards + gamma * (1 - terminated) * (policy.probs * soft).sum(-1)
+
+
+def values_of(actions: Tensor, values: Tensor) -> Tensor:
+    """Return the values [T, B] of the actions taken [T, B], of those of all [T+1, B, A]."""
+    return values[:-1].gather(-1, actions[..., None]).squeeze(-1)
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean of values [T, B] over the steps that count."""
+    return (values * mask).sum() / mask.sum()
+
+
+def mean_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """Return the mean over parameter tensors of the norm of each one's gradient; of none, 0."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients:
+        return torch.zeros(())
+    return torch.stack(torch._foreach_norm(gradients)).mean()
+
+
+@torch.no_grad()
+def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
+    """Move all parameters of a target network a little: target <- (1-tau) target + tau online."""
+    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)

@@ -18,16 +18,14 @@ from torch.nn import functional as F
 
 from models.agent import Agent, FrameValueAgent, Memory, Step, Transitions
 from models.observations import ObservationBatch, Percept
-from settings import Part, setting
+from settings import Config, Part, setting
 from trainers.exploration import EpsilonSettings, epsilon_after, explored
 from trainers.frame_replay import FrameReplay, FrameReplaySettings, FrameSteps
-from trainers.guards import NotFiniteError
-from trainers.learner import Reward, Transition
-from trainers.logged_means import LoggedMeans
+from trainers.learner import LoggedMeans, NotFiniteError, Reward, Transition
+from trainers.losses import double_q_targets, follow, n_step_returns
 from trainers.ranks import Ranks
-from trainers.targets import double_q_targets, follow, n_step_returns
-from trainers.warm_start import FinetuneSettings
-from utils.moments import load_moments, moments, with_moments
+from utils.errors import UserError
+from utils.saved_state import load_moments, moments, with_moments
 
 FLOATS = {"float16": torch.float16, "float32": torch.float32}
 EPSILON_FINAL, GUIDE_SHARE = 0.01, 0.5  # as published
@@ -36,6 +34,28 @@ NOT_YET = -1
 log = logging.getLogger(__name__)
 
 COUNTS = ("n_seen", "n_updates", "paid", "paid_since")
+
+
+@dataclass(frozen=True)
+class FinetuneSettings(Config):
+    """What of an earlier agent goes on learning."""
+
+    title = "beginning with an earlier agent"
+
+    finetune: str = setting(
+        "what learns, of an agent that another run's is given to: all, its critic (both streams of "
+        "the values), or linear (their last layers)",
+        choices=("all", "critic", "linear"),
+        default="all",
+    )
+
+    def check_finetune(self, init_from: Path | None) -> None:
+        """Raise UserError where parameters would stay that nothing has trained."""
+        if self.finetune != "all" and init_from is None:
+            raise UserError(
+                f"finetune: {self.finetune} leaves all else as it is, and it is random. "
+                "Name a run with --init-from, or choose finetune=all"
+            )
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,7 @@ from models.agent import (
 )
 from models.observations import Percept
 from settings import Part, setting
-from trainers.guards import NotFiniteError
-from trainers.learner import Reward, Transition
-from trainers.logged_means import LoggedMeans
+from trainers.learner import LoggedMeans, NotFiniteError, Reward, Transition
 from trainers.ranks import Ranks
 from trainers.replay import (
     EpisodeSteps,
@@ -40,7 +38,7 @@ from trainers.replay import (
     n_rows_wanted,
 )
 from trainers.running_episodes import RunningEpisodes, step_tensors
-from utils.moments import load_moments, moments
+from utils.saved_state import load_moments, moments
 
 SUMMED_AT_ONCE = 64  # gradient steps whose metrics wait on the device
 STEPS_APART = 64  # of each environment from one update to the next, where there are several ranks

@@ -15,20 +15,18 @@ from torch import Tensor
 from models.agent import ActorCriticAgent, Agent, Batch, Memory, Step
 from models.observations import Percept
 from settings import Part, setting
-from trainers.guards import NotFiniteError
-from trainers.learner import Reward, Transition
+from trainers.learner import NotFiniteError, Reward, Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.ranks import Ranks
 from trainers.rollout import Past, Rollout, check_rollout_fits
-from trainers.saved_state import check_steps
 from trainers.schedules import (
     Coefficients,
     ScheduleSettings,
     configured_schedules,
     impossible_decays,
 )
-from utils.moments import load_moments, moments, with_moments
 from utils.running_statistics import RunningMeanVariance
+from utils.saved_state import check_steps, load_moments, moments, with_moments
 
 MOST_SAMPLES = 2**24
 

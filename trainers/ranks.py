@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from models.agent import Agent
 from settings import Config
-from trainers.guards import NotFiniteError
+from trainers.learner import NotFiniteError
 from utils.errors import Interrupted, RunError, UserError
 from utils.saved_tensors import load_saved
 from utils.seeding import derived_seed, seed_everything

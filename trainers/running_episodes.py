@@ -10,7 +10,7 @@ from torch import Tensor
 from models.agent import Running
 from models.observations import Observations, Percept
 from trainers.replay import EpisodeSteps
-from trainers.saved_state import check_like, check_steps
+from utils.saved_state import check_like, check_steps
 
 
 class RunningEpisodes:

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from models.agent import Policy, SacAgent, Sequences
 from settings import Part, setting
 from trainers.learner import Reward
+from trainers.losses import follow, masked_mean, mean_norm, soft_targets, values_of
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
 from trainers.ranks import Ranks
-from trainers.targets import follow, masked_mean, mean_norm, soft_targets, values_of
-from utils.moments import with_moments
+from utils.saved_state import with_moments
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from tests.agents import small_config
 from tests.tiny_clip import tiny_settings
 from trainers.collector import Collector
 from trainers.ppo import PPO
-from trainers.run import Run
+from trainers.train import Run
 from utils.seeding import seed_everything
 
 WARM_UP = 20_000

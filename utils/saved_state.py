@@ -4,11 +4,13 @@ A checkpoint's checksum says that it is as it was written, not by whom.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
+Adam = TypeVar("Adam", bound=Optimizer)
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -66,3 +68,30 @@ def _check_tensor(saved: Any, here: Tensor, name: str) -> None:
         )
     if saved.is_floating_point() and not saved.isfinite().all():
         raise ValueError(f"{name} has numbers that are not finite")
+
+
+def with_moments(optimizer: Adam) -> Adam:
+    """Return a new optimiser that has the zeros it would make at its first step.
+
+    So a saved state can be compared with it: a fused optimiser reads and writes beyond a state of
+    another size than its parameter. All else of an optimiser follows from the settings.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            device = parameter.device if group.get("fused") else "cpu"
+            optimizer.state[parameter] = {
+                "step": torch.zeros((), device=device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+    return optimizer
+
+
+def moments(optimizer: Optimizer) -> dict[int, Any]:
+    """Return the number of steps and the moments of each parameter, by its number."""
+    return optimizer.state_dict()["state"]
+
+
+def load_moments(optimizer: Optimizer, state: dict[int, Any]) -> None:
+    """Take over what `moments` returned."""
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

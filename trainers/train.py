@@ -1,9 +1,10 @@
 """The loop of every run: step the environments, learn, log, keep.
 
-It knows who learns by the interface in trainers/learner.py alone.
+It knows a learner by the interface in trainers/learner.py alone.
 """
 
 import math
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,26 +14,28 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
-from runs.folder import note_end, note_resumption
+from runs.folder import note_end, note_resumption, resume_command
 from runs.loggers import LoggerSettings, Media
 from runs.metrics import CHANGED, FILE, NOTHING, MetricsWriter, are_as_saved
 from trainers.checkpoint import (
     Checkpoints,
     CheckpointSettings,
+    Interruption,
     agent_state,
     check_weights,
     give_way,
 )
 from trainers.collector import EPISODES_AVERAGED, Collector
-from trainers.greedy_evaluation import EvaluationSettings, GreedyEvaluation
-from trainers.guards import NotFiniteError, guarded
-from trainers.interruption import Interruption
-from trainers.learner import Learner, Transition
-from trainers.saved_state import called, check_like
-from trainers.summary import Summary
+from trainers.evaluation import EvaluationSettings, GreedyEvaluation
+from trainers.learner import Learner, NotFiniteError, Transition
 from utils.errors import RunError, UserError
+from utils.files import written_whole
+from utils.saved_state import called, check_like
+from utils.saved_tensors import save_tensors
 from utils.seeding import derived_seed, random_state, set_random_state
+from utils.starting import typed
 
+BAD_MINIBATCH = "bad_minibatch.pt"
 # Parts of a checkpoint that have another size in every run; who takes them over checks them.
 RAGGED = {
     "run.config",
@@ -89,7 +92,7 @@ class Run:
         self.seconds = 0.0
         self.logged: Mapping[str, Any] = NOTHING  # of metrics.csv, where the run goes on
 
-    def train(self, folder: Path) -> Summary:
+    def train(self, folder: Path) -> None:
         """Run to the configured number of environment steps, logging into a run folder.
 
         Raises:
@@ -104,7 +107,7 @@ class Run:
             self._written(folder) as writer,
             self._progress_bar() as bar,
         ):
-            checkpoints = Checkpoints(self, folder, writer, interruption)
+            checkpoints = Checkpoints(self.config, folder, self.ranks, writer, interruption)
             if collector.percept is None:
                 collector.begin(self.config.seed)
             self._begun = time.perf_counter()
@@ -131,9 +134,9 @@ class Run:
                     self._log(writer, metrics)
 
                 # Nothing is half done now: a run goes on from here, and is interrupted here.
-                checkpoints.after_update(self._is_over)
-                bar.set_postfix_str(self._standing())
-        return self.summary()
+                checkpoints.after_update(self.env_steps, self._is_over, self.state_dict)
+                mean = f"return {collector.mean_return:.3f}"
+                bar.set_postfix_str(mean if collector.episodes else "no episode has ended")
 
     def resume(self, folder: Path, checkpoint: dict[str, Any] | None) -> str:
         """Go on from a run's checkpoint, or from its beginning, and return a line to show.
@@ -145,8 +148,15 @@ class Run:
         self.learner.keep_in(folder)
         if checkpoint is not None:
             check_weights(checkpoint, self.learner.agent.fingerprints(), str(folder))
-            if not self._restore(checkpoint, folder):
-                differences.append("in new episodes")
+            try:
+                if not self.load_state_dict(checkpoint):
+                    differences.append("in new episodes")
+            except Exception as error:  # a changed state raises about ten kinds of errors
+                reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                raise UserError(
+                    f"{folder}: the checkpoint does not hold a state of this run ({reason}). "
+                    "Restore the run's own"
+                ) from error
         if self.ranks.first:
             if not are_as_saved(folder, self.logged):
                 differences.append(f"{FILE} is {CHANGED}")
@@ -156,17 +166,34 @@ class Run:
         how = f"not exactly: {'; '.join(differences)}" if differences else "exactly"
         return f"going on after {self.env_steps:,} steps, {how}"
 
-    def summary(self) -> Summary:
-        """Return what the run has come to so far."""
-        collector = self.collector
-        return Summary(
-            collector.env_steps,
-            self.seconds,
-            collector.mean_return,
-            self.best_return,
-            collector.n_episodes,
-            EPISODES_AVERAGED,
-        )
+    def report(self, folder: Path, by_name: bool = True) -> str:
+        """Return the end of a run on one screen: its figures, and the commands to type next.
+
+        Args:
+            folder: The run's.
+            by_name: Whether its environment has a name, by which eval.py can make it.
+        """
+        play = f"{shlex.join(typed('eval.py'))} --ckpt-path '{folder}'"
+        if not by_name:
+            play = f"helm.load('{folder}', env=...)"
+        n_episodes, mean = self.collector.n_episodes, f"{self.collector.mean_return:.3f}"
+        if n_episodes == 0:
+            returns = "none, no episode has ended"
+        elif n_episodes < EPISODES_AVERAGED:
+            returns = f"{mean} over all {n_episodes} episodes"
+        else:
+            best = f"{mean} (best {self.best_return:.3f})"
+            returns = f"{best} over the last {EPISODES_AVERAGED} episodes"
+        minutes, seconds = divmod(round(self.seconds), 60)
+        return f"""
+  mean return       {returns}
+  episodes          {n_episodes:,}
+  environment steps {self.env_steps:,}
+  time              {minutes} min {seconds} s, {self.env_steps / self.seconds:,.0f} steps/s
+  run folder        {folder}
+
+  play it           {play}
+  see the curves    tensorboard --logdir '{folder}'"""
 
     def agent_state(self) -> dict[str, Any]:
         """Return what it takes to play with the agent."""
@@ -206,17 +233,6 @@ class Run:
         set_random_state(state["own"]["random"])
         return memory is not None
 
-    def _restore(self, state: dict[str, Any], source: Path) -> bool:
-        """Put a saved state into this run, or raise UserError where it is not one of it."""
-        try:
-            return self.load_state_dict(state)
-        except Exception as error:  # a changed state raises about ten kinds of errors
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            raise UserError(
-                f"{source}: the checkpoint does not hold a state of this run ({reason}). "
-                "Restore the run's own"
-            ) from error
-
     @property
     def env_steps(self) -> int:
         """Steps of all environments so far."""
@@ -224,7 +240,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """What the run has taken so far: with all pauses, and earlier parts of a resumed run."""
+        """The time of the run so far: with all pauses, and earlier parts of a resumed run."""
         return self._seconds_before + time.perf_counter() - self._begun
 
     @seconds.setter
@@ -253,7 +269,7 @@ class Run:
             if collector.mean_return < self.best_return:
                 return
             self.best_return = collector.mean_return
-        checkpoints.keep_best()
+        checkpoints.keep_best(self.agent_state)
 
     def _log(self, writer: MetricsWriter, metrics: dict[str, float]) -> None:
         """Write a row, with an evaluation where one is due, and what there is to show."""
@@ -262,11 +278,6 @@ class Run:
         writer.write(self.env_steps, metrics)
         if self.showcase is not None:
             writer.show(self.env_steps, self.showcase.media(self._is_over))
-
-    def _standing(self) -> str:
-        if not self.collector.episodes:
-            return "no episode has ended"
-        return f"return {self.collector.mean_return:.3f}"
 
     @contextmanager
     def _written(self, folder: Path) -> Iterator[MetricsWriter | None]:
@@ -291,3 +302,25 @@ class Run:
             unit_scale=True,
             dynamic_ncols=True,
         )
+
+
+@contextmanager
+def guarded(folder: Path) -> Iterator[None]:
+    """Turn an error that stops a run in this folder into one line; its last checkpoint stays."""
+    try:
+        try:
+            yield
+        except NotFiniteError as error:
+            path = folder / BAD_MINIBATCH
+            with written_whole(path) as file:
+                save_tensors(error.minibatch, file)
+            raise RunError(
+                f"{folder}: a loss or gradient is not finite {error}; the minibatch is in {path}, "
+                "the run's last good checkpoint stays"
+            ) from None
+    except OSError as error:
+        if not folder.is_dir():
+            raise RunError(f"{folder}: the run folder vanished while the run went on") from None
+        again = f"Then go on with: {resume_command(folder)}"
+        place = error.filename or folder
+        raise RunError(f"{place}: {error.strerror or error}. {again}") from None
