@@ -123,13 +123,13 @@ def _write(
     draw.text((left, MARGIN), f"step {step + 1} of {len(arrays['actions'])}", QUIET, small)
     draw.text((left, MARGIN + 16), actions[int(arrays["actions"][step])], INK, large)
     draw.text((left, MARGIN + 52), numbers, QUIET, small)
-    names, shares = [], []
+    lines: list[tuple[str, float]] = []
     if "words" in arrays:
-        names, shares = arrays["words"][step], arrays["similarities"][step]
+        lines = list(zip(arrays["words"][step], arrays["similarities"][step], strict=True))
     elif "probabilities" in arrays:
-        names, shares = actions, arrays["probabilities"][step]
+        lines = list(zip(actions, arrays["probabilities"][step], strict=True))
     top, right = MARGIN + 86, left + TEXT_WIDTH
-    for name, share in list(zip(names, shares, strict=True))[:MOST_LINES]:
+    for name, share in lines[:MOST_LINES]:
         draw.text((left, top), str(name), INK, normal)
         draw.text((right, top + 3), f"{share:.2f}", QUIET, small, anchor="ra")
         draw.rectangle((left, top + 24, right, top + 27), TRACK)
