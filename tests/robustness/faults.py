@@ -34,8 +34,7 @@ from envs import minigrid
 from tests.tiny_clip import tiny_settings
 from tests.user_code import MY_ENVS
 from trainers.checkpoint import LAST, PREVIOUS, load_checkpoint
-from utils.folders import folder_name
-from utils.saved_tensors import load_saved
+from utils.files import folder_name, load_saved
 from utils.user_modules import search
 
 SETTINGS = {
