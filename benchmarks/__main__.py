@@ -1,6 +1,6 @@
 """Compare every fast part with its straightforward version: python -m benchmarks."""
 
-import importlib
+import pkgutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,16 +12,7 @@ if __name__ == "__main__":
 
 import torch
 
-from benchmarks.language_models import Cost, growth
-from benchmarks.measuring import (
-    MOST_THREADS,
-    Figures,
-    Machine,
-    Pair,
-    Table,
-    check_names,
-    compare,
-)
+from benchmarks.measuring import MOST_THREADS, Machine, Pair, Table, check_names, compare
 from runs.folder import write_json
 from utils.command_line import Parser, run_program, whole_number
 
@@ -33,13 +24,12 @@ PARTS = {
     "cache": "benchmarks.observations:cache",
     "minigrid": "benchmarks.environments:minigrid",
     "crafter": "benchmarks.environments:crafter",
-    "update": "benchmarks.ppo_update:pairs",
-    "off-policy": "benchmarks.off_policy:pairs",
+    "update": "benchmarks.updates:ppo",
+    "off-policy": "benchmarks.updates:off_policy",
     "suggesting": "benchmarks.language_models:suggesting",
-    "n-step": "benchmarks.n_step:pairs",
+    "n-step": "benchmarks.updates:n_step",
+    "growth": "benchmarks.language_models:growth",
 }
-GROWTH = "growth"
-NAMES = (*PARTS, GROWTH)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def benchmark(argv: Sequence[str] | None) -> None:
     """Measure the chosen parts and print the tables."""
     parser = Parser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", nargs="+", metavar="NAME", default=NAMES, help=", ".join(NAMES))
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", default=[*PARTS], help=", ".join(PARTS)
+    )
     parser.add_argument(
         "--quick", action="store_true", help="tiny sizes: that it runs, not how fast"
     )
@@ -62,28 +54,13 @@ def benchmark(argv: Sequence[str] | None) -> None:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
     arguments = parser.parse_args(argv)
-    chosen = check_names("--only", arguments.only, NAMES)
+    check_names("--only", arguments.only, PARTS)
     machine = Machine.here(arguments.threads)
-    print(machine, flush=True)
-    parts = [pair for name in PARTS if name in chosen for pair in pairs(name, arguments.quick)]
-    figures = report_parts(parts, arguments.quick, arguments.threads) if parts else []
-    costs = report_growth(arguments.quick, arguments.threads) if GROWTH in chosen else []
-    if arguments.json:
-        content = {"machine": machine._asdict(), "quick": arguments.quick}
-        content["parts"] = [row._asdict() for row in figures]
-        content["growth"] = [row._asdict() for row in costs]
-        write_json(arguments.json, content)
-
-
-def pairs(name: str, quick: bool) -> Iterator[Pair]:
-    """Yield the comparisons of a part."""
-    module, _, function = PARTS[name].partition(":")
-    return getattr(importlib.import_module(module), function)(quick)
-
-
-def report_parts(chosen: Sequence[Pair], quick: bool, threads: int) -> list[Figures]:
-    """Print the table of parts, ours beside plain, and return its rows."""
-    print("\nmilliseconds a step; peak memory of a process that does nothing else")
+    print(
+        machine,
+        "\nmilliseconds a step; peak memory of a process that does nothing else",
+        flush=True,
+    )
     table = Table(
         part="<37",
         plain_ms=">10,.2f",
@@ -95,21 +72,18 @@ def report_parts(chosen: Sequence[Pair], quick: bool, threads: int) -> list[Figu
         size="<1",
     )
     found = []
-    for pair in chosen:
-        found.append(compare(pair, threads, apart=not quick))
-        table.row(*found[-1])
-    return found
+    for name in PARTS:
+        for pair in pairs(name, arguments.quick) if name in arguments.only else ():
+            found.append(compare(pair, arguments.threads, apart=not arguments.quick))
+            table.row(*found[-1])
+    if arguments.json:
+        content = {"machine": machine._asdict(), "quick": arguments.quick}
+        write_json(arguments.json, content | {"parts": [row._asdict() for row in found]})
 
 
-def report_growth(quick: bool, threads: int) -> list[Cost]:
-    """Print how our cost grows and return the rows."""
-    print("\nour Transformer-XL step, full store: one setting at a time differs from the default")
-    table = Table(setting="<10", value=">8", ms=">10,.2f", peak_MB=">9,.0f")
-    found = []
-    for cost in growth(quick, threads):
-        found.append(cost)
-        table.row(*cost)
-    return found
+def pairs(name: str, quick: bool) -> Iterator[Pair]:
+    """Yield the comparisons of a part."""
+    return pkgutil.resolve_name(PARTS[name])(quick)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from analysis.run_data import write_text
-from benchmarks import n_step, off_policy, training
+from benchmarks import training, updates
 from benchmarks.language_models import full_memory, random_model
 from benchmarks.measuring import Machine, Version, Work, check_names, in_own_process, measure
 from benchmarks.random_models import MINILM, TINY, WITHOUT_VOCABULARY
@@ -189,16 +189,16 @@ def steps(load: Callable[[], LayerStack], n_envs: int, captured: bool) -> Iterat
 
 def off_policy_rows(tiny: bool) -> Iterator[Row]:
     """Yield updates of DQN and SAC, drawing from replay included."""
-    for case in off_policy.cases(tiny):
+    for case in updates.cases(tiny):
         if case.model != "HELM" and not case.dropout:
-            version = partial(off_policy.ours, case, "cpu" if tiny else "cuda")
+            version = partial(updates.our_off_policy, case, "cpu" if tiny else "cuda")
             yield timed(tiny, f"update, {case.name}", f"{case.n_sequences} sequences", version)
 
 
 def n_step_rows(tiny: bool) -> Iterator[Row]:
     """Yield the update of ELLM."""
-    size = n_step.TINY if tiny else n_step.PUBLISHED
-    version = partial(n_step.ours, size, "cpu" if tiny else "cuda")
+    size = updates.TINY_FRAMES if tiny else updates.FrameSize()
+    version = partial(updates.our_n_step, size, "cpu" if tiny else "cuda")
     note = f"batch {size.n_samples}, 4 frames of {size.side} x {size.side}"
     yield timed(tiny, "update, NStepDQN-ELLM", note, version)
 
@@ -215,8 +215,8 @@ def averaged_gradients(tiny: bool) -> Iterator[Work]:
     Raises:
         RuntimeError: the mean over one rank is not the rank's own gradient.
     """
-    given = (n_step.TINY, "cpu") if tiny else (n_step.PUBLISHED, "cuda")
-    parameters = n_step.prepare(*given).learner.parameters
+    given = (updates.TINY_FRAMES, "cpu") if tiny else (updates.FrameSize(), "cuda")
+    parameters = updates.fresh_ellm(*given)[0].parameters
     for parameter in parameters:
         parameter.grad = torch.randn_like(parameter)
     before = flat_gradients(parameters)

@@ -41,22 +41,6 @@ TOP = 4
 WRONG_SHOWN = 6
 
 
-class Recorded:
-    """Batches that remember which images went through."""
-
-    def __init__(self, batches: CaptionBatches) -> None:
-        self.batches = batches
-        self.seen: set[bytes] = set()
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, list[str]]]:
-        for images, captions in self.batches:
-            self.seen.update(_digest(image) for image in images)
-            yield images, captions
-
-
 def new_views(views: Iterator[np.ndarray], seen: set[bytes], n: int) -> np.ndarray:
     """Return those of n views that show one object and are new as an image, each once.
 
@@ -104,17 +88,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of PyTorch")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(arguments.threads)
-    batches = Recorded(CaptionBatches(arguments.seed))
+    batches = CaptionBatches(arguments.seed)
     begun, begun_cpu = time.perf_counter(), time.process_time()
     encoder = train_grid_clip(batches, arguments.seed)
     seconds, cpu = time.perf_counter() - begun, time.process_time() - begun_cpu
+    seen = {_digest(image) for images, _ in batches for image in images}
     words = F.normalize(encoder.embed_texts(encoder.vocabulary), dim=-1)
     tests = {
         "held-out layouts": mixed_views(HELD_OUT_SEED),
         "held-out tasks": played_views(HELD_OUT_TASKS, HELD_OUT_SEED),
     }
     for title, all_views in tests.items():
-        views = new_views(all_views, batches.seen, arguments.views)
+        views = new_views(all_views, seen, arguments.views)
         report(title, views, nearest_words(encoder, words, views))
     print(f"\n{len(words)} words; trained in {seconds:.0f} s ({cpu:.0f} s of processor time)")
     print(Machine.here())

@@ -12,6 +12,7 @@ import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from statistics import median
@@ -121,9 +122,9 @@ def compare(pair: Pair, threads: int, apart: bool = True) -> Figures:
         threads: Cores to use.
         apart: False to stay in this process: quick, and the memory is that of everything in it.
     """
-    run = in_own_process if apart else _here
-    plain = run(measure, pair.plain, pair.rounds, 0, pair.compared, threads)
-    ours = run(measure, pair.ours, pair.rounds * pair.repeats, 0, pair.compared, threads)
+    run = partial(in_own_process, measure) if apart else measure
+    plain = run(pair.plain, pair.rounds, 0, pair.compared, threads)
+    ours = run(pair.ours, pair.rounds * pair.repeats, 0, pair.compared, threads)
     gaps = [
         float(np.abs(a.astype(np.float64) - b).max())
         for a, b in zip(plain.results, ours.results, strict=False)
@@ -208,10 +209,6 @@ def in_own_process(
                 if child not in others:
                     child.kill()
             raise TimeoutError(f"not through after {seconds:.0f} s") from None
-
-
-def _here(function: Callable[..., Result], *arguments: object) -> Result:
-    return function(*arguments)
 
 
 class Table:

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from envs.episodes import FIRST_ENV, checksum, episode_seed
+from envs.episodes import FIRST_ENV, checksum, episode_generators, episode_seed
 
 # What N environments show: an array [N, ...], or several by name, those of text holding objects.
 Shown = np.ndarray | dict[str, np.ndarray]
@@ -81,6 +81,7 @@ class NumpyVectorEnv(VectorEnv):
         self._seed, self._first_env = seed, 0
         self._episodes = np.full(n_envs, -1)  # how many have begun before the present one
         self._generators = [np.random.default_rng(seed)] * n_envs  # every episode brings its own
+        self._following = [episode_generators(seed, row, 0) for row in range(n_envs)]
         self._observations: Any = None
 
     @abstractmethod
@@ -112,7 +113,7 @@ class NumpyVectorEnv(VectorEnv):
         """
         if seed is not None:
             self._seed, self._first_env = seed, (options or {}).get(FIRST_ENV, 0)
-            self._episodes[:] = -1
+            self._go_to(self._rows, [0] * self.num_envs)
         self._begin_next(self._rows)
         self._observations = self.observe(self._rows)
         return self._observations, {}
@@ -172,7 +173,7 @@ class NumpyVectorEnv(VectorEnv):
                 self.step(padded[:, step - 1])
             rows = np.flatnonzero(lengths == n_steps - step)
             if len(rows):
-                self._episodes[rows] = np.array(running["episodes"])[rows] - 1
+                self._go_to(rows, [running["episodes"][row] for row in rows])
                 self._begin_next(rows)
                 _put(self._observations, rows, self.observe(rows))
         return checksum(self._observations) == running["checksum"]
@@ -185,5 +186,11 @@ class NumpyVectorEnv(VectorEnv):
         """Begin the next episode of some environments."""
         self._episodes[rows] += 1
         for row in rows.tolist():
-            self._generators[row] = np.random.default_rng(self.seed_of(row))
+            self._generators[row] = next(self._following[row])
             self.begin(row, self._generators[row])
+
+    def _go_to(self, rows: np.ndarray, episodes: Sequence[int]) -> None:
+        """Let these be the next episodes of some environments."""
+        for row, episode in zip(rows.tolist(), episodes, strict=True):
+            self._episodes[row] = episode - 1
+            self._following[row] = episode_generators(self._seed, self._first_env + row, episode)

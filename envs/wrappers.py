@@ -6,6 +6,7 @@ An environment that can play episodes again has `running()`, which episodes run 
 in one line.
 """
 
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from utils.errors import RunError, UserError, told
 
 LONGEST_REPLAY = 100_000  # steps; an environment without an end would fill the memory
+STEPS_UNTIL_FORGOTTEN = 1_000  # actions of ended episodes are kept so long
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +64,8 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         if "success" in info:
             info["episode"]["success"] = info["success"]
         self._actions.append(np.array(actions))
-        if "episode" in info:
-            longest = int(self.episode_lengths.max())
-            while len(self._actions) > longest:
-                self._actions.popleft()
+        if self._n_steps % STEPS_UNTIL_FORGOTTEN == 0:
+            self._actions = deque(self._running_actions(), LONGEST_REPLAY)
         return observations, rewards, terminated, truncated, info
 
     def metrics(self) -> dict[str, float]:
@@ -83,11 +83,11 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         is_short = self.episode_lengths.max() <= len(self._actions)
         if not hasattr(env, "replay") or not is_short:
             return {"resumable": False}
-        actions = np.stack(self._actions) if self._actions else np.zeros((0, self.num_envs), int)
+        actions = self._running_actions()
         return {
             "resumable": True,
             "running": env.running(),
-            "actions": torch.from_numpy(actions),
+            "actions": torch.from_numpy(np.array(actions, np.int64).reshape(-1, self.num_envs)),
             "returns": torch.from_numpy(self.episode_returns.copy()),
             "lengths": torch.from_numpy(self.episode_lengths.copy()),
             "own": getattr(env, "state_dict", dict)(),
@@ -120,6 +120,11 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         self.episode_returns[:] = state["returns"].numpy()
         self.episode_lengths[:] = lengths
         return True
+
+    def _running_actions(self) -> list[np.ndarray]:
+        """Return those since the longest running episode began.  [N] each"""
+        n_old = len(self._actions) - int(self.episode_lengths.max())
+        return list(itertools.islice(self._actions, max(n_old, 0), None))
 
     def _check(self, actions: np.ndarray, lengths: np.ndarray) -> None:
         """Raise ValueError unless these can be actions of as many episodes as there are here."""

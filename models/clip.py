@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,19 +33,9 @@ RECIPE = (
 )
 
 
-class StandIn(NamedTuple):
-    """An encoder of our own in CLIP's place.
-
-    Attributes:
-        loader: Module and function that return it.
-        suites: How the names of the environments begin whose images it knows.
-    """
-
-    loader: str
-    suites: tuple[str, ...]
-
-
-STAND_INS = {"grid-clip": StandIn("models.grid_clip:load_grid_clip", ("MiniGrid-", "BabyAI-"))}
+# Encoders of our own in CLIP's place: what returns one, and how the names of the environments begin
+# whose images it knows.
+STAND_INS = {"grid-clip": ("models.grid_clip:load_grid_clip", ("MiniGrid-", "BabyAI-"))}
 OFFLINE_CHOICES = (
     f"Without a connection: clip_encoder={', '.join(STAND_INS)}, "
     "or a local checkpoint by clip_pretrained=FILE"
@@ -124,7 +114,7 @@ def load_encoder(
         UserError: no such model or weights, or the hub that has them is out of reach.
     """
     if name in STAND_INS:
-        return pkgutil.resolve_name(STAND_INS[name].loader)(device, data_folder)
+        return pkgutil.resolve_name(STAND_INS[name][0])(device, data_folder)
     return ClipEncoder(name, pretrained, device)
 
 
@@ -143,7 +133,7 @@ def check_encoder(config: ClipSettings) -> None:
     if name not in STAND_INS:
         _published_facts(name, config.clip_pretrained)
         return
-    suites = STAND_INS[name].suites
+    _, suites = STAND_INS[name]
     if not config.env.startswith(suites):
         raise UserError(
             f"clip_encoder: {name} knows the images of {'* and '.join(suites)}* only, "
@@ -173,7 +163,7 @@ class ClipEncoder(ImageTextEncoder):
             self.clip = _empty_model(name, facts)
             _load_weights(self.clip, path, name)
         self.width = open_clip.get_model_config(name)["embed_dim"]
-        self.preprocessing = Preprocessing.of(self.clip.visual.preprocess_cfg)
+        self.preprocessing = Preprocessing(self.clip.visual.preprocess_cfg)
         self.requires_grad_(False).eval().to(device)
 
     @torch.no_grad()
@@ -185,7 +175,8 @@ class ClipEncoder(ImageTextEncoder):
     def embed_texts(self, texts: list[str]) -> Tensor:
         """Map n texts to features of any length [n, W]."""
         ids = self.tokenizer(texts).to(self.clip.logit_scale.device)
-        if _is_causal(self.clip):
+        is_causal = getattr(self.clip, "attn_mask", None) is not None
+        if is_causal and getattr(self.clip, "text_pool_type", None) == "argmax":
             return _causal_features(self.clip, ids)
         return self.clip.encode_text(ids)
 
@@ -199,9 +190,18 @@ class ClipEncoder(ImageTextEncoder):
         """
         import open_clip
 
-        if not isinstance(self.tokenizer, open_clip.SimpleTokenizer):
-            return _strings_of_transformers(self.tokenizer.tokenizer)
-        return _strings_of_clip(self.tokenizer)
+        if isinstance(self.tokenizer, open_clip.SimpleTokenizer):
+            strings = _strings_of_clip(self.tokenizer)
+        else:
+            published = self.tokenizer.tokenizer
+            ids, special = published.get_vocab(), set(published.all_special_tokens)
+            tokens = sorted(set(ids) - special, key=ids.__getitem__)
+            strings = [published.convert_tokens_to_string([token]).strip() for token in tokens]
+        return [
+            text
+            for text in dict.fromkeys(strings)
+            if text and text.isprintable() and "\N{REPLACEMENT CHARACTER}" not in text
+        ]
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -212,38 +212,24 @@ class ClipEncoder(ImageTextEncoder):
             return open_clip.get_tokenizer(self.name)
 
 
-class Preprocessing(NamedTuple):
+class Preprocessing:
     """How images become what an encoder takes.
 
     As in the original implementation of HELM, which gave CLIP's own steps tensors in [0, 1]: cubic
     convolution with a = -0.75, sampled without antialiasing, so that what overshoots beyond [0, 1]
     stays. open_clip on pictures of eight bits uses a = -0.5, antialiases and cuts off.
 
-    Attributes:
-        size: Height and width the encoder takes.
-        interpolation: "bicubic" or "bilinear".
-        squash: Whether sides are scaled apart; else the middle is cut out.
-        mean: Of each colour.
-        std: Of each colour.
+    Args:
+        settings: Those of open_clip: size, interpolation, mean and std of each colour; resize_mode
+            says whether sides are scaled apart ("squash"), or else the middle is cut out.
     """
 
-    size: tuple[int, int]
-    interpolation: str
-    squash: bool
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> "Preprocessing":
-        """Return open_clip's settings as ours."""
+    def __init__(self, settings: Mapping[str, Any]) -> None:
         size = settings["size"]
-        return cls(
-            size=(size, size) if isinstance(size, int) else tuple(size),
-            interpolation=settings["interpolation"],
-            squash=settings["resize_mode"] == "squash",
-            mean=settings["mean"],
-            std=settings["std"],
-        )
+        self.size = (size, size) if isinstance(size, int) else tuple(size)
+        self.interpolation = settings["interpolation"]
+        self.squash = settings["resize_mode"] == "squash"
+        self.mean, self.std = settings["mean"], settings["std"]
 
     def __call__(self, images: Tensor) -> Tensor:
         """Resize images in [0, 1], [N, 3, H, W], cut out the middle and standardise the colours."""
@@ -347,14 +333,11 @@ def _check_no_program(path: Path) -> None:
         )
 
 
-def _is_causal(clip: nn.Module) -> bool:
-    """Return whether a text's feature is read at its end, from nothing behind it."""
-    causal = getattr(clip, "attn_mask", None) is not None
-    return causal and getattr(clip, "text_pool_type", None) == "argmax"
-
-
 def _causal_features(clip: Any, ids: Tensor) -> Tensor:
-    """Do what CLIP's `encode_text` does, up to the longest text's end instead of all 77 tokens."""
+    """Do what CLIP's `encode_text` does, up to the longest text's end instead of all 77 tokens.
+
+    A text's feature is read at its end, from nothing behind it.
+    """
     ends = ids.argmax(-1)  # the end token has the highest id
     length = int(ends.max()) + 1
     hidden = clip.token_embedding(ids[:, :length]) + clip.positional_embedding[:length]
@@ -373,18 +356,7 @@ def _strings_of_clip(tokenizer: Any) -> list[str]:
         raw = bytes(tokenizer.byte_decoder[character] for character in characters)
         text = raw.decode("utf-8", errors="replace").strip()
         (words if token.endswith("</w>") else pieces)[text] = None
-    return [text for text in {**words, **pieces} if _is_readable(text)]
-
-
-def _strings_of_transformers(tokenizer: Any) -> list[str]:
-    ids = tokenizer.get_vocab()
-    tokens = sorted(set(ids) - set(tokenizer.all_special_tokens), key=ids.__getitem__)
-    strings = (tokenizer.convert_tokens_to_string([token]).strip() for token in tokens)
-    return [text for text in dict.fromkeys(strings) if _is_readable(text)]
-
-
-def _is_readable(text: str) -> bool:
-    return text.isprintable() and text != "" and "\N{REPLACEMENT CHARACTER}" not in text
+    return [*words, *pieces]
 
 
 @contextmanager

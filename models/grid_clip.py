@@ -21,6 +21,7 @@ from models.caching import unit_images
 from models.clip import DATA_FOLDER, ImageTextEncoder
 from models.language.files import find_model
 from models.sentence_encoder import SentenceEncoder
+from models.tile_reader import fit
 from utils.errors import UserError
 from utils.files import written_whole
 from utils.saved_tensors import load_saved, save_tensors
@@ -158,26 +159,15 @@ def train_grid_clip(batches: CaptionedBatches, seed: int, progress: bool = True)
 def train_view_encoder(
     batches: CaptionedBatches, loss: "ContrastiveLoss", seed: int, progress: bool = True
 ) -> ViewEncoder:
-    """Return a view encoder after one step on each batch.
-
-    The learning rate is constant for the first half and falls linearly to zero in the second.
-    """
+    """Return a view encoder after one step on each batch."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         views = ViewEncoder()
-    optimizer = torch.optim.AdamW(views.parameters(), lr=LEARNING_RATE)
-    n_steps = len(batches)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min(1, 2 - 2 * step / n_steps)
-    )
-    with tqdm(batches, desc=NAME, unit="batch", disable=not progress) as bar:
-        for images, captions in bar:
-            value = loss(views(unit_images(torch.from_numpy(images))), captions)
-            optimizer.zero_grad()
-            value.backward()
-            optimizer.step()
-            schedule.step()
-            bar.set_postfix(loss=f"{value.item():.2f}", refresh=False)
+
+    def loss_of(images: np.ndarray, captions: list[str]) -> Tensor:
+        return loss(views(unit_images(torch.from_numpy(images))), captions)
+
+    fit(views, batches, loss_of, LEARNING_RATE, NAME if progress else None)
     return views
 
 

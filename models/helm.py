@@ -34,8 +34,8 @@ from models.language.kv_cache import KeyValueMemory
 from models.language.language_model import LanguageModel
 from models.language.load import (
     LanguageModelSettings,
-    configured_language_model,
     describe_language_model,
+    load_language_model,
 )
 from models.observation_to_language import (
     ClipProjection,
@@ -153,7 +153,13 @@ class LanguageMemoryAgent(ActorCriticAgent):
     @classmethod
     def language_class(cls, config: Any, reader: ObservationReader) -> "LanguageMemory":
         """Return the frozen memory of a run."""
-        language_model = configured_language_model(config)
+        language_model = load_language_model(
+            config.language_model,
+            config.mem_len,
+            config.n_layer,
+            config.device,
+            getattr(torch, config.frozen_dtype),
+        )
         text = configured_text(config, reader, language_model)
         to_language = cls.to_language(config, reader, language_model)
         return LanguageMemory(to_language, language_model, config.observation_cache_mb, *text)

@@ -6,7 +6,7 @@ and what there is to say of them, is that game's.
 
 import hashlib
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -141,8 +141,6 @@ def train_tile_reader(
 ) -> TileReader:
     """Return a reader after one step on each batch.
 
-    The learning rate is constant for the first half and falls linearly to zero in the second.
-
     Args:
         frames: Pictures, and what their tiles show.
         n_kinds: K, what a tile can show.
@@ -152,18 +150,43 @@ def train_tile_reader(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = TileNetwork(n_kinds)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE)
-    n_steps = len(frames)
+
+    def loss_of(images: np.ndarray, tiles: np.ndarray) -> Tensor:
+        scores = network(unit_images(torch.from_numpy(images)))
+        return F.cross_entropy(scores, torch.from_numpy(tiles).long())
+
+    fit(network, frames, loss_of, LEARNING_RATE, "captions" if progress else None)
+    return TileReader(network)
+
+
+def fit(
+    network: nn.Module,
+    batches: Any,
+    loss_of: Callable[..., Tensor],
+    learning_rate: float,
+    name: str | None,
+) -> None:
+    """Take one step on each batch.
+
+    The learning rate is constant for the first half and falls linearly to zero in the second.
+
+    Args:
+        network: What is trained.
+        batches: A known number of them.
+        loss_of: Maps what is in a batch to its loss.
+        learning_rate: That of the first half.
+        name: What the progress bar says; None for no bar.
+    """
+    optimizer = torch.optim.AdamW(network.parameters(), lr=learning_rate)
+    n_steps = len(batches)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1, 2 - 2 * step / n_steps)
     )
-    with tqdm(frames, desc="captions", unit="batch", disable=not progress) as bar:
-        for images, tiles in bar:
-            scores = network(unit_images(torch.from_numpy(images)))
-            loss = F.cross_entropy(scores, torch.from_numpy(tiles).long())
+    with tqdm(batches, desc=name, unit="batch", disable=name is None) as bar:
+        for batch in bar:
+            loss = loss_of(*batch)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
             bar.set_postfix(loss=f"{loss.item():.4f}", refresh=False)
-    return TileReader(network)

@@ -6,11 +6,12 @@ import io
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,6 +49,9 @@ PROMPTS = {
     ),
 }
 CHECKSUM = "sha256"
+NOT_WORDS = re.compile(r"##.+|\[.+\]|<.+>")  # pieces and special tokens
+PACKAGES = ("torch", "open_clip_torch")
+BLOCK = 64  # words embedded, and kept, at a time
 SUITE_OF = {
     "MiniWorld-": "miniworld",
     "psychlab_": "psychlab",
@@ -211,11 +215,8 @@ def fitting_embeddings(
 
 def configured_file(config: EmbeddingsSettings) -> Path:
     """Return the file of embeddings a run asks for."""
-    return Path(config.embeddings) if config.embeddings else _default_file(config)
-
-
-def _default_file(config: EmbeddingsSettings) -> Path:
-    return embeddings_file(config.clip_encoder, config.language_model, suite_of(config.env))
+    default = embeddings_file(config.clip_encoder, config.language_model, suite_of(config.env))
+    return Path(config.embeddings or default)
 
 
 def _what_to_do(config: EmbeddingsSettings) -> str:
@@ -225,14 +226,9 @@ def _what_to_do(config: EmbeddingsSettings) -> str:
     if config.clip_pretrained != "openai":
         words += ["--clip-pretrained", config.clip_pretrained]
     words += ["--language-model", config.language_model]
-    setting = f", and set embeddings={_default_file(config)}" if config.embeddings else ""
+    default = configured_file(dataclasses.replace(config, embeddings=None))
+    setting = f", and set embeddings={default}" if config.embeddings else ""
     return f"Run: {shlex.join(words)}{setting}"
-
-
-BLOCK = 64  # words embedded, and kept, at a time
-DIGEST_BYTES = 32  # of sha256
-PACKAGES = ("torch", "open_clip_torch")
-NOT_WORDS = re.compile(r"##.+|\[.+\]|<.+>")  # pieces and special tokens
 
 
 def shared_vocabulary(retrievable: Iterable[str], tokens: Sequence[str]) -> dict[str, int]:
@@ -279,10 +275,12 @@ def prepare(
     with alone_with(path):
         if _is_up_to_date(path, plan):  # another call has made it meanwhile
             return None
-        partial = path.with_suffix(f".{_key(plan)}.partial")
+        parts = (*plan.tokens, *plan.prompts, plan.encoder_fingerprint)  # all they depend on
+        key = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:12]
+        partial = path.with_suffix(f".{key}.parts")
         embeddings = _embed(encoder, plan, partial)
         dataclasses.replace(plan, embeddings=embeddings).write(path)
-        partial.unlink()
+        shutil.rmtree(partial)
     return path
 
 
@@ -308,44 +306,16 @@ def _plan(encoder: ImageTextEncoder, language_model: ModelFiles, suite: str) -> 
     )
 
 
-def _key(plan: PromptEmbeddings) -> str:
-    """Return a short name for all that the embeddings depend on."""
-    parts = (*plan.tokens, *plan.prompts, plan.encoder_fingerprint)
-    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:12]
-
-
 def _embed(encoder: ImageTextEncoder, plan: PromptEmbeddings, partial: Path) -> np.ndarray:
-    """Return the embeddings, adding to the blocks an earlier call has left.  [S, W]"""
+    """Return the embeddings, beside the blocks that an earlier call has left.  [S, W]"""
     words, prompts = plan.tokens.tolist(), plan.prompts.tolist()
-    with partial.open("a+b") as file:
-        blocks = _whole_blocks(file, len(words), 4 * encoder.width)
-        n_done = min(len(blocks) * BLOCK, len(words))
-        with tqdm(total=len(words), initial=n_done, unit="word", desc="embedding") as bar:
-            for begin in range(n_done, len(words), BLOCK):
-                block = words[begin : begin + BLOCK]
-                rows = prompt_means(encoder, block, prompts).cpu().numpy().tobytes()
-                file.write(rows + _digest(begin, rows))
-                file.flush()
-                blocks.append(rows)
-                bar.update(len(block))
-    return np.frombuffer(b"".join(blocks), dtype=np.float32).reshape(-1, encoder.width)
-
-
-def _whole_blocks(file: BinaryIO, n_words: int, row_bytes: int) -> list[bytes]:
-    """Return the rows of the blocks that are as they were written, and cut off what follows."""
-    blocks: list[bytes] = []
-    end = 0
-    file.seek(0)
-    for begin in range(0, n_words, BLOCK):
-        rows = file.read(row_bytes * min(BLOCK, n_words - begin))
-        if file.read(DIGEST_BYTES) != _digest(begin, rows):
-            break
-        blocks.append(rows)
-        end = file.tell()
-    file.truncate(end)
-    return blocks
-
-
-def _digest(begin: int, rows: bytes) -> bytes:
-    """Return what stands behind a block's rows, to tell them from what a crash may leave."""
-    return hashlib.sha256(f"{begin} ".encode() + rows).digest()
+    partial.mkdir(exist_ok=True)
+    blocks = []
+    for begin in tqdm(range(0, len(words), BLOCK), unit="block", desc="embedding"):
+        path = partial / f"{begin}.npy"
+        if not path.is_file():
+            rows = prompt_means(encoder, words[begin : begin + BLOCK], prompts).cpu().numpy()
+            with written_whole(path) as file:
+                np.save(file, rows)
+        blocks.append(np.load(path))
+    return np.concatenate(blocks)

@@ -6,10 +6,10 @@ from these networks' losses. One reward a step comes out; then the networks lear
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -132,19 +132,6 @@ class AptSettings(IntrinsicSettings):
     )
 
 
-class Ranks(Protocol):
-    """The processes that train together."""
-
-    def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrite tensors with the first rank's."""
-
-    def average_gradients(self, parameters: Sequence[Tensor]) -> None:
-        """Replace gradients by their means over all ranks."""
-
-    def least(self, value: int) -> int:
-        """Return the smallest of a value over all ranks."""
-
-
 class Curiosity(ABC):
     """An intrinsic reward beside the task's, and the networks that compute it.
 
@@ -181,7 +168,7 @@ class Curiosity(ABC):
         logged = "reward_mean", "reward_std", *self.logged
         self.metrics = tuple(f"curiosity/{name}" for name in logged)
         self.reads_context = config.curiosity_features == "memory"
-        self._ranks: Ranks | None = None
+        self._ranks: Any = None  # the processes that train together, if there are several
 
     @staticmethod
     @abstractmethod
@@ -202,6 +189,11 @@ class Curiosity(ABC):
                 f"curiosity_features: memory is the frozen one of HELM, HELMv2 and SHELM, and "
                 f"model is {config.model}. Choose curiosity_features=agent or observation"
             )
+        if config.apt_group < config.apt_neighbours:
+            problems.append(
+                f"apt_group: among {config.apt_group} steps there are no {config.apt_neighbours} "
+                "neighbours. Choose a larger apt_group, or fewer apt_neighbours"
+            )
         return problems
 
     @abstractmethod
@@ -219,8 +211,8 @@ class Curiosity(ABC):
         """
         with torch.no_grad():
             both = self.features_of(steps.observations, steps.context)
-        numbers = torch.arange(2 * len(steps.actions), device=steps.actions.device)
-        before, after = (_selected(both, half) for half in numbers.chunk(2))
+        n_steps = len(steps.actions)
+        before, after = _selected(both, slice(n_steps)), _selected(both, slice(n_steps, None))
         rewards, config = self.rewards(before, after), self.config
         logged = {"reward_mean": rewards.mean(), "reward_std": rewards.std(correction=0)}
         logged |= self.learn(before, after, steps.actions)
@@ -243,7 +235,7 @@ class Curiosity(ABC):
             rows.append({name: value.detach() for name, value in losses.items()})
         return {name: torch.stack([row[name] for row in rows]).mean() for name in rows[0]}
 
-    def share(self, ranks: Ranks) -> None:
+    def share(self, ranks: Any) -> None:
         """Give all ranks the first one's networks, and the means of their gradients from now on.
 
         Statistics are each rank's own.
@@ -361,17 +353,6 @@ class ActivePretraining(Curiosity):
         widths = 2 * config.curiosity_width, config.curiosity_width
         return {kind: Dynamics(shape, widths, n_actions, as_ellm) for kind, shape in shapes.items()}
 
-    @staticmethod
-    def contradictions(config: Any, agent: type[Agent]) -> list[str]:
-        """Return one line for every pair of settings that cannot both hold with such an agent."""
-        problems = Curiosity.contradictions(config, agent)
-        if config.apt_group < config.apt_neighbours:
-            problems.append(
-                f"apt_group: among {config.apt_group} steps there are no {config.apt_neighbours} "
-                "neighbours. Choose a larger apt_group, or fewer apt_neighbours"
-            )
-        return problems
-
     @torch.no_grad()
     def rewards(self, before: Kinds, after: Kinds) -> Tensor:
         """Return the reward of what each step leads to.  [B]"""
@@ -384,14 +365,8 @@ class ActivePretraining(Curiosity):
     def losses(self, before: Kinds, after: Kinds, actions: Tensor) -> dict[str, Tensor]:
         """Return the means of both errors and their sum, all kinds alike."""
         errors = [net(before[kind], after[kind], actions) for kind, net in self.networks.items()]
-        forward_loss, inverse_loss = (
-            torch.stack(e).sum(0).mean() for e in zip(*errors, strict=True)
-        )
-        return {
-            "loss": forward_loss + inverse_loss,
-            "forward_loss": forward_loss,
-            "inverse_loss": inverse_loss,
-        }
+        forward, inverse = (torch.stack(each).sum(0).mean() for each in zip(*errors, strict=True))
+        return {"loss": forward + inverse, "forward_loss": forward, "inverse_loss": inverse}
 
     def _encoder(self, kind: str) -> nn.Module:
         """Return what reads a kind: with ELLM text is read as what is first of the others is."""
@@ -416,6 +391,10 @@ class ActivePretraining(Curiosity):
 class Distillation(nn.Module):
     """A network that learns to predict a fixed one, both of standardised features.
 
+    B rows are standardised by their own mean and variance (Ioffe & Szegedy 2015), and clipped:
+
+        x' = clip((x - mean) / sqrt(variance + 1e-5), -5, 5)
+
     Args:
         shape: Of what is read.
         widths: Of the layers of both.
@@ -428,7 +407,8 @@ class Distillation(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the mean squared difference of both, of every observation.  [B]"""
-        rows = standardised(features)
+        variance, mean = torch.var_mean(features, 0, correction=0)
+        rows = ((features - mean) / (variance + EPSILON).sqrt()).clamp(-CLIP, CLIP)
         return (self.predictor(rows) - self.target(rows)).square().mean(-1)
 
 
@@ -464,10 +444,9 @@ class Dynamics(nn.Module):
         guessed = self.inverse(torch.cat((now, then), -1))
         if self.as_ellm:
             # A guess [B, 1] is compared with the actions [B] of all steps, as in ELLM's code.
-            distances = actions.float() - guessed.tanh()
-            return torch.linalg.vector_norm(then - foreseen, dim=-1), torch.linalg.vector_norm(
-                distances, dim=-1
-            )
+            differences = then - foreseen, actions.float() - guessed.tanh()
+            forward, inverse = (torch.linalg.vector_norm(each, dim=-1) for each in differences)
+            return forward, inverse
         inverse = F.cross_entropy(guessed, actions, reduction="none")
         return 0.5 * (then - foreseen).square().sum(-1), inverse
 
@@ -503,15 +482,6 @@ class Perceptron(nn.Module):
         for layer in self.layers[:-1]:
             rows = F.relu(layer(rows))
         return self.layers[-1](rows)
-
-
-def standardised(rows: Tensor) -> Tensor:
-    """Standardise B rows by their own mean and variance (Ioffe & Szegedy 2015), clipped.
-
-    x' = clip((x - mean) / sqrt(variance + 1e-5), -5, 5)
-    """
-    variance, mean = torch.var_mean(rows, 0, correction=0)
-    return ((rows - mean) / (variance + EPSILON).sqrt()).clamp(-CLIP, CLIP)
 
 
 def configured_curiosity(config: Any, agent: Agent, n_actions: int) -> Curiosity | None:
@@ -589,5 +559,5 @@ def _example(config: Any, agent: Any) -> tuple[ObservationBatch, Tensor]:
     return ObservationBatch(observations), context
 
 
-def _selected(features: Kinds, numbers: Tensor) -> dict[str, Tensor]:
-    return {kind: each[numbers] for kind, each in features.items()}
+def _selected(features: Kinds, rows: Tensor | slice) -> dict[str, Tensor]:
+    return {kind: each[rows] for kind, each in features.items()}

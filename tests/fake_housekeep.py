@@ -57,7 +57,7 @@ class Simulator:
     def __init__(self, config, dataset):
         assert config.is_frozen
         (self.episode,) = dataset.episodes
-        self.config, self.seeds, self.closed = config, [], False
+        self.config, self.seeds = config, []
         keys = dict(enumerate([*THINGS, *RECEPTACLES]))
         task = SimpleNamespace(
             iid_to_sim_obj_id={number + 1: number for number in keys}, sim_obj_id_to_obj_key=keys
@@ -78,7 +78,7 @@ class Simulator:
     def step(self, action):
         assert os.getcwd() == self.folder
         name = self.config.TASK_CONFIG.TASK.POSSIBLE_ACTIONS[action["action"]]
-        self.n_steps += 1
+        self.n_steps, self.taken = self.n_steps + 1, name
         observations = {}
         if name == "TURN_RIGHT":
             self.at = (self.at + 1) % len(RECEPTACLES)
@@ -110,7 +110,7 @@ class Simulator:
         }
 
     def close(self):
-        self.closed = True
+        pass
 
 
 def settings_of(path):
@@ -143,24 +143,14 @@ def names_of(keys):
 
 def install(monkeypatch, folder):
     """Put the stand-ins where the packages would be, and Housekeep's settings into a folder."""
-    contents = {
-        "habitat_sim": {},
-        "habitat": {},
-        "habitat.core": {},
+    empty = ("habitat_sim", "habitat", "habitat.core", "habitat_baselines")
+    empty += ("habitat_baselines.common", "habitat_baselines.config", "cos_eor", "cos_eor.env")
+    empty += ("cos_eor.env.env", "cos_eor.task", "cos_eor.task.sensors", "cos_eor.task.measures")
+    contents = {name: {} for name in (*empty, "cos_eor.scripts")} | {
         "habitat.core.registry": {"registry": SimpleNamespace(mapping={})},
         "habitat.datasets": {"make_dataset": dataset_of},
-        "habitat_baselines": {},
-        "habitat_baselines.common": {},
         "habitat_baselines.common.environments": {"get_env_class": lambda name: Simulator},
-        "habitat_baselines.config": {},
         "habitat_baselines.config.default": {"get_config": settings_of},
-        "cos_eor": {},
-        "cos_eor.env": {},
-        "cos_eor.env.env": {},
-        "cos_eor.task": {},
-        "cos_eor.task.sensors": {},
-        "cos_eor.task.measures": {},
-        "cos_eor.scripts": {},
         "cos_eor.scripts.build_utils": {"get_scene_rec_names": names_of},
     }
     for name, members in contents.items():

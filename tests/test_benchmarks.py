@@ -53,8 +53,9 @@ def test_the_program_prints_its_tables_and_writes_them(tmp_path, capsys):
     options = ["--quick", "--threads", "1", "--only", "hopfield", "growth", "--json", str(path)]
     assert benchmarks.main(options) == 0
     figures = json.loads(path.read_text())
-    assert [row["name"] for row in figures["parts"]] == ["FrozenHopfield, 16 tokens"]
-    assert {row["setting"] for row in figures["growth"]} == {"n_envs", "mem_len", "n_layer", "topk"}
+    settings = [f"Transformer-XL step, {name}" for name in ("n_envs=1", "mem_len=3", "n_layer=1")]
+    names = ["FrozenHopfield, 16 tokens", *settings, "Transformer-XL step, topk=2"]
+    assert [row["name"] for row in figures["parts"]] == names
     printed = capsys.readouterr().out
     assert str(figures["machine"]["torch"]) in printed
     assert "FrozenHopfield, 16 tokens" in printed

@@ -67,19 +67,6 @@ def test_the_oldest_tokens_leave_the_window(folder, mem_len, n_new):
     torch.testing.assert_close(found, expected[:, n_new - 1 :: n_new], atol=1e-5, rtol=0)
 
 
-def test_empty_slots_are_not_seen(folder):
-    model = load_language_model(folder, mem_len=5)
-    memory = model.initial_memory(N_ENVS)
-    starts = torch.zeros(N_ENVS, dtype=torch.bool)
-    for token in episode(3).unbind(1):
-        model.step(token[:, None], memory, starts)
-    starts[1] = True
-    attention = model.attention(episode(1), memory, starts)
-    assert (attention[:, 0, :, 0, :2] == 0).all()
-    assert (attention[:, 0, :, 0, 2:] > 0).all()
-    assert (attention[:, 1, :, 0, -1] == 1).all()
-
-
 def test_old_names_of_the_normalisation_are_understood(folder):
     from safetensors.torch import load_file
 

@@ -8,7 +8,14 @@ import pytest
 
 from envs import minigrid, visual_match
 from envs.crafter.vector import CrafterVectorEnv
-from envs.episodes import SeededEnv, SingleEnvs, checksum, episode_seed
+from envs.episodes import (
+    BLOCK,
+    SeededEnv,
+    SingleEnvs,
+    checksum,
+    episode_generators,
+    episode_seed,
+)
 from envs.random_maze import WALL, RandomMazeVectorEnv
 
 N_SEEDS, N_ENVS = 10, 16
@@ -54,6 +61,14 @@ def test_a_seed_belongs_to_a_run_an_environment_and_an_episode():
     assert all(0 <= seed < 2**31 for seed in seeds)
     sequence = np.random.SeedSequence([3, 1, 4])
     assert episode_seed(3, 1, 4) == sequence.generate_state(1)[0] // 2
+
+
+@pytest.mark.parametrize("seed", [0, 2**31 - 1, 2**40 + 7])
+def test_generators_seeded_in_blocks_are_those_that_numpy_seeds_one_by_one(seed):
+    generators = episode_generators(seed, env=3, episode=5)
+    for episode, generator in zip(range(5, 5 + BLOCK + 2), generators, strict=False):
+        alone = np.random.default_rng(episode_seed(seed, 3, episode))
+        assert generator.bit_generator.state == alone.bit_generator.state
 
 
 @pytest.mark.parametrize(

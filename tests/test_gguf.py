@@ -102,14 +102,6 @@ def test_it_is_unpacked_once(packed, cache, monkeypatch):
     assert unpacked.name.startswith(model.fingerprint()[:32])
 
 
-def test_weights_of_few_bits_are_those_that_llama_cpp_computes_with(tmp_path):
-    import gguf
-
-    weights = torch.randn(4, 64).numpy()
-    kind = gguf.GGMLQuantizationType.Q4_1
-    assert abs(gguf.dequantize(gguf.quantize(weights, kind), kind) - weights).max() < 0.3
-
-
 @pytest.mark.parametrize("damage", ["cut short", "of something else", "of no known model"])
 def test_a_damaged_file_is_one_line_and_leaves_nothing(packed, cache, tmp_path, damage):
     path = shutil.copy(packed, tmp_path / "bad.gguf")

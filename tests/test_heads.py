@@ -3,7 +3,6 @@ import math
 import pytest
 import torch
 
-from models.caching import unit_images
 from models.encoders import SmallImpalaCNN
 from models.heads import ActorCritic
 from tests import golden_data
@@ -54,24 +53,6 @@ def test_each_environment_gets_its_own_most_probable_action(heads):
     assert step.actions.tolist() == NETWORKS["actor.probabilities"].argmax(-1).tolist()
 
 
-def test_a_step_and_its_evaluation_agree(heads):
-    features = NETWORKS["actor.features"]
-    step = heads.step(features, features[:, :0])
-    result = heads.evaluate(features, step.actions)
-    assert torch.equal(step.log_probs, result.log_probs)
-    assert torch.equal(step.values, result.values)
-
-
-def test_actions_are_drawn_with_their_probabilities():
-    torch.manual_seed(0)
-    heads = ActorCritic(4, 3)
-    features = torch.randn(1, 4).expand(20_000, 4)
-    probabilities = heads.actor(features[:1]).softmax(-1)[0]
-    actions = heads.step(features, features[:, :0]).actions
-    shares = torch.bincount(actions, minlength=3) / len(actions)
-    torch.testing.assert_close(shares, probabilities, atol=0.02, rtol=0)
-
-
 def test_weights_start_as_published():
     torch.manual_seed(0)
     encoder, heads = SmallImpalaCNN((3, 56, 56), 32), ActorCritic(32, 5)
@@ -94,8 +75,3 @@ def test_psychlabs_encoder_is_that_of_every_larger_image():
     encoder = SmallImpalaCNN((3, 80, 80), 8, channels=(64, 128))
     assert (encoder.convolutions[2].kernel_size, encoder.convolutions[2].stride) == ((4, 4), (2, 2))
     assert encoder.linear.in_features == 8192
-
-
-def test_images_are_scaled_to_one():
-    images = torch.tensor([0, 51, 255], dtype=torch.uint8)
-    assert unit_images(images).tolist() == pytest.approx([0, 0.2, 1])

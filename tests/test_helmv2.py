@@ -4,11 +4,9 @@ import torch
 from models import build_agent
 from models.helm import HelmV2
 from models.language.layers import DenseEmbeddings
-from models.language.load import load_language_model
 from models.observation_to_language import ClipProjection, RunningStandardization
 from tests.agents import percept, random_images, small_config, spaces
-from tests.published_models import tiny_bert_folder
-from tests.tiny_clip import tiny_clip, tiny_encoder, tiny_settings
+from tests.tiny_clip import tiny_encoder, tiny_settings
 from utils.errors import UserError
 
 
@@ -38,30 +36,6 @@ def test_statistics_are_those_of_all_rows_at_once():
     torch.testing.assert_close(standardize.deviation, exact.std(0), atol=1e-12, rtol=0)
     expected = (exact - exact.mean(0)) / (exact.std(0) + 1e-8)
     torch.testing.assert_close(standardize(rows), expected.float())
-
-
-def test_statistics_stay_exact_far_from_zero():
-    rows = 1e4 + torch.randn(5000, 2)
-    standardize = RunningStandardization(2)
-    for batch in rows.split(16):
-        standardize.update(batch)
-    torch.testing.assert_close(standardize.deviation, rows.double().std(0), atol=0, rtol=1e-9)
-
-
-def test_the_deviation_is_unbiased_and_has_a_hundred_millionth_added():
-    standardize = RunningStandardization(2)
-    standardize.update(torch.tensor([[1.0, 1e-8]]))
-    assert standardize.deviation.tolist() == [0, 0]
-    standardize.update(torch.tensor([[2.0, -1e-8], [6.0, 0.0]]))
-    # Means 3 and 0; squares 4 + 1 + 9 and 2e-16, each over 3 - 1 rows.
-    standardized = standardize(torch.tensor([[6.0, 1e-8]]))
-    expected = torch.tensor([[3 / 7**0.5, 1e-8 / (1e-8 + 1e-8)]])
-    torch.testing.assert_close(standardized, expected, atol=1e-6, rtol=0)
-
-
-def test_features_pass_unchanged_before_the_first_row():
-    rows = torch.randn(1, 5)
-    torch.testing.assert_close(RunningStandardization(5)(rows), rows, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])
@@ -137,27 +111,6 @@ def test_statistics_and_projection_return_with_a_checkpoint(tmp_path):
     frames = random_images(5, 3)
     assert torch.equal(play(agent.eval(), frames), play(other.eval(), frames))
     assert other.language.to_language.standardize.count == 40
-
-
-def test_with_fixed_statistics_an_environment_does_not_feel_its_neighbours():
-    agent = build()
-    play(agent, random_images(10, 4))
-    agent.eval()
-    frames = random_images(8, 4)
-    together = play(agent, frames)
-    for columns in ([2], [3, 0]):
-        torch.testing.assert_close(
-            play(agent, frames[:, columns]), together[:, columns], atol=5e-5, rtol=0
-        )
-
-
-def test_equal_widths_need_no_projection(tmp_path):
-    settings = {"clip_encoder": "tiny-resnet", "clip_pretrained": str(tiny_clip("tiny-resnet"))}
-    settings["language_model"] = str(tiny_bert_folder(tmp_path))
-    agent = build_agent(small_config(model="HELMv2", mem_len=5, **settings), *spaces())
-    assert load_language_model(tmp_path).width == 24
-    assert "language.to_language.projection" not in agent.state_dict()
-    assert play(agent, random_images(9, 2)).isfinite().all()
 
 
 def test_all_mistakes_are_told_before_anything_is_loaded():

@@ -7,7 +7,7 @@ import pytest
 
 import eval as eval_program
 import main as main_program
-from envs.household.housekeep_text import ACTION_NAMES, NAME, SENTENCES
+from envs.household.text_world import ACTION_NAMES, NAME, SENTENCES
 from tests.published_models import tiny_sentence_encoder
 from tests.test_resume import folder_of
 

@@ -7,12 +7,19 @@ import pytest
 
 from envs import episodes, make_vector_env
 from envs.episodes import episode_seed
-from envs.household import housekeep
-from envs.household.housekeep import GRAB_RELEASE, N_STEPS
+from envs.household import simulator as housekeep
+from envs.household.simulator import GRAB_RELEASE, N_STEPS
 from tests import fake_housekeep
 from utils.errors import UserError
 
-FORWARD, TURN_RIGHT = 0, 2
+TURN_RIGHT = 2
+
+
+SUITABLE = {
+    "mug": ["kitchen sink", "kitchen top cabinet"],
+    "mug 2": ["kitchen sink", "kitchen top cabinet"],
+    "throw cushion": ["living room sofa"],
+}
 
 
 def settings(folder, **changed):
@@ -55,26 +62,16 @@ def test_the_simulator_is_opened_as_the_paper_says(env, simulator):
     assert opened.seeds == [episode_seed(5, 0, 0)]
 
 
-def test_one_episode_of_the_scene_is_played(simulator, tmp_path):
-    housekeep.make(settings(tmp_path, housekeep_episode=2), seed=0)
-    assert simulator.opened[0].episode.number == 2
-
-
-def test_it_works_in_housekeeps_folder_and_leaves_ours_alone(env, simulator, tmp_path):
+def test_six_actions_reach_the_simulator_in_its_own_folder(env, simulator, tmp_path):
     before = os.getcwd()
-    act(env, FORWARD)
+    for number, name in enumerate(housekeep.ACTIONS):
+        act(env, number)
+        assert simulator.opened[0].taken == name
+    assert env.single_action_space.n == 6
     assert os.getcwd() == before != simulator.opened[0].folder == str(tmp_path)
 
 
-def test_six_actions_reach_the_simulator_by_their_names(env, simulator):
-    assert env.single_action_space.n == 6
-    for number, name in enumerate(housekeep.ACTIONS):
-        assert fake_housekeep.POSSIBLE.index(name) == number + 1
-    act(env, TURN_RIGHT)
-    assert simulator.opened[0].at == 1
-
-
-def test_an_image_and_what_has_been_seen_so_far_are_shown(env):
+def test_an_image_and_what_has_been_seen_so_far_are_shown_and_what_is_in_view_is_told(env):
     shown, *_ = act(env, TURN_RIGHT)
     assert env.observation_space.contains(shown)
     assert shown["image"].shape == (1, 3, 128, 128)
@@ -82,9 +79,6 @@ def test_an_image_and_what_has_been_seen_so_far_are_shown(env):
     assert shown["seen"] == ("you have seen mug 2, and throw cushion.",)
     assert shown["status"] == ("you know kitchen sink, and kitchen top cabinet.",)
     assert shown["inventory"] == ("",)
-
-
-def test_info_says_what_is_in_view_now(env):
     _, info = env.reset()
     assert info["scene"][0] == "you see mug 2 at kitchen sink."
     *_, info = act(env, TURN_RIGHT)
@@ -94,6 +88,7 @@ def test_info_says_what_is_in_view_now(env):
 
 
 def test_things_are_picked_up_and_placed_by_name_and_paid_by_where_they_belong(env):
+    assert env.metadata["suitable"] == SUITABLE
     _, reward, *_, info = act(env, GRAB_RELEASE)  # a mug that is where it belongs
     assert (info["phrase"][0], reward[0]) == ("pick up mug 2", -1)
     assert info["items"][0] == info["items_after"][0] == {"mug 2": 1}
@@ -127,14 +122,6 @@ def test_an_episode_lasts_a_thousand_steps_and_the_next_begins_tidy_in_mind(env,
     assert N_STEPS == 1000
 
 
-def test_where_things_belong_is_told_by_name(env):
-    assert env.metadata["suitable"] == {
-        "mug": ["kitchen sink", "kitchen top cabinet"],
-        "mug 2": ["kitchen sink", "kitchen top cabinet"],
-        "throw cushion": ["living room sofa"],
-    }
-
-
 def test_two_environments_have_their_own_episodes(simulator, tmp_path, monkeypatch):
     from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -151,15 +138,16 @@ def test_two_environments_have_their_own_episodes(simulator, tmp_path, monkeypat
     assert seeds == [episode_seed(3, row, 0) for row in range(2)]
 
 
-def test_what_is_missing_is_named_with_where_help_is(monkeypatch, tmp_path, simulator):
-    with pytest.raises(
-        UserError, match=r"housekeep_folder: '.*elsewhere' is no folder of Housekeep"
-    ):
-        housekeep.make(settings(tmp_path / "elsewhere"), 0)
+def test_the_episode_of_the_settings_is_played_and_one_too_high_refused(simulator, tmp_path):
+    housekeep.make(settings(tmp_path, housekeep_episode=2), seed=0)
+    assert simulator.opened[0].episode.number == 2
     with pytest.raises(UserError, match=r"rs_int has 3 in the split train\. Take one from 0 to 2"):
         housekeep.make(settings(tmp_path, housekeep_episode=3), 0)
+
+
+def test_what_is_missing_is_named_with_where_help_is(monkeypatch, tmp_path, simulator):
+    with pytest.raises(UserError, match=r"housekeep_folder: '.*where' is no folder of Housekeep"):
+        housekeep.make(settings(tmp_path / "elsewhere"), 0)
     monkeypatch.setitem(sys.modules, "habitat_sim", None)
-    with pytest.raises(
-        UserError, match=r"needs habitat_sim, which is not installed.*housekeep\.md"
-    ):
+    with pytest.raises(UserError, match=r"habitat_sim, which is not installed.*housekeep\.md"):
         housekeep.make(settings(tmp_path), 0)

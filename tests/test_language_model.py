@@ -49,30 +49,6 @@ def test_an_environment_does_not_depend_on_its_neighbours_nor_on_their_number(mo
     torch.testing.assert_close(together[:, 1:2], alone, atol=1e-5, rtol=0)
 
 
-def test_an_ended_episode_leaves_no_trace(model):
-    tokens, starts = stream(model)
-    starts[11, 2] = True
-    starts[12:, 2] = False
-    whole = play(model, model.initial_memory(N_ENVS), tokens, starts)
-    fresh = play(model, model.initial_memory(N_ENVS), tokens[11:], starts[11:])
-    torch.testing.assert_close(whole[11:, 2], fresh[:, 2], atol=1e-5, rtol=0)
-
-
-def test_a_new_memory_needs_no_start(model):
-    tokens, starts = stream(model)
-    marked = model.step(tokens[0], model.initial_memory(N_ENVS), starts[0])
-    unmarked = model.step(tokens[0], model.initial_memory(N_ENVS), ~starts[0])
-    assert torch.equal(marked, unmarked)
-
-
-def test_what_was_read_before_matters(model):
-    tokens, starts = stream(model)
-    starts[1:] = False
-    hidden = play(model, model.initial_memory(N_ENVS), tokens, starts)
-    other = play(model, model.initial_memory(N_ENVS), tokens[1:], starts[1:])
-    assert (hidden[1] - other[0]).abs().max() > 1e-3
-
-
 def test_looking_ahead_changes_nothing(model):
     tokens, starts = stream(model)
     memory = model.initial_memory(N_ENVS)
@@ -222,18 +198,6 @@ def test_tokens_of_other_environments_are_refused(model):
         model.step(tokens[0, :2], model.initial_memory(3), starts[0])
 
 
-def test_a_step_never_clears_the_store(model):
-    tokens, starts = stream(model)
-    memory = model.initial_memory(N_ENVS)
-    play(model, memory, tokens[:10], starts[:10])
-    store = memory.keys
-    before = store.clone()
-    model.step(tokens[10], memory, torch.ones(N_ENVS, dtype=torch.bool))
-    changed = (store != before).any(dim=3).any(dim=1)  # [L, R]
-    assert memory.keys is store
-    assert (changed.sum(1) == 1).all()
-
-
 @pytest.mark.parametrize("wider", [1, 3])
 @pytest.mark.parametrize("n_new", [1, 2])
 def test_a_ring_that_grows_reads_the_same(model, wider, n_new, monkeypatch):
@@ -251,21 +215,3 @@ def test_a_ring_has_only_the_slots_that_the_longest_episode_needs(model, monkeyp
     starts[:] = torch.arange(len(tokens))[:, None] % 3 == 0
     play(model, memory, tokens, starts)
     assert memory.n_slots == 3 < memory.keys.shape[2]
-
-
-def test_the_result_can_be_a_constant_of_a_loss(model):
-    tokens, starts = stream(model)
-    hidden = model.step(tokens[0], model.initial_memory(N_ENVS), starts[0])
-    scale = torch.ones((), requires_grad=True)
-    (scale * hidden).sum().backward()
-    assert not hidden.requires_grad
-    assert scale.grad is not None
-
-
-def test_the_model_is_frozen_and_the_same_after_reading(model):
-    before = {name: tensor.clone() for name, tensor in model.named_parameters()}
-    tokens, starts = stream(model)
-    play(model, model.initial_memory(N_ENVS), tokens, starts)
-    assert not model.training
-    assert not any(tensor.requires_grad for tensor in model.parameters())
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.named_parameters())

@@ -69,14 +69,6 @@ def test_the_table_grows_and_keeps_what_it_has():
     assert cache.hit_rate >= 0.5
 
 
-def test_blocks_always_have_the_same_size():
-    function = Recorder()
-    cache = ObservationCache(function, megabytes=0, block_size=4)
-    cache(numbered_images(1, 2, 3, 4, 5))
-    cache(numbered_images(1))
-    assert function.blocks == [4, 4, 4]
-
-
 def test_many_images_are_computed_in_larger_blocks():
     function = Recorder()
     cache = ObservationCache(function, megabytes=0, block_size=4, larger_blocks=(8, 16))

@@ -106,13 +106,6 @@ def test_a_mistake_gets_one_line_and_leaves_nothing(mistake, in_empty_folder, ca
     assert list(in_empty_folder.iterdir()) == []
 
 
-def test_a_broken_file_is_one_line(in_empty_folder, capsys):
-    Path("data").mkdir()
-    Path("data/tiny-vit_transfo_xl_k1_minigrid.npz").write_text("hello")
-    assert prepare() == 2
-    assert "not a file of prepare_embeddings.py, delete it" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("n_bytes", [100, 4_000])
 def test_a_full_disk_leaves_no_half_written_file(n_bytes, in_empty_folder, capsys):
     clip = tiny_clip()

@@ -69,13 +69,6 @@ def test_a_second_prompt_reads_what_is_new_alone(folders):
     assert counts == [3 + 1 + 1, 1 + 1, 1 + 1]  # what is shared, the rest, the tree
 
 
-def test_few_tokens_are_read_where_the_plain_way_reads_many(llama):
-    before = llama.n_read
-    phrases = [f" word{verb} word{thing}" for verb in range(4) for thing in range(5)]
-    llama.phrase_log_probabilities(PROMPT, phrases, SHARED)
-    assert llama.n_read - before <= 5 + 4  # plain: 20 times 7
-
-
 def test_no_phrase_is_no_score_and_one_of_nothing_is_certain(llama):
     assert llama.phrase_log_probabilities(PROMPT, []) == []
     assert llama.phrase_log_probabilities(PROMPT, [""]) == [0.0]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from envs import make_vector_env
-from envs.household.house import LOOK, N_ACTIONS, NEXT_PLACE, PICK_UP, PLACE
+from envs.household.text_world import LOOK, N_ACTIONS, NEXT_PLACE, PICK_UP, PLACE
 from envs.wrappers import EpisodeStatistics
 from rewards.goals import GoalRewards, with_goals
 from rewards.suggested_goals import Tidying

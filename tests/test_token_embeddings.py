@@ -25,38 +25,21 @@ def both(request):
     return request.param()
 
 
-def test_sizes_are_known(both):
+def assert_close(found, expected, atol=1e-5):
+    torch.testing.assert_close(found, expected, atol=atol, rtol=1e-5)
+
+
+def test_products_sums_lengths_and_statistics_are_those_of_the_whole_table(both):
     embeddings, whole = both
     assert (embeddings.n_tokens, embeddings.width) == whole.shape
-
-
-def test_every_id_is_looked_up(both):
-    embeddings, whole = both
     ids = torch.randperm(len(whole)).view(-1, 1, 1)
-    torch.testing.assert_close(embeddings.lookup(ids), whole[ids], atol=1e-5, rtol=1e-5)
-
-
-def test_products_with_every_embedding(both):
-    embeddings, whole = both
-    vectors = torch.randn(4, 12)
-    torch.testing.assert_close(embeddings.dot(vectors), vectors @ whole.T, atol=1e-4, rtol=1e-5)
-
-
-def test_weighted_sums_of_all_embeddings(both):
-    embeddings, whole = both
-    weights = torch.rand(4, len(whole)).softmax(-1)
-    torch.testing.assert_close(embeddings.average(weights), weights @ whole, atol=1e-5, rtol=1e-5)
-
-
-def test_lengths_of_all_embeddings(both):
-    embeddings, whole = both
-    torch.testing.assert_close(embeddings.norms, whole.norm(dim=1), atol=1e-4, rtol=1e-5)
-
-
-def test_statistics_of_every_feature(both):
-    embeddings, whole = both
-    torch.testing.assert_close(embeddings.mean, whole.mean(0), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(embeddings.std, whole.std(0), atol=1e-5, rtol=1e-5)
+    vectors, weights = torch.randn(4, 12), torch.rand(4, len(whole)).softmax(-1)
+    assert_close(embeddings.lookup(ids), whole[ids])
+    assert_close(embeddings.dot(vectors), vectors @ whole.T, atol=1e-4)
+    assert_close(embeddings.average(weights), weights @ whole)
+    assert_close(embeddings.norms, whole.norm(dim=1), atol=1e-4)
+    assert_close(embeddings.mean, whole.mean(0))
+    assert_close(embeddings.std, whole.std(0))
 
 
 def test_the_whole_table_is_never_built(monkeypatch):

@@ -4,11 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from models.caching import ObservationCache
 from models.observation_to_language import TokenRetrieval, retrieved
 from tests.tiny_clip import tiny_encoder
-
-WORDS = ["key", "door", "ball", "box", "wall"]
 
 
 class ColourEncoder(nn.Module):
@@ -55,16 +52,6 @@ def test_the_most_similar_words_come_first_as_in_a_plain_search(topk):
     assert tokens.shape == (7, topk, 6)
 
 
-def test_similarities_are_cosines_worked_by_hand():
-    text_features = torch.tensor([[3.0, 0, 0], [0, 0.1, 0], [2, 2, 0], [-1, 0, 0], [0, 0, 9]])
-    retrieval = TokenRetrieval(ColourEncoder(), text_features, torch.eye(5), WORDS, 3)
-    indices, similarities = retrieved(retrieval(colours([1, 0, 0], [0, 0.5, 0.5])))
-    assert indices.tolist() == [[0, 2, 1], [1, 4, 2]]
-    half = math.sqrt(0.5)
-    expected = torch.tensor([[1, half, 0], [half, half, 0.5]])
-    torch.testing.assert_close(similarities, expected, atol=1e-6, rtol=0)
-
-
 def test_of_equally_similar_words_the_lower_number_comes_first():
     # Equal directions, at lengths and places that let rounding tell them apart.
     directions = torch.tensor([[1.0, 0.3, 0.7], [0.2, 0.9, 0.4]])
@@ -75,21 +62,3 @@ def test_of_equally_similar_words_the_lower_number_comes_first():
     for n_images in (1, 2, 16):
         indices, _ = retrieved(retrieval(colours(*[[1, 0.3, 0.7]] * n_images)))
         assert indices.tolist() == [[*range(0, 61, 2), *range(1, 61, 2)]] * n_images
-
-
-def test_what_the_cache_remembers_is_what_was_retrieved():
-    retrieval = TokenRetrieval(tiny_encoder(), torch.randn(5, 16), torch.randn(5, 6), WORDS, 2)
-    cache = ObservationCache(lambda images: retrieval(images / 255), 1, retrieval.block_size)
-    images = torch.randint(0, 256, (4, 3, 9, 9), dtype=torch.uint8)
-    first, again = cache(images), cache(images)
-    assert torch.equal(first, again)
-    assert first.shape == (4, 2, 2)
-    expected = retrieved(retrieval(images / 255))
-    assert torch.equal(retrieved(again).indices, expected.indices)
-    torch.testing.assert_close(retrieved(again).similarities, expected.similarities)
-
-
-def test_a_checkpoint_holds_neither_encoder_nor_embeddings():
-    retrieval = TokenRetrieval(tiny_encoder(), torch.randn(5, 16), torch.randn(5, 6), WORDS, 2)
-    assert retrieval.state_dict() == {}
-    assert list(retrieval.parameters()) == []

@@ -84,15 +84,6 @@ def test_tokens_at_once_equal_tokens_one_by_one(mem_len, n_new):
         torch.testing.assert_close(hidden, one_by_one[first + n_new - 1], atol=1e-5, rtol=0)
 
 
-def test_empty_slots_keep_their_share_of_the_attention():
-    model = load_language_model(TRANSFORMER_XL, mem_len=20)
-    tokens, starts = random_stream(model.width, 1)
-    attention = model.attention(tokens[0], model.initial_memory(3), ~starts[0])
-    assert attention[..., 0].abs().max() == 0
-    assert (attention[..., 1:-1] > 0).all()
-    assert attention[..., 1:-1].sum(-1).min() > 0.3
-
-
 def test_the_oldest_running_episode_decides_how_many_slots_are_read():
     model = load_language_model(TRANSFORMER_XL, mem_len=20)
     memory = model.initial_memory(3)

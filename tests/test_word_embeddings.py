@@ -71,13 +71,6 @@ def test_a_file_that_has_changed_is_refused(name, tmp_path):
         PromptEmbeddings.read(path)
 
 
-def test_a_file_without_checksum_is_refused(tmp_path):
-    path = tmp_path / "some.npz"
-    np.savez(path, **vars(some_embeddings()))
-    with pytest.raises(UserError, match="not a file of prepare_embeddings"):
-        PromptEmbeddings.read(path)
-
-
 def test_an_embedding_of_zeros_is_refused(tmp_path):
     embeddings = np.array([[1, 2, 3], [0, 0, 0]], dtype=np.float32)
     some_embeddings(embeddings=embeddings).write(tmp_path / "some.npz")

@@ -59,14 +59,6 @@ def describe_language_model(name_or_folder: str | Path) -> LanguageModelFacts:
     return _describe(find_model(name_or_folder))
 
 
-def configured_language_model(config: LanguageModelSettings) -> LanguageModel:
-    """Return the language model of a run."""
-    dtype = getattr(torch, config.frozen_dtype)
-    return load_language_model(
-        config.language_model, config.mem_len, config.n_layer, config.device, dtype
-    )
-
-
 def load_language_model(
     name_or_folder: str | Path,
     mem_len: int = 511,

@@ -1,9 +1,9 @@
 """A trained GPT: attention to the last steps of the running episode."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +22,9 @@ from models.memories.base import NetworkSettings, TrainedMemory
 from settings import setting
 from utils.errors import UserError
 
-
-class Attention(Protocol):
-    """What a layer asks of the sequence it is part of."""
-
-    def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Return the values that the queries find.  [H*N, K, d] all"""
+# A layer asks of the sequence it is part of: queries, keys, values to what the queries find, all
+# small matrices, one per head and sequence.  [H*N, K, d]
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class PastAttention:
@@ -226,7 +223,11 @@ class Gpt(TrainedMemory):
         super().__init__(n_features, settings)
         self.width = settings.memory_width
         self.n_head, dropout = settings.memory_heads, settings.memory_dropout
-        _check_heads(self.width, self.n_head)
+        if self.width % self.n_head:
+            raise UserError(
+                f"memory_heads: {self.n_head} heads cannot share memory_width={self.width}; "
+                "choose a divisor"
+            )
         self.n_context = self.mem_len = settings.mem_len
         same = n_features == self.width
         self.enter = nn.Identity() if same else nn.Linear(n_features, self.width)
@@ -319,13 +320,6 @@ class Gpt(TrainedMemory):
     def _dropped(self) -> float:
         """The share of attention weights that is dropped now."""
         return self.dropout.p if self.training else 0.0
-
-
-def _check_heads(width: int, n_head: int) -> None:
-    if width % n_head:
-        raise UserError(
-            f"memory_heads: {n_head} heads cannot share memory_width={width}; choose a divisor"
-        )
 
 
 def _ages(starts: Tensor, context: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ import importlib
 import string
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,11 @@ CAMERAS = ("RGB_SENSOR", "DEPTH_SENSOR", "SEMANTIC_SENSOR")
 AGENT = "agent"  # where what is held is, among receptacles
 LONGEST_SENTENCE = 16_384
 SENTENCES = ("seen", "inventory", "status")
+EPISODES_AVERAGED = 100
+# What info calls the parts of what is told.
+BEFORE_AN_ACTION = {name: name for name in ("scene", "inventory", "status", "items")}
+OF_THE_STEP = {"phrase": "phrase", "items_after": "items"}
+OF_THE_STEP |= {f"last_{name}": name for name in ("scene", "inventory", "status")}
 HELP = "See 'The simulator' in docs/housekeep.md, or take env=HousekeepText-v0, which needs nothing"
 
 
@@ -83,7 +89,7 @@ def make(config: SimulatorSettings, seed: int) -> VectorEnv:
 
 
 class Told(NamedTuple):
-    """What one environment says in words before an action, and how tidy it is.
+    """What one environment says in words before an action, and of the action before.
 
     Attributes:
         scene: Which things are in view, and where each is.
@@ -92,6 +98,8 @@ class Told(NamedTuple):
         items: What is held, by name.
         n_right: Things that are where they belong.
         n_things: All there are.
+        phrase: What the step that led here is called; empty at the beginning.
+        succeeded: Whether it did.
     """
 
     scene: str
@@ -100,13 +108,8 @@ class Told(NamedTuple):
     items: Mapping[str, int]
     n_right: int
     n_things: int
-
-
-class Deed(NamedTuple):
-    """What one step did: what that is called, and whether it succeeded."""
-
-    phrase: str
-    succeeded: bool
+    phrase: str = ""
+    succeeded: bool = False
 
 
 class HousekeepEnv(gymnasium.Env):
@@ -117,6 +120,8 @@ class HousekeepEnv(gymnasium.Env):
     Args:
         config: The settings.
     """
+
+    _told: Told
 
     def __init__(self, config: SimulatorSettings) -> None:
         text = Text(LONGEST_SENTENCE, min_length=0, charset=string.printable)
@@ -130,7 +135,6 @@ class HousekeepEnv(gymnasium.Env):
         self._numbers = [possible.index(action) for action in ACTIONS]
         self._names = _Names(self._simulator.habitat_env.current_episode)
         self.metadata = {NAMED_ACTIONS: ACTION_NAMES, SUITABLE: self._names.suitable()}
-        self._begin()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -141,54 +145,52 @@ class HousekeepEnv(gymnasium.Env):
             if seed is not None:
                 self._simulator.seed(seed)
             observations = self._simulator.reset()
-        self._begin()
+        self._steps = 0
+        self._things: dict[str, None] = {}  # seen so far, in their order
+        self._receptacles: dict[str, None] = {}
         return self._shown(observations), {"told": self._told}
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Take one step."""
-        before = self._told
+        before, number = self._told, self._numbers[int(action)]
         with contextlib.chdir(self._folder):
-            observations, _, done, _ = self._simulator.step(
-                action={"action": self._numbers[int(action)]}
-            )
+            observations, _, done, _ = self._simulator.step(action={"action": number})
         self._steps += 1
         shown = self._shown(observations)
         failed = bool(observations.get("fail_action", False))
-        deed = self._deed(int(action), before, failed)
+        phrase, succeeded = self._deed(int(action), before, failed)
+        self._told = self._told._replace(phrase=phrase, succeeded=succeeded)
         reward = float(self._told.n_right - before.n_right)
         truncated = bool(done) or self._steps >= N_STEPS
-        return shown, reward, False, truncated, {"told": self._told, "deed": deed}
+        return shown, reward, False, truncated, {"told": self._told}
 
     def close(self) -> None:
         """Close the simulator."""
         self._simulator.close()
 
-    def _begin(self) -> None:
-        """Forget what has been seen."""
-        self._steps = 0
-        self._things: dict[str, None] = {}  # in the order they were seen
-        self._receptacles: dict[str, None] = {}
+    def _places(self) -> Mapping[str, str]:
+        """Return where each thing is, by their keys."""
+        return self._simulator.habitat_env.current_episode.get_mapping("current")
 
     def _shown(self, observations: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is seen, and keep what there is to tell of it."""
-        places = self._simulator.habitat_env.current_episode.get_mapping("current")
-        things = self._keys(observations["visible_obj_iids"])
+        places, names = self._places(), self._names
         in_view = {
-            self._names.of_thing[key]: self._names.of_place[places[key]]
-            for key in things
-            if places[key] in self._names.of_place
+            names.of_thing[key]: names.of_place[places[key]]
+            for key in self._keys(observations["visible_obj_iids"])
+            if places[key] in names.of_place
         }
         receptacles = self._keys(observations["visible_rec_iids"])
-        names = (self._names.of_place.get(key) for key in receptacles)
-        self._receptacles |= dict.fromkeys(filter(None, names))
+        known = (names.of_place[key] for key in receptacles if key in names.of_place)
+        self._receptacles |= dict.fromkeys(known)
         self._things |= dict.fromkeys(in_view)
-        held = [self._names.of_thing[key] for key, place in places.items() if place == AGENT]
+        held = [names.of_thing[key] for key, place in places.items() if place == AGENT]
         self._told = Told(
             sights_sentence(in_view),
             f"you have in your inventory {listed(held)}." if held else "",
             known_sentence(self._receptacles) if self._receptacles else "",
             dict.fromkeys(held, 1),
-            sum(place in self._names.right_places[key] for key, place in places.items()),
+            sum(place in names.right_places[key] for key, place in places.items()),
             len(places),
         )
         seen = f"you have seen {listed(self._things)}." if self._things else ""
@@ -203,18 +205,17 @@ class HousekeepEnv(gymnasium.Env):
             task.sim_obj_id_to_obj_key[task.iid_to_sim_obj_id[int(iid)]] for iid in iids if iid != 0
         ]
 
-    def _deed(self, action: int, before: Told, failed: bool) -> Deed:
-        """Return what a step did, given what was told before it."""
+    def _deed(self, action: int, before: Told, failed: bool) -> tuple[str, bool]:
+        """Return what a step is called, given what was told before it, and whether it succeeded."""
         if action != GRAB_RELEASE:
-            return Deed(ACTION_NAMES[action], True)
+            return ACTION_NAMES[action], True
         if failed or before.items == self._told.items:
-            return Deed(PLACE if before.items else PICK_UP, False)
+            return PLACE if before.items else PICK_UP, False
         if self._told.items:
-            return Deed(Goal(*self._told.items).phrase, True)
+            return Goal(*self._told.items).phrase, True
         (thing,) = before.items
-        places = self._simulator.habitat_env.current_episode.get_mapping("current")
-        place = self._names.of_place[places[self._names.keys[thing]]]
-        return Deed(Goal(thing, place).phrase, True)
+        place = self._names.of_place[self._places()[self._names.keys[thing]]]
+        return Goal(thing, place).phrase, True
 
 
 class HousekeepVectorEnv(SingleEnvs):
@@ -222,42 +223,48 @@ class HousekeepVectorEnv(SingleEnvs):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._shares: list[float] = []
+        self._shares: deque[float] = deque(maxlen=EPISODES_AVERAGED)
 
     def reset(
         self, *, seed: Any = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode everywhere."""
         shown, info = super().reset(seed=seed, options=options)
-        return shown, _before_an_action(info["told"])
+        return shown, _columns(info["told"], BEFORE_AN_ACTION)
 
     def step(
         self, actions: np.ndarray
     ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Take one step everywhere."""
         shown, rewards, terminated, truncated, info = self.env.step(actions)
-        told, last = info["told"], info["told"].copy()
-        deeds = info["deed"] if "deed" in info else np.empty(self.num_envs, object)
+        last = info["told"].copy()  # before episodes began anew
         for row in np.flatnonzero(terminated | truncated):
-            final = info["final_info"]
-            last[row], deeds[row] = final["told"][row], final["deed"][row]
-            self._shares = [*self._shares, last[row].n_right / last[row].n_things][-100:]
-        kept = {name: info[name] for name in ("final_obs", "_final_obs") if name in info}
-        said = kept | _before_an_action(told) | _of_the_step(deeds, last)
+            last[row] = info["final_info"]["told"][row]
+            self._shares.append(last[row].n_right / last[row].n_things)
+        succeeded = np.array([each.succeeded for each in last])
+        kept = ("final_obs", "_final_obs")
+        said: dict[str, Any] = {name: info[name] for name in kept if name in info}
+        said |= _columns(info["told"], BEFORE_AN_ACTION) | _columns(last, OF_THE_STEP)
+        said |= {"action_success": succeeded, "eval_success": succeeded.copy()}
+        said["rearrange_success"] = np.array([each.n_right / each.n_things for each in last])
         return shown, rewards, terminated, truncated, said
 
     def state_dict(self) -> dict[str, Any]:
         """Return the shares of episodes that have ended."""
-        return {"shares": self._shares}
+        return {"shares": list(self._shares)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from saved shares."""
-        self._shares = list(state["shares"])
+        self._shares.extend(state["shares"])
 
     def metrics(self) -> dict[str, float]:
         """Return the share of things where they belong, at the end of the last 100 episodes."""
-        shares = self._shares
-        return {"rollout/rearrange_success": float(np.mean(shares)) if shares else float("nan")}
+        mean = float(np.mean(self._shares)) if self._shares else float("nan")
+        return {"rollout/rearrange_success": mean}
+
+
+def _columns(told: np.ndarray, names: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Return info's part of what N environments tell, by its names for it.  [N] each"""
+    return {name: objects([getattr(each, own) for each in told]) for name, own in names.items()}
 
 
 class _Names:
@@ -295,28 +302,6 @@ def _plain(name: str) -> str:
     return name.replace("_", " ").replace("-", " ").replace(",", "").strip()
 
 
-def _before_an_action(told: np.ndarray) -> dict[str, np.ndarray]:
-    """Return what info says of the present.  [N] each"""
-    return {
-        name: objects([getattr(each, name) for each in told])
-        for name in ("scene", "inventory", "status", "items")
-    }
-
-
-def _of_the_step(deeds: np.ndarray, last: np.ndarray) -> dict[str, np.ndarray]:
-    """Return what info says of the step that was taken, and of what it led to.  [N] each"""
-    succeeded = np.array([deed.succeeded for deed in deeds])
-    words = ("scene", "inventory", "status")
-    return {
-        "phrase": objects([deed.phrase for deed in deeds]),
-        "action_success": succeeded,
-        "eval_success": succeeded.copy(),
-        "items_after": objects([each.items for each in last]),
-        "rearrange_success": np.array([each.n_right / each.n_things for each in last]),
-        **{f"last_{name}": objects([getattr(each, name) for each in last]) for name in words},
-    }
-
-
 def _check_installed(config: SimulatorSettings) -> None:
     """Raise UserError unless everything is there that the simulator needs."""
     for package in ("habitat_sim", "habitat", "habitat_baselines"):
@@ -338,6 +323,9 @@ def _opened(config: SimulatorSettings) -> tuple[Any, list[str]]:
     """Return the task in its simulator, and the names of its actions by number.
 
     The working folder is Housekeep's.
+
+    Raises:
+        UserError: there are not so many episodes.
     """
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -350,25 +338,17 @@ def _opened(config: SimulatorSettings) -> tuple[Any, list[str]]:
     dataset = importlib.import_module("habitat.datasets").make_dataset(
         task.DATASET.TYPE, config=task.DATASET
     )
-    dataset.episodes = [_chosen(dataset.episodes, config)]
+    n_episodes = len(dataset.episodes)
+    if config.housekeep_episode >= n_episodes:
+        raise UserError(
+            f"housekeep_episode: {config.housekeep_episode}, and {config.housekeep_scene} has "
+            f"{n_episodes} in the split {config.housekeep_split}. Take one from 0 to "
+            f"{n_episodes - 1}"
+        )
+    dataset.episodes = [dataset.episodes[config.housekeep_episode]]
     get_env_class = importlib.import_module("habitat_baselines.common.environments").get_env_class
     simulator = get_env_class(ENV_CLASS)(config=settings, dataset=dataset)
     return simulator, list(task.TASK.POSSIBLE_ACTIONS)
-
-
-def _chosen(episodes: Sequence[Any], config: SimulatorSettings) -> Any:
-    """Return the episode of the settings.
-
-    Raises:
-        UserError: there are not so many.
-    """
-    if config.housekeep_episode >= len(episodes):
-        raise UserError(
-            f"housekeep_episode: {config.housekeep_episode}, and {config.housekeep_scene} has "
-            f"{len(episodes)} in the split {config.housekeep_split}. Take one from 0 to "
-            f"{len(episodes) - 1}"
-        )
-    return episodes[config.housekeep_episode]
 
 
 def _simulator_settings(config: SimulatorSettings) -> Any:

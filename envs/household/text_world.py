@@ -1,0 +1,604 @@
+"""HousekeepText-v0: tidy up a house that is told in words.
+
+A light symbolic world of our own, after the task of Housekeep (Kant et al. 2022, arXiv:2205.10712)
+as Du et al. (2023, arXiv:2302.06692) use it: things lie where they do not belong, and nobody says
+where they do. It is no reproduction: there is no simulator, no picture of a room, and which things
+belong where (data/household/places.json) we have written down ourselves, from common sense;
+Housekeep's rankings come from people who were asked. Scores are not comparable.
+
+An agent stands at a receptacle of a room. It goes to the next one, or to the first one of the next
+room; sees what lies where it stands, and after looking around what lies in the whole room; turns
+from one thing to the next; picks one up and places it. With n_t the number of things where they
+belong, none of them held,
+
+    r_t = n_t - n_{t-1}
+
+An episode ends when every thing is where it belongs, which is its success, or after `house_steps`.
+What Housekeep's agents are paid beside is a reward of suggestions (`rewards/suggested_goals.py`).
+"""
+
+import json
+import string
+from collections import deque
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Box, Dict, Space, Text
+
+from envs.numpy_vector import NumpyVectorEnv
+from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
+from settings import Config, setting
+from utils import household as words
+from utils.arrays import objects
+from utils.errors import UserError
+from utils.household import Goal, known_sentence, listed, sights_sentence
+
+NAME = "HousekeepText-v0"
+PLACES_FILE = Path(__file__).resolve().parents[2] / "data" / "household" / "places.json"
+ACTION_NAMES = (
+    *("next room", "previous room", "next receptacle", "previous receptacle"),
+    *("look around", "turn to the next thing", words.PICK_UP, words.PLACE),
+)
+N_ACTIONS = len(ACTION_NAMES)
+NEXT_ROOM, PREVIOUS_ROOM, NEXT_PLACE, PREVIOUS_PLACE, LOOK, TURN, PICK_UP, PLACE = range(N_ACTIONS)
+MOVES = [NEXT_ROOM, PREVIOUS_ROOM, NEXT_PLACE, PREVIOUS_PLACE]
+NONE = -1  # no thing is held or targeted; a thing that is held is nowhere; pads lists of places
+# What an action does to the number of things that are where they belong, if the place suits.
+WORTH = np.zeros(N_ACTIONS, np.int64)
+WORTH[PICK_UP], WORTH[PLACE] = -1, 1
+SIDE = 8  # of the symbolic image; a house has 8 * 8 kinds of things and 8 rooms of 8 at most
+TARGETED, NEAR, IN_VIEW = 255, 160, 80  # how bright a thing is in it
+LONGEST_SENTENCE = 4096
+MOST_THINGS = 20
+EPISODES_AVERAGED = 100
+FIGURES = (  # of an episode, as they are logged: shares of the things, and numbers
+    *("rollout/rearrange_success", "rollout/rearrange_success_best"),
+    *("rollout/rearrange_success_first", "rollout/n_rearranged"),
+    *("rollout/n_picked_up", "rollout/n_placed"),
+)
+SENTENCES = ("scene", "inventory", "status")
+
+SQUARE = 22  # pixels of a receptacle in a plan, its frame included
+DOT, GAP, PER_ROW = 5, 1, 3
+WALL, FLOOR, UNKNOWN = (70, 70, 70), (250, 250, 250), (205, 205, 205)
+RIGHT, WRONG, HELD, AGENT = (40, 150, 60), (210, 50, 40), (255, 150, 0), (40, 100, 230)
+PICTURE_LEGEND = (
+    "a row a room, a square a receptacle; blue frame: the agent; green: a thing where it belongs; "
+    "red: one that is misplaced; orange: one that is held; grey: rooms not seen yet"
+)
+
+
+@dataclass(frozen=True)
+class HouseSettings(Config):
+    """What the text version of Housekeep reads."""
+
+    title = "HousekeepText"
+
+    house_rooms: int = setting(
+        "rooms: the first of kitchen, bedroom, bathroom, living room, study, hallway",
+        low=1,
+        high=6,
+        default=4,
+    )
+    house_things: int = setting("things that lie about", low=1, high=MOST_THINGS, default=8)
+    house_misplaced: int = setting(
+        "how many of them lie where they do not belong", low=1, high=MOST_THINGS, default=4
+    )
+    house_steps: int = setting("steps of the longest episode", low=1, high=100_000, default=200)
+    use_text: bool = setting("show what is seen, held and felt as text, too", default=True)
+
+
+READS = (HouseSettings,)
+
+
+def make(config: HouseSettings, seed: int) -> "HousekeepTextVectorEnv":
+    """Return `config.n_envs` houses of a run's seed.
+
+    Raises:
+        UserError: there are not so many things for so few rooms, or more misplaced than there are.
+    """
+    n_things, n_misplaced = config.house_things, config.house_misplaced
+    n_available = len(house_of(config.house_rooms).things)
+    if n_things > n_available:
+        raise UserError(
+            f"house_things: {n_things}, and {n_available} things belong in a house with "
+            f"house_rooms={config.house_rooms}. Take fewer things or more rooms"
+        )
+    if n_misplaced > n_things:
+        raise UserError(
+            f"house_misplaced: {n_misplaced}, and there are house_things={n_things}. Misplace as "
+            "many as there are at most"
+        )
+    return HousekeepTextVectorEnv(config, seed)
+
+
+class House(NamedTuple):
+    """The rooms of a house, in their order.
+
+    Attributes:
+        rooms: Their names.  R
+        places: Receptacles, each with its room: "kitchen sink".  P
+        room_of: The room of each place.  [P]
+        numbers_in_room: Which one of its room each place is.  [P]
+        first_places: Of each room.  [R]
+        things: What belongs somewhere in this house, but not everywhere.  K
+        thing_numbers: Of each among those of all houses.  [K]
+        suits: Whether a thing belongs in a place.  [K, P]
+    """
+
+    rooms: tuple[str, ...]
+    places: tuple[str, ...]
+    room_of: np.ndarray
+    numbers_in_room: np.ndarray
+    first_places: np.ndarray
+    things: tuple[str, ...]
+    thing_numbers: np.ndarray
+    suits: np.ndarray
+
+    def suitable(self) -> dict[str, list[str]]:
+        """Return the names of the places where each thing belongs."""
+        return {
+            thing: [place for place, is_right in zip(self.places, row, strict=True) if is_right]
+            for thing, row in zip(self.things, self.suits.tolist(), strict=True)
+        }
+
+
+@cache
+def house_of(n_rooms: int) -> House:
+    """Return the house of the first rooms."""
+    catalogue = json.loads(PLACES_FILE.read_text(encoding="utf-8"))
+    all_rooms, belongs = catalogue["rooms"], catalogue["belongs"]
+    rooms = tuple(all_rooms)[:n_rooms]
+    places = tuple(f"{room} {name}" for room in rooms for name in all_rooms[room])
+    sizes = [len(all_rooms[room]) for room in rooms]
+    suits = np.array([[place in own for place in places] for own in belongs.values()])
+    kinds = np.flatnonzero(suits.any(1) & ~suits.all(1))
+    firsts = np.cumsum([0, *sizes[:-1]])
+    room_of = np.repeat(np.arange(n_rooms), sizes)
+    numbers = np.arange(len(places)) - firsts[room_of]
+    things = tuple(list(belongs)[kind] for kind in kinds)
+    return House(rooms, places, room_of, numbers, firsts, things, kinds, suits[kinds])
+
+
+class Deeds(NamedTuple):
+    """What came of one action in each household.
+
+    Attributes:
+        succeeded: Whether it could be done.  [N]
+        things: Which kind of thing was turned to, picked up or placed; NONE otherwise.  [N]
+    """
+
+    succeeded: np.ndarray
+    things: np.ndarray
+
+
+class Households:
+    """N houses in which things lie about, and somebody in each.
+
+    Args:
+        house: The rooms, the same for all.
+        n_envs: N.
+        n_things: K, that lie about in each.
+
+    Attributes:
+        kinds: Which of the house's things each thing is.  [N, K]
+        places: Where each is; NONE if it is held.  [N, K]
+        at: Where the agents are.  [N]
+        targets: Which thing they would pick up.  [N]
+        held: Which thing they hold.  [N]
+        known_rooms: Where they have been, a bit for each room.  [N]
+        has_looked: Whether they have looked around from where they are.  [N]
+        n_changes: How often something was picked up or placed.  [N]
+    """
+
+    def __init__(self, house: House, n_envs: int, n_things: int) -> None:
+        self.house = house
+        self._rows, self._slots = np.arange(n_envs), np.arange(n_things)
+        self._moves = moves(house)
+        self._room_bits = 1 << house.room_of
+        self.kinds = np.zeros((n_envs, n_things), np.int64)
+        self.places = np.zeros((n_envs, n_things), np.int64)
+        self.at = np.zeros(n_envs, np.int64)
+        self.targets, self.held = np.full(n_envs, NONE), np.full(n_envs, NONE)
+        self.known_rooms = np.zeros(n_envs, np.int64)
+        self.has_looked = np.zeros(n_envs, bool)
+        self.n_changes = np.zeros(n_envs, np.int64)
+
+    def begin(self, row: int, kinds: np.ndarray, places: np.ndarray, start: int) -> None:
+        """Begin anew in one household.
+
+        Args:
+            row: Its number.
+            kinds: Which things lie about, each once.  [K]
+            places: Where.  [K]
+            start: Where the agent is.
+        """
+        self.kinds[row], self.places[row], self.at[row] = kinds, places, start
+        self.held[row], self.has_looked[row], self.n_changes[row] = NONE, False, 0
+        self.known_rooms[row] = self._room_bits[start]
+        self._target_first(np.array([row]))
+
+    def act(self, actions: np.ndarray) -> Deeds:
+        """Do one thing in every household, where it can be done.  [N]"""
+        before, looks = self.at, actions == LOOK
+        self.at = self._moves[before, actions]
+        moved = self.at != before
+        self.has_looked = (self.has_looked & ~moved) | looks
+        self.known_rooms |= self._room_bits[self.at]
+        self._target_first(moved.nonzero()[0])
+
+        deeds = Deeds(moved | looks, np.full(len(actions), NONE))
+        can_take = (self.held == NONE) & (self.targets != NONE)
+        self._turn((actions == TURN).nonzero()[0], deeds)
+        self._pick_up(((actions == PICK_UP) & can_take).nonzero()[0], deeds)
+        self._place(((actions == PLACE) & (self.held != NONE)).nonzero()[0], deeds)
+        return deeds
+
+    def in_view(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return whether each thing lies where the agent is, and whether it is seen.  [N, K]"""
+        near = self.places == self.at[:, None]
+        # NONE, where what is held is, would be the last place of the table.
+        rooms = self.house.room_of[self.places]
+        in_room = (rooms == self.house.room_of[self.at][:, None]) & (self.places != NONE)
+        return near, near | (in_room & self.has_looked[:, None])
+
+    def held_kinds(self) -> np.ndarray:
+        """Return which kind of thing is held; NONE if there is none.  [N]"""
+        return np.where(self.held == NONE, NONE, self.kinds[self._rows, self.held])
+
+    def n_right(self, row: int) -> int:
+        """Return how many things are where they belong in one household."""
+        suits = self.house.suits[self.kinds[row], self.places[row]]
+        return int(np.count_nonzero(suits & (self.places[row] != NONE)))
+
+    def _turn(self, rows: np.ndarray, deeds: Deeds) -> None:
+        """Turn to the next of the things that lie here."""
+        if not len(rows):
+            return
+        n_things, targets = len(self._slots), self.targets[rows]
+        distances = (self._slots - targets[:, None] - 1) % n_things  # [R, K]
+        distances[self.places[rows] != self.at[rows, None]] = n_things
+        following = distances.argmin(1)
+        other = (distances[np.arange(len(rows)), following] < n_things) & (following != targets)
+        rows, following = rows[other], following[other]
+        self.targets[rows] = following
+        self._note(rows, following, deeds)
+
+    def _pick_up(self, rows: np.ndarray, deeds: Deeds) -> None:
+        """Take the thing that is targeted."""
+        if not len(rows):
+            return
+        slots = self.targets[rows]
+        self.places[rows, slots] = NONE
+        self.held[rows] = slots
+        self.n_changes[rows] += 1
+        self._target_first(rows)
+        self._note(rows, slots, deeds)
+
+    def _place(self, rows: np.ndarray, deeds: Deeds) -> None:
+        """Put down here what is held."""
+        if not len(rows):
+            return
+        slots = self.held[rows]
+        self.places[rows, slots] = self.at[rows]
+        self.held[rows] = NONE
+        self.targets[rows] = slots
+        self.n_changes[rows] += 1
+        self._note(rows, slots, deeds)
+
+    def _note(self, rows: np.ndarray, slots: np.ndarray, deeds: Deeds) -> None:
+        """Write down that something was done with a thing of each row."""
+        deeds.succeeded[rows] = True
+        deeds.things[rows] = self.kinds[rows, slots]
+
+    def _target_first(self, rows: np.ndarray) -> None:
+        """Turn to the first of the things that lie where the agent is."""
+        if not len(rows):
+            return
+        is_here = self.places[rows] == self.at[rows, None]
+        self.targets[rows] = np.where(is_here.any(1), is_here.argmax(1), NONE)
+
+
+def moves(house: House) -> np.ndarray:
+    """Return where each action leads from each place; what is no move leads nowhere.  [P, 8]"""
+    n_places, n_rooms = len(house.places), len(house.rooms)
+    table = np.repeat(np.arange(n_places)[:, None], N_ACTIONS, axis=1)
+    sizes = np.bincount(house.room_of)[house.room_of]
+    firsts = house.first_places[house.room_of]
+    for action, step in ((NEXT_ROOM, 1), (PREVIOUS_ROOM, -1)):
+        table[:, action] = house.first_places[(house.room_of + step) % n_rooms]
+    for action, step in ((NEXT_PLACE, 1), (PREVIOUS_PLACE, -1)):
+        table[:, action] = firsts + (house.numbers_in_room + step) % sizes
+    if n_rooms == 1:
+        table[:, [NEXT_ROOM, PREVIOUS_ROOM]] = np.arange(n_places)[:, None]
+    return table
+
+
+class HouseholdWords:
+    """Sentences on N households.
+
+    They come from tables: no sentence is put together twice.
+    """
+
+    def __init__(self, households: Households) -> None:
+        self._of, self._house = households, households.house
+        self._phrases, self._begins, self._per_thing, self._per_place = _phrase_table(self._house)
+        things, n_rooms = self._house.things, len(self._house.rooms)
+        # The last one is said where nothing is held, whose number is -1.
+        self._inventories = objects(
+            [*(f"you have in your inventory {listed([thing])}." for thing in things), ""]
+        )
+        self._items = objects([*({thing: 1} for thing in things), {}])
+        self._statuses = objects([self._known(rooms) for rooms in range(1 << n_rooms)])
+        self._bits = 1 << np.arange(households.kinds.shape[1])
+        self._scenes: list[dict[int, str]] = [{} for _ in households.at]
+
+    def forget(self, row: int) -> None:
+        """Forget what was said of a household, whose things are others now."""
+        self._scenes[row].clear()
+
+    def phrases(self, actions: np.ndarray, deeds: Deeds) -> np.ndarray:
+        """Return what was done, "pick up mug"; the action's name where it failed.  [N] objects"""
+        numbers = self._begins[actions] + self._per_thing[actions] * deeds.things
+        numbers += self._per_place[actions] * self._of.at
+        return self._phrases[np.where(deeds.succeeded, numbers, actions)]
+
+    def told(self, near: np.ndarray, is_seen: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the sentences on all households, and what is held there.  [N] objects each
+
+        Args:
+            near: Whether each thing lies where the agent is.  [N, K]
+            is_seen: Whether it is seen.  [N, K]
+        """
+        held = self._of.held_kinds()
+        return {
+            "scene": self._scenes_now(near, is_seen),
+            "inventory": self._inventories[held],
+            "status": self._statuses[self._of.known_rooms],
+            "items": self._items[held],
+        }
+
+    def _scenes_now(self, near: np.ndarray, is_seen: np.ndarray) -> np.ndarray:
+        """Return where the agents are and what they see."""
+        of, n_things = self._of, near.shape[1]
+        # What lies here says it all; after looking around, so does what has been changed so far.
+        changes = np.where(of.has_looked, of.n_changes + 1, 0)
+        keys = (
+            (changes * len(self._house.places) + of.at) * (n_things + 1) + of.targets + 1
+        ) << n_things
+        keys += near @ self._bits
+        scenes = np.empty(len(keys), object)
+        for row, (key, known) in enumerate(zip(keys.tolist(), self._scenes, strict=True)):
+            scene = known.get(key)
+            if scene is None:
+                scene = known[key] = self._scene(row, is_seen[row])
+            scenes[row] = scene
+        return scenes
+
+    def _scene(self, row: int, is_seen: np.ndarray) -> str:
+        """Return what is said of where an agent is and of what it sees, of the things [K]."""
+        house, of = self._house, self._of
+        slots = is_seen.nonzero()[0]
+        pairs = zip(of.kinds[row, slots].tolist(), of.places[row, slots].tolist(), strict=True)
+        sights = {house.things[kind]: house.places[place] for kind, place in pairs}
+        scene = f"you are at {house.places[of.at[row]]}. {sights_sentence(sights)}"
+        if of.targets[row] == NONE:
+            return scene
+        target = of.kinds[row, of.targets[row]]
+        return f"{scene} you are targeting {house.things[target]}."
+
+    def _known(self, rooms: int) -> str:
+        """Return what is said of the receptacles in rooms, given a bit for each room."""
+        names = zip(self._house.places, self._house.room_of.tolist(), strict=True)
+        known = [place for place, room in names if rooms >> room & 1]
+        return known_sentence(known) if known else ""
+
+
+def _phrase_table(house: House) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return all phrases, and where those of each action begin.
+
+    Returns:
+        Phrases [...], and by action where its own begin, how many each thing has and how many each
+        place has.  [8] each
+    """
+    things, places = house.things, house.places
+    goes = [f"go to {place}" for place in places]
+    turns = [f"turn to {thing}" for thing in things]
+    takes = [Goal(thing).phrase for thing in things]
+    puts = [Goal(thing, place).phrase for thing in things for place in places]
+    begins = np.arange(N_ACTIONS)
+    per_thing, per_place = np.zeros_like(begins), np.zeros_like(begins)
+    first = N_ACTIONS
+    begins[MOVES], per_place[MOVES] = first, 1
+    begins[TURN], per_thing[TURN] = first + len(goes), 1
+    begins[PICK_UP], per_thing[PICK_UP] = begins[TURN] + len(turns), 1
+    begins[PLACE], per_thing[PLACE], per_place[PLACE] = begins[PICK_UP] + len(takes), len(places), 1
+    return objects([*ACTION_NAMES, *goes, *turns, *takes, *puts]), begins, per_thing, per_place
+
+
+class HousekeepTextVectorEnv(NumpyVectorEnv):
+    """N houses to tidy up.
+
+    An observation is a dictionary: "image" [3, 8, 8] uint8, and three sentences where the settings
+    say so: "scene" (where the agent is, what it sees, what it would pick up), "inventory" (what it
+    holds), "status" (the receptacles of the rooms it has been in). The image has a board of 8x8
+    cells for each of three kinds: things, those in view, the targeted one brightest; the thing that
+    is held; and places, a row a room, with the one where the agent is. A cell means the same in
+    houses of any size, so that an agent may be played in another.
+
+    Args:
+        config: The settings.
+        seed: Of the run.
+    """
+
+    has_success = True
+
+    def __init__(self, config: HouseSettings, seed: int) -> None:
+        n_envs, n_things = config.n_envs, config.house_things
+        text = Text(LONGEST_SENTENCE, min_length=0, charset=string.printable)
+        shown: dict[str, Space] = {"image": Box(0, 255, (3, SIDE, SIDE), np.uint8)}
+        shown |= dict.fromkeys(SENTENCES, text) if config.use_text else {}
+        super().__init__(n_envs, seed, n_actions=N_ACTIONS, observation_space=Dict(shown))
+        self._shown = tuple(shown)
+        house = house_of(config.house_rooms)
+        self.metadata |= {NAMED_ACTIONS: ACTION_NAMES, words.SUITABLE: house.suitable()}
+        self.render_mode = "rgb_array"
+        self.households = Households(house, n_envs, n_things)
+        self._words = HouseholdWords(self.households)
+        self._is_misplaced = np.arange(n_things) < config.house_misplaced
+        self._limit = config.house_steps
+        self._place_cells = house.room_of * SIDE + house.numbers_in_room
+        self._steps = np.zeros(n_envs, np.int64)
+        self._n_right = np.zeros((n_envs, 3), np.int64)  # at first, now, at best
+        self._n_handled = np.zeros((n_envs, 2), np.int64)  # picked up, placed
+        self._figures: deque[tuple[float, ...]] = deque(maxlen=EPISODES_AVERAGED)
+        self._now: dict[str, np.ndarray] | None = None  # what there is to see and to tell
+        self._deeds: dict[str, np.ndarray] = {}
+
+    def begin(self, row: int, generator: np.random.Generator) -> None:
+        """Draw which things lie about, which of them are misplaced, and where all are."""
+        house, n_things = self.households.house, len(self._is_misplaced)
+        kinds = generator.permutation(len(house.things))[:n_things]
+        chances = generator.random(n_things).tolist()
+        possible = map(np.flatnonzero, house.suits[kinds] != self._is_misplaced[:, None])
+        drawn = zip(possible, chances, strict=True)
+        places = np.array([own[int(chance * len(own))] for own, chance in drawn])
+        order = generator.permutation(n_things)
+        start = int(generator.integers(len(house.places)))
+        self.begin_with(row, kinds[order], places[order], start)
+
+    def begin_with(self, row: int, kinds: np.ndarray, places: np.ndarray, start: int) -> None:
+        """Begin an episode with given things [K] in given places [K], and the agent's place."""
+        self.households.begin(row, kinds, places, start)
+        self._words.forget(row)
+        self._steps[row] = self._n_handled[row] = 0
+        self._n_right[row] = self.households.n_right(row)
+        self._now = None
+
+    def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Carry out what every agent does, and pay for what is now where it belongs."""
+        self._steps += 1
+        deeds = self.households.act(actions)
+        suits = self.households.house.suits[deeds.things, self.households.at]
+        change = WORTH[actions] * (deeds.succeeded & suits)
+        self._n_right[:, 1] += change
+        np.maximum(self._n_right[:, 2], self._n_right[:, 1], out=self._n_right[:, 2])
+        for number, action in enumerate((PICK_UP, PLACE)):
+            self._n_handled[:, number] += deeds.succeeded & (actions == action)
+        terminated = self.succeeded()
+        truncated = (self._steps >= self._limit) & ~terminated
+        self._now = None
+        told = self._told()
+        self._deeds = {
+            "phrase": self._words.phrases(actions, deeds),
+            "action_success": deeds.succeeded,
+            "eval_success": deeds.succeeded.copy(),
+            "items_after": told["items"],
+        }
+        self._deeds |= {f"last_{name}": told[name] for name in SENTENCES}
+        n_things = len(self._is_misplaced)
+        for row in np.flatnonzero(terminated | truncated).tolist():
+            first, last, best = self._n_right[row].tolist()
+            shares = last / n_things, best / n_things, first / n_things
+            self._figures.append((*shares, float(last), *map(float, self._n_handled[row])))
+        return change.astype(np.float32), terminated, truncated
+
+    def succeeded(self) -> np.ndarray:
+        """Return where every thing is where it belongs.  [N]"""
+        return self._n_right[:, 1] == len(self._is_misplaced)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begin a new episode everywhere, and tell of it in words."""
+        shown, info = super().reset(seed=seed, options=options)
+        return shown, info | self._told()
+
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Take one step everywhere, and tell in words what was done and what is the case now."""
+        shown, rewards, terminated, truncated, info = super().step(actions)
+        info |= self._deeds | self._told()
+        return shown, rewards, terminated, truncated, info
+
+    def observe(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the symbolic images [R, 3, 8, 8], and the sentences [R] where they are shown."""
+        now = self._look()
+        return {name: now[name][rows] for name in self._shown}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the figures of episodes that have ended."""
+        return {"figures": list(self._figures)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from saved figures."""
+        self._figures = deque(state["figures"], EPISODES_AVERAGED)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the means of the last 100 episodes; NaN before one has ended."""
+        known = np.array(self._figures)
+        means = known.mean(0) if len(known) else np.full(len(FIGURES), np.nan)
+        return dict(zip(FIGURES, means.tolist(), strict=True))
+
+    def render(self) -> tuple[np.ndarray, ...]:
+        """Return a plan of every house.  [H, W, 3] each"""
+        return tuple(drawn_plan(self.households, row) for row in range(self.num_envs))
+
+    def _look(self) -> dict[str, np.ndarray]:
+        """Return the images [N, 3, 8, 8] and all that is told [N], found out once a step."""
+        if self._now is None:
+            near, is_seen = self.households.in_view()
+            images = self._images(near, is_seen)
+            self._now = {"image": images} | self._words.told(near, is_seen)
+        return self._now
+
+    def _told(self) -> dict[str, np.ndarray]:
+        """Return what is the case now, for info.  [N] each"""
+        now = self._look()
+        return {name: now[name] for name in (*SENTENCES, "items")}
+
+    def _images(self, near: np.ndarray, is_seen: np.ndarray) -> np.ndarray:
+        """Return the symbolic images, given which things are near and seen [N, K].  [N, 3, 8, 8]"""
+        of = self.households
+        bright = np.where(near, NEAR, is_seen * IN_VIEW).astype(np.uint8)
+        aimed = (of.targets >= 0).nonzero()[0]
+        bright[aimed, of.targets[aimed]] = TARGETED
+        images = np.zeros((self.num_envs, 3, SIDE * SIDE), np.uint8)
+        cells = of.house.thing_numbers  # the same in every house
+        images[self._rows[:, None], 0, cells[of.kinds]] = bright  # each kind is there once
+        held = of.held_kinds()
+        holding = (held >= 0).nonzero()[0]
+        images[holding, 1, cells[held[holding]]] = 255
+        images[self._rows, 2, self._place_cells[of.at]] = 255
+        return images.reshape(self.num_envs, 3, SIDE, SIDE)
+
+
+def drawn_plan(households: Households, row: int) -> np.ndarray:
+    """Return a plan of one house: a row a room, a square a receptacle, a dot a thing.  [H, W, 3]"""
+    house, at = households.house, int(households.at[row])
+    n_columns = int(house.numbers_in_room.max()) + 1
+    plan = np.full((len(house.rooms) * SQUARE, n_columns * SQUARE, 3), WALL, np.uint8)
+    squares = []
+    for room, number in zip(house.room_of.tolist(), house.numbers_in_room.tolist(), strict=True):
+        top, left = room * SQUARE, number * SQUARE
+        squares.append(plan[top : top + SQUARE, left : left + SQUARE])
+        is_known = int(households.known_rooms[row]) >> room & 1
+        squares[-1][1:-1, 1:-1] = FLOOR if is_known else UNKNOWN
+    inside = squares[at][2:-2, 2:-2].copy()
+    squares[at][:], squares[at][2:-2, 2:-2] = AGENT, inside
+    dots: list[list[tuple[int, int, int]]] = [[] for _ in squares]
+    pairs = zip(households.kinds[row].tolist(), households.places[row].tolist(), strict=True)
+    for kind, place in sorted(pairs, key=lambda pair: pair[1]):  # a thing that is held first
+        is_right = place != NONE and house.suits[kind, place]
+        colour = RIGHT if is_right else HELD if place == NONE else WRONG
+        dots[at if place == NONE else place].append(colour)
+    first = (SQUARE - PER_ROW * DOT - (PER_ROW - 1) * GAP) // 2
+    for square, colours in zip(squares, dots, strict=True):
+        for number, colour in enumerate(colours[: PER_ROW * PER_ROW]):
+            top, left = (first + each * (DOT + GAP) for each in divmod(number, PER_ROW))
+            square[top : top + DOT, left : left + DOT] = colour
+    return plan
