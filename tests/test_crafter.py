@@ -32,8 +32,8 @@ from envs.episodes import episode_seed
 from envs.wrappers import EpisodeStatistics
 from tests.crafter_worlds import add_things, their_game, world_of
 from tests.golden_data import GOLDEN
-from tests.robustness.faults import outcome, same
-from tests.test_resume import command, folder_of, resume, signal_at
+from tests.runs import folder_of, outcome, resume, same, signal_at
+from tests.test_resume import command
 
 FOLDER = GOLDEN / "ellm"
 OBJECT = ("kind", "position", "health", "timer", "facing")

@@ -13,8 +13,7 @@ from envs import SUITES, Suite
 from tests.bad_inputs.harness import refused
 from tests.described import NAME
 from tests.published_models import tiny_sentence_encoder
-from tests.robustness.faults import same
-from tests.test_resume import folder_of
+from tests.runs import folder_of, same
 from trainers.checkpoint import LAST, load_checkpoint
 
 TINY = {"env": NAME, "device": "cpu", "n_envs": 2, "media_minutes": "null", "model": "CNN"}

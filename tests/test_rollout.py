@@ -56,17 +56,6 @@ def test_a_sequence_batch_holds_whole_sequences_one_after_another():
     assert batches[1].actions.tolist() == [2, 3, 4, 5, 6, 7]
 
 
-def test_returns_are_advantages_plus_values():
-    rollout = numbered_rollout(n_steps=2, n_envs=1)
-    rollout.rewards[:] = 1.0
-    rollout.values[:] = 0.5
-    rollout.continues[:] = 1.0
-    rollout.bootstrap = torch.tensor([0.5])
-    rollout.estimate(gamma=1.0, gae_lambda=1.0)
-    assert rollout.advantages.flatten().tolist() == [2.0, 1.0]
-    assert rollout.returns.flatten().tolist() == [2.5, 1.5]
-
-
 def test_transitions_lead_to_what_followed_and_to_its_context():
     rollout = numbered_rollout(n_steps=3, n_envs=2, keeps_following=True)
     rollout.continues[0, 1] = 0.0
@@ -78,10 +67,6 @@ def test_transitions_lead_to_what_followed_and_to_its_context():
     assert steps.actions.tolist() == before
     # Where the episode goes on within the rollout the next step has the context.
     assert steps.context[:, 0].tolist() == [*before, 1, -1, 2, 5, -1, -1]
-
-
-def test_images_stay_bytes():
-    assert numbered_rollout().observations.images.dtype == torch.uint8
 
 
 def test_an_image_seen_twice_is_passed_on_once():

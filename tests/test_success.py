@@ -16,8 +16,8 @@ from envs import make_vector_env
 from models import build_agent
 from settings import load_config
 from tests.agents import collect_rollout, small_config
-from tests.robustness.faults import outcome, same
-from tests.test_resume import command, folder_of, resume, signal_at
+from tests.runs import folder_of, outcome, resume, same, signal_at
+from tests.test_resume import command
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.collector import Collector
 from trainers.evaluation import Episode

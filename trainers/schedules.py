@@ -120,9 +120,10 @@ def configured_schedules(
     """Return the schedules of a run of so many updates, in the order of `Coefficients`."""
 
     def decayed(name: str, start: float, end: float) -> Schedule:
-        ways = ("start", "end", "factor")
-        fractions = (getattr(config, f"{name}_decay_{way}") for way in ways)
-        return Schedule(getattr(config, f"{name}_decay"), start, end, *fractions, n_updates)
+        kind, *fractions = (
+            getattr(config, f"{name}_decay{way}") for way in ("", "_start", "_end", "_factor")
+        )
+        return Schedule(kind, start, end, *fractions, n_updates=n_updates)
 
     learning_rate = decayed("lr", config.learning_rate, config.min_lr)
     entropy = decayed("ent", config.ent_coef, config.min_ent_coef)
