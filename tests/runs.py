@@ -45,7 +45,7 @@ TOLD_OF_CRAFTER |= {"suggester_model": "decoder", "suggester_cache": "answers.sq
 SUBGOALS = {"single_task": "make wood pickaxe", "single_task_goals": "subgoals"}
 CURIOUS = {"curiosity_width": 8, "curiosity_weight": 0.5}
 
-ROWS = {
+ROWS: dict[str, dict[str, Any]] = {
     "PPO CNN": PPO | CNN | {"normalize_reward": "true", "adv_norm": "true"},
     "PPO CNN, MiniGrid by Gymnasium": PPO | CNN | {"env": "MiniGrid-Dynamic-Obstacles-5x5-v0"},
     "PPO CNN, RND": PPO | CNN | CURIOUS | {"curiosity": "RND", "curiosity_features": "observation"},

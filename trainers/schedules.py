@@ -5,7 +5,7 @@ own rollout included: 1 / n_updates at the first update, 1 or a little more at t
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from settings import Config, setting
 
@@ -120,10 +120,10 @@ def configured_schedules(
     """Return the schedules of a run of so many updates, in the order of `Coefficients`."""
 
     def decayed(name: str, start: float, end: float) -> Schedule:
-        kind, *fractions = (
-            getattr(config, f"{name}_decay{way}") for way in ("", "_start", "_end", "_factor")
-        )
-        return Schedule(kind, start, end, *fractions, n_updates=n_updates)
+        def of(way: str) -> Any:
+            return getattr(config, f"{name}_decay{way}")
+
+        return Schedule(of(""), start, end, of("_start"), of("_end"), of("_factor"), n_updates)
 
     learning_rate = decayed("lr", config.learning_rate, config.min_lr)
     entropy = decayed("ent", config.ent_coef, config.min_ent_coef)
