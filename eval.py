@@ -5,9 +5,11 @@ import utils.starting  # noqa: F401
 # isort: split
 import argparse
 import dataclasses
+import os
 import re
+import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 from zlib import crc32
@@ -24,66 +26,97 @@ from models.baselines import RandomAgent
 from report.movie import FORMATS, write_movies
 from report.page import EpisodePage
 from rewards.goals import task_settings
-from runs.folder import write_json
+from runs.folder import DESCRIPTION, SETTINGS, write_json
+from runs.loggers import FILE as METRICS
 from settings import MOST_SEED, Config
-from sharing.fetched import local_place
 from trainers.build import opened_env, restored_agent
-from trainers.checkpoint import find_checkpoint, load_checkpoint
-from trainers.evaluation import Episode, Recording, evaluate, played_config
+from trainers.checkpoint import PUBLISHED, find_checkpoint, load_checkpoint
+from trainers.evaluation import Episode, evaluate, played_config
 from utils.command_line import Parser, add_trust, run_program, whole_number
-from utils.errors import printable
-from utils.folders import check_file, check_writable, folder_name
+from utils.errors import UserError, printable
+from utils.files import check_file, check_writable, folder_name
+from utils.hub import HubError, check_repository_name, hub_snapshot
 from utils.seeding import seed_everything
 
 EPISODES = Path("episodes")
 MOST_ENVS = 16
 MOST_EPISODES = 1_000_000
 LONGEST_VALUE = 40  # of a setting, in the name of a file
+HUB = "hub:"
+DOWNLOADS = Path("downloads")
+SHOWN = 12  # signs of a commit
+CARD, CURVE = "README.md", "curve.png"
+FILES = (PUBLISHED, SETTINGS, DESCRIPTION, METRICS, CURVE, CARD)  # of a published run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Evaluate as the command line says and return the exit status."""
-    return run_program(play, argv)
+    return run_program(run, argv)
 
 
-def play(argv: Sequence[str] | None) -> None:
-    """Restore the agent, play the episodes, print them and write them beside the checkpoint."""
+def run(argv: Sequence[str] | None) -> None:
+    """Play as the command line says."""
     arguments = parse_arguments(argv)
-    path = find_checkpoint(local_place(arguments.ckpt_path))
+    play(find_checkpoint(local_place(arguments.ckpt_path)), arguments)
+
+
+def play(path: Path, arguments: argparse.Namespace) -> None:
+    """Restore the agent, play the episodes, print them and write them beside the checkpoint."""
     checkpoint = load_checkpoint(path)
     config = evaluation_config(checkpoint, path, arguments)
     check_places(config, path, arguments)
-    if arguments.tasks is not None:
-        play_tasks(config, checkpoint, path, arguments)
+    tasks = {} if arguments.tasks is None else task_settings(config, arguments.tasks)
+    task = task_name(config, arguments)
+    source = f"{path} of step {checkpoint['env_steps']:,}"
+    told = f"{config.model} on {task}, from {source}"
+    if arguments.random:
+        told = f"random actions on {task}, the environment of {source}"
+    print(told, flush=True)
+    if tasks:
+        play_tasks(tasks, config, checkpoint, path, arguments)
         return
-    print(heading(config, path, checkpoint, arguments), flush=True)
     seed_everything(arguments.seed, config.deterministic)
     in_detail = arguments.report or arguments.video
+    file, folder = result_file(config, path, arguments), episode_folder(config, arguments)
+    episodes = []
     with opened_env(config, arguments.seed, drawn=in_detail) as env:
-        files = EpisodeFiles(arguments, config, path, env)
+        n_actions = int(cast(Discrete, env.single_action_space).n)
+        actions = action_names(config.env, n_actions, env.metadata)
+        legends = number_names(config.env, env.metadata), picture_legend(config.env)
+        page = EpisodePage(
+            f"{'Chance' if arguments.random else config.model} on {task}", actions, *legends
+        )
         player = build(config, env, None if arguments.random else checkpoint, path)
         played = evaluate(
             player, env, arguments.n_episodes, arguments.greedy, arguments.seed, in_detail
         )
         with tqdm(played, total=arguments.n_episodes, unit=" episodes") as recordings:
-            episodes = [files.keep(recording) for recording in recordings]
-
-    result = summarize(episodes) | {
-        "checkpoint": path.name,
-        "env_steps": checkpoint["env_steps"],
-        "actions": action_choice(arguments, player),
-        **settings(arguments, config),
-    }
+            for number, recording in enumerate(recordings, 1):
+                folder.mkdir(parents=True, exist_ok=True)
+                kept = folder / f"{episode_name(file, number)}.npz"
+                recording.save(kept)
+                if arguments.video:
+                    write_movies(kept, recording, actions)
+                if arguments.report:
+                    page.add(recording)
+                episodes.append(recording.episode)
+    result = summarize(episodes) | facts_of(checkpoint, path, player, config, arguments)
     print(table(episodes, result))
-    print("\n".join(files.finish(result)))
+    write_json(file, result)
+    print(f"written to {file}, the episodes to {folder}")
+    if arguments.report:
+        page.write(file.with_suffix(".html"), page_facts(result))
+        print(f"open in a browser: {file.with_suffix('.html')}")
 
 
 def play_tasks(
-    config: Config, checkpoint: dict[str, Any], path: Path, arguments: argparse.Namespace
+    tasks: Mapping[str, Config],
+    config: Config,
+    checkpoint: dict[str, Any],
+    path: Path,
+    arguments: argparse.Namespace,
 ) -> None:
     """Play single tasks one after the other; print and write how many episodes complete each."""
-    tasks = task_settings(config, arguments.tasks)
-    print(heading(config, path, checkpoint, arguments), flush=True)
     figures: dict[str, dict[str, Any]] = {}
     player = None
     for name, own in tasks.items():
@@ -93,15 +126,14 @@ def play_tasks(
                 player = build(own, env, None if arguments.random else checkpoint, path)
             asked = arguments.n_episodes, arguments.greedy, arguments.seed
             episodes = [recording.episode for recording in evaluate(player, env, *asked)]
-        actions, figures[name] = action_choice(arguments, player), summarize(episodes)
+        figures[name] = summarize(episodes)
         print(f"{name:30s}{figures[name]['success_mean']:6.3f}", flush=True)
     success = float(np.mean([each["success_mean"] for each in figures.values()]))
     print(f"{'mean of the tasks':30s}{success:6.3f}")
 
     file = result_file(config, path, arguments)
-    about = {"checkpoint": path.name, "env_steps": checkpoint["env_steps"], "actions": actions}
-    result = about | settings(arguments, config) | {"success_mean": success, "tasks": figures}
-    write_json(file, result)
+    about = facts_of(checkpoint, path, cast(Agent, player), config, arguments)
+    write_json(file, about | {"success_mean": success, "tasks": figures})
     print(f"written to {file}")
 
 
@@ -177,60 +209,10 @@ def change_name(changed: Mapping[str, object]) -> str:
     return name
 
 
-def task(config: Config, changed: Mapping[str, object]) -> str:
+def task_name(config: Config, arguments: argparse.Namespace) -> str:
     """Return the environment, and what is changed of it, as one reads it."""
-    details = ", ".join(f"{key}={value}" for key, value in changed.items())
+    details = ", ".join(f"{key}={each}" for key, each in changes(arguments, config).items())
     return printable(f"{config.env} with {details}" if details else config.env)
-
-
-def heading(
-    config: Config, path: Path, checkpoint: dict[str, Any], arguments: argparse.Namespace
-) -> str:
-    """Return who plays, and which checkpoint of which step that is."""
-    source = f"{path} of step {checkpoint['env_steps']:,}"
-    played = task(config, changes(arguments, config))
-    if arguments.random:
-        return f"random actions on {played}, the environment of {source}"
-    return f"{config.model} on {played}, from {source}"
-
-
-class EpisodeFiles:
-    """Writes what is to be kept of an evaluation: beside the checkpoint, and every episode."""
-
-    def __init__(
-        self, arguments: argparse.Namespace, config: Config, checkpoint: Path, env: VectorEnv
-    ) -> None:
-        self.result = result_file(config, checkpoint, arguments)
-        self.folder = episode_folder(config, arguments)
-        self.video = arguments.video
-        n_actions = int(cast(Discrete, env.single_action_space).n)
-        self.actions = action_names(config.env, n_actions, env.metadata)
-        player = "Chance" if arguments.random else config.model
-        title = f"{player} on {task(config, changes(arguments, config))}"
-        explained = number_names(config.env, env.metadata), picture_legend(config.env)
-        self.page = EpisodePage(title, self.actions, *explained) if arguments.report else None
-        self.count = 0
-
-    def keep(self, recording: Recording) -> Episode:
-        """Write an episode's files as it comes and return its return and length."""
-        self.count += 1
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{episode_name(self.result, self.count)}.npz"
-        recording.save(path)
-        if self.video:
-            write_movies(path, recording, self.actions)
-        if self.page is not None:
-            self.page.add(recording)
-        return recording.episode
-
-    def finish(self, result: dict[str, object]) -> Iterator[str]:
-        """Write the result, and the page if one is asked for; tell where everything is."""
-        write_json(self.result, result)
-        yield f"written to {self.result}, the episodes to {self.folder}"
-        if self.page is not None:
-            path = self.result.with_suffix(".html")
-            self.page.write(path, facts(result))
-            yield f"open in a browser: {path}"
 
 
 def build(config: Config, env: VectorEnv, checkpoint: dict | None, path: Path) -> Agent:
@@ -244,8 +226,29 @@ def build(config: Config, env: VectorEnv, checkpoint: dict | None, path: Path) -
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = Parser(prog="eval.py", description=__doc__)
-    _add_what_is_played(parser)
-    _add_what_is_written(parser)
+    add = parser.add_argument
+    place = "a run's folder, a checkpoint, or hub:OWNER/NAME[@REVISION] for a published one"
+    add("--ckpt-path", metavar="PLACE", required=True, help=place)
+    add("--n-episodes", metavar="N", type=whole_number(1, MOST_EPISODES), default=10)
+    add("--seed", metavar="N", type=whole_number(0, MOST_SEED), default=0)
+    add("--device", default="auto", help="auto, cpu or cuda (default auto)")
+    policy = parser.add_mutually_exclusive_group().add_argument
+    policy("--greedy", action="store_true", help="take the most probable action, do not sample")
+    policy("--random", action="store_true", help="act at random in the checkpoint's environment")
+    add("--deterministic", action="store_true", help=argparse.SUPPRESS)
+    var = (
+        "play with another setting of the environment, such as length=100, or with a pretrained "
+        "part from another place; repeatable"
+    )
+    add("--var", metavar="KEY=VALUE", action="append", default=[], help=var)
+    add_trust(parser)
+    add("--report", action="store_true", help="write a page that shows every step of the episodes")
+    add("--video", action="store_true", help="write every episode as .gif and as .mp4")
+    tasks = (
+        "play single tasks of Crafter in the place of the run's goals and tell the success of "
+        "each: 'chop tree,mine stone', or all"
+    )
+    add("--tasks", metavar="NAMES", help=tasks)
     arguments = parser.parse_args(argv)
     if arguments.tasks is not None and (arguments.report or arguments.video):
         parser.error(
@@ -257,69 +260,69 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def _add_what_is_played(parser: Parser) -> None:
-    parser.add_argument(
-        "--ckpt-path",
-        metavar="PLACE",
-        required=True,
-        help="a run's folder, a checkpoint, or hub:OWNER/NAME[@REVISION] for a published one",
-    )
-    parser.add_argument(
-        "--n-episodes", metavar="N", type=whole_number(1, MOST_EPISODES), default=10
-    )
-    parser.add_argument("--seed", metavar="N", type=whole_number(0, MOST_SEED), default=0)
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
-    policy = parser.add_mutually_exclusive_group()
-    policy.add_argument(
-        "--greedy", action="store_true", help="take the most probable action, do not sample"
-    )
-    policy.add_argument(
-        "--random", action="store_true", help="act at random in the checkpoint's environment"
-    )
-    parser.add_argument("--deterministic", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--var",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="play with another setting of the environment, such as length=100, or with a "
-        "pretrained part from another place; repeatable",
-    )
-    add_trust(parser)
+def local_place(text: str) -> Path:
+    """Return where a checkpoint lies that is named by its place, or as hub:OWNER/NAME[@REVISION].
+
+    Each commit that comes from the hub becomes a folder, downloads/OWNER/NAME/COMMIT.
+
+    Raises:
+        UserError: there is none of this name, the hub is out of reach, or what it has is damaged
+            or no checkpoint of this program.
+    """
+    if not text.startswith(HUB):
+        return Path(text)
+    repository, _, revision = text.removeprefix(HUB).partition("@")
+    try:
+        check_repository_name(repository)
+        snapshot = hub_snapshot(repository, revision or None, FILES)
+        folder = DOWNLOADS / repository / snapshot.name[:SHOWN]
+        if folder.exists():
+            return folder
+        if (snapshot / PUBLISHED).is_file():
+            try:
+                load_checkpoint(snapshot / PUBLISHED)
+            except UserError:  # fetched again once: the copy may be what is damaged
+                snapshot = hub_snapshot(repository, revision or None, FILES, anew=True)
+    except HubError as error:
+        raise UserError(f"{text}: {error}") from None
+    if not (snapshot / PUBLISHED).is_file():
+        raise UserError(f"{text}: the repository has no {PUBLISHED}, so it is no run of publish.py")
+    load_checkpoint(snapshot / PUBLISHED)
+    # The files themselves, where the hub's library keeps links; all of them or none.
+    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    unfinished.mkdir(parents=True)
+    try:
+        for name in FILES:
+            if (snapshot / name).is_file():
+                shutil.copyfile(snapshot / name, unfinished / name)
+        if not folder.exists():
+            unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return folder
 
 
-def _add_what_is_written(parser: Parser) -> None:
-    parser.add_argument(
-        "--report", action="store_true", help="write a page that shows every step of the episodes"
-    )
-    parser.add_argument(
-        "--video", action="store_true", help="write every episode as .gif and as .mp4"
-    )
-    parser.add_argument(
-        "--tasks",
-        metavar="NAMES",
-        help="play single tasks of Crafter in the place of the run's goals and tell the success of "
-        "each: 'chop tree,mine stone', or all",
-    )
-
-
-def action_choice(arguments: argparse.Namespace, player: Agent) -> str:
-    """Return how the player chose its actions, in a word or two."""
+def facts_of(
+    checkpoint: dict[str, Any], path: Path, player: Agent, config: Config, arguments: Any
+) -> dict[str, Any]:
+    """Return what was played: the agent, how it acted, and all that repeats the evaluation."""
+    actions = "most probable" if arguments.greedy else "sampled"
     if arguments.random:
-        return "random"
-    if not player.draws_actions:
-        return "of the highest value"
-    return "most probable" if arguments.greedy else "sampled"
-
-
-def settings(arguments: argparse.Namespace, config: Config) -> dict[str, object]:
-    """Return what is needed to repeat the evaluation."""
+        actions = "random"
+    elif not player.draws_actions:
+        actions = "of the highest value"
     names = ("n_episodes", "seed", "greedy", "random", "report", "video")
-    given = {name: getattr(arguments, name) for name in names}
-    return {"env": config.env, "var": changes(arguments, config), **given}
+    return {
+        "checkpoint": path.name,
+        "env_steps": checkpoint["env_steps"],
+        "actions": actions,
+        "env": config.env,
+        "var": changes(arguments, config),
+        **{name: getattr(arguments, name) for name in names},
+    }
 
 
-def facts(result: dict[str, object]) -> dict[str, str]:
+def page_facts(result: dict[str, Any]) -> dict[str, str]:
     """Return what stands at the head of the page."""
     success = {"success": f"{result['success_mean']:.1%}"} if "success_mean" in result else {}
     return {

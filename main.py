@@ -23,8 +23,7 @@ from rewards.curiosity import configured_curiosity
 from rewards.scaling import ScalingSettings, configured_scaling
 from runs.folder import begun_with, create_run_folder, locked, recorded_config, resumed_config
 from runs.loggers import check_loggers
-from settings import chosen_agent, default_settings, describe_settings, load_config
-from settings.published_experiments import published_table
+from settings import chosen_agent, default_settings, describe_settings, load_config, published_table
 from trainers.build import check, configured_learner, opened_env
 from trainers.checkpoint import INIT_FROM, WarmStart, own_checkpoint
 from trainers.collector import Collector
@@ -34,7 +33,7 @@ from trainers.train import Run, RunSettings
 from utils.command_line import Parser, add_trust, leave, run_program
 from utils.errors import UserError
 from utils.seeding import seed_everything
-from utils.threads import number_of_threads
+from utils.starting import number_of_threads
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -30,7 +30,7 @@ from analysis.run_data import (
 from analysis.statistics import NAMES, compare, comparisons_table, results_table, summarize
 from utils.command_line import Parser, finite_number, run_program
 from utils.errors import UserError
-from utils.folders import check_writable
+from utils.files import check_writable
 
 METRIC = "rollout/return_mean"
 PICTURES = (".png", ".svg")

@@ -14,8 +14,7 @@ from envs.crafter.sentences import N_KINDS
 from models.clip import DATA_FOLDER
 from models.tile_reader import FILE, TileReader, load_tile_reader, train_tile_reader
 from utils.command_line import Parser, run_program, whole_number
-from utils.files import alone_with
-from utils.folders import check_writable
+from utils.files import alone_with, check_writable
 
 SEED = 0  # of the pictures it learns from, and of its first weights
 N_BATCHES = 1200  # of 64 pictures
@@ -70,16 +69,11 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument(
-        "--n-batches",
-        metavar="N",
-        type=whole_number(1, 1_000_000),
-        default=N_BATCHES,
-        help="batches of 64 pictures to learn from",
-    )
-    parser.add_argument(
-        "--data-folder", metavar="FOLDER", type=Path, default=DATA_FOLDER, help="where the file is"
-    )
+    add, number = parser.add_argument, whole_number(1, 1_000_000)
+    batches = "batches of 64 pictures to learn from"
+    add("--n-batches", metavar="N", type=number, default=N_BATCHES, help=batches)
+    where = "where the file is"
+    add("--data-folder", metavar="FOLDER", type=Path, default=DATA_FOLDER, help=where)
     return parser.parse_args(argv)
 
 

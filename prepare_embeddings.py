@@ -16,8 +16,7 @@ from models.language.files import find_model
 from models.language.load import describe_language_model
 from models.word_embeddings import PROMPTS, embeddings_file, prepare
 from utils.command_line import Parser, run_program
-from utils.files import alone_with
-from utils.folders import check_writable
+from utils.files import alone_with, check_writable
 
 SEED = 0  # of what grid-clip learns from, and begins with
 
@@ -59,28 +58,18 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument(
-        "--suite", choices=[*PROMPTS, "all"], default="minigrid", help="whose prompts to embed"
-    )
-    parser.add_argument(
-        "--clip-encoder", metavar="NAME", default=NAME, help="grid-clip, or a model of open_clip"
-    )
-    parser.add_argument(
-        "--clip-pretrained",
-        metavar="TAG_OR_FILE",
-        default="openai",
-        help="weights of open_clip's model: a published tag, or a local checkpoint file",
-    )
-    parser.add_argument(
-        "--language-model",
-        metavar="NAME_OR_FOLDER",
-        default="all-MiniLM-L6-v2",
-        help="as in the setting language_model",
-    )
-    parser.add_argument(
-        "--data-folder", metavar="FOLDER", type=Path, default=DATA_FOLDER, help="where files go"
-    )
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    add = parser.add_argument
+    suites = [*PROMPTS, "all"]
+    add("--suite", choices=suites, default="minigrid", help="whose prompts to embed")
+    add("--clip-encoder", metavar="NAME", default=NAME, help="grid-clip, or a model of open_clip")
+    weights = "weights of open_clip's model: a published tag, or a local checkpoint file"
+    add("--clip-pretrained", metavar="TAG_OR_FILE", default="openai", help=weights)
+    model = "all-MiniLM-L6-v2"
+    as_in = "as in the setting language_model"
+    add("--language-model", metavar="NAME_OR_FOLDER", default=model, help=as_in)
+    where = "where files go"
+    add("--data-folder", metavar="FOLDER", type=Path, default=DATA_FOLDER, help=where)
+    add("--device", default="auto", help="auto, cpu or cuda")
     return parser.parse_args(argv)
 
 

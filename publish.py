@@ -8,31 +8,87 @@ import utils.starting  # noqa: F401
 
 # isort: split
 import argparse
+import contextlib
+import html
+import json
 import os
+import re
 import shlex
+import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import eval as evaluation
-from runs.folder import SETTINGS
-from sharing.fetched import HUB
-from sharing.published_run import Source, evaluations, shortened_settings, write_published
+from analysis.figures import Labels, draw, save_figure
+from analysis.run_data import (
+    Table,
+    group_runs,
+    markdown,
+    read_evaluation,
+    read_runs,
+    write_text,
+)
+from analysis.statistics import summarize
+from eval import CARD, CURVE, HUB
+from runs.folder import DESCRIPTION, SETTINGS, write_json
+from runs.loggers import FILE as METRICS
+from runs.loggers import RETURN
+from runs.stored import description_of
+from settings import Config, all_settings, read_settings
 from trainers.checkpoint import (
     BEST,
     LAST,
+    PUBLISHED,
     checkpoint_config,
     find_checkpoint,
     load_checkpoint,
+    save_published,
 )
 from utils.command_line import Parser, add_trust, run_program, whole_number
 from utils.errors import UserError, printable
-from utils.folders import check_writable
+from utils.files import check_writable
 from utils.hub import HubError, check_logged_in, check_repository_name, upload
 from utils.starting import typed
 
 CHECKPOINTS = {"best": BEST, "last": LAST}
+NUMBERS = ("return_mean", "return_std", "length_mean", "length_std")
+EVALUATION: dict[str, Any] = dict.fromkeys(NUMBERS, int | float) | dict.fromkeys(
+    ("n_episodes", "seed", "env_steps"), int
+)
+LIBRARY, TASK = "helm", "reinforcement-learning"
+# A path that leads out of the working folder, behind nothing, an equals sign or a quotation mark.
+PLACE = re.compile(r"""(^|[="'])((?:~|\.\.|/)[^"']*)""")
+PUBLIC = {
+    *("command", "started", "finished", "python", "packages", "hardware", "weights"),
+    *("git_commit", "git_dirty", "source_sha256"),
+    *("resumed", "env_steps", "time", "exact", "differences"),
+}
+
+
+class Facts(NamedTuple):
+    """What a card tells.
+
+    Attributes:
+        config: The settings, as they are published.
+        weights: sha256 of the pretrained parts, by the setting that names them.
+        env_steps: Environment steps behind the agent.
+        description: run.json, as it is published.
+        evaluations: What eval.py wrote, the one that counts first.
+        repository: Where it is published, such as "someone/model"; None where nowhere yet.
+        has_curve: Whether a picture lies beside the card.
+    """
+
+    config: Config
+    weights: dict[str, str]
+    env_steps: int
+    description: dict[str, Any]
+    evaluations: Sequence[dict[str, Any]]
+    repository: str | None
+    has_curve: bool
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,20 +105,33 @@ def publish(argv: Sequence[str] | None) -> None:
         check_hub(arguments.repository)
     else:
         check_folder(arguments.folder)
-    for name, value in shortened_settings(checkpoint).items():
-        print(printable(f"{name} is published as '{value}': others play with --var {name}=PLACE"))
-    config = checkpoint_config(checkpoint, path, arguments.trust)
-    source = Source(arguments.run, config, checkpoint, scores(path, checkpoint, arguments))
-    if arguments.folder is not None:
-        arguments.folder.mkdir(parents=True, exist_ok=True)
-        write_published(source, arguments.folder, arguments.repository)
-        print(f"written to {arguments.folder}: {', '.join(sorted(os.listdir(arguments.folder)))}")
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        write_published(source, Path(folder), arguments.repository)
-        address = bring(Path(folder), source, arguments)
+    settings = checkpoint["config"]
+    public = without_places(settings)
+    for name in settings:
+        if public[name] != settings[name]:
+            told = f"{name} is published as '{public[name]}': others play with --var {name}=PLACE"
+            print(printable(told))
+    config = replace(checkpoint_config(checkpoint, path, arguments.trust), **public)
+    played = evaluations(path, checkpoint["env_steps"])
+    if not played:
+        words = ["--ckpt-path", str(path), "--n-episodes", str(arguments.n_episodes)]
+        words += ["--trust"] * arguments.trust
+        evaluation.play(path, evaluation.parse_arguments(words))
+        played = evaluations(path, checkpoint["env_steps"])
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_published(folder, arguments, config, checkpoint | {"config": public}, played)
+        if arguments.folder is not None:
+            print(f"written to {folder}: {', '.join(sorted(os.listdir(folder)))}")
+            return
+        message = f"{config.model} on {config.env} after {checkpoint['env_steps']:,} steps"
+        to = arguments.repository, message, arguments.private, arguments.revision
+        try:
+            print(f"published at {upload(folder, *to)}")
+        except HubError as error:
+            raise UserError(f"{arguments.repository}: {error}") from None
     at = f"@{arguments.revision}" if arguments.revision else ""
-    print(f"published at {address}")
     print(f"play it: {shlex.join(typed('eval.py'))} --ckpt-path {HUB}{arguments.repository}{at}")
 
 
@@ -133,25 +202,170 @@ def check_folder(folder: Path) -> None:
         raise UserError(f"--folder {folder}: holds something. Name a new folder, or an empty one")
 
 
-def scores(path: Path, checkpoint: dict, arguments: argparse.Namespace) -> list[dict]:
-    """Return what eval.py has found out about a checkpoint, playing episodes if that is nothing."""
-    env_steps = checkpoint["env_steps"]
-    if not evaluations(path, env_steps):
-        n_episodes = str(arguments.n_episodes)
-        trust = ["--trust"] * arguments.trust
-        evaluation.play(["--ckpt-path", str(path), "--n-episodes", n_episodes, *trust])
-    return evaluations(path, env_steps)
+def evaluations(checkpoint: Path, env_steps: int) -> list[dict[str, Any]]:
+    """Return the evaluations of a checkpoint in the environment it was trained in.
+
+    Args:
+        checkpoint: Its file.
+        env_steps: Steps behind it; evaluations of what once stood in its place do not count.
+
+    Returns:
+        What eval.py wrote, that of most episodes first.
+    """
+    found = []
+    for path in sorted(checkpoint.parent.glob(f"{checkpoint.stem}_eval_*.json")):
+        with contextlib.suppress(UserError):  # a file that something else wrote
+            found.append(read_evaluation(path, EVALUATION))
+    as_trained = [each for each in found if not (each.get("random") or each["var"])]
+    counting = [each for each in as_trained if each["env_steps"] == env_steps]
+    return sorted(counting, key=lambda each: -each["n_episodes"])
 
 
-def bring(folder: Path, source: Source, arguments: argparse.Namespace) -> str:
-    """Bring the files to the hub and return their address."""
-    config, env_steps = source.checkpoint["config"], source.checkpoint["env_steps"]
-    message = f"{config['model']} on {config['env']} after {env_steps:,} steps"
-    to = arguments.repository, message, arguments.private, arguments.revision
+def write_published(
+    folder: Path,
+    arguments: argparse.Namespace,
+    config: Config,
+    checkpoint: dict[str, Any],
+    played: list[dict[str, Any]],
+) -> None:
+    """Write the files that others get.
+
+    Args:
+        folder: Where to; it exists.
+        arguments: The run's folder, and the repository that the card names.
+        config: The settings, as they are published.
+        checkpoint: With the same.
+        played: Its evaluations, see `evaluations`.
+    """
+    run = arguments.run
+    save_published(folder / PUBLISHED, checkpoint)
+    write_json(folder / SETTINGS, checkpoint["config"])
+    description = public_description(description_of(run))
+    write_json(folder / DESCRIPTION, description)
+    if (run / METRICS).is_file():
+        shutil.copyfile(run / METRICS, folder / METRICS)
+    has_curve = True
     try:
-        return upload(folder, *to)
-    except HubError as error:
-        raise UserError(f"{arguments.repository}: {error}") from None
+        runs = read_runs([run], RETURN, "steps", [])
+        results = [summarize(group, "mean", None) for group in group_runs(runs, ["model"], [])]
+        save_figure(draw(results, [], Labels(RETURN, "steps", "mean")), folder / CURVE)
+    except UserError:  # no metrics, or no episode has ended
+        has_curve = False
+    told = checkpoint["weights"], checkpoint["env_steps"], description, played
+    write_text(folder / CARD, card(Facts(config, *told, arguments.repository, has_curve)))
+
+
+def without_places(value: Any) -> Any:
+    """Return a JSON value in which every path that leads out of here is its last name alone."""
+    if isinstance(value, str):
+        return PLACE.sub(lambda found: found[1] + Path(found[2]).name, value)
+    if isinstance(value, Mapping):
+        return {name: without_places(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [without_places(each) for each in value]
+    return value
+
+
+def public_description(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what run.json says without machine, changed files and places."""
+    kept = {name: value for name, value in description.items() if name in PUBLIC}
+    match kept.get("resumed"):
+        case [*entries] if all(isinstance(entry, dict) for entry in entries):
+            kept["resumed"] = [public_description(entry) for entry in entries]
+    return without_places(kept)
+
+
+def card(facts: Facts) -> str:
+    """Return the text of README.md, what the hub reads of it first."""
+    config, place = facts.config, f"hub:{facts.repository}" if facts.repository else "THIS_FOLDER"
+    by = "" if config.algorithm in config.model else f", trained by {_escaped(config.algorithm)}"
+    sections = [
+        f"---\n{_metadata(facts)}\n---\n",
+        f"# {_escaped(config.model)} on {_escaped(config.env)}\n",
+        f"The agent after {facts.env_steps:,} environment steps{by}, seed {config.seed}.\n",
+    ]
+    if facts.has_curve:
+        sections.append(f"![Its mean return while it was trained]({CURVE})\n")
+    sections += [
+        f"## Scores\n\n{_table(_scores(facts.evaluations))}",
+        f"## Play it\n\n```\npython eval.py --ckpt-path {place}\n```\n",
+        f"## Train it\n{_training(facts.description)}",
+    ]
+    if facts.weights:
+        rows = [[name, getattr(config, name, ""), each] for name, each in facts.weights.items()]
+        table = _table([["setting", "name", "sha256"], *sorted(rows)])
+        needed = "They are not contained, and checked when it plays."
+        sections.append(f"## Pretrained parts\n\n{needed}\n\n{table}")
+    read = read_settings(config)
+    values = [[name, json.dumps(getattr(config, name))] for name in all_settings() if name in read]
+    return "\n".join([*sections, f"## Settings\n\n{_table([['setting', 'value'], *values])}"])
+
+
+def _metadata(facts: Facts) -> str:
+    """Return the YAML: library, tags, and the score of the first evaluation."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    config = facts.config
+    env, algorithm, model = map(printable, (config.env, config.algorithm, config.model))
+    results = [
+        EvalResult(
+            task_type=TASK,
+            task_name=TASK,
+            dataset_type=env,
+            dataset_name=env,
+            metric_type="mean_reward",
+            metric_name="mean_reward",
+            metric_value=f"{one['return_mean']:.2f} +/- {one['return_std']:.2f}",
+            verified=False,
+        )
+        for one in facts.evaluations[:1]
+    ]
+    tags = [TASK, "deep-reinforcement-learning", LIBRARY, env, algorithm, model]
+    data = ModelCardData(
+        library_name=LIBRARY,
+        pipeline_tag=TASK,
+        tags=list(dict.fromkeys(tags)),
+        model_name=model if results else None,
+        eval_results=results or None,
+    )
+    return data.to_yaml()
+
+
+def _scores(evaluations: Sequence[dict[str, Any]]) -> Table:
+    """Return a row for each evaluation, the heading first."""
+    with_success = any("success_mean" in one for one in evaluations)
+    heading = ["mean return", "mean length", *["success"] * with_success]
+    table: list[list[object]] = [[*heading, "episodes", "actions", "seed"]]
+    for one in evaluations:
+        row: list[object] = [
+            f"{one[f'{name}_mean']:.3f} ± {one[f'{name}_std']:.3f}" for name in ("return", "length")
+        ]
+        if with_success:
+            row.append(f"{one['success_mean']:.1%}" if "success_mean" in one else "")
+        told = "most probable" if one.get("greedy") else "sampled"  # where eval.py did not say
+        table.append([*row, one["n_episodes"], one.get("actions", told), one["seed"]])
+    return table
+
+
+def _training(description: Mapping[str, Any]) -> str:
+    """Return the command and the source that it ran."""
+    told, commit = "", description.get("git_commit")
+    if command := [str(word) for word in description.get("command", [])]:
+        program = Path(command[0]).name
+        told = f"\n```\n{printable(shlex.join([program, *command[1:]]))}\n```\n"
+    if commit:
+        changed = ", with changes that were not committed" if description.get("git_dirty") else ""
+        told += f"\nCommit {_escaped(commit)}{changed}.\n"
+    return told
+
+
+def _table(table: Table) -> str:
+    return markdown([[_escaped(cell) for cell in row] for row in table])
+
+
+def _escaped(value: object) -> str:
+    """Return a value as Markdown that shows it as it is: no HTML, link or line comes of it."""
+    return re.sub(r"[\\`*\[\]|~]", r"\\\g<0>", html.escape(printable(str(value)), quote=False))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ from models import agent_class
 from runs.folder import EXPERIMENTS, SETTINGS, locked
 from runs.loggers import RETURN
 from settings import Config
-from sweeps.display import print_table, show, summary
 from sweeps.grid import (
     MOST_RUNS,
     PAPER_SEEDS,
@@ -39,18 +38,36 @@ from sweeps.grid import (
     parse_lists,
     swept_settings,
 )
-from sweeps.jobs import Job, Jobs, State, carry_out, check_address, ray_pool
-from sweeps.search import Plan, Search, check_search, open_study
-from sweeps.search_results import told, write_results
-from sweeps.space import Space, described, read_space
-from sweeps.study import PRUNERS, SAMPLERS
+from sweeps.jobs import (
+    Job,
+    Jobs,
+    State,
+    carry_out,
+    check_address,
+    ray_pool,
+    show,
+    summary,
+    told,
+)
+from sweeps.search import (
+    PRUNERS,
+    SAMPLERS,
+    Plan,
+    Search,
+    check_search,
+    open_study,
+    read_space,
+    results,
+    write_results,
+)
 from trainers.checkpoint import CheckpointSettings, Interruption
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import Interrupted, RunError, UserError, raise_all
-from utils.folders import check_writable
+from utils.files import check_writable
 from utils.starting import typed
 
 MOST_SEEDS, MOST_CPUS, MOST_GPUS, MOST_RETRIES = 10_000, 1024, 64, 1000
+Check = Callable[[Config], None]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,46 +76,71 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def sweep(argv: Sequence[str] | None) -> None:
-    """Check the whole grid, do what is missing of it, show what came out."""
+    """Check all that is to be run, do what is missing of it, show what came out."""
     arguments = parse_arguments(argv)
+    check = partial(check_settings, n_gpus=arguments.gpus)
     if arguments.search:
-        search(arguments, argv)
-        return
-    jobs = [Job(run) for run in planned_runs(arguments)]
+        search(arguments, argv, check)
+    else:
+        grid(arguments, argv, check)
+
+
+def grid(arguments: argparse.Namespace, argv: Sequence[str] | None, check: Check) -> None:
+    """Train a grid of runs."""
+    agents = arguments.agents.split(",") if arguments.agents else ()
+    runs = make_grid(arguments.config, arguments.lists, arguments.name, agents)
+    raise_all(
+        lambda: check_runs(runs, check),
+        *machine_checks(arguments),
+        lambda: plot.check_picture(arguments.output),
+    )
+    jobs = [Job(run) for run in runs]
     if arguments.dry_run:
-        print_table(jobs)
+        print("\n".join(map(told, jobs)))
         print(cost(jobs))
         return
     complete = all(job.state is State.DONE for job in jobs)
     stopped_by = None if complete else train(Jobs(jobs), arguments)
-    print_table(jobs)
+    print("\n".join(map(told, jobs)))
     print(summary(jobs))
     if any(job.state is State.STOPPED for job in jobs):
         raise_interrupted(stopped_by, argv)
-    draw([job for job in jobs if job.state is State.DONE], arguments.output)
+    done = [job.run for job in jobs if job.state is State.DONE]
+    if done:  # agents apart by what they differ in
+        by = ["model", *swept_settings(done)]
+        plot.draw_runs([run.folder for run in done], arguments.output, by)
     raise_failed(jobs)
 
 
-def search(arguments: argparse.Namespace, argv: Sequence[str] | None) -> None:
-    """Check the space, try what is missing of the trials, show what came out."""
-    space, plan = planned_search(arguments)
+def search(arguments: argparse.Namespace, argv: Sequence[str] | None, check: Check) -> None:
+    """Try what is missing of the trials of a search."""
+    space = read_space(next(iter(arguments.config), None), arguments.var)
+    corners, name = space.corners(), arguments.name or "search"
+    how = arguments.sampler, arguments.pruner, arguments.metric
+    plan = Plan(name, arguments.search, *how, corners[0].seed)
+    raise_all(
+        *(partial(check, corner) for corner in corners),
+        lambda: check_search(plan, space),
+        *machine_checks(arguments),
+        lambda: check_writable(plan.folder, "search:"),
+    )
     if arguments.dry_run:
-        study = open_study(plan, space, is_kept=False)
-        work = Search(plan, space, checked_with(arguments), study)
-        corner = Job(Run(space.corners()[0], f"{plan.name}_trial"))
-        print("\n".join(described(space.dimensions)))
+        work = Search(plan, space, check, open_study(plan, space, is_kept=False))
+        corner = Job(Run(corners[0], f"{plan.name}_trial"))
+        width = max(map(len, space.dimensions))
+        print("\n".join(f"{name:{width}}  {each}" for name, each in space.dimensions.items()))
         print(cost([*work.jobs, *[corner] * work.n_to_come]))
         return
     plan.folder.mkdir(parents=True, exist_ok=True)
     with locked(plan.folder):
-        work = Search(plan, space, checked_with(arguments), open_study(plan, space))
+        work = Search(plan, space, check, open_study(plan, space))
         work.follow()  # what ended before it could be told
         stopped_by = None if work.is_over else train(work, arguments)
         importances = work.study.importances()
         files = write_results(work, importances)
-    print(told(work, importances))
+    print(results(work, importances))
     print(f"written to {', '.join(map(str, files))}")
-    if stopped_by is not None and not work.is_over:
+    if not work.is_over:
         raise_interrupted(stopped_by, argv)
     if work.best() is not None:
         print(f"train it: {shlex.join(typed('main.py'))} --config {plan.folder / SETTINGS}")
@@ -124,54 +166,41 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(
         prog="sweep.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add = parser.add_argument
+    add, number = parser.add_argument, partial(whole_number, 1)
     add("--config", metavar="FILE", nargs="+", type=Path, default=[], help="settings files")
-    add(
-        "--var",
-        metavar="KEY=VALUE,VALUE",
-        action="append",
-        default=[],
-        help="values of one setting of main.py; repeatable",
-    )
+    help_of_var = "values of one setting of main.py; repeatable"
+    add("--var", metavar="KEY=VALUE,VALUE", action="append", default=[], help=help_of_var)
     add("--agents", metavar="NAME,NAME", help="which of the settings files' agents; all")
     add("--seeds", metavar="N", type=seeds, help="seeds 0 to N-1, or paper: the published thirty")
     add("--name", help="begins the names of the run folders")
-    add("--cpus", metavar="N", type=whole_number(1, MOST_CPUS), default=1, help="cores a run (1)")
+    add("--cpus", metavar="N", type=number(MOST_CPUS), default=1, help="cores a run (1)")
     add("--gpus", metavar="X", type=gpus, default=0.0, help="GPUs a run, 0.25: four share one (0)")
     add("--address", help="Ray cluster, such as auto; without it, this machine")
-    add(
-        "--retries",
-        metavar="N",
-        type=whole_number(0, MOST_RETRIES),
-        default=3,
-        help="how often a run that fails is tried again (3)",
+    help_of_retries, retries = (
+        "how often a run that fails is tried again (3)",
+        whole_number(0, MOST_RETRIES),
     )
+    add("--retries", metavar="N", type=retries, default=3, help=help_of_retries)
     add("--output", metavar="FILE", type=Path, help="(curves.png)")
-    add(
-        "--dry-run", action="store_true", help="show the grid and the steps it costs, begin nothing"
-    )
-    add_search_options(parser)
+    help_of_dry_run = "show the grid and the steps it costs, begin nothing"
+    add("--dry-run", action="store_true", help=help_of_dry_run)
+    add = parser.add_argument_group("search").add_argument
+    help_of_search = "trials, with those of earlier calls"
+    add("--search", metavar="N", type=number(MOST_RUNS), help=help_of_search)
+    add("--sampler", choices=SAMPLERS, help="who draws the values (tpe)")
+    add("--pruner", choices=PRUNERS, help="who ends runs early (median)")
+    add("--metric", metavar="NAME", help=f"column of metrics.csv to become high ({RETURN})")
+    add("--seed", metavar="N", help="of runs and of what is drawn: --var seed=N")
     arguments = parser.parse_args(argv)
     check_options(parser, arguments)
     if arguments.search:
         return arguments
-    arguments.lists = parse_lists(arguments.var, arguments.config)
+    arguments.lists = parse_lists(arguments.var)
     if arguments.seeds:
         if "seed" in arguments.lists:
             parser.error("--seeds and --var seed=... both name the seeds, give one of them")
         arguments.lists["seed"] = [str(seed) for seed in arguments.seeds]
     return arguments
-
-
-def add_search_options(parser: Parser) -> None:
-    """Add what only a search has."""
-    of_search = parser.add_argument_group("search").add_argument
-    number = whole_number(1, MOST_RUNS)
-    of_search("--search", metavar="N", type=number, help="trials, with those of earlier calls")
-    of_search("--sampler", choices=SAMPLERS, help="who draws the values (tpe)")
-    of_search("--pruner", choices=PRUNERS, help="who ends runs early (median)")
-    of_search("--metric", metavar="NAME", help=f"column of metrics.csv to become high ({RETURN})")
-    of_search("--seed", metavar="N", help="of runs and of what is drawn: --var seed=N")
 
 
 def check_options(parser: Parser, arguments: argparse.Namespace) -> None:
@@ -207,56 +236,14 @@ def gpus(text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not (0 <= value <= 1 or (value <= MOST_GPUS and value.is_integer())):
+    if not (0 <= value <= 1 or (1 <= value <= MOST_GPUS and value.is_integer())):
         raise argparse.ArgumentTypeError(
             f"'{text[:40]}' is neither a share from 0 to 1 nor a whole number up to {MOST_GPUS}"
         )
     return value
 
 
-def planned_runs(arguments: argparse.Namespace) -> list[Run]:
-    """Return the whole grid, or raise UserError with a line for each thing that is wrong."""
-    agents = arguments.agents.split(",") if arguments.agents else ()
-    runs = make_grid(arguments.config, arguments.lists, arguments.name, agents)
-    raise_all(
-        lambda: check_runs(runs, checked_with(arguments)),
-        lambda: check_room(arguments),
-        lambda: check_address(arguments.address),
-        lambda: plot.check_picture(arguments.output),
-        lambda: check_writable(EXPERIMENTS, "run folders:"),
-    )
-    return runs
-
-
-def planned_search(arguments: argparse.Namespace) -> tuple[Space, Plan]:
-    """Return what is searched and how, or raise UserError with a line for what is wrong."""
-    space = read_space(next(iter(arguments.config), None), arguments.var)
-    corners = space.corners()
-    plan = Plan(
-        arguments.name or "search",
-        arguments.search,
-        arguments.sampler,
-        arguments.pruner,
-        arguments.metric,
-        corners[0].seed,
-    )
-    raise_all(
-        *(partial(check, corner, arguments.gpus) for corner in corners),
-        lambda: check_search(plan, space),
-        lambda: check_room(arguments),
-        lambda: check_address(arguments.address),
-        lambda: check_writable(EXPERIMENTS, "run folders:"),
-        lambda: check_writable(plan.folder, "search:"),
-    )
-    return space, plan
-
-
-def checked_with(arguments: argparse.Namespace) -> Callable[[Config], None]:
-    """Return what checks settings for a sweep with these arguments."""
-    return lambda config: check(config, arguments.gpus)
-
-
-def check(config: Config, n_gpus: float) -> None:
+def check_settings(config: Config, n_gpus: float) -> None:
     """Raise UserError where a run of these settings cannot work in a sweep."""
     check_env_name(config.env)
     agent_class(config.model).check(config)
@@ -266,6 +253,15 @@ def check(config: Config, n_gpus: float) -> None:
         raise UserError(f"device: '{config.device}'. Ray gives out the GPUs: use auto, cpu or cuda")
     if config.device == "cuda" and not n_gpus:
         raise UserError("device: 'cuda' needs --gpus, such as --gpus 0.25 for four runs on one")
+
+
+def machine_checks(arguments: argparse.Namespace) -> Sequence[Callable[[], None]]:
+    """Return checks of the place where runs are to be trained."""
+    return (
+        lambda: check_room(arguments),
+        lambda: check_address(arguments.address),
+        lambda: check_writable(EXPERIMENTS, "run folders:"),
+    )
 
 
 def check_room(arguments: argparse.Namespace) -> None:
@@ -297,14 +293,6 @@ def train(work: Jobs, arguments: argparse.Namespace) -> signal.Signals | None:
         is_asked_to_stop = lambda: interruption.stop is not None  # noqa: E731
         show(work, carry_out(work, pool, arguments.retries, is_asked_to_stop))
     return interruption.stop
-
-
-def draw(jobs: Sequence[Job], output: Path) -> None:
-    """Draw the curves of the finished runs, agents apart by what they differ in."""
-    if jobs:
-        runs = [job.run for job in jobs]
-        by = ["model", *swept_settings(runs)]
-        plot.draw_runs([run.folder for run in runs], output, by)
 
 
 if __name__ == "__main__":

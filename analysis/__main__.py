@@ -14,7 +14,7 @@ from analysis.figures import Findings
 from analysis.source import Source
 from settings import MOST_SEED
 from utils.command_line import Parser, add_trust, finite_number, run_program, whole_number
-from utils.folders import check_writable
+from utils.files import check_writable
 
 EPILOG = """SOURCE is a run folder or checkpoint, whose agent then plays; or episodes that eval.py
 saved, files or a folder; or both: that agent looks at those episodes. Without one a random agent

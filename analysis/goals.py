@@ -35,7 +35,7 @@ from analysis.run_data import (
     run_folders,
 )
 from analysis.statistics import Result, summarize
-from runs.metrics import FILE, STEPS
+from runs.loggers import FILE, STEPS
 from utils.errors import UserError, printable
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from analysis.run_data import (
 )
 from analysis.statistics import Estimate, estimate
 from runs.folder import SETTINGS
-from runs.metrics import FILE
-from settings.values import shown
+from runs.loggers import FILE
+from settings.declaration import shown
 from utils.errors import UserError, printable
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from runs.folder import SETTINGS, begun_with
-from runs.metrics import FILE, STEPS
+from runs.loggers import FILE, STEPS
 from settings import NAMED_BY_ALL, completed, read_json_object, settings_without_effect
-from settings.values import shown
+from settings.declaration import shown
 from utils.errors import UserError, printable, suggestion
 from utils.files import written_whole
 

@@ -34,9 +34,8 @@ from analysis.run_data import (
 from analysis.statistics import Estimate, estimate
 from models import AGENTS as MODELS
 from runs.folder import begun_with, is_finished
-from runs.metrics import FILE
-from settings import settings_without_effect
-from settings.parts import reading
+from runs.loggers import FILE
+from settings import reading, settings_without_effect
 from trainers.checkpoint import LAST, load_checkpoint
 from utils.errors import UserError, printable
 

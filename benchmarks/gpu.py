@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
-from utils.threads import let_waiting_threads_sleep
+from utils.starting import let_waiting_threads_sleep
 
 if __name__ == "__main__":
     let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below
@@ -36,7 +36,7 @@ from models.language.transformer import LayerStack
 from trainers.ranks import average_gradients, joined_ranks
 from utils.command_line import Parser, run_program
 from utils.errors import UserError
-from utils.folders import check_writable
+from utils.files import check_writable
 
 PAGE_SECONDS, ROW_SECONDS = 460.0, 90.0
 N_ENVS, MEM_LEN = 16, 511

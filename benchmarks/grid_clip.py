@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
-from utils.threads import let_waiting_threads_sleep
+from utils.starting import let_waiting_threads_sleep
 
 if __name__ == "__main__":
     let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below

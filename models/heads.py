@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.agent import Evaluation, Step, drawn
-from utils.threads import one_thread
+from utils.starting import one_thread
 
 HIDDEN_BIAS = 0.1
 

@@ -24,7 +24,7 @@ from settings import Part, Registry, setting
 from utils.errors import UserError
 from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import load_moments, moments, with_moments
-from utils.threads import one_thread
+from utils.starting import one_thread
 
 TEXT = "text"  # the kind that has a weight of its own
 CHANNELS = (16, 32)  # of the convolutions before a perceptron that reads images

@@ -43,8 +43,8 @@ from rewards.suggesters.rules import (
     knows,
 )
 from settings import Config, Part, setting
-from utils.arrays import objects
 from utils.errors import UserError, suggestion
+from utils.files import objects
 from utils.household import SUITABLE
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from models.sentence_encoder import load_sentence_encoder
 from rewards.single_tasks import NOTHING, TWINS, Deed, Episode, Reached
 from rewards.suggesters.rules import EFFECTIVE, Situation, possible_goals
 from utils.household import PICK_UP, PLACE, Goal
-from utils.threads import one_thread
+from utils.starting import one_thread
 
 SAME_TEXT = "same-text"
 LAST_ACTIONS = 5  # that a suggester is told

@@ -1,45 +1,62 @@
 """The folder of a run: made whole before the first step, described, locked, found again."""
 
+import contextlib
 import dataclasses
+import datetime
 import errno
 import fcntl
+import hashlib
+import importlib.metadata
 import itertools
 import json
 import logging
 import os
+import platform
 import re
 import shlex
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
-from runs.description import (
-    basis_differences,
-    command,
-    describe_basis,
-    describe_run,
-    now,
-)
+import torch
+
 from runs.stored import (
     BEGUN_HERE,
     DESCRIPTION,
     INIT_FROM,
     begun_here,
     check_outside,
+    describe_user_modules,
+    description_of,
     stored_config,
 )
 from settings import Config, completed, read_json_object, settings_without_effect
 from utils.errors import UserError
-from utils.files import keep_copy, open_without_waiting, written_whole
-from utils.folders import check_without_links, folder_name
+from utils.files import (
+    check_without_links,
+    folder_name,
+    keep_copy,
+    open_without_waiting,
+    written_whole,
+)
 from utils.starting import typed
 
 EXPERIMENTS = Path("experiments")
 SETTINGS, LOCK = "config.json", "lock"
 LONGEST_NAME = 120  # file systems allow 255 bytes for one name
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = (
+    *("torch", "numpy", "gymnasium", "minigrid", "envpool", "miniworld"),
+    *("open_clip_torch", "transformers"),
+)
+HARDWARE = ("cpu", "threads", "gpus", "cuda")  # of another order of sums come other last bits
+NOT_TRAINING = ("tests", "benchmarks")
+GIB = 2**30
 
 log = logging.getLogger(__name__)
 
@@ -110,12 +127,12 @@ def check_run_id(config: Config, run_id: str | None) -> None:
 
 def folder_of(config: Config, run_id: str) -> Path:
     """Return the place of the run of these settings and this name."""
-    return _parent(config) / run_id
+    return EXPERIMENTS / folder_name(config.model) / folder_name(config.env) / run_id
 
 
 def is_finished(folder: Path) -> bool:
     """Return whether the run in a folder, if there is one, has had all its steps."""
-    return "finished" in _description(folder)
+    return "finished" in description_of(folder)
 
 
 def resume_command(folder: Path, n_ranks: int | None = None) -> str:
@@ -150,8 +167,8 @@ def recorded_config(folder: Path, trust: bool = False) -> Config:
 
 def begun_with(folder: Path) -> dict[str, Any] | None:
     """Return the checkpoint that a run began with, as run.json says; None where it began anew."""
-    found = _description(folder).get(INIT_FROM)
-    return found if _is_table(found) else None
+    found = description_of(folder).get(INIT_FROM)
+    return found if isinstance(found, dict) else None
 
 
 def resumed_config(folder: Path, trust: bool) -> Config:
@@ -212,7 +229,7 @@ def check_settings(folder: Path, config: Config, recorded: Any, where: str) -> N
 
 def recorded_settings(folder: Path) -> Any:
     """Return the settings that run.json says a run began with, None where it does not."""
-    return _description(folder).get("settings")
+    return description_of(folder).get("settings")
 
 
 def note_resumption(
@@ -251,18 +268,6 @@ def write_json(path: Path, value: object) -> None:
         file.write((json.dumps(value, indent=2) + "\n").encode())
 
 
-def _description(folder: Path) -> dict[str, Any]:
-    """Return what run.json says, nothing if it cannot be read."""
-    try:
-        return read_json_object(folder / DESCRIPTION)
-    except UserError:
-        return {}
-
-
-def _is_table(value: object) -> TypeGuard[dict[str, Any]]:
-    return isinstance(value, dict)
-
-
 def _description_to_amend(folder: Path) -> dict[str, Any]:
     """Return what run.json says; a damaged one is kept beside it, and a line says so."""
     path = folder / DESCRIPTION
@@ -277,10 +282,6 @@ def _description_to_amend(folder: Path) -> dict[str, Any]:
     kept = f", the file as it was is {keep_copy(path)}" if path.is_file() else ""
     log.warning(f"{problem}; the run's first command and source are no longer recorded{kept}")
     return {}
-
-
-def _parent(config: Config) -> Path:
-    return EXPERIMENTS / folder_name(config.model) / folder_name(config.env)
 
 
 def _numbered(folder: Path) -> Iterator[Path]:
@@ -305,3 +306,124 @@ def _rename_to_free(folder: Path, names: Iterable[Path]) -> Path:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
                 raise
     raise FileExistsError(errno.EEXIST, "another run has just taken this name")
+
+
+def describe_run(config: Config, weights: Mapping[str, str]) -> dict[str, object]:
+    """Return what run.json says when a run begins.
+
+    Args:
+        config: Its settings.
+        weights: sha256 of the pretrained parts in use, by the setting that names them.
+    """
+    return {
+        "command": command(),
+        "started": now(),
+        **describe_basis(config),
+        "machine": platform.platform(),
+        "weights": dict(weights),
+    }
+
+
+def describe_basis(config: Config) -> dict[str, object]:
+    """Return what decides a run's numbers beside its settings: source, versions, hardware."""
+    changed = _git("status", "--porcelain").splitlines()
+    return {
+        "git_commit": _git("rev-parse", "HEAD"),
+        "git_dirty": bool(changed),
+        "git_changed_files": changed,
+        "source_sha256": source_sha256(),
+        "user_modules": describe_user_modules(config),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "hardware": describe_hardware(),
+    }
+
+
+def basis_differences(before: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """Return in words in what two descriptions differ that decides a run's numbers."""
+    if "source_sha256" not in before:
+        return ["the source it was made with is not recorded"]
+    found = []
+    if before["source_sha256"] != here["source_sha256"]:
+        commits = [str(basis.get("git_commit") or "unknown")[:9] for basis in (before, here)]
+        which = f"commit {' -> '.join(commits)}" if len(set(commits)) > 1 else "not committed"
+        found.append(f"the source has changed ({which})")
+    known = before.get("user_modules")
+    for module, facts in here["user_modules"].items():
+        earlier = known.get(module) if isinstance(known, dict) else None
+        if not isinstance(earlier, dict) or earlier.get("sha256") != facts["sha256"]:
+            found.append(f"{module} has changed")
+    was = _versions(before)
+    for name, version in _versions(here).items():
+        if was[name] != version:
+            found.append(f"{name} {version} instead of {was[name]}")
+    return found
+
+
+def source_sha256() -> str:
+    """Return the sha256 of all that can run in a training: the programs and their packages."""
+    packages = sorted(path.parent for path in ROOT.glob("*/__init__.py"))
+    files = [*ROOT.glob("*.py")]
+    for package in packages:
+        files += [] if package.name in NOT_TRAINING else package.rglob("*.py")
+    digest = hashlib.sha256()
+    for file in sorted(filter(Path.is_file, files)):
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(ROOT)} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def describe_hardware() -> dict[str, object]:
+    """Return the processor, the memory in GiB and the GPUs."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):  # Linux knows the processor's name
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": names[0] if names else platform.processor(),
+        "cores": os.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB, 1),
+        "gpus": [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())],
+        "cuda": torch.version.cuda,
+    }
+
+
+def command() -> list[str]:
+    """Return the command line of this process."""
+    return [Path(sys.executable).name, *sys.argv]
+
+
+def now() -> str:
+    """Return the time, in UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _git(*arguments: str) -> str:
+    """Return what git says of this source tree, or an empty text where there is no git."""
+    git = ["git", "-C", str(ROOT), *arguments]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.rstrip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _versions(basis: Mapping[str, Any]) -> dict[str, object]:
+    """Return what a run's numbers depend on beside source and settings, by name."""
+    packages, hardware = (
+        part if isinstance(part := basis.get(name), dict) else {}
+        for name in ("packages", "hardware")
+    )
+    return {
+        "python": basis.get("python"),
+        **{name: packages.get(name) for name in PACKAGES},
+        **{name: hardware.get(name) for name in HARDWARE},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -17,7 +17,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from runs.description import describe_user_modules
 from settings import Config, config_from_dict, outside_settings, read_json_object, read_settings
 from utils.errors import UserError, printable
 from utils.user_modules import (
@@ -35,6 +34,24 @@ DESCRIPTION = "run.json"
 INIT_FROM = "init_from"  # in run.json: the checkpoint that a run began with
 BEGUN_HERE = "begun_here"  # in run.json: the user's own code, and the signature
 KEY_BYTES = 32
+
+
+def description_of(folder: Path) -> dict[str, Any]:
+    """Return what run.json says, nothing if it cannot be read."""
+    try:
+        return read_json_object(folder / DESCRIPTION)
+    except UserError:
+        return {}
+
+
+def describe_user_modules(config: Config) -> dict[str, dict[str, str]]:
+    """Return where the code of the user's own that a run names is, and its sha256, by module."""
+    modules = named_modules(dataclasses.asdict(config)).values()
+    folders = {module: folder for module in modules if (folder := folder_of(module))}
+    return {
+        module: {"folder": str(folder), "sha256": sha256_of(module)}
+        for module, folder in folders.items()
+    }
 
 
 def begun_here(config: Config, description: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,7 +111,7 @@ def check_outside(
     here = dataclasses.asdict(config)
     read = read_settings(config).difference(given)
     leading = [f"{name}={value}" for name, value in _outside(here).items() if name in read]
-    start = _description(source.parent).get(INIT_FROM) if learns else None
+    start = description_of(source.parent).get(INIT_FROM) if learns else None
     leading += [f"{INIT_FROM}={start.get('checkpoint')}"] if isinstance(start, dict) else []
     if not leading or _own_modules(values, source.parent) is not None:
         return
@@ -146,7 +163,7 @@ def _admit(
 
 def _own_modules(values: Any, folder: Path) -> dict[str, Any] | None:
     """Return the user's own code of a run that this user has begun here, None for any other run."""
-    description = _description(folder)
+    description = description_of(folder)
     match description.get(BEGUN_HERE):
         case {"user_modules": dict(modules), "signature": str(found)} if isinstance(values, dict):
             expected = _signature(values, modules, description)
@@ -159,10 +176,13 @@ def _signature(
     values: Mapping[str, Any], modules: Mapping[str, Any], description: Mapping[str, Any]
 ) -> str | None:
     """Return the signature of all that leads outside, None where the user can keep no key."""
-    key = _key()
     signed = [_outside(values), named_modules(values), modules, description.get(INIT_FROM)]
     message = json.dumps(signed, sort_keys=True).encode()
-    return None if key is None else hmac.new(key, message, hashlib.sha256).hexdigest()
+    try:
+        key = _key_file().read_bytes()
+    except OSError:
+        return None
+    return hmac.new(key, message, hashlib.sha256).hexdigest()
 
 
 def _outside(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,14 +194,6 @@ def _outside(values: Mapping[str, Any]) -> dict[str, Any]:
 def _key_file() -> Path:
     home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
     return Path(home, "helm", "key")
-
-
-def _key() -> bytes | None:
-    """Return this user's key, None where there is none yet or it cannot be read."""
-    try:
-        return _key_file().read_bytes()
-    except OSError:
-        return None
 
 
 def _make_key() -> None:
@@ -196,11 +208,3 @@ def _make_key() -> None:
         made.write_bytes(secrets.token_bytes(KEY_BYTES))
         file.hardlink_to(made)
     made.unlink(missing_ok=True)
-
-
-def _description(folder: Path) -> dict[str, Any]:
-    """Return what run.json says, nothing if it cannot be read."""
-    try:
-        return read_json_object(folder / DESCRIPTION)
-    except UserError:
-        return {}

@@ -1,57 +1,636 @@
-"""Settings of a run: declared by part beside the code that reads them, read as one flat object."""
+"""Settings of a run: declared by part beside the code that reads them, read as one flat object.
 
-from settings.config import MOST_SEED, Config
-from settings.declaration import Part, setting
-from settings.help import describe_settings
-from settings.loading import (
-    NAMED_BY_ALL,
-    SEVERAL,
-    Given,
-    chosen_agent,
-    completed,
-    config_from_dict,
-    default_settings,
-    file_settings,
-    given_by_file,
-    load_config,
-    read_json_object,
-    with_env_settings,
-)
-from settings.parts import (
-    all_settings,
-    composed_class,
-    outside_settings,
-    read_settings,
-    recomposed,
-    settings_without_effect,
-)
-from settings.registry import Program, Registry, install
+The programs say by `install` which parts there are. An agent of the user's own stands in no
+registry: its settings are known where it is chosen. Functions that ask for `chosen` are told by
+that which agent that is.
 
-__all__ = [
-    "MOST_SEED",
-    "NAMED_BY_ALL",
-    "SEVERAL",
-    "Config",
-    "Given",
-    "Part",
-    "Program",
-    "Registry",
-    "all_settings",
-    "chosen_agent",
-    "completed",
-    "composed_class",
-    "config_from_dict",
-    "default_settings",
-    "describe_settings",
-    "file_settings",
-    "given_by_file",
-    "install",
-    "load_config",
-    "outside_settings",
-    "read_json_object",
-    "read_settings",
-    "recomposed",
-    "setting",
-    "settings_without_effect",
-    "with_env_settings",
-]
+Settings are read from JSON files and `--var KEY=VALUE`, each by its declared type; precedence:
+defaults < --config FILE < --var KEY=VALUE. All problems are collected and raised at once, one line
+each, before anything heavy is loaded.
+"""
+
+import dataclasses
+import functools
+import json
+import logging
+import os
+import pkgutil
+import re
+import types
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from settings.declaration import (
+    KINDS,
+    Config,
+    Declaration,
+    Part,
+    checked,
+    declared,
+    from_text,
+    kind_text,
+    range_text,
+    shortened,
+    shown,
+)
+from settings.declaration import MOST_SEED as MOST_SEED
+from settings.declaration import setting as setting
+from utils.errors import UserError, suggestion
+from utils.files import read_bytes
+from utils.user_modules import folder_of, is_named, named_modules, search
+
+NOTHING: Mapping[str, Any] = types.MappingProxyType({})
+MOST_BYTES = 2**24  # of a settings file
+MOST_UNKNOWN = 10  # unknown keys that are told one by one; to look for a likeness takes long
+SEVERAL = "agents"  # in a settings file: settings of several agents, for sweep.py alone
+NAMED_BY_ALL = ("model", "env", "seed", "n_steps", "n_envs")  # by the settings of every run
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"  # the published settings
+MEM_LEN_IGNORED_FOR = ("HELM", "HELMv2")
+MEM_LEN_RAN = 511
+NOTE = (
+    f"* The released code ignored mem_len for {' and '.join(MEM_LEN_IGNORED_FOR)} and ran "
+    f"{MEM_LEN_RAN}, and so did the\n"
+    f"  published results. Here it is read; --var mem_len={MEM_LEN_RAN} or a file named -as-run "
+    "runs what they ran.\n  See configs/README.md"
+)
+
+log = logging.getLogger(__name__)
+
+
+class Registry:
+    """The parts that one setting chooses among; each is imported when it is chosen.
+
+    Args:
+        setting: That setting.
+        places: "module:Class" by name. A class has in `reads` the settings that it alone reads.
+        title: What one of them is, for messages.
+        aliases: Further names, each with the name it stands for.
+    """
+
+    def __init__(
+        self,
+        setting: str,
+        places: Mapping[str, str],
+        title: str,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        self.setting, self.places, self.title = setting, places, title
+        self.aliases = aliases or {}
+
+    def known_as(self, name: str) -> str | None:
+        """Return the name a part is listed under, None if there is no such part."""
+        key = self.aliases.get(name, name)
+        return key if key in self.places else None
+
+    def find(self, name: str) -> Any:
+        """Return the class of a part.
+
+        Raises:
+            UserError: there is none of this name.
+        """
+        key = self.known_as(name)
+        if key is None:
+            names = (*self.places, *self.aliases)
+            raise UserError(
+                f"{self.setting}: unknown {self.title} '{name}', known: {', '.join(names)}."
+                f"{suggestion(name, names)}"
+            )
+        return pkgutil.resolve_name(self.places[key])
+
+    def settings(self) -> dict[str, tuple[type[Part], ...]]:
+        """Return the settings that each part alone reads, by its name."""
+        return {name: self.find(name).reads for name in self.places}
+
+
+class Program(NamedTuple):
+    """What the settings of a run are put together from.
+
+    Attributes:
+        registries: By the setting that chooses among their parts.
+        general: The settings that every run reads.
+        contradictions: Returns a line for every pair of settings that cannot both hold.
+        recomposed: Makes settings in another process, given their values and the folders of the
+            user's own code; it stands where that process finds it.
+    """
+
+    registries: Mapping[str, Registry]
+    general: tuple[type[Part], ...]
+    contradictions: Callable[[Any], list[str]]
+    recomposed: Callable[[Mapping[str, Any], Iterable[Path]], Any]
+
+
+_installed: list[Program] = []
+
+
+def install(program: Program) -> None:
+    """Say what settings are put together from, once in a process."""
+    _installed[:] = [program]
+
+
+def installed() -> Program:
+    """Return what settings are put together from."""
+    if not _installed:
+        raise RuntimeError("settings: no program is installed. Import trainers.build first")
+    return _installed[0]
+
+
+class Reading(NamedTuple):
+    """Who reads what.
+
+    Attributes:
+        everywhere: Settings that are read in every run.
+        by_choice: The settings that each part reads, by its name, by the setting that chooses it.
+    """
+
+    everywhere: set[str]
+    by_choice: dict[str, dict[str, set[str]]]
+
+    def readers(self, name: str) -> list[str]:
+        """Return the parts that read a setting; none where it is read in every run."""
+        if name in self.everywhere:
+            return []
+        return [
+            reader
+            for parts in self.by_choice.values()
+            for reader, names in parts.items()
+            if name in names
+        ]
+
+    def read_by(self, values: Mapping[str, Any]) -> set[str]:
+        """Return the settings that are read where parts are chosen by these values.
+
+        A value that names no part may mean each of them; null chooses none.
+        """
+        found = set(self.everywhere)
+        for key, parts in self.by_choice.items():
+            if key in values and values[key] is None:
+                continue
+            chosen = _known_as(key, values.get(key))
+            found |= set().union(*([parts[chosen]] if chosen in parts else parts.values()))
+        return found
+
+    def refusal(self, name: str, values: Mapping[str, Any]) -> str:
+        """Return one line that says who reads a setting that is not read here."""
+        readers = self.readers(name)
+        key = next(key for key, parts in self.by_choice.items() if readers[0] in parts)
+        this = f"{key} is null" if values[key] is None else f"this is {shortened(values[key])}"
+        listed = " and ".join(filter(None, (", ".join(readers[:-1]), readers[-1])))
+        return f"{name} is read by {listed}, and {this}"
+
+
+def all_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Declaration]:
+    """Return every setting there is, by its name.
+
+    Raises:
+        UserError: the chosen agent of the user's own does not declare its settings as it must.
+    """
+    name = chosen.get("model")
+    if not is_named(name):
+        return _declared(_all_parts(chosen))
+    try:
+        found = _declared(_all_parts(chosen))
+    except (TypeError, NameError) as error:
+        raise UserError(f"model: '{name}': {error}") from None
+    for each in found.keys() - all_settings().keys():
+        if not set(found[each].kinds) <= KINDS.keys():
+            raise UserError(
+                f"model: '{name}': its setting '{each}' must be an int, float, bool or str, "
+                "perhaps with | None"
+            )
+    return found
+
+
+def settings_without_effect(chosen: Mapping[str, Any] = NOTHING) -> set[str]:
+    """Return the settings that say what a run keeps and shows, not what it learns."""
+    return {name for name, each in all_settings(chosen).items() if not each.metadata["has_effect"]}
+
+
+def outside_settings() -> dict[str, Callable[[Any], bool]]:
+    """Return of each setting that may lead outside whether a value of it does."""
+    safe = {name: each.metadata["safe"] for name, each in all_settings().items()}
+    return {
+        name: functools.partial(_leads_outside, values)
+        for name, values in safe.items()
+        if values is not None
+    }
+
+
+def reading(chosen: Mapping[str, Any] = NOTHING) -> Reading:
+    """Return who reads what."""
+    return Reading(
+        _names([Config, *installed().general]),
+        {
+            key: {name: _names(parts) for name, parts in table.items()}
+            for key, table in _tables(chosen).items()
+        },
+    )
+
+
+def read_settings(config: Config) -> set[str]:
+    """Return the names of the settings that the parts of a run read."""
+    values = dataclasses.asdict(config)
+    return reading(values).read_by(values)
+
+
+def settings_of_env(config: Config) -> set[str]:
+    """Return the names of the settings that nobody but the environment of a run reads."""
+    who, chosen = reading(dataclasses.asdict(config)), _known_as("env", config.env)
+    others = (
+        names for key in who.by_choice if key != "env" for names in who.by_choice[key].values()
+    )
+    own = who.by_choice["env"][chosen] if chosen else set()
+    return own.difference(who.everywhere, *others)
+
+
+def composed_class(chosen: Mapping[str, Any] = NOTHING) -> type[Config]:
+    """Return a class of settings that is a subclass of every part's."""
+    return _composed(_all_parts(chosen))
+
+
+_declared = functools.cache(declared)
+
+
+@functools.cache
+def _composed(parts: tuple[type[Part], ...]) -> type[Config]:
+    # Only those that nobody builds on; the fields of the last base come first.
+    bases = [part for part in parts if sum(issubclass(other, part) for other in parts) == 1]
+    namespace = {"__reduce__": _reduced, "__hash__": _hashed}
+    made = dataclasses.make_dataclass(
+        "RunConfig", [], bases=tuple(reversed(bases)), namespace=namespace, frozen=True
+    )
+    return cast(type[Config], made)
+
+
+def _reduced(config: Config) -> tuple[Any, ...]:
+    """Return how to make these settings in another process, which makes its own class."""
+    values = dataclasses.asdict(config)
+    places = [folder_of(module) for module in named_modules(values).values()]
+    return installed().recomposed, (values, [place for place in places if place is not None])
+
+
+def recomposed(values: Mapping[str, Any], places: Iterable[Path]) -> Config:
+    """Return the settings of another process, which has found the user's own code in places."""
+    for place in places:
+        search(place)
+    return composed_class(values)(**values)
+
+
+def _hashed(config: Config) -> int:
+    """Return the hash of settings, of which some are objects that have none."""
+    return hash(json.dumps(dataclasses.asdict(config), sort_keys=True))
+
+
+def _leads_outside(safe: tuple[Any, ...], value: Any) -> bool:
+    """Return whether a value is not safe; of arguments, whether a text in them may be a place.
+
+    A text with a colon may name a module, or be an address.
+    """
+    if not isinstance(value, dict):
+        return value not in safe
+    parts: list[Any] = [value]
+    for part in parts:  # which grows
+        if isinstance(part, dict):
+            parts += [*part, *part.values()]
+        elif isinstance(part, list):
+            parts += part
+    texts = [part for part in parts if isinstance(part, str)]
+    return any(re.search(r"[/\\:~]", text) or os.path.lexists(text) for text in texts)
+
+
+def _all_parts(chosen: Mapping[str, Any]) -> tuple[type[Part], ...]:
+    tables = _tables(chosen).values()
+    by_choice = (part for table in tables for parts in table.values() for part in parts)
+    return tuple(dict.fromkeys((Config, *by_choice, *installed().general)))
+
+
+def _tables(chosen: Mapping[str, Any]) -> dict[str, dict[str, tuple[type[Part], ...]]]:
+    registries = installed().registries
+    tables = {setting: registry.settings() for setting, registry in registries.items()}
+    name = chosen.get("model")
+    if is_named(name):
+        tables["model"][name] = registries["model"].find(name).reads
+    return tables
+
+
+def _known_as(setting: str, name: Any) -> str | None:
+    return installed().registries[setting].known_as(name) if isinstance(name, str) else None
+
+
+def _names(parts: Iterable[type[Part]]) -> set[str]:
+    return {field.name for part in parts for field in dataclasses.fields(part)}
+
+
+class Given(NamedTuple):
+    """A setting somebody gave: where, its name, and the value, not yet checked."""
+
+    source: str
+    name: str
+    value: Any
+
+
+def load_config(
+    file: str | Path | Sequence[Given] | None = None,
+    overrides: Iterable[str] = (),
+    values: Mapping[str, Any] = NOTHING,
+) -> Config:
+    """Return the declared defaults, changed by a file and then by KEY=VALUE overrides.
+
+    A settings file may name every setting, as `--print-config` does. If not, it may name those that
+    are read by the chosen parts or by those it chooses itself, of which an override may choose
+    another: its memoryless twin by `--var model=CNN`. Overrides may name those that are read. An
+    agent of the user's own is looked for in the current folder, too.
+
+    Args:
+        file: Settings that differ: the file, or what stands in it.
+        overrides: More of them, as KEY=VALUE.
+        values: More of them, that a Python program gives.
+
+    Raises:
+        UserError: one line for every unknown key, wrong type, value out of range, setting that
+            nothing reads, or contradiction.
+    """
+    problems: list[str] = []
+    overrides = list(overrides)
+    from_file = given_by_file(file)
+    from_python = [Given("settings", name, value) for name, value in values.items()]
+    chosen = chosen_agent(overrides, values, _values(from_file))
+    defaults = [Given("default", name, value) for name, value in default_settings(chosen).items()]
+    above = [*from_python, *_given_by_texts(overrides, chosen, problems)]
+    good = _good([*defaults, *from_file, *above], chosen, problems)
+    problems += _untyped(from_file, chosen)
+    problems += _unread_of_file(from_file, good)
+    problems += _unread(above, good)
+    if problems:
+        raise UserError(*problems)
+    config = composed_class(good)(**good)
+    problems = installed().contradictions(config)
+    if problems:
+        raise UserError(*problems)
+    return config
+
+
+def config_from_dict(values: Any, source: str) -> Config:
+    """Return the settings stored in a checkpoint or a run folder; those that came later may lack.
+
+    An agent of the user's own is imported: runs/stored.py says first whether it may be.
+
+    Raises:
+        UserError: a line for everything that is wrong with them, or with that agent.
+    """
+    if not isinstance(values, dict):
+        raise UserError(f"{source}: its settings are not there but {shown(values)}")
+    missing = [name for name in NAMED_BY_ALL if name not in values]
+    problems = [f"{source}: setting '{name}' is missing" for name in missing]
+    all_values = completed(values, values)
+    given = [Given(source, name, value) for name, value in all_values.items()]
+    found = _good(given, values, problems)
+    if problems:
+        raise UserError(*problems)
+    return composed_class(found)(**found)
+
+
+def with_env_settings(
+    config: Config,
+    overrides: Iterable[str],
+    places: Collection[str] = (),
+    goals: Collection[str] = (),
+) -> Config:
+    """Return stored settings changed by KEY=VALUE texts, which only the environment may read.
+
+    Args:
+        config: The settings.
+        overrides: The texts.
+        places: Names of settings that may be changed as well: where pretrained parts lie.
+        goals: And these, which say what is wanted in the environment.
+
+    Raises:
+        UserError: one line for everything else.
+    """
+    problems: list[str] = []
+    chosen, own = dataclasses.asdict(config), settings_of_env(config).union(places)
+    given, known = _given_by_texts(overrides, chosen, problems), all_settings(chosen)
+    others = [each for each in given if each.name in known and each.name not in own.union(goals)]
+    allowed = f"change {', '.join(sorted(own))}" if own else f"{config.env} has no such setting"
+    problems += [
+        f"{each.source}: {each.name} is neither read by the environment alone nor the place of a "
+        f"pretrained part; {allowed}"
+        for each in others
+    ]
+    changes = _good([each for each in given if each not in others], chosen, problems)
+    if problems:
+        raise UserError(*problems)
+    return dataclasses.replace(config, **changes)
+
+
+def chosen_agent(overrides: Iterable[str], *below: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the agent of the user's own that is chosen, imported; nothing if none is.
+
+    Args:
+        overrides: KEY=VALUE texts.
+        below: Settings that these override, and others that those override.
+
+    Raises:
+        UserError: it is no agent, or does not declare its settings as it must.
+    """
+    texts = [text.partition("=")[2] for text in overrides if text.startswith("model=")]
+    names = [*texts[-1:], *(values["model"] for values in below if "model" in values)]
+    if not names or not is_named(names[0]):
+        return NOTHING
+    search(Path.cwd())
+    chosen = {"model": names[0]}
+    all_settings(chosen)  # what is wrong with it is told before anything of its settings
+    return chosen
+
+
+def completed(stored: Mapping[str, Any], chosen: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
+    """Return stored settings with the defaults of those added that came later.
+
+    Those of an agent of the user's own are added only where it is `chosen`, which imports it.
+    """
+    return default_settings(chosen) | dict(stored)
+
+
+def file_settings(path: Path) -> dict[str, Any]:
+    """Return what a settings file says, not yet checked; configs/... may be named from anywhere."""
+    beside = CONFIGS.parent / path
+    is_ours = path.parts[:1] == (CONFIGS.name,) and not os.path.lexists(path) and beside.is_file()
+    return read_json_object(beside if is_ours else path)
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; no key may stand in it twice."""
+    try:
+        text = read_bytes(path, MOST_BYTES).decode()
+        values = json.loads(text, object_pairs_hook=_without_repetition)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such settings file") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not readable as JSON: {str(error).splitlines()[0]}") from None
+    if not isinstance(values, dict):
+        raise UserError(
+            f"{path}: a settings file is one JSON object, not a {type(values).__name__}"
+        )
+    return values
+
+
+def given_by_file(file: str | Path | Sequence[Given] | None) -> list[Given]:
+    """Return what stands in a settings file, not yet checked; nothing without a file."""
+    if file is None:
+        return []
+    if not isinstance(file, (str, Path)):
+        return list(file)
+    values = file_settings(Path(file))
+    if SEVERAL in values:
+        raise UserError(
+            f"{file}: holds settings of several agents ('{SEVERAL}'), which sweep.py trains: "
+            f"python sweep.py --config {file}"
+        )
+    return [Given(str(file), name, value) for name, value in values.items()]
+
+
+def default_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
+    """Return the default of every setting, as config.json shows them."""
+    return {name: each.metadata["default"] for name, each in all_settings(chosen).items()}
+
+
+def _given_by_texts(
+    overrides: Iterable[str], chosen: Mapping[str, Any], problems: list[str]
+) -> list[Given]:
+    """Return what KEY=VALUE texts give; a line for each that is none is added to the problems."""
+    declarations, given = all_settings(chosen), []
+    for text in overrides:
+        name, equals, value = text.partition("=")
+        source = f"--var {shortened(text)}"
+        if equals:
+            given.append(Given(source, name, from_text(declarations.get(name), value)))
+        else:
+            problems.append(f"{source}: expected KEY=VALUE, such as --var learning_rate=3e-4")
+    return given
+
+
+def _good(given: Iterable[Given], chosen: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    """Return the good values; a line for each bad one is added to the problems."""
+    declarations = all_settings(chosen)
+    good: dict[str, Any] = {}
+    unknown: list[Given] = []
+    for each in given:
+        if each.name not in declarations:
+            unknown.append(each)
+            continue
+        try:
+            good[each.name] = checked(declarations[each.name], each.value)
+        except ValueError as error:
+            good.pop(each.name, None)
+            problems.append(f"{each.source}: {error}")
+    for each in unknown[:MOST_UNKNOWN]:
+        text = shortened(str(each.name))
+        problems.append(f"{each.source}: unknown key '{text}'.{suggestion(text, declarations)}")
+    if len(unknown) > MOST_UNKNOWN:
+        problems.append(f"{each.source}: {len(unknown) - MOST_UNKNOWN:,} more unknown keys")
+    return good
+
+
+def _untyped(from_file: Iterable[Given], chosen: Mapping[str, Any]) -> list[str]:
+    """Return a line for every value of a settings file that only the command line may give."""
+    declarations = all_settings(chosen)
+    metadata = [
+        (each, declarations[each.name].metadata) for each in from_file if each.name in declarations
+    ]
+    return [
+        f"{each.source}: {each.name} is taken from the command line alone. Leave it out of the "
+        f"file, and add --var {each.name}=..."
+        for each, facts in metadata
+        if facts["typed"] and each.value != facts["default"]
+    ]
+
+
+def _unread(given: Iterable[Given], *chosen: Mapping[str, Any]) -> list[str]:
+    """Return a line for every good setting that no part reads, chosen by one of these values."""
+    values = chosen[0]
+    who = reading(values)
+    read = set().union(*(who.read_by(each) for each in chosen))
+    return [
+        f"{each.source}: {who.refusal(each.name, values)}"
+        for each in given
+        if each.name in values and each.name not in read
+    ]
+
+
+def _unread_of_file(given: Sequence[Given], values: Mapping[str, Any]) -> list[str]:
+    """Return a line for every setting of a file that its own parts do not read, nor the chosen.
+
+    A file that is whole, as a run's is, has what its model does not read. It is known by naming all
+    that every run has.
+    """
+    in_file = _values(given)
+    if not in_file or {field.name for field in dataclasses.fields(Config)} <= in_file.keys():
+        return []
+    read = reading(values).read_by(values)
+    left_out = [name for name in in_file if name in values and name not in read]
+    unread = _unread(given, values, {**values, **in_file})
+    if left_out and not unread:
+        log.warning(
+            "%s does not read %s of the file", shortened(values["model"]), ", ".join(left_out)
+        )
+    return unread
+
+
+def _values(given: Iterable[Given]) -> dict[str, Any]:
+    """Return what is given by name."""
+    return {each.name: each.value for each in given}
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the pairs of a JSON object as a dictionary, or raise ValueError."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = next(name for name, n in Counter(name for name, _ in pairs).items() if n > 1)
+        raise ValueError(f"the key '{shortened(twice)}' stands there twice")
+    return values
+
+
+def describe_settings(chosen: Mapping[str, Any] = NOTHING) -> str:
+    """Return all settings by part, each with type, default and explanation, as `--help` shows them.
+
+    Those of an agent of the user's own are among them where it is chosen.
+    """
+    readers = reading(chosen).readers
+    groups: dict[str, list[str]] = {}
+    for name, each in all_settings(chosen).items():
+        title, by = each.title, readers(name)
+        heading = title if by in ([], [title]) else f"{title} (read by {', '.join(by)})"
+        default = json.dumps(each.metadata["default"])
+        groups.setdefault(heading, []).append(
+            f"  {name} ({kind_text(each)}, default {default})\n"
+            f"      {each.metadata['help']}{range_text(each)}"
+        )
+    return "\n".join("\n".join([f"\n{heading}:", *lines]) for heading, lines in groups.items())
+
+
+def published_configs() -> list[Path]:
+    """Return every settings file under configs/, in alphabetical order."""
+    return sorted(CONFIGS.rglob("config.json"))
+
+
+def published_table() -> str:
+    """Return one line for every published experiment, for `main.py --list-configs`."""
+    rows = [("settings file", "agent", "environment", "steps", "mem_len")]
+    for path in published_configs():
+        config = load_config(path)
+        how = "" if config.algorithm == "PPO" else f", {config.algorithm}"
+        mem_len = ""
+        if "mem_len" in read_settings(config):  # marked where the published run had another
+            mem_len = str(dataclasses.asdict(config)["mem_len"])
+            is_ignored = config.model in MEM_LEN_IGNORED_FOR and mem_len != str(MEM_LEN_RAN)
+            mem_len += "*" if is_ignored else " "
+        place = str(path.relative_to(CONFIGS.parent))
+        rows.append((place, f"{config.model}{how}", config.env, f"{config.n_steps:,}", mem_len))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        f"{place:{widths[0]}}  {model:{widths[1]}}  {env:{widths[2]}}  {steps:>{widths[3]}}"
+        f"  {mem_len:>{widths[4]}}".rstrip()
+        for place, model, env, steps, mem_len in rows
+    ]
+    return "\n".join([*lines, "", NOTE])

@@ -1,8 +1,18 @@
-"""The grid of runs that a command line describes, with all its mistakes found before it starts."""
+"""The grid of runs that a command line describes, with all its mistakes found before it starts.
+
+A settings file is that of one run, or of a task with several agents:
+
+{"env": "TMazePassive-v0", "length": 10, "n_steps": 6710,
+ "agents": {"LSTM": {"model": "LSTM"}, "GPT": {"model": "GPT", "mem_len": 11}}}
+
+What stands beside "agents" holds for all of them, and no agent says it again: all have as many
+steps in the same task.
+"""
 
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,14 +28,17 @@ from runs.folder import (
     recorded_config,
 )
 from settings import (
+    SEVERAL,
     Config,
+    Given,
     all_settings,
-    chosen_agent,
+    file_settings,
+    given_by_file,
     load_config,
     read_settings,
     settings_without_effect,
 )
-from sweeps.settings_files import Source, read_sources
+from settings.declaration import shortened, shown
 from utils.errors import UserError, raise_all, suggestion
 
 # The seeds of the published experiments (arXiv:2205.12258).
@@ -37,6 +50,23 @@ PAPER_SEEDS = (
     *(2038540942, 3040149122),
 )
 MOST_RUNS = 10_000
+Cell = tuple[Config, list[str], list[str]]  # settings, given names and overrides
+GENERAL_NAME = "config"  # of every settings file of one experiment: it tells no two apart
+FORM = '{"LSTM": {"model": "LSTM"}, "GPT": {"model": "GPT"}}'
+
+
+class Source(NamedTuple):
+    """What a settings file gives one run of a grid.
+
+    Attributes:
+        name: Of its run folders, as far as the file says; may be empty.
+        agent: Which of the file's agents this is; None where it holds one run's settings.
+        given: Its settings, not yet checked.
+    """
+
+    name: str
+    agent: str | None
+    given: list[Given]
 
 
 @dataclass(frozen=True)
@@ -52,44 +82,78 @@ class Run:
         return folder_of(self.config, self.run_id)
 
 
-class _Cell(NamedTuple):
-    """A place in a grid: the settings there, and what they were put together from."""
-
-    config: Config
-    name: str | None
-    source: Source
-    overrides: list[str]
-
-    def run_id(self, more: Iterable[str] = ()) -> str:
-        """Return a folder's name from what tells the run from others of its agent and environment.
-
-        Args:
-            more: Settings whose values stand in it as well.
-        """
-        values = [f"{name}={getattr(self.config, name)}" for name in more]
-        parts = [*filter(None, (self.name, self.source.name)), *values, *self.overrides]
-        return default_run_id(parts, self.config.seed).lstrip(".-")
-
-
-def parse_lists(texts: Iterable[str], files: Iterable[Path] = ()) -> dict[str, list[str]]:
-    """Return the values of every setting given as KEY=VALUE,VALUE,...
+def read_sources(files: Iterable[Path], agents: Collection[str] = ()) -> list[Source]:
+    """Return what settings files give, in their order; without a file, nothing for one run.
 
     Args:
-        texts: Those.
-        files: Settings files of the grid, which may name agents of the user's own.
+        files: Their paths.
+        agents: Those of the files' agents to take; none takes all.
 
     Raises:
-        UserError: a line for each one without a value, unknown, or given twice.
+        UserError: a line for every file that cannot be read, and for an agent that none has.
+    """
+    files = list(files)
+    sources: list[Source] = [] if files else [Source("", None, [])]
+    problems: dict[str, None] = {}
+    for file in files:
+        try:
+            sources += _sources_of(file)
+        except UserError as error:
+            problems |= dict.fromkeys(error.lines)
+    names = dict.fromkeys(source.agent for source in sources if source.agent)
+    for agent in agents if not problems else ():
+        if agent not in names:
+            known = f"they have {', '.join(names)}" if names else "they name none"
+            hint = suggestion(agent, names)
+            problems[f"--agents {agent}: no agent of the settings files; {known}.{hint}"] = None
+    if problems:
+        raise UserError(*problems)
+    return [source for source in sources if not agents or source.agent in agents]
+
+
+def _sources_of(file: Path) -> list[Source]:
+    """Return what a file gives: one run's settings, or those of agents with names of their own."""
+    name = "" if file.stem == GENERAL_NAME else file.stem
+    shared = file_settings(file)
+    if SEVERAL not in shared:
+        return [Source(name, None, given_by_file(file))]
+    agents = shared.pop(SEVERAL)
+    if not isinstance(agents, dict) or not agents:
+        raise UserError(f"{file}: {SEVERAL}: {shown(agents)} is no table of agents such as {FORM}")
+    problems, sources = list[str](), list[Source]()
+    given = [Given(str(file), *each) for each in shared.items()]
+    for agent, own in agents.items():
+        if not re.fullmatch(r"[A-Za-z0-9+-]{1,40}", agent):
+            shown_name = shortened(agent)
+            problems.append(
+                f"{file}: {SEVERAL}: '{shown_name}': use up to 40 letters, digits, + and -"
+            )
+        elif not isinstance(own, dict):
+            problems.append(f"{file}: {agent}: {shown(own)} is no table of settings")
+        else:
+            twice = [shortened(key) for key in own if key in shared]
+            problems += [
+                f"{file}: {agent}: {key} is given for all agents. Name it once" for key in twice
+            ]
+            more = [Given(f"{file}: {agent}", *each) for each in own.items()]
+            sources.append(Source(f"{name}_{agent}".lstrip("_"), agent, [*given, *more]))
+    if problems:
+        raise UserError(*problems)
+    return sources
+
+
+def parse_lists(texts: Iterable[str]) -> dict[str, list[str]]:
+    """Return the values of every setting given as KEY=VALUE,VALUE,...
+
+    Raises:
+        UserError: a line for each one without a value, or given twice.
     """
     lists: dict[str, list[str]] = {}
-    texts = list(texts)
-    problems, known = [], _known_settings(texts, files)
+    problems = []
     for text in texts:
         key, equals, values = text.partition("=")
         if not equals:
             problems.append(f"--var {text}: expected KEY=VALUE, or KEY=VALUE,VALUE for a list")
-        elif key not in known:
-            problems.append(f"--var {text}: unknown key '{key}'.{suggestion(key, known)}")
         elif key in lists:
             problems.append(f"--var {text}: {key} is given twice. Join its values with commas")
         else:
@@ -126,7 +190,7 @@ def make_grid(
     n_runs = math.prod(map(len, parts))
     if n_runs > MOST_RUNS:
         raise UserError(f"a grid of {n_runs:,} runs is larger than {MOST_RUNS:,}. Split it")
-    cells: list[_Cell] = []
+    cells: list[Cell] = []
     problems: dict[str, None] = {}  # what is wrong with one run is wrong with many
     for seed, source, *overrides in itertools.product(*parts):
         try:
@@ -134,7 +198,7 @@ def make_grid(
         except UserError as error:
             problems |= dict.fromkeys(error.lines)
             continue
-        cells.append(_Cell(config, name, source, overrides))
+        cells.append((config, [*filter(None, (name, source.name))], overrides))
     if problems:
         raise UserError(*problems)
     runs = _runs_of(cells)
@@ -169,17 +233,21 @@ def swept_settings(runs: Iterable[Run]) -> list[str]:
     return [name for name in names if name in found and name != "seed"]
 
 
-def _runs_of(cells: Sequence[_Cell]) -> list[Run]:
+def _runs_of(cells: Sequence[Cell]) -> list[Run]:
     """Return the runs of a grid; where names would be the same, what differs stands in them."""
-    runs = [Run(cell.config, cell.run_id()) for cell in cells]
+    runs = [_named(cell) for cell in cells]
     sharing: dict[Path, list[Config]] = {}
     for run in runs:
         sharing.setdefault(run.folder, []).append(run.config)
     apart = {folder: _differing(*configs) for folder, configs in sharing.items()}
-    return [
-        Run(cell.config, cell.run_id(apart[run.folder]))
-        for cell, run in zip(cells, runs, strict=True)
-    ]
+    return [_named(cell, apart[run.folder]) for cell, run in zip(cells, runs, strict=True)]
+
+
+def _named(cell: Cell, differing: Iterable[str] = ()) -> Run:
+    """Return a run, named by what tells it from others of its agent and environment."""
+    config, names, overrides = cell
+    values = [f"{name}={getattr(config, name)}" for name in differing]
+    return Run(config, default_run_id([*names, *values, *overrides], config.seed).lstrip(".-"))
 
 
 def _listed(text: str) -> list[str]:
@@ -249,13 +317,3 @@ def _differing(first: Config, *others: Config) -> list[str]:
         for name in dict.fromkeys(itertools.chain(settings, *further))
         if any(other.get(name, missing) != settings.get(name, missing) for other in further)
     ]
-
-
-def _known_settings(texts: Iterable[str], files: Iterable[Path]) -> list[str]:
-    """Return the names of all settings, those of the grid's own agents included."""
-    lists = [text.partition("=")[2].split(",") for text in texts if text.startswith("model=")]
-    named: list[Mapping[str, Any]] = [{"model": name} for names in lists for name in names]
-    known = dict.fromkeys(all_settings())
-    for values in named or (source.values for source in read_sources(files)):
-        known |= dict.fromkeys(all_settings(chosen_agent((), values)))
-    return list(known)

@@ -1,17 +1,30 @@
-"""The runs of a sweep under way, as Ray tasks: what is missing is tried again until it is there."""
+"""The runs of a sweep under way, as Ray tasks: what is missing is tried again until it is there.
 
+A task is `attempt`: one run of main.py, as a process of its own, whose crash leaves the worker
+alive. The function is sent to workers as it is and needs Python's own library alone, so that a
+worker is small and quick to start.
+"""
+
+import ctypes
 import dataclasses
 import logging
+import math
 import os
+import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import sweeps.worker
+from tqdm import tqdm
+
 from analysis.run_data import Progress, read_progress
 from runs.folder import EXPERIMENTS, is_finished, write_json
 from sweeps.grid import Run
@@ -21,6 +34,9 @@ PROGRAM = Path(__file__).resolve().parent.parent / "main.py"
 DESK = EXPERIMENTS / ".sweep"  # what runs are given and what they print
 REFRESH_SECONDS, CONNECT_SECONDS = 1.0, 10.0
 LONGEST_NOTE = 200
+PR_SET_PDEATHSIG = 1
+POLL_SECONDS = 0.2
+TAIL = 4096
 OBJECT_STORE_BYTES = 100 * 2**20  # only names of files and last lines go through it
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -37,12 +53,12 @@ class State(StrEnum):
     PRUNED runs were ended early since others do better, STOPPED ones since the sweep was to end.
     """
 
-    WAITING = "waiting"
-    RUNNING = "running"
-    DONE = "done"
+    DONE = "done"  # in the order in which they are counted
     PRUNED = "pruned"
-    FAILED = "failed"
+    WAITING = "waiting"
     STOPPED = "stopped"
+    FAILED = "failed"
+    RUNNING = "running"
 
 
 @dataclass(eq=False)
@@ -181,15 +197,15 @@ class RayPool:
         import ray
 
         # Sent as it is, so that workers need not find this package.
-        ray.cloudpickle.register_pickle_by_value(sweeps.worker)
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)
-        self._attempt = task(sweeps.worker.attempt)
+        self._attempt = task(attempt)
         self._environment = {"OMP_NUM_THREADS": str(cpus), "TQDM_DISABLE": "1"}
         if not gpus:
             self._environment["CUDA_VISIBLE_DEVICES"] = ""
         self._stop = DESK / f"stop-{socket.gethostname()}-{os.getpid()}"
         self._jobs: dict[Any, Job] = {}
-        self.n_places = sum(_places(machine, cpus, gpus) for machine in _machines())
+        self.n_places = _places(cpus, gpus)
 
     def submit(self, job: Job) -> None:
         """Queue an attempt."""
@@ -296,7 +312,6 @@ def ray_pool(address: str | None, cpus: int, gpus: float) -> Iterator[RayPool]:
         where = f"--address {address}: " if address else ""
         raise UserError(f"{where}Ray cannot be reached: {str(error).splitlines()[0]}") from None
     try:
-        _check_room(cpus, gpus)
         pool = RayPool(cpus, gpus)
         pool.close()
         yield pool
@@ -305,26 +320,19 @@ def ray_pool(address: str | None, cpus: int, gpus: float) -> Iterator[RayPool]:
         ray.shutdown()
 
 
-def _check_room(cpus: int, gpus: float) -> None:
-    """Raise UserError unless some machine can hold a task."""
-    machines = _machines()
-    if any(_places(machine, cpus, gpus) for machine in machines):
-        return
-    found = ", ".join(f"{m.get('CPU', 0):g} cores and {m.get('GPU', 0):g} GPUs" for m in machines)
-    raise UserError(f"--cpus {cpus} --gpus {gpus:g}: no machine has that many, there are: {found}")
-
-
-def _machines() -> list[dict[str, float]]:
-    """Return what each machine has."""
+def _places(cpus: int, gpus: float) -> int:
+    """Return how many tasks there is room for at once, or raise UserError where there is none."""
     import ray
 
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
-
-
-def _places(machine: dict[str, float], cpus: int, gpus: float) -> int:
-    """Return how many tasks a machine holds at once."""
-    places = int(machine.get("CPU", 0) / cpus)
-    return min(places, int(machine.get("GPU", 0) / gpus)) if gpus else places
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    found = [(machine.get("CPU", 0), machine.get("GPU", 0)) for machine in machines]
+    places = sum(int(min(n / cpus, n_gpus / gpus if gpus else math.inf)) for n, n_gpus in found)
+    if not places:
+        there = ", ".join(f"{n:g} cores and {n_gpus:g} GPUs" for n, n_gpus in found)
+        raise UserError(
+            f"--cpus {cpus} --gpus {gpus:g}: no machine has that many, there are: {there}"
+        )
+    return places
 
 
 def _ending(task: Any) -> str:
@@ -343,3 +351,103 @@ def _n_bytes(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def attempt(
+    workplace: Path, program: Path, folder: Path, desk: Path, stop: Path, more: Mapping[str, str]
+) -> str:
+    """Begin a run, or go on with it, and return how it ended: a signal's name or its last line.
+
+    Once a file is there that asks to end the run saves and ends, and none is begun. That reaches
+    every machine; how Ray cancels tasks depends on its version.
+
+    Args:
+        workplace: The folder the sweep was started in; other paths are relative to it.
+        program: main.py.
+        folder: The run's.
+        desk: The name of its files, see `Job.desk`.
+        stop: Another file that asks to end.
+        more: Changes to the environment of the run's process.
+    """
+    log = workplace / f"{desk}.log"
+    stops = [workplace / stop, workplace / f"{desk}.stop"]
+    if any(each.exists() for each in stops):
+        return "not begun"
+    new = ["--config", f"{desk}.json", "--run-id", folder.name]
+    is_there = (workplace / folder).exists()
+    command = [sys.executable, str(program), *(["--resume", str(folder)] if is_there else new)]
+    parent, libc = os.getpid(), ctypes.CDLL(None)
+
+    def end_with_parent() -> None:
+        """Let the new process get SIGTERM when this one dies, however it dies."""
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(128 + signal.SIGTERM)
+
+    with log.open("ab") as file:
+        file.write(f"\n{os.uname().nodename}: {' '.join(command)}\n".encode())
+        file.flush()
+        process = subprocess.Popen(
+            command,
+            cwd=workplace,
+            env={**os.environ, **more},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+        )
+        asked = False
+        while process.poll() is None:
+            if not asked and any(each.exists() for each in stops):
+                asked = True
+                process.terminate()
+            time.sleep(POLL_SECONDS)
+    if process.returncode < 0:
+        return f"killed by {signal.Signals(-process.returncode).name}"
+    return last_line(log) or f"exit status {process.returncode}"
+
+
+def last_line(path: Path) -> str:
+    """Return the last line of a text file that is not empty."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL))
+        lines = file.read().decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def show(work: Jobs, seconds: Iterable[Sequence[Job]]) -> None:
+    """Print a line for each change of the jobs, which stand anew every second."""
+    said: dict[Job, tuple[State, int]] = {}
+    begun = sum(job.progress.env_steps for job in work.jobs)
+    with tqdm(initial=begun, unit=" steps", unit_scale=True, disable=None) as bar:
+        for jobs in seconds:
+            for job in jobs:
+                now = (job.state, job.n_attempts)
+                if now != said.get(job, (State.WAITING, 0)):
+                    tqdm.write(told(job))
+                    sys.stdout.flush()
+                said[job] = now
+            bar.n = sum(job.progress.env_steps for job in jobs)
+            to_come = work.n_to_come * jobs[0].run.config.n_steps
+            bar.total = bar.n + sum(job.steps_left for job in jobs) + to_come
+            bar.set_description(summary(jobs, work.n_to_come))
+
+
+def told(job: Job) -> str:
+    """Return where a job stands, in a line."""
+    progress, n_steps = job.progress, job.run.config.n_steps
+    line = f"{job.state:8s}{job.run.folder}  {progress.env_steps:,} of {n_steps:,} steps"
+    if progress.mean_return is not None:
+        line += f", return {progress.mean_return:.3f}"
+    if progress.speed is not None:
+        line += f", {progress.speed:,.0f} steps/s"
+    return line + (f"  attempt {job.n_attempts}: {printable(job.note)}" if job.note else "")
+
+
+def summary(jobs: Sequence[Job], n_to_come: int = 0) -> str:
+    """Return how many runs stand where."""
+    counts = Counter(job.state for job in jobs)
+    parts = [f"{counts[state]} {state}" for state in State if counts[state]]
+    parts += [f"{n_to_come} to come"] * (n_to_come > 0)
+    return f"{len(jobs) + n_to_come} runs: {', '.join(parts)}"

@@ -1,33 +1,208 @@
-"""The trials of a search: begun as there is room, watched, cut where others do better.
+"""A search of settings: what it varies, its trials in Optuna's journal, and what it has come to.
 
-Each trial is an ordinary run. What is searched, the values of each trial, its reports and its score
-stand in searches/<name>/, in Optuna's journal, before anything follows from them: so a search that
-died goes on where it was.
+{"model": "LSTM", "learning_rate": {"low": 1e-5, "high": 1e-3, "log": true},
+ "memory_layers": {"low": 1, "high": 3}, "lr_decay": {"choices": ["none", "linear"]}}
+
+Each trial is an ordinary run, begun as there is room, watched, cut where others do better. What is
+searched, the values of each trial, its reports and its score stand in searches/<name>/ before
+anything follows from them: so a search that died goes on where it was.
 """
 
 import dataclasses
+import itertools
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from analysis.run_data import read_progress, read_run
-from runs.folder import EXPERIMENTS
-from settings import Config, settings_without_effect
+from analysis.figures import METRIC_LABELS, Point, draw_search, save_figure
+from analysis.run_data import Table, aligned, read_progress, read_run, write_csv
+from runs.folder import EXPERIMENTS, SETTINGS, write_json
+from settings import (
+    Config,
+    Given,
+    all_settings,
+    given_by_file,
+    installed,
+    load_config,
+    settings_without_effect,
+)
+from settings.declaration import checked, shortened, shown
 from sweeps.grid import Run, check_runs
 from sweeps.jobs import Job, Jobs, State
-from sweeps.space import Range, Space
-from sweeps.study import JOURNAL, Study, unlock
-from utils.errors import UserError
+from utils.errors import UserError, printable, suggestion
 
 SEARCHES = Path("searches")
-EARLIER = "search.json"  # stood in the folder of a search before there were journals
-LAST_WITH_IT = "56e76aa"
+JOURNAL, CSV, PICTURE = "journal.log", "trials.csv", "search.png"
+FORM = '{"low": 1, "high": 2}, "log": true besides, or {"choices": [1, 2]}'
+NOT_SEARCHED = {
+    "env": "scores of several environments cannot be compared",
+    "seed": "a seed is no better than another",
+}
+NAME = "search"  # of the one study in a journal
+SEARCHED = "searched"  # its attribute that says what is searched
+SAMPLERS = ("tpe", "random")
+PRUNERS = ("median", "asha", "none")
+STARTUP = 5  # trials that come to their end before any is cut by the median
+WARMUP = 25  # percent of a run before which the median cuts none
+FIRST_RUNG, REDUCTION = 10, 3  # ASHA looks at 10, 30 and 90 percent, and a third goes on
+LEAST_FINISHED = 5  # trials, before it is asked what mattered
 STEP = 5  # percent of a run between two reports to the pruner
 SCORED = 0.1  # the share of a run, at its end, whose mean is the score
+
+
+class Range(NamedTuple):
+    """Numbers from low to high, both included; the logarithm is what is drawn where `log`."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.low} to {self.high}" + ", logarithmic" * self.log
+
+
+class Choices(NamedTuple):
+    """Values of which one is drawn."""
+
+    values: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(json.dumps(value) for value in self.values)
+
+
+class Space(NamedTuple):
+    """What a search varies, and what stays.
+
+    Attributes:
+        dimensions: What each searched setting is drawn from.
+        sources: Where each of them was given.
+        fixed: What stays, as a settings file gives it.
+        overrides: What stays, as KEY=VALUE.
+    """
+
+    dimensions: dict[str, Range | Choices]
+    sources: dict[str, str]
+    fixed: list[Given]
+    overrides: list[str]
+
+    def config(self, values: Mapping[str, Any]) -> Config:
+        """Return all settings of a point, or raise UserError where they cannot be together."""
+        drawn = [Given(self.sources[name], name, value) for name, value in values.items()]
+        return load_config([*self.fixed, *drawn], self.overrides)
+
+    def corners(self) -> list[Config]:
+        """Return the settings with every choice of parts, all else at its lowest or first.
+
+        Raises:
+            UserError: a line for each setting that one of the parts does not read, and for what
+                cannot be together.
+        """
+        values = {
+            name: [each.low] if isinstance(each, Range) else each.values
+            for name, each in self.dimensions.items()
+        }
+        tried = [
+            each if name in installed().registries else each[:1] for name, each in values.items()
+        ]
+        found, problems = [], dict[str, None]()
+        for chosen in itertools.product(*tried):
+            try:
+                found.append(self.config(dict(zip(values, chosen, strict=True))))
+            except UserError as error:
+                problems |= dict.fromkeys(error.lines)
+        if problems:
+            raise UserError(*problems)
+        return found
+
+    def settings(self, config: Config) -> dict[str, Any]:
+        """Return of a point's settings those that were given or drawn."""
+        texts = (text.partition("=")[0] for text in self.overrides)
+        named = {*(each.name for each in self.fixed), *texts, *self.dimensions}
+        return {name: getattr(config, name) for name in all_settings() if name in named}
+
+
+def read_space(file: Path | None, texts: Iterable[str]) -> Space:
+    """Return what a settings file and KEY=VALUE texts say is to be searched.
+
+    A text replaces what the file says.
+
+    Raises:
+        UserError: a line for everything that is no range, and where there is nothing to search.
+    """
+    given = {each.name: each for each in given_by_file(file)}
+    space, problems = Space({}, {}, [], []), list[str]()
+    for text in texts:
+        name, _, value = text.partition("=")
+        source = f"--var {shortened(text)}"
+        given.pop(name, None)
+        if _is_range(name, value.startswith("{")):
+            try:
+                given[name] = Given(source, name, json.loads(value))
+            except (ValueError, RecursionError):
+                problems.append(f"{source}: not readable as JSON. Write {FORM}")
+            continue
+        space.overrides.append(text)
+        if "," in value and not value.startswith(("{", "[")):
+            problems.append(f"{source}: a search takes one value of {name}, or a range: {FORM}")
+    for each in given.values():
+        if not _is_range(each.name, isinstance(each.value, dict)):
+            space.fixed.append(each)
+            continue
+        try:
+            space.dimensions[each.name] = _dimension(each.name, each.value)
+            space.sources[each.name] = each.source
+        except ValueError as error:
+            problems.append(f"{each.source}: {error}")
+    if not (problems or space.dimensions):
+        problems.append(f"--search: nothing to search. Give a setting a range, such as {FORM}")
+    if problems:
+        raise UserError(*problems)
+    return space
+
+
+def _is_range(name: str, looks_like_one: bool) -> bool:
+    """Return whether an object stands for a range; some settings are objects themselves."""
+    declaration = all_settings().get(name)
+    return looks_like_one and (declaration is None or dict not in declaration.kinds)
+
+
+def _dimension(name: str, value: dict[str, Any]) -> Range | Choices:
+    """Return what a setting is drawn from, or raise ValueError with the line to show."""
+    declaration = all_settings().get(name)
+    if declaration is None:
+        raise ValueError(f"unknown key '{shortened(name)}'.{suggestion(name, all_settings())}")
+    if name in NOT_SEARCHED:
+        raise ValueError(f"{name}: is not searched, {NOT_SEARCHED[name]}")
+    if value.keys() == {"choices"}:
+        values = value["choices"]
+        if not isinstance(values, list) or not values:
+            raise ValueError(
+                f"{name}: choices are a list with one value or more, not {shown(values)}"
+            )
+        found = tuple(checked(declaration, each) for each in values)
+        if twice := [each for each in found if found.count(each) > 1]:
+            raise ValueError(f"{name}: {shown(twice[0])} stands twice among the choices")
+        return Choices(found)
+    if not {"low", "high"} <= value.keys() <= {"low", "high", "log"}:
+        raise ValueError(f"{name}: {shown(value)} is no range. Write {FORM}")
+    if not {int, float} & set(declaration.kinds):
+        raise ValueError(f'{name}: is no number and has no range. Write {{"choices": [...]}}')
+    log = value.get("log", False)
+    if not isinstance(log, bool):
+        raise ValueError(f"{name}: log is {shown(log)}, and may be true or false")
+    if value["low"] is None or value["high"] is None:
+        raise ValueError(f"{name}: the ends of a range are numbers, not null")
+    low, high = (checked(declaration, value[end]) for end in ("low", "high"))
+    if low > high:
+        raise ValueError(f"{name}: low {low} is above high {high}. Exchange them")
+    if log and low <= 0:
+        raise ValueError(f"{name}: low is {low}, and a logarithmic range begins above 0")
+    return Range(low, high, log)
 
 
 class Plan(NamedTuple):
@@ -36,7 +211,7 @@ class Plan(NamedTuple):
     Attributes:
         name: Of its folder, and what the names of its runs begin with.
         n_trials: How many, with those of earlier calls.
-        sampler, pruner: See `sweeps.study`.
+        sampler, pruner: Of SAMPLERS and PRUNERS.
         metric: The column of metrics.csv that is to become high.
         seed: Of all that is drawn.
     """
@@ -54,13 +229,129 @@ class Plan(NamedTuple):
         return SEARCHES / self.name
 
 
+class Study:
+    """The trials of a search, kept in a journal in its folder; without a folder, in memory alone.
+
+    The values of a trial follow from the seed, the trial's number and what has been told until
+    then, so that a study goes on as if it had never been interrupted.
+
+    Attributes:
+        optuna: The study of Optuna.
+
+    Raises:
+        UserError: the journal in the folder cannot be read.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        dimensions: Mapping[str, Range | Choices],
+        folder: Path | None = None,
+    ) -> None:
+        import optuna
+        from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._dimensions, self._plan = dimensions, plan
+        pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
+        if plan.pruner == "median":
+            pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=WARMUP)
+        elif plan.pruner == "asha":
+            pruner = optuna.pruners.SuccessiveHalvingPruner(FIRST_RUNG, REDUCTION)
+        storage: Any = optuna.storages.InMemoryStorage()
+        try:
+            if folder:  # this lock holds on disks that machines share, too
+                path = str(folder / JOURNAL)
+                backend = JournalFileBackend(path, lock_obj=JournalFileOpenLock(path))
+                storage = optuna.storages.JournalStorage(backend)
+            if not storage.get_all_studies():
+                optuna.create_study(study_name=NAME, storage=storage, direction="maximize")
+            self.optuna = optuna.load_study(study_name=NAME, storage=storage, pruner=pruner)
+        except Exception as error:  # Optuna documents no set of exceptions for a bad file
+            reason = printable(f"{type(error).__name__}: {error}")
+            raise UserError(f"{folder}/{JOURNAL}: not readable as a search: {reason}") from None
+        self._storage = storage
+
+    @property
+    def trials(self) -> list[Any]:
+        """Return all trials as they are known, by number."""
+        return self.optuna.get_trials(deepcopy=False)
+
+    def ask(self) -> Any:
+        """Return a new trial; its `params` are the values to try."""
+        self._seed_sampler(len(self.trials), 0)
+        return self._with_all_values(self.optuna.ask())
+
+    def taken_up(self, number: int) -> Any:
+        """Return an unfinished trial of an earlier call, which may have been killed as it drew."""
+        from optuna.trial import Trial
+
+        study = self._storage.get_study_id_from_name(NAME)
+        trial = self._storage.get_trial_id_from_study_id_trial_number(study, number)
+        return self._with_all_values(Trial(self.optuna, trial))
+
+    def report(self, trial: Any, percent: int, value: float) -> bool:
+        """Note the value of a trial at some percent of its run; return whether to cut it there."""
+        if percent not in self.trials[trial.number].intermediate_values:
+            trial.report(value, percent)
+        return trial.should_prune()
+
+    def tell(self, trial: Any, score: float | None = None, failure: str = "") -> None:
+        """Note the score of a trial, why it can have none, or without both that it was cut."""
+        from optuna.trial import TrialState
+
+        if score is not None:
+            self.optuna.tell(trial, score)
+        elif not failure:
+            self.optuna.tell(trial, state=TrialState.PRUNED)
+        elif not self.trials[trial.number].state.is_finished():
+            trial.set_user_attr("reason", failure)
+            self.optuna.tell(trial, state=TrialState.FAIL)
+
+    def importances(self) -> dict[str, float]:
+        """Return the share of each setting in how scores differ; empty where that is not known.
+
+        It is that of fANOVA (Hutter et al. 2014), over finished trials.
+        """
+        from optuna import importance
+        from optuna.trial import TrialState
+
+        finished = self.optuna.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        if len(finished) < LEAST_FINISHED or len({trial.value for trial in finished}) == 1:
+            return {}
+        evaluator = importance.FanovaImportanceEvaluator(seed=self._plan.seed)
+        return importance.get_param_importances(self.optuna, evaluator=evaluator)
+
+    def _seed_sampler(self, number: int, place: int) -> None:
+        """Let a value of a trial depend on its place, not on how many were drawn before."""
+        from optuna import samplers
+
+        kinds = {"tpe": samplers.TPESampler, "random": samplers.RandomSampler}
+        words = np.random.SeedSequence((self._plan.seed, number, place)).generate_state(1)
+        self.optuna.sampler = kinds[self._plan.sampler](seed=int(words[0]))
+
+    def _with_all_values(self, trial: Any) -> Any:
+        """Return a trial whose every value is drawn; a value that it has stays."""
+        self._seed_sampler(trial.number, 0)
+        together = trial.relative_params
+        for place, (name, each) in enumerate(self._dimensions.items(), 1):
+            if name not in together:
+                self._seed_sampler(trial.number, place)
+            if not isinstance(each, Range):
+                trial.suggest_categorical(name, each.values)
+            elif isinstance(each.low, int):
+                trial.suggest_int(name, each.low, int(each.high), log=each.log)
+            else:
+                trial.suggest_float(name, each.low, each.high, log=each.log)
+        return trial
+
+
 @dataclass(eq=False)
 class Trial:
     """One point of the space and what has become of it.
 
     Attributes:
         asked: Its trial of Optuna.
-        values: Of the searched settings.
         job: Its run; None where the values cannot be together.
         note: Why it has no score.
         score: Its score, or what was reported last where it was pruned; None without.
@@ -68,16 +359,10 @@ class Trial:
     """
 
     asked: Any
-    values: dict[str, Any]
     job: Job | None = None
     note: str = ""
     score: float | None = None
     percent: int = 0
-
-    @property
-    def number(self) -> int:
-        """Return which it is, from 0."""
-        return self.asked.number
 
     @property
     def state(self) -> State:
@@ -114,14 +399,20 @@ class Search(Jobs):
         return [trial.job for trial in self.trials if trial.job is not None]
 
     @property
+    def n_to_come(self) -> int:
+        """Return how many trials have not begun."""
+        return max(self.plan.n_trials - len(self.trials), 0)
+
+    @property
     def is_over(self) -> bool:
         """Return whether nothing is left to do."""
         ended = (State.DONE, State.PRUNED, State.FAILED)
-        return not self._has_next and all(trial.state in ended for trial in self.trials)
+        is_done = all(trial.state in ended for trial in self.trials)
+        return is_done and not (self._unfinished or self.n_to_come)
 
     def next_job(self, n_open: int, n_places: int) -> Job | None:
         """Return the run of a trial that went on before, or of a new one, where there is room."""
-        while n_open < n_places and self._has_next:
+        while n_open < n_places and (self._unfinished or self.n_to_come):
             trial = self._unfinished.pop(0) if self._unfinished else self._begun(self.study.ask())
             if trial.job is not None:
                 self._open.append(trial)
@@ -142,31 +433,21 @@ class Search(Jobs):
     def best(self) -> Trial | None:
         """Return the finished trial of the highest score, the first of equal ones."""
         done = [trial for trial in self.trials if trial.state is State.DONE]
-        scored = [(trial.score, -trial.number) for trial in done if trial.score is not None]
-        return self.trials[-max(scored)[1]] if scored else None
-
-    @property
-    def n_to_come(self) -> int:
-        """Return how many trials have not begun."""
-        return max(self.plan.n_trials - len(self.trials), 0)
-
-    @property
-    def _has_next(self) -> bool:
-        """Whether a trial is to begin or to go on."""
-        return bool(self._unfinished or self.n_to_come)
+        scored = [(trial.score, trial) for trial in done if trial.score is not None]
+        return max(scored, key=lambda pair: pair[0])[1] if scored else None
 
     def _begun(self, asked: Any) -> Trial:
         """Return a trial with its run, without one where its values cannot be together."""
-        trial = Trial(asked, dict(asked.params))
+        trial = Trial(asked)
         self.trials.append(trial)
         try:
-            config = self.space.config(trial.values)
+            config = self.space.config(asked.params)
             self._check(config)
         except UserError as error:
             trial.note = error.lines[0]
-            self.study.tell_failed(asked, trial.note)
+            self.study.tell(asked, failure=trial.note)
             return trial
-        run = Run(config, f"{self.plan.name}_trial={trial.number:03d}")
+        run = Run(config, f"{self.plan.name}_trial={asked.number:03d}")
         check_runs([run], self._check)  # now of its folder: no other run may be there
         trial.job = Job(run)
         return trial
@@ -174,8 +455,7 @@ class Search(Jobs):
     def _take_up(self, known: Any) -> None:
         """Take up a trial of an earlier call, as the study knows it."""
         if known.state.name == "FAIL":
-            reason = known.user_attrs.get("reason", "")
-            self.trials.append(Trial(known, dict(known.params), note=reason))
+            self.trials.append(Trial(known, note=known.user_attrs.get("reason", "")))
             return
         is_over = known.state.is_finished()
         trial = self._begun(known if is_over else self.study.taken_up(known.number))
@@ -206,7 +486,7 @@ class Search(Jobs):
                 continue
             trial.score = float(before[-1])
             if self.study.report(trial.asked, percent, trial.score):
-                self.study.tell_pruned(trial.asked)  # first, so that it is known whatever happens
+                self.study.tell(trial.asked)  # first, so that it is known whatever happens
                 job.cut()
                 return
 
@@ -259,11 +539,11 @@ def open_study(plan: Plan, space: Space, is_kept: bool = True) -> Study:
         is_kept: Whether a new one is written into its folder, of which this process has the lock.
     """
     folder = plan.folder if is_kept or (plan.folder / JOURNAL).is_file() else None
-    if is_kept:
-        unlock(plan.folder)
-    study = Study(space.dimensions, plan.sampler, plan.pruner, plan.seed, folder)
-    if is_kept and not study.searched:
-        study.note_searched(described(plan, space))
+    if is_kept:  # what a killed search has left of its lock on the journal
+        (plan.folder / f"{JOURNAL}.lock").unlink(missing_ok=True)
+    study = Study(plan, space.dimensions, folder)
+    if is_kept and not study.optuna.user_attrs.get(SEARCHED):
+        study.optuna.set_user_attr(SEARCHED, described(plan, space))
     return study
 
 
@@ -274,14 +554,8 @@ def check_search(plan: Plan, space: Space) -> None:
             f"--name {plan.name}: the name of a search is one folder name of up to 80 letters, "
             "digits and = . + -, beginning with a letter or digit"
         )
-    if (plan.folder / EARLIER).exists():
-        raise UserError(
-            f"{plan.folder}: a search of an earlier version, which commit {LAST_WITH_IT} can go on "
-            "with. Give this one a --name of its own"
-        )
-    study = open_study(plan, space, is_kept=False)
-    wanted = described(plan, space)
-    known = study.searched or wanted
+    study, wanted = open_study(plan, space, is_kept=False), described(plan, space)
+    known = study.optuna.user_attrs.get(SEARCHED) or wanted
     differing = [name for name in wanted if known.get(name) != wanted[name]]
     if differing:
         raise UserError(
@@ -304,3 +578,59 @@ def described(plan: Plan, space: Space) -> dict[str, Any]:
     fixed = dataclasses.asdict(space.corners()[0])
     how = {"sampler": plan.sampler, "pruner": plan.pruner, "metric": plan.metric}
     return {**how, **ranges, **{name: fixed[name] for name in fixed if name not in without}}
+
+
+def write_results(search: Search, importances: Mapping[str, float]) -> list[Path]:
+    """Write table, best settings and picture into the search's folder; return the files."""
+    folder, best = search.plan.folder, search.best()
+    write_csv(folder / CSV, trials_table(search, precise=True))
+    if best is None or best.job is None:
+        return [folder / CSV]
+    write_json(folder / SETTINGS, search.space.settings(best.job.run.config))
+    points = [
+        Point(trial.asked.number, trial.score, trial.state is State.PRUNED, trial.asked.params)
+        for trial in search.trials
+        if trial.score is not None and trial.state in (State.DONE, State.PRUNED)
+    ]
+    is_log = {
+        name: isinstance(each, Range) and each.log for name, each in search.space.dimensions.items()
+    }
+    metric = METRIC_LABELS.get(search.plan.metric, search.plan.metric)
+    save_figure(draw_search(points, importances, is_log, metric), folder / PICTURE)
+    return [folder / CSV, folder / SETTINGS, folder / PICTURE]
+
+
+def results(search: Search, importances: Mapping[str, float]) -> str:
+    """Return what a person is told in the end: all trials, what mattered, and the best."""
+    rows = [["setting", "importance"], *([k, f"{v:.2f}"] for k, v in importances.items())]
+    unknown = f"importance of settings: not known before {LEAST_FINISHED} trials finish"
+    parts = [aligned(trials_table(search)), aligned(rows) if importances else unknown]
+    best, told_best = search.best(), "no trial has finished with a score"
+    if best is not None:
+        values = ", ".join(f"{name}={_text(value)}" for name, value in best.asked.params.items())
+        told_best = f"best: trial {best.asked.number}, score {best.score:.3f}, {values}"
+    return "\n\n".join([*parts, told_best])
+
+
+def trials_table(search: Search, precise: bool = False) -> Table:
+    """Return a line for each trial, its heading first; `precise` has all digits, for programs."""
+    names = list(search.space.dimensions)
+    rows: list[list[object]] = [["trial", "state", "score", "steps", *names, "run"]]
+    for trial in search.trials:
+        steps = 0 if trial.job is None else trial.job.progress.env_steps
+        known = repr(trial.score) if precise else f"{trial.score or 0:.3f}"
+        rows.append(
+            [
+                *(trial.asked.number, trial.state.value, "" if trial.score is None else known),
+                steps if precise else f"{steps:,}",
+                *(_text(trial.asked.params[name], precise) for name in names),
+                trial.note if trial.job is None else trial.job.run.folder,
+            ]
+        )
+    return rows
+
+
+def _text(value: object, precise: bool = False) -> str:
+    if isinstance(value, float) and not precise:
+        return f"{value:.4g}"
+    return value if isinstance(value, str) else shown(value)

@@ -1,31 +1,13 @@
-"""A hub on this machine: an HTTP server that answers what huggingface_hub asks of the real one."""
+"""A hub on this machine, instead of the functions by which huggingface_hub asks the real one."""
 
-import base64
 import hashlib
-import json
-import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
+import os
+from pathlib import Path
+from types import SimpleNamespace
 
-import yaml
+from huggingface_hub import errors
 
 OWNER, TOKEN = "someone", "hf_secret"
-LARGE = (".safetensors", ".png")  # kept by their sha256, as the real hub keeps what is binary
-
-
-class Answer(NamedTuple):
-    """What the hub answers."""
-
-    status: int = 200
-    content: object = b""  # bytes, or what is sent as JSON
-    headers: dict = {}  # noqa: RUF012  (never changed)
-
-
-NO_REPOSITORY = Answer(404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
-NO_REVISION = Answer(404, {"error": "Invalid rev"}, {"X-Error-Code": "RevisionNotFound"})
-NO_ENTRY = Answer(404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound"})
 
 
 class Repository:
@@ -42,171 +24,97 @@ class Repository:
         name = hashlib.sha1(repr((len(self.commits), sorted(files))).encode()).hexdigest()
         self.commits[name] = before | files
         self.branches[branch] = name
-        return name
 
 
 class FakeHub:
-    """The server; `repositories` is what it keeps, `asked` what it was asked for."""
+    """What the library knows of a hub.
 
-    def __init__(self):
-        self.repositories, self.large, self.asked = {}, {}, []
-        self.damaged = set()  # files of which every byte sent is zero
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self.address = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+    Attributes:
+        repositories: By name.
+        n_fetched: How often files were fetched.
+        cache: The folder in which the library keeps them.
+        is_reachable: Whether there is a network.
+        is_damaging: Whether every byte sent is zero.
+    """
 
-    def close(self):
-        """Be out of reach from now on."""
-        self._server.shutdown()
-        self._server.server_close()
+    def __init__(self, cache):
+        self.repositories, self.n_fetched, self.cache = {}, 0, cache
+        self.is_reachable, self.is_damaging = True, False
+
+    def install(self, monkeypatch):
+        """Stand where the library's own functions are."""
+        session = SimpleNamespace(head=lambda *_, **__: self._connect())
+        monkeypatch.setattr("huggingface_hub.get_session", lambda: session)
+        monkeypatch.setattr("huggingface_hub.HfApi", lambda: self)
+        monkeypatch.setattr("huggingface_hub.snapshot_download", self.snapshot_download)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
 
     def files(self, name, branch="main"):
         """Return the files that a branch of a repository holds."""
         repository = self.repositories[name]
         return repository.commits[repository.branches[branch]]
 
-    def answer(self, method, path, body, token):
-        """Return the answer to a request."""
-        self.asked.append(f"{method} {path}")
-        for pattern, respond in ROUTES.items():
-            if found := re.fullmatch(pattern, f"{method} {path}"):
-                return respond(self, body, token == f"Bearer {TOKEN}", *found.groups())
-        return Answer(404, {"error": f"{method} {path}"})
+    def snapshot_download(
+        self, name, revision, allow_patterns, local_files_only=False, force_download=False
+    ):
+        """Return the folder of a commit, its files behind links as the library keeps them."""
+        if local_files_only:
+            last = sorted(self.cache.glob(f"{name}/*"), key=os.path.getmtime)
+            if not last:
+                raise errors.LocalEntryNotFoundError("nothing")
+            return str(last[-1])
+        self._connect()
+        repository = self.repositories.get(name)
+        if repository is None or (repository.private and not self._is_known()):
+            raise errors.RepositoryNotFoundError("404", response=_response(404))
+        commit = repository.branches.get(revision or "main", revision)
+        if commit not in repository.commits:
+            raise errors.RevisionNotFoundError("404", response=_response(404))
+        folder = self.cache / name / commit
+        if not folder.exists() or force_download:
+            self.n_fetched += 1
+            folder.mkdir(parents=True, exist_ok=True)
+            for path, content in repository.commits[commit].items():
+                blob = self.cache / hashlib.sha256(content).hexdigest()
+                blob.write_bytes(bytes(len(content)) if self.is_damaging else content)
+                (folder / path).unlink(missing_ok=True)
+                if path in allow_patterns:
+                    (folder / path).symlink_to(blob)
+        return str(folder)
 
-    def _handler(self):
-        hub = self
+    def whoami(self):
+        """Refuse those who are not logged in."""
+        if "HF_TOKEN" not in os.environ:
+            raise errors.LocalTokenNotFoundError("no token")
+        if not self._is_known():
+            raise errors.HfHubHTTPError("401", response=_response(401))
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+    def create_repo(self, name, private, exist_ok):
+        """Make a repository unless there is one, and return its address."""
+        if not name.startswith(f"{OWNER}/"):
+            raise errors.HfHubHTTPError("403", response=_response(403))
+        assert exist_ok
+        self.repositories.setdefault(name, Repository(private))
+        return f"https://hub/{name}"
 
-            def respond(self):
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                path = unquote(urlsplit(self.path).path)
-                token = self.headers.get("Authorization")
-                status, content, headers = hub.answer(self.command, path, body, token)
-                if not isinstance(content, bytes):
-                    content = json.dumps(content).encode()
-                self.send_response(status)
-                for name, value in {"Content-Length": str(len(content)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(content)
+    def create_branch(self, name, branch, exist_ok):
+        """Make a branch unless there is one."""
+        assert exist_ok
+        branches = self.repositories[name].branches
+        branches.setdefault(branch, branches["main"])
 
-            do_GET = do_HEAD = do_POST = do_PUT = respond
+    def create_commit(self, name, additions, commit_message, revision):
+        """Take files in."""
+        files = {each.path_in_repo: Path(each.path_or_fileobj).read_bytes() for each in additions}
+        self.repositories[name].commit(revision or "main", files)
 
-            def log_message(self, *arguments):
-                """Say nothing."""
+    def _connect(self):
+        if not self.is_reachable:
+            raise ConnectionError("no connection")
 
-        return Handler
-
-
-def who(hub, body, known):
-    return Answer(content={"name": OWNER}) if known else Answer(401, {"error": "Invalid token"})
-
-
-def create(hub, body, known):
-    asked = json.loads(body)
-    name = f"{asked['organization']}/{asked['name']}"
-    if asked["organization"] != OWNER or not known:
-        return Answer(403, {"error": "You don't have the rights to create a model there"})
-    if name in hub.repositories:
-        there = {"error": "You already created this repo", "url": f"{hub.address}/{name}"}
-        return Answer(409, there)
-    hub.repositories[name] = Repository(asked.get("visibility") == "private")
-    return Answer(content={"url": f"{hub.address}/{name}"})
-
-
-def check_card(hub, body, known):
-    content = json.loads(body)["content"]
-    yaml.safe_load(content.split("---")[1])
-    return Answer(content={"errors": [], "warnings": []})
-
-
-def branch(hub, body, known, name, new):
-    repository = hub.repositories[name]
-    if new in repository.branches:
-        return Answer(409, {"error": "Reference already exists"})
-    repository.branches[new] = repository.branches["main"]
-    return Answer(content={})
+    def _is_known(self):
+        return os.environ.get("HF_TOKEN") == TOKEN
 
 
-def upload_modes(hub, body, known, name, revision):
-    paths = [file["path"] for file in json.loads(body)["files"]]
-    modes = {path: "lfs" if path.endswith(LARGE) else "regular" for path in paths}
-    files = [{"path": p, "uploadMode": mode, "shouldIgnore": False} for p, mode in modes.items()]
-    return Answer(content={"files": files})
-
-
-def batch(hub, body, known, name):
-    objects = [
-        {**asked, "actions": {"upload": {"href": f"{hub.address}/large/{asked['oid']}"}}}
-        for asked in json.loads(body)["objects"]
-    ]
-    return Answer(content={"transfer": "basic", "objects": objects})
-
-
-def put_large(hub, body, known, digest):
-    assert hashlib.sha256(body).hexdigest() == digest
-    hub.large[digest] = body
-    return Answer()
-
-
-def commit(hub, body, known, name, revision):
-    files = {}
-    for line in body.splitlines():
-        match json.loads(line):
-            case {"key": "file", "value": {"path": path, "content": content}}:
-                files[path] = base64.b64decode(content)
-            case {"key": "lfsFile", "value": {"path": path, "oid": digest}}:
-                files[path] = hub.large[digest]
-    made = hub.repositories[name].commit(revision, files)
-    return Answer(content={"commitUrl": f"{hub.address}/{name}/commit/{made}", "commitOid": made})
-
-
-def revision_of(hub, body, known, name, revision):
-    repository = hub.repositories.get(name)
-    if repository is None or (repository.private and not known):
-        return NO_REPOSITORY
-    found = repository.branches.get(revision, revision)
-    if found not in repository.commits:
-        return NO_REVISION
-    return Answer(content={"id": name, "sha": found, "siblings": []})
-
-
-def tree(hub, body, known, name, revision):
-    entries = []
-    for path, content in hub.repositories[name].commits[revision].items():
-        digest = hashlib.sha256(content).hexdigest()
-        entry = {"type": "file", "path": path, "size": len(content), "oid": digest[:40]}
-        if path.endswith(LARGE):
-            entry["lfs"] = {"oid": digest, "size": len(content), "pointerSize": 130}
-        entries.append(entry)
-    return Answer(content=entries)
-
-
-def file(hub, body, known, name, revision, path):
-    content = hub.repositories[name].commits[revision].get(path)
-    if content is None:
-        return NO_ENTRY
-    digest = hashlib.sha256(content).hexdigest()
-    if path in hub.damaged:
-        content = bytes(len(content))
-    return Answer(content=content, headers={"ETag": f'"{digest}"', "X-Repo-Commit": revision})
-
-
-MODEL = "([^/]+/[^/]+)"
-ROUTES = {
-    "HEAD /?": lambda *_: Answer(),
-    "GET /api/whoami-v2": who,
-    "POST /api/repos/create": create,
-    "POST /api/validate-yaml": check_card,
-    f"POST /api/models/{MODEL}/branch/(.+)": branch,
-    f"POST /api/models/{MODEL}/preupload/(.+)": upload_modes,
-    f"POST /{MODEL}.git/info/lfs/objects/batch": batch,
-    "PUT /large/([0-9a-f]{64})": put_large,
-    f"POST /api/models/{MODEL}/commit/(.+)": commit,
-    f"GET /api/models/{MODEL}/revision/(.+)": revision_of,
-    f"GET /api/models/{MODEL}/tree/([^/]+)": tree,
-    f"(?:GET|HEAD) /{MODEL}/resolve/([^/]+)/(.+)": file,
-}
+def _response(status):
+    return SimpleNamespace(status_code=status, headers={}, request=None)

@@ -27,7 +27,7 @@ from models.observations import ObservationReader
 from settings import load_config, read_settings
 from tests.any_envs import SPACES, Sampled
 from utils.errors import UserError
-from utils.folders import folder_name
+from utils.files import folder_name
 
 HERE = "tests.any_envs"
 

@@ -18,15 +18,14 @@ MAY_IMPORT = {
     "report": {"analysis", "trainers", "models", "runs", "settings", "utils"},
     "helm": {"main", "trainers", "models", "envs", "settings", "utils"},
     "main": {"report", "trainers", "rewards", "models", "envs", "runs", "settings", "utils"},
-    "sharing": {"analysis", "trainers", "runs", "settings", "utils"},
     "eval": {
-        *{"sharing", "report", "trainers", "rewards", "models"},
+        *{"report", "trainers", "rewards", "models"},
         *{"envs", "runs", "settings", "utils"},
     },
     "prepare_captions": {"models", "envs", "settings", "utils"},
     "prepare_embeddings": {"models", "envs", "settings", "utils"},
     "plot": {"analysis", "trainers", "utils"},
-    "publish": {"eval", "sharing", "trainers", "runs", "utils"},
+    "publish": {"eval", "analysis", "trainers", "runs", "settings", "utils"},
     "sweep": {"sweeps", "plot", "trainers", "models", "envs", "runs", "settings", "utils"},
     "sweeps": {"analysis", "runs", "settings", "utils"},
 }
@@ -43,7 +42,7 @@ WRAPPED = {
     "open_clip": "models/clip.py",
     "wandb": "runs/loggers.py",
     "ray": "sweeps/jobs.py",
-    "optuna": "sweeps/study.py",
+    "optuna": "sweeps/search.py",
 }
 
 

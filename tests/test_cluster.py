@@ -1,6 +1,8 @@
-"""Attempts as Ray tasks, of a small program instead of main.py."""
+"""Attempts of a small program instead of main.py: by themselves, and as Ray tasks."""
 
 import os
+import signal
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,11 +10,99 @@ from types import SimpleNamespace
 import pytest
 
 from sweeps import jobs
-from sweeps.jobs import ray_pool
-from tests.test_worker import WAITING_RUN, wait_for
+from sweeps.jobs import attempt, last_line, ray_pool
 from utils.errors import UserError
 
 PATIENCE = 60.0
+WAITING_RUN = """
+import pathlib, signal, sys, time
+def save(*_):
+    pathlib.Path("saved").touch()
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+pathlib.Path("ready").touch()
+time.sleep(60)
+"""
+
+
+def attempted(folder, program, **environment):
+    """Return how an attempt with a program in the place of main.py ended."""
+    (folder / "program.py").write_text(program)
+    names = Path("runs/a"), Path("a"), Path("stop")
+    return attempt(folder, folder / "program.py", *names, environment)
+
+
+def wait_for(path):
+    """Return whether the path is there in the end."""
+    end = time.monotonic() + PATIENCE
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    return path.exists()
+
+
+def test_a_run_is_begun_with_its_settings_and_environment(tmp_path):
+    program = (
+        "import os, sys; print(sys.argv[1:], os.environ['OMP_NUM_THREADS'], 'PATH' in os.environ)"
+    )
+    ending = attempted(tmp_path, program, OMP_NUM_THREADS="3")
+    assert ending == "['--config', 'a.json', '--run-id', 'a'] 3 True"
+
+
+def test_a_run_that_has_a_folder_goes_on(tmp_path):
+    (tmp_path / "runs/a").mkdir(parents=True)
+    ending = attempted(tmp_path, "import sys; print(sys.argv[1:])")
+    assert ending == "['--resume', 'runs/a']"
+
+
+def test_a_failure_is_told_by_its_last_line(tmp_path):
+    program = "import sys; print('disk full'); print(); sys.exit(1)"
+    assert attempted(tmp_path, program) == "disk full"
+
+
+def test_a_kill_is_told_by_its_signal(tmp_path):
+    assert attempted(tmp_path, "import os; os.kill(os.getpid(), 9)") == "killed by SIGKILL"
+
+
+def test_attempts_add_to_the_log(tmp_path):
+    for word in ("first", "second"):
+        attempted(tmp_path, f"print('{word} words')")
+    assert "first words" in (tmp_path / "a.log").read_text()
+    assert last_line(tmp_path / "a.log") == "second words"
+
+
+def test_a_run_saves_and_ends_once_it_is_asked_to(tmp_path):
+    def ask():
+        assert wait_for(tmp_path / "ready")
+        (tmp_path / "stop").touch()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    attempted(tmp_path, WAITING_RUN)
+    thread.join()
+    assert (tmp_path / "saved").exists()
+
+
+def test_nothing_is_begun_once_all_is_to_end(tmp_path):
+    (tmp_path / "stop").touch()
+    assert attempted(tmp_path, WAITING_RUN) == "not begun"
+    assert not (tmp_path / "a.log").exists()
+
+
+def test_a_run_saves_and_ends_when_its_worker_is_killed(tmp_path):
+    worker = os.fork()
+    if not worker:
+        attempted(tmp_path, WAITING_RUN)
+        os._exit(0)
+    assert wait_for(tmp_path / "ready")
+    os.kill(worker, signal.SIGKILL)
+    os.waitpid(worker, 0)
+    assert wait_for(tmp_path / "saved")
+
+
+@pytest.mark.parametrize(("text", "line"), [("", ""), ("\n\n", ""), ("a\n b \n\n", "b")])
+def test_the_last_line_is_the_last_that_says_something(tmp_path, text, line):
+    (tmp_path / "log").write_text(text)
+    assert last_line(tmp_path / "log") == line
 
 
 def job(name):

@@ -10,8 +10,7 @@ import main
 from envs import check_env_name
 from models import agent_class
 from models.agent import Agent
-from settings import default_settings, load_config, read_settings
-from settings.published_experiments import CONFIGS, published_configs
+from settings import CONFIGS, default_settings, load_config, published_configs, read_settings
 from tests.golden_data import GOLDEN
 from trainers.build import LEARNERS
 
@@ -64,18 +63,13 @@ ENCODERS = {"HELMv2": "RN50", "SHELM": "ViT-B-16"}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_settings_file_loads_and_names_what_exists(name):
+def test_a_settings_file_loads_and_names_what_exists_and_what_differs(name):
+    default, values = default_settings(), json.loads((CONFIGS.parent / name).read_text())
+    assert {key for key, value in values.items() if default[key] == value} == set()
     config = load_config(CONFIGS.parent / name)
     assert issubclass(agent_class(config.model), Agent)
     assert config.algorithm in LEARNERS.places
     assert check_env_name(config.env) is None
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_settings_file_holds_only_what_differs(name):
-    default = default_settings()
-    values = json.loads((CONFIGS.parent / name).read_text())
-    assert {key for key, value in values.items() if default[key] == value} == set()
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -106,18 +100,6 @@ def test_the_mazes_and_the_procgen_games_stand_beside_them():
     assert len(others) == 3 * 7
     steps = {load_config(CONFIGS.parent / name).n_steps for name in others}
     assert steps == {2_000_000, 25_000_000}
-
-
-def test_an_lstm_learns_from_sixteen_sequences_at_a_time_unless_its_file_says_otherwise():
-    named = {name: row["sequences_per_batch"] for name, row in PUBLISHED.items()}
-    sizes = [
-        (load_config(CONFIGS.parent / name).sequences_per_batch, named.get(name, "16"))
-        for name in NAMES
-        if name.split("/")[-2] == "LSTM" and name not in OURS
-    ]
-    assert len(sizes) == 15 + 7
-    assert all(size == int(text) for size, text in sizes)
-    assert load_config().sequences_per_batch == 16
 
 
 def test_curious_experiments_differ_in_nothing_but_their_curiosity():

@@ -1,7 +1,7 @@
 import pytest
 
 from envs import check_env_name, minigrid
-from settings.parts import all_settings
+from settings import all_settings
 from utils.errors import UserError, suggestion
 
 CORRIDORS = (

@@ -6,7 +6,8 @@ import pytest
 from runs.folder import create_run_folder, note_end
 from settings import load_config
 from sweeps.grid import make_grid
-from sweeps.jobs import Job, Jobs, State, carry_out
+from sweeps.jobs import Job, Jobs, State, carry_out, show, summary, told
+from tests.test_run_data import write_metrics
 
 KILLED = "killed by SIGKILL"
 
@@ -116,3 +117,42 @@ def test_no_two_runs_share_a_file(runs):
     other = dataclasses.replace(runs[0].config, model="CNN-PPO")
     jobs = [Job(run) for run in (*runs, dataclasses.replace(runs[0], config=other))]
     assert len({job.desk for job in jobs}) == 4
+
+
+@pytest.fixture
+def three(in_empty_folder):
+    """Three runs of 1,000 steps, the first of which has 600 behind it."""
+    runs = make_grid([], {"n_steps": ["1000"], "seed": ["0", "1", "2"]})
+    write_metrics(runs[0].folder, "600,0.1,0.5,10.0\r\n")
+    return [Job(run) for run in runs]
+
+
+def test_the_summary_counts(three):
+    three[0].state, three[1].state, three[2].state = State.RUNNING, State.RUNNING, State.DONE
+    assert summary(three, 2) == "5 runs: 1 done, 2 running, 2 to come"
+
+
+def test_each_change_is_a_line(three, capsys):
+    def seconds():
+        yield three
+        assert capsys.readouterr().out == ""
+        three[0].state = State.RUNNING
+        yield three
+        yield three
+        assert capsys.readouterr().out.count("\n") == 1
+        three[0].settle("killed by SIGKILL", retries=1, stopping=False)
+        yield three
+
+    show(Jobs(three), seconds())
+    printed = capsys.readouterr().out
+    assert "waiting" in printed
+    assert "600 of 1,000 steps, return 0.500, 10 steps/s  attempt 1: killed by SIG" in printed
+
+
+def test_a_run_is_a_line(three):
+    three[2].note = "a failure \x1b[31m"
+    assert told(three[0]) == (
+        f"waiting {three[0].run.folder}  600 of 1,000 steps, return 0.500, 10 steps/s"
+    )
+    assert "a failure" in told(three[2])
+    assert "\x1b" not in told(three[2])

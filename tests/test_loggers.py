@@ -12,8 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 import main as main_program
-from runs.loggers import EncodedImage, check_loggers
-from runs.metrics import MetricsWriter
+from runs.loggers import EncodedImage, MetricsWriter, check_loggers
 from tests.agents import small_config
 from tests.test_metrics import write_and_be_interrupted
 from tests.test_program import arguments

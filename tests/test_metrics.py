@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from runs.metrics import CHANGED, MetricsWriter, are_as_saved, last_step
+from runs.loggers import CHANGED, MetricsWriter, are_as_saved, last_step
 from tests.agents import small_config
 from utils.errors import UserError
 

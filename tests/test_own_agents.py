@@ -287,7 +287,7 @@ MISTAKES = {
     "my_agents:ReadsUndecorated": "`reads` must be a tuple",
     "my_agents:ReadsPlain": "`reads` must be a tuple",
     "my_agents:ReadsBadDefault": "loud: 10 is out of range (1 to 9)",
-    "my_agents:ReadsOtherwise": "setting 'gamma' is declared by settings.config.Config and",
+    "my_agents:ReadsOtherwise": "setting 'gamma' is declared by settings.declaration.Config and",
     "my_agents:ReadsNoJson": "its setting 'loud' must be an int",
     ":A": "':A' is not of the form module:Class",
     "my_agents:": "is not of the form module:Class",

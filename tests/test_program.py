@@ -21,7 +21,7 @@ from tests.full_disk import largest_file
 from tests.golden_data import GOLDEN
 from tests.tiny_clip import tiny_settings
 from tests.tiny_decoders import tiny_decoder_folder
-from trainers.checkpoint import BEST, LAST, load_checkpoint
+from trainers.checkpoint import BEST, LAST
 
 TASK = "MiniGrid-Empty-5x5-v0"
 TINY_MODEL = str(GOLDEN / "transfo_xl_k1")
@@ -57,9 +57,8 @@ def metrics(folder):
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
 
-@pytest.mark.parametrize("name", BY_PPO)
-def test_an_agent_is_trained_then_evaluated(name, in_empty_folder, capsys):
-    folder = train(name, "first")
+def test_an_agent_is_trained_then_evaluated(in_empty_folder, capsys):
+    folder = train(name := "HELM", "first")
     assert str(folder) == f"experiments/{name}/{TASK}/first"
     assert {path.name for path in folder.iterdir()} >= {
         *("config.json", "run.json", "metrics.csv", BEST, LAST)
@@ -89,13 +88,6 @@ def test_any_decoder_serves_as_memory(kind, in_empty_folder):
     assert [row["env_steps"] for row in metrics(first)] == ["32", "64"]
     assert metrics(first) == metrics(second)
     assert eval_program.main(["--ckpt-path", str(first), "--n-episodes", "1"]) == 0
-
-
-@pytest.mark.parametrize("name", BY_PPO)
-def test_the_same_seed_gives_the_same_metrics(name, in_empty_folder):
-    first, second = train(name, "first"), train(name, "second")
-    assert metrics(first) == metrics(second)
-    assert metrics(first) != metrics(train(name, "third", seed=1))
 
 
 def test_an_evaluation_is_repeatable_and_restores_the_agent(in_empty_folder):
@@ -136,26 +128,9 @@ def test_episodes_of_chance_are_kept_apart_from_the_agents(in_empty_folder):
     assert kept == ["CNN-PPO", "CNN-PPO", "random", "random"]
 
 
-def test_a_checkpoint_holds_what_a_later_evaluation_needs(in_empty_folder):
-    state = load_checkpoint(train("HELM", "first") / LAST)
-    assert state["config"]["language_model"] == TINY_MODEL
-    assert state["env_steps"] == 64
-    assert state["agent"]["language.to_language.projection"].shape == (64, 56 * 56)
-    assert state["collector"]["env"]
-    assert len(state["learner"]["optimizer"]) > 0
-
-
 def test_no_checkpoint_is_written_unless_wanted(in_empty_folder):
     folder = train("CNN-PPO", "first", save_ckpt="false")
     assert not list(folder.glob("*.pt"))
-
-
-def test_printed_settings_are_a_settings_file(in_empty_folder, capsys):
-    assert main_program.main(["--var", "gamma=0.5", "--seed", "7", "--print-config"]) == 0
-    (in_empty_folder / "mine.json").write_text(capsys.readouterr().out)
-    assert main_program.main(["--config", "mine.json", "--print-config"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["gamma"], printed["seed"]) == (0.5, 7)
 
 
 def test_the_settings_of_a_run_are_printed_and_nothing_else(in_empty_folder, capfd):
@@ -177,80 +152,36 @@ def test_help_prints_every_setting(capsys):
 
 
 TRAINING_MISTAKES = {
-    "unknown key": (["--var", "learnin_rate=1"], "Did you mean 'learning_rate'?"),
-    "wrong type": (["--var", "n_envs=many"], 'n_envs: "many" is not a whole number'),
-    "no value": (["--var", "n_envs"], "expected KEY=VALUE"),
-    "unknown algorithm": (
-        ["--var", "algorithm=PPPO"],
-        "known: PPO, DQN, SAC, NStepDQN. Did you mean 'PPO'?",
-    ),
-    "a setting of another model": (
-        ["--var", "model=CNN-PPO", "--var", "topk=7"],
-        "topk is read by SHELM, and this is CNN-PPO",
-    ),
-    "unknown model": (["--var", "model=HELLM"], "Did you mean 'HELM'?"),
-    "unknown environment": (
-        ["--var", "env=MiniGrid-KeyCoridorS3R1-v0"],
-        "Did you mean 'MiniGrid-KeyCorridorS3R1-v0'?",
-    ),
-    "unknown suite": (["--var", "env=Pong"], "unknown environment 'Pong'"),
-    "rollout not divisible": (["--var", "n_batches=7"], "cannot be cut into 7"),
-    "too many layers": (
-        ["--var", "n_layer=9", "--var", "language_model=all-MiniLM-L6-v2"],
-        "n_layer: 9 is more than the 6 layers",
-    ),
-    "memory below a step": (["--var", "mem_len=0"], "mem_len: 0 is out of range (1 to 16384)"),
-    "unknown image encoder": (
-        ["--var", "model=HELMv2", "--var", "clip_encoder=ViT-B16"],
-        "Did you mean 'ViT-B-16'?",
-    ),
-    "stand-in not trained": (["--var", "model=HELMv2"], "Run: python prepare_embeddings.py"),
-    "no embeddings": (
-        ["--var", "model=SHELM", "--var", "clip_encoder=ViT-B-16"],
-        "is missing. Run: python prepare_embeddings.py --suite minigrid --clip-encoder ViT-B-16",
-    ),
-    "a stand-in that knows another suite": (
-        ["--var", "model=SHELM", "--var", "env=caveflyer"],
-        "grid-clip knows the images of MiniGrid-* and BabyAI-* only, and env is 'caveflyer'",
-    ),
-    "the same in a maze": (
-        ["--var", "model=HELMv2", "--var", "env=RandomMaze-v0"],
-        "grid-clip knows the images of MiniGrid-* and BabyAI-* only, and env is 'RandomMaze-v0'",
-    ),
-    "no such settings file": (["--config", "nowhere.json"], "no such settings file"),
-    "unknown device": (["--var", "device=abacus"], "device: 'abacus'"),
-    "one processor of several": (["--var", "device=cpu:7"], "device: 'cpu:7' is not on this"),
-    "a value without end": (["--var", f"env={'x' * 100_000}"], "xxx ... xxx"),
-    "unknown option": (["--vra", "gamma=1"], "unrecognized arguments"),
-    "bad seed": (["--seed", "x"], 'seed: "x" is not a whole number'),
-    "seed below zero": (["--seed=-1"], "seed: -1 is out of range"),
-    "run id elsewhere": (["--run-id", "../x"], "a run id is one folder name"),
+    "algorithm=PPPO": "known: PPO, DQN, SAC, NStepDQN. Did you mean 'PPO'?",
+    "model=HELLM": "Did you mean 'HELM'?",
+    "env=MiniGrid-KeyCoridorS3R1-v0": "Did you mean 'MiniGrid-KeyCorridorS3R1-v0'?",
+    "env=Pong": "unknown environment 'Pong'",
+    "n_layer=9 language_model=all-MiniLM-L6-v2": "n_layer: 9 is more than the 6 layers",
+    "model=HELMv2 clip_encoder=ViT-B16": "Did you mean 'ViT-B-16'?",
+    "model=HELMv2": "Run: python prepare_embeddings.py",
+    "model=SHELM clip_encoder=ViT-B-16": "is missing. Run: python prepare_embeddings.py --suite "
+    "minigrid --clip-encoder ViT-B-16",
+    "model=SHELM env=caveflyer": "grid-clip knows the images of MiniGrid-* and BabyAI-* only, and "
+    "env is 'caveflyer'",
+    "model=HELMv2 env=RandomMaze-v0": "grid-clip knows the images of MiniGrid-* and BabyAI-* only",
+    "device=abacus": "device: 'abacus'",
+    "device=cpu:7": "device: 'cpu:7' is not on this",
+    f"env={'x' * 100_000}": "xxx ... xxx",
 }
 
 
-@pytest.mark.parametrize("mistake", TRAINING_MISTAKES)
+@pytest.mark.parametrize("mistake", TRAINING_MISTAKES, ids=lambda text: text[:40])
 def test_a_mistake_gets_one_line_and_leaves_nothing(mistake, in_empty_folder, capsys):
-    command, line = TRAINING_MISTAKES[mistake]
-    assert main_program.main(command) == 2
-    assert_one_line(capsys, line)
+    assert main_program.main([f"--var={text}" for text in mistake.split()]) == 2
+    assert_one_line(capsys, TRAINING_MISTAKES[mistake])
     assert list(in_empty_folder.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"mem_len": 1}, "mem_len: 1 is below the 2 tokens of a step (topk)"),
-        (
-            {"embeddings": "nowhere.npz"},
-            "nowhere.npz is missing. Run: python prepare_embeddings.py",
-        ),
-    ],
-)
-def test_what_shelm_cannot_work_with_gets_one_line(changes, line, in_empty_folder, capsys):
-    settings = {"model": "SHELM", **tiny_settings("SHELM"), **changes}
+def test_less_memory_than_a_step_of_shelm_gets_one_line(in_empty_folder, capsys):
+    settings = {"model": "SHELM", **tiny_settings("SHELM"), "mem_len": 1}
     capsys.readouterr()  # what making the embeddings printed
     assert main_program.main([f"--var={key}={value}" for key, value in settings.items()]) == 2
-    assert_one_line(capsys, line)
+    assert_one_line(capsys, "mem_len: 1 is below the 2 tokens of a step (topk)")
     assert list(in_empty_folder.iterdir()) == []
 
 
@@ -285,11 +216,8 @@ EVALUATION_MISTAKES = {
     "empty folder": (["--ckpt-path", "empty"], "holds neither"),
     "text file": (["--ckpt-path", "text.pt"], "not a checkpoint"),
     "another torch file": (["--ckpt-path", "other.pt"], "not a checkpoint of this program"),
-    "without settings": (["--ckpt-path", "bare.pt"], "not a checkpoint"),
-    "no episodes": (["--ckpt-path", "text.pt", "--n-episodes", "0"], "whole number from 1 to"),
     "an option of main.py": (["--ckpt-path", "text.pt", "--deterministic"], "--greedy"),
     "two policies": (["--ckpt-path", "text.pt", "--greedy", "--random"], "not allowed with"),
-    "negative seed": (["--ckpt-path", "text.pt", "--seed=-1"], "whole number from 0 to"),
 }
 
 
@@ -298,7 +226,6 @@ def test_a_mistake_in_an_evaluation_gets_one_line(mistake, in_empty_folder, caps
     (in_empty_folder / "empty").mkdir()
     (in_empty_folder / "text.pt").write_text("hello")
     torch.save({"weights": torch.zeros(3)}, "other.pt")
-    torch.save({"format": 1}, "bare.pt")
     before = sorted(in_empty_folder.rglob("*"))
     command, line = EVALUATION_MISTAKES[mistake]
     assert eval_program.main(command) == 2

@@ -11,17 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
 import eval as eval_program
 import main as main_program
 import publish as publish_program
+from eval import FILES
+from publish import Facts, card, public_description, without_places
 from settings import load_config
-from sharing.card import Facts, card
-from sharing.private import public_description, without_places
-from sharing.published_run import FILES
-from tests.fake_hub import OWNER, TOKEN, FakeHub, Repository
+from tests.fake_hub import OWNER, FakeHub, Repository
 from tests.tiny_clip import tiny_settings
 from utils.errors import printable
 
@@ -70,16 +68,9 @@ def run(trained, in_empty_folder):
 @pytest.fixture
 def hub(tmp_path_factory, monkeypatch):
     """A hub, in which this user is logged in."""
-    hub, home = FakeHub(), tmp_path_factory.mktemp("home")
-    monkeypatch.setattr(constants, "ENDPOINT", hub.address)
-    template = f"{hub.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home))
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    yield hub
-    hub.close()
+    hub = FakeHub(tmp_path_factory.mktemp("home"))
+    hub.install(monkeypatch)
+    return hub
 
 
 def publish(*arguments):
@@ -181,7 +172,7 @@ def test_the_card_is_what_a_hub_reads(run):
     assert "| 5 | of the highest value | 0 |" in text
     assert text.count("±") == 4  # what was played elsewhere, or before, is not told
     assert f"hub:{NAME}" in text
-    assert "\npython main.py --var=n_steps=32\n" in text
+    assert f"\n{Path(sys.executable).name} main.py --var=n_steps=32\n" in text
     assert re.search(r"\| gamma \| 0\.99 \|", text)
     assert "topk" not in text
 
@@ -192,7 +183,7 @@ def test_nothing_of_a_run_becomes_html_or_a_line_of_the_card():
     numbers = dict.fromkeys(("return_mean", "return_std", "length_mean", "length_std"), 0.0)
     played = numbers | {"n_episodes": 1, "seed": 0, "actions": evil}
     description = {"command": [evil, "--run-id", evil], "git_commit": evil}
-    facts = Facts(config, {"language_model": evil}, 1, description, [played], NAME, None)
+    facts = Facts(config, {"language_model": evil}, 1, description, [played], NAME, False)
     _, head, text = re.split(r"^---\n", card(facts), flags=re.MULTILINE)
     assert yaml.safe_load(head)["tags"][-1] == printable(evil)
     code = [line for line in text.splitlines() if line.endswith("'")]
@@ -251,7 +242,6 @@ def test_a_private_repository_is_for_those_who_may(run, hub, monkeypatch, capsys
     assert hub.repositories[NAME].private
     play(f"hub:{NAME}")
     monkeypatch.delenv("HF_TOKEN")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(Path("elsewhere").resolve()))
     assert "no such repository, or it is private" in refusal(
         capsys, eval_program, "--ckpt-path", f"hub:{NAME}"
     )
@@ -267,14 +257,12 @@ def test_a_branch_is_published_and_played_apart(run, hub, capsys):
     assert "has no model.safetensors" in refusal(capsys, eval_program, "--ckpt-path", f"hub:{NAME}")
 
 
-def test_what_was_fetched_plays_without_the_hub(run, hub, monkeypatch):
+def test_what_was_fetched_plays_without_the_hub(run, hub):
     evaluated(run)
     publish(run, NAME)
     first = play(f"hub:{NAME}")
-    n_asked = len(hub.asked)
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    hub.is_reachable = False
     assert play(f"hub:{NAME}") == first
-    assert len(hub.asked) == n_asked
 
 
 def test_what_is_published_anew_is_fetched_anew(run, hub):
@@ -321,11 +309,11 @@ def test_files_of_another_program_are_refused(hub, run, capsys, tmp_path):
 def test_damaged_files_are_fetched_again_once_and_then_refused(run, hub, capsys):
     evaluated(run)
     publish(run, NAME)
-    hub.damaged.add("model.safetensors")
+    hub.is_damaging = True
     line = refusal(capsys, eval_program, "--ckpt-path", f"hub:{NAME}")
     assert "not a checkpoint of this program" in line
-    assert len([each for each in hub.asked if each.startswith("GET") and "model.saf" in each]) == 2
-    hub.damaged.clear()
+    assert hub.n_fetched == 2
+    hub.is_damaging = False
     play(f"hub:{NAME}")
 
 
@@ -355,8 +343,8 @@ def test_who_is_not_logged_in_is_told_how(run, hub, monkeypatch, capsys):
     assert "Run: hf auth login" in refusal(capsys, publish_program, run, NAME)
 
 
-def test_without_a_network_nothing_is_played_or_written(run, hub, monkeypatch, capsys):
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+def test_without_a_network_nothing_is_played_or_written(run, hub, capsys):
+    hub.is_reachable = False
     assert "the hub cannot be reached" in refusal(capsys, publish_program, run, NAME)
     line = refusal(capsys, eval_program, "--ckpt-path", f"hub:{NAME}")
     assert "nothing of it has been fetched before" in line

@@ -15,7 +15,7 @@ import eval as eval_program
 import main as main_program
 from envs import minigrid
 from envs.numpy_vector import NumpyVectorEnv
-from runs import description as run_description
+from runs import folder as run_description
 from runs.folder import locked
 from settings import load_config
 from tests.bad_inputs.harness import refused

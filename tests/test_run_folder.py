@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from runs import description as run_description
 from runs import folder as run_folder
 from runs.folder import (
     create_run_folder,
@@ -86,13 +85,6 @@ def test_the_folder_describes_the_run(in_empty_folder):
     assert {"command", "git_commit", "git_changed_files", "started", "machine"} <= set(run)
 
 
-@pytest.mark.parametrize("run_id", ["../up", "a/b", "", ".hidden", "..", "a\nb", "x" * 121, "é"])
-def test_a_run_id_cannot_leave_its_folder(in_empty_folder, run_id):
-    with pytest.raises(UserError, match="a run id is one folder name"):
-        create_run_folder(small_config(), run_id, [])
-    assert list(in_empty_folder.iterdir()) == []
-
-
 def test_a_folder_appears_whole(in_empty_folder):
     folder = create_run_folder(small_config(), "mine", [])
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "run.json"]
@@ -140,11 +132,11 @@ def test_an_unfinished_run_offers_to_go_on(in_empty_folder):
 def test_a_resumption_is_exact_only_with_the_same_source_and_versions(in_empty_folder, monkeypatch):
     folder = create_run_folder(small_config(), "mine", [])
     assert note_resumption(folder, small_config(), 16, []) == []
-    monkeypatch.setattr(run_description, "source_sha256", lambda: "edited")
+    monkeypatch.setattr(run_folder, "source_sha256", lambda: "edited")
     (difference,) = note_resumption(folder, small_config(), 32, [])
     assert "the source has changed" in difference
     assert note_resumption(folder, small_config(), 48, []) == []  # as the part before it
-    monkeypatch.setattr(run_description, "_version", lambda name: "0.1")
+    monkeypatch.setattr(run_folder, "_version", lambda name: "0.1")
     differences = note_resumption(folder, small_config(), 64, ["in new episodes"])
     assert differences[0] == "in new episodes"
     assert any(text.startswith("torch 0.1 instead of 2.") for text in differences)
@@ -157,16 +149,16 @@ def test_a_resumption_is_exact_only_with_the_same_source_and_versions(in_empty_f
 
 
 def test_the_source_of_a_run_is_what_training_imports(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_description, "ROOT", tmp_path)
+    monkeypatch.setattr(run_folder, "ROOT", tmp_path)
     for name in ("models/__init__.py", "models/deep/helm.py", "tests/__init__.py", "main.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("before")
     (tmp_path / "notes.py").mkdir()
-    before = run_description.source_sha256()
+    before = run_folder.source_sha256()
     (tmp_path / "tests" / "__init__.py").write_text("after")
-    assert run_description.source_sha256() == before
+    assert run_folder.source_sha256() == before
     (tmp_path / "models" / "deep" / "helm.py").write_text("after")
-    assert run_description.source_sha256() != before
+    assert run_folder.source_sha256() != before
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b'{"resumed": 3}', b'{"resumed": [3]}'])

@@ -13,7 +13,7 @@ from analysis.__main__ import main
 from analysis.run_data import markdown, read_columns
 from analysis.scoreboard import LeftOut, read_cells, score_of, scores_table, trained_parameters
 from runs.folder import create_run_folder, note_end
-from runs.metrics import MetricsWriter
+from runs.loggers import MetricsWriter
 from settings import load_config
 from trainers.checkpoint import LAST, save_checkpoint
 

@@ -11,7 +11,7 @@ import pytest
 
 from analysis.scoreboard import AGENTS, TASKS
 from envs.random_maze import FREE, MAX_SIDE, MAX_STEPS, MIN_SIDE, MOVES, WALL, random_maze
-from settings.published_experiments import CONFIGS
+from settings import CONFIGS
 from sweeps.grid import make_grid
 
 BY_NAME = {task.name: task for task in TASKS}

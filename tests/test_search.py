@@ -15,9 +15,8 @@ from optuna.storages.journal import JournalFileBackend
 import sweep as sweep_program
 from runs.folder import note_end, write_json
 from settings import load_config
-from sweeps.search import score
-from sweeps.space import Choices, Range
-from sweeps.study import JOURNAL, PRUNERS, SAMPLERS, Study
+from sweeps.search import JOURNAL, PRUNERS, SAMPLERS, Choices, Plan, Range, Study, read_space, score
+from utils.errors import UserError
 
 FIXED = {"model": "CNN-PPO", "env": "RandomMaze-v0", "device": "cpu", "n_steps": 1000}
 RANGES = {
@@ -107,8 +106,8 @@ def here(in_empty_folder):
 def search(drawn_search, monkeypatch):
     """Return how to search with runs that are none, without what takes time in the end."""
     monkeypatch.setattr(Study, "importances", lambda study: {})
-    monkeypatch.setattr("sweeps.search_results.save_figure", lambda *_: None)
-    monkeypatch.setattr("sweeps.search_results.draw", lambda *_: None)
+    monkeypatch.setattr("sweeps.search.save_figure", lambda *_: None)
+    monkeypatch.setattr("sweeps.search.draw_search", lambda *_: None)
     return drawn_search
 
 
@@ -230,11 +229,6 @@ def test_runs_that_do_badly_are_ended_early_and_stay_so(pruner, search):
     assert (status, runs.begun, trials()) == (0, [], table)
 
 
-def test_no_pruner_ends_none(search):
-    search(8, "--pruner", "none", "--sampler", "random")
-    assert {row["state"] for row in trials()} == {"done"}
-
-
 def test_as_many_runs_go_on_at_once_as_there_are_places(search):
     runs = FakeRuns(n_places=3)
     assert search(5, runs=runs)[0] == 0
@@ -283,31 +277,29 @@ def test_a_dry_run_tells_ranges_and_cost_and_writes_nothing(search, here, capsys
     assert [path.name for path in here.iterdir()] == ["mine.json"]
 
 
-MISTAKES = {
-    "no trials": (["--search", "0"], "'0' is not a whole number from 1"),
-    "no number": (["--search", "many"], "is not a whole number from 1"),
-    "nothing to search": (["--search", "3"], "nothing to search"),
-    "range of nothing": (["--search", "3", "--var", 'gama={"low": 0}'], "Did you mean 'gamma'?"),
-    "seeds": (["--search", "3", "--seeds", "2"], "--seeds is for a grid"),
-    "output": (["--search", "3", "--output", "x.png"], "--output is for a grid"),
-    "two files": (["--search", "3", "--config", "mine.json", "mine.json"], "has one settings file"),
-    "sampler": (["--search", "3", "--sampler", "cma"], "invalid choice: 'cma'"),
-    "pruner in a grid": (["--pruner", "median"], "--pruner is for --search N"),
-    "seed in a grid": (["--seed", "1"], "a grid's seeds are --seeds N"),
-    "bad seed": (["--search", "3", "--config", "mine.json", "--seed", "x"], "seed: "),
-    "bad name": (["--search", "3", "--config", "mine.json", "--name", "../x"], "one folder name"),
-    "no such file": (["--search", "3", "--config", "none.json"], "no such settings file"),
-    "too many cores": (["--search", "3", "--config", "mine.json", "--cpus", "1000"], "has"),
-    "unknown agent": (
-        ["--search", "3", "--var", 'model={"choices": ["LSTN", "CNN"]}'],
-        "Did you mean 'LSTM'?",
-    ),
-}
+MINE = ["--search", "3", "--config", "mine.json"]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_gets_one_line_and_nothing_is_started_or_written(mistake, here, capsys):
-    command, line = MISTAKES[mistake]
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (["--search", "0"], "'0' is not a whole number from 1"),
+        (["--search", "3"], "nothing to search"),
+        (["--search", "3", "--var", 'gama={"low": 0}'], "Did you mean 'gamma'?"),
+        (["--search", "3", "--seeds", "2"], "--seeds is for a grid"),
+        (["--search", "3", "--output", "x.png"], "--output is for a grid"),
+        ([*MINE, "mine.json"], "has one settings file"),
+        ([*MINE, "--sampler", "cma"], "invalid choice: 'cma'"),
+        (["--pruner", "median"], "--pruner is for --search N"),
+        (["--seed", "1"], "a grid's seeds are --seeds N"),
+        ([*MINE, "--seed", "x"], "seed: "),
+        ([*MINE, "--name", "../x"], "one folder name"),
+        ([*MINE, "--cpus", "1000"], "has"),
+        (["--search", "3", "--config", "none.json"], "no such settings file"),
+        (["--search", "3", "--var", 'model={"choices": ["LSTN", "CNN"]}'], "mean 'LSTM'?"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_nothing_is_started_or_written(command, line, here, capsys):
     assert sweep_program.main(command) == 2
     captured = capsys.readouterr()
     assert line in captured.err
@@ -323,20 +315,6 @@ def test_another_search_of_the_same_name_is_refused(search, capsys):
     (PLACE / JOURNAL).unlink()
     assert search(1)[0] == 2
     assert "search_trial=000: of another search" in capsys.readouterr().err
-
-
-def test_a_damaged_journal_and_a_search_of_an_earlier_version_get_one_line(search, capsys):
-    search(1)
-    whole = (PLACE / JOURNAL).read_text()
-    (PLACE / JOURNAL).write_text("{" + whole)
-    assert search(1)[0] == 2
-    error = capsys.readouterr().err
-    assert f"{PLACE}/journal.log: not readable as a search" in error
-    assert len(error.splitlines()) == 1
-    (PLACE / JOURNAL).write_text(whole)
-    (PLACE / "search.json").write_text("{}")
-    assert search(1)[0] == 2
-    assert f"{PLACE}: a search of an earlier version, which commit" in capsys.readouterr().err
 
 
 def test_a_lock_that_a_killed_search_left_on_its_journal_is_taken_away(search):
@@ -356,7 +334,7 @@ def test_a_score_is_the_mean_of_the_last_tenth_or_the_last_value():
 @pytest.mark.parametrize("pruner", PRUNERS)
 def test_values_lie_in_their_ranges(sampler, pruner):
     dimensions = {"a": Range(1, 3), "b": Range(0.1, 10.0, log=True), "c": Choices((None, "x", 2))}
-    study = Study(dimensions, sampler, pruner, seed=0)
+    study = Study(Plan("mine", 15, sampler, pruner, "", 0), dimensions)
     for number in range(15):
         trial = study.ask()
         assert trial.params["a"] in (1, 2, 3)
@@ -366,3 +344,104 @@ def test_values_lie_in_their_ranges(sampler, pruner):
     shares = study.importances()
     assert sum(shares.values()) == pytest.approx(1)
     assert max(shares, key=shares.get) == "a"
+
+
+def test_a_damaged_journal_gets_one_line(search, capsys):
+    search(1)
+    (PLACE / JOURNAL).write_text("{" + (PLACE / JOURNAL).read_text())
+    assert search(1)[0] == 2
+    error = capsys.readouterr().err
+    assert f"{PLACE}/journal.log: not readable as a search" in error
+    assert len(error.splitlines()) == 1
+
+
+RATE = 'learning_rate={"low": 1e-5, "high": 1e-3, "log": true}'
+
+
+def test_ranges_stand_next_to_what_is_fixed(in_empty_folder):
+    path = in_empty_folder / "mine.json"
+    values = {"model": {"choices": ["LSTM", "GPT"]}, "memory_layers": {"low": 1, "high": 4}}
+    path.write_text(json.dumps({**values, "gamma": 0.9, "n_envs": {"low": 1, "high": 2}}))
+    space = read_space(path, [RATE, "n_envs=4"])
+    assert space.dimensions == {
+        "model": Choices(("LSTM", "GPT")),
+        "memory_layers": Range(1, 4),
+        "learning_rate": Range(1e-5, 1e-3, log=True),
+    }
+    config = space.config({"model": "GPT", "memory_layers": 2, "learning_rate": 3e-5})
+    assert (config.model, config.gamma, config.n_envs) == ("GPT", 0.9, 4)
+    assert (config.memory_layers, config.learning_rate) == (2, 3e-5)
+    assert [corner.model for corner in space.corners()] == ["LSTM", "GPT"]
+    assert space.settings(config) == {
+        **{"model": "GPT", "n_envs": 4, "memory_layers": 2, "learning_rate": 3e-5, "gamma": 0.9}
+    }
+
+
+def test_a_whole_settings_file_may_have_a_range(in_empty_folder):
+    whole = dataclasses.asdict(load_config()) | {"gamma": {"low": 0.9, "high": 0.99}}
+    (in_empty_folder / "whole.json").write_text(json.dumps(whole))
+    space = read_space(in_empty_folder / "whole.json", [])
+    assert space.config({"gamma": 0.95}).gamma == 0.95
+
+
+def test_ends_are_of_the_setting_s_type():
+    space = read_space(None, ['n_envs={"low": 1.0, "high": 8}', 'gamma={"low": 0, "high": 1}'])
+    assert [type(each.low) for each in space.dimensions.values()] == [int, float]
+
+
+NO_RANGES = {
+    'learning_rate={"low": 1e-3, "high": 1e-5}': "low 0.001 is above high 1e-05",
+    'gamma={"low": 0, "high": 1, "log": true}': "a logarithmic range begins above 0",
+    'gamma={"low": 0.5, "high": 2}': "gamma: 2.0 is out of range (0 to 1)",
+    'gamma={"low": 0.5}': "is no range. Write",
+    'gamma={"low": 0.5, "high": 0.9, "step": 0.1}': "is no range. Write",
+    'gamma={"low": 0.5, "high": 0.9, "log": 1}': "log is 1, and may be true or false",
+    'gamma={"low": "a", "high": 0.9}': 'gamma: "a" is not a number',
+    'clip_range_vf={"low": null, "high": 0.9}': "the ends of a range are numbers, not null",
+    'n_envs={"low": 1.5, "high": 3}': "n_envs: 1.5 is not a whole number",
+    'model={"low": 1, "high": 3}': "model: is no number and has no range",
+    'adv_norm={"low": 0, "high": 1}': "adv_norm: is no number and has no range",
+    'model={"choices": []}': "choices are a list with one value or more, not []",
+    'model={"choices": "LSTM"}': 'choices are a list with one value or more, not "LSTM"',
+    'gamma={"choices": [0.9, 0.9]}': "0.9 stands twice among the choices",
+    'gamma={"choices": [0.9, 7]}': "gamma: 7.0 is out of range",
+    'gama={"low": 0, "high": 1}': "unknown key 'gama'. Did you mean 'gamma'?",
+    'seed={"low": 0, "high": 9}': "a seed is no better than another",
+    'env={"choices": ["RandomMaze-v0"]}': "scores of several environments cannot be compared",
+    'gamma={"low": 0.5,': "not readable as JSON",
+    "gamma=0.9,0.99": "a search takes one value of gamma, or a range",
+    "gamma=0.9": "nothing to search",
+}
+
+
+@pytest.mark.parametrize("text", NO_RANGES)
+def test_what_is_no_range_gets_one_line(text):
+    with pytest.raises(UserError) as caught:
+        read_space(None, [text])
+    (line,) = caught.value.lines
+    assert NO_RANGES[text] in line
+
+
+def test_a_mistake_in_a_file_names_the_file(in_empty_folder):
+    path = in_empty_folder / "mine.json"
+    path.write_text('{"gamma": {"low": 1, "high": 0}}')
+    with pytest.raises(UserError, match=r"mine\.json: gamma: low 1.0 is above high 0.0"):
+        read_space(path, [])
+
+
+@pytest.mark.parametrize(
+    ("texts", "line"),
+    [
+        (["model=CNN", 'topk={"low": 1, "high": 3}'], "topk is read by SHELM, and this is CNN"),
+        (
+            ['model={"choices": ["LSTM", "CNN"]}', 'memory_layers={"low": 1, "high": 3}'],
+            "memory_layers is read by",
+        ),
+        (["gama=0.9", RATE], "unknown key 'gama'"),
+    ],
+)
+def test_what_one_of_the_agents_does_not_read_gets_one_line(texts, line):
+    with pytest.raises(UserError) as caught:
+        read_space(None, texts).corners()
+    assert len(caught.value.lines) == 1
+    assert line in str(caught.value)

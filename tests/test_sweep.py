@@ -46,23 +46,15 @@ def test_a_dry_run_prints_the_grid_and_its_cost_and_writes_nothing(tiny, capsys)
 
 
 MISTAKES = {
-    "unknown key": (["--var", "learnin_rate=1"], "Did you mean 'learning_rate'?"),
-    "bad value": (["--var", "gamma=0.9,many"], 'gamma: "many" is not a number'),
-    "unknown agent": (["--var", "model=HELLM"], "Did you mean 'HELM'?"),
-    "unknown task": (["--var", "env=Pong"], "unknown environment 'Pong'"),
     "the same twice": (["--var", "gamma=0.9,0.90"], "the same settings as"),
-    "no such file": (["--config", "nowhere.json"], "no such settings file"),
     "seeds twice": (["--seeds", "2", "--var", "seed=1"], "give one of them"),
-    "bad seeds": (["--seeds", "many"], "is not a whole number from 1"),
     "no checkpoints": (["--var", "save_ckpt=false"], "goes on from checkpoints"),
     "one of the GPUs": (["--var", "device=cuda:1"], "Ray gives out the GPUs"),
     "GPU without a share": (["--var", "device=cuda"], "needs --gpus"),
     "too many cores": (["--cpus", "1000"], "this machine has"),
     "too many GPUs": (["--gpus", "64"], "this machine has"),
-    "share of two": (["--gpus", "1.5"], "neither a share from 0 to 1 nor a whole number"),
     "no picture": (["--output", "curves.txt"], "name a file ending in .png or .svg"),
     "no place": (["--output", "nowhere/curves.png"], "there is no folder nowhere"),
-    "unknown option": (["--vra", "gamma=1"], "unrecognized arguments"),
 }
 
 
@@ -94,14 +86,6 @@ def test_what_is_swept_is_drawn_apart(swept):
     assert drawn[0][1:] == (Path("curves.png"), ["model", "gamma"])
 
 
-def test_a_run_gets_the_settings_that_were_checked(swept, tiny):
-    swept({}, "--seeds", "1")
-    written = json.loads(
-        (tiny / "experiments/.sweep/CNN-PPO/RandomMaze-v0/tiny_seed=0.json").read_text()
-    )
-    assert (written["n_envs"], written["model"]) == (2, "CNN-PPO")
-
-
 def test_a_run_that_keeps_failing_makes_the_status_1_and_is_named(swept, capsys):
     status, _, drawn = swept({1: ["disk full"] * 9}, "--seeds", "2", "--retries", "1")
     assert status == 1
@@ -130,14 +114,8 @@ def test_an_interrupted_sweep_says_what_to_type(swept, monkeypatch, capsys):
     )
     status, _, drawn = swept({}, "--seeds", "2")
     assert status == 130
-    assert (
-        capsys.readouterr()
-        .err.strip()
-        .endswith(
-            "Go on with: python sweep.py --config tiny.json --var model=CNN-PPO "
-            "--var env=RandomMaze-v0 --seeds 2"
-        )
-    )
+    command = "--config tiny.json --var model=CNN-PPO --var env=RandomMaze-v0 --seeds 2"
+    assert f"Go on with: python sweep.py {command}\n" in capsys.readouterr().err
     assert drawn == []
 
 

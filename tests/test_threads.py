@@ -17,7 +17,7 @@ from models import build_agent
 from tests.agents import small_config, spaces
 from tests.runs import folder_of, resume, same, signal_at
 from tests.test_resume import command
-from utils.threads import let_waiting_threads_sleep, number_of_threads
+from utils.starting import let_waiting_threads_sleep, number_of_threads
 
 ROOT = Path(__file__).parent.parent
 PROGRAMS = ("main.py", "eval.py", "prepare_embeddings.py")

@@ -50,14 +50,20 @@ from torch import Tensor
 
 from models.agent import Agent
 from runs.folder import check_settings, is_finished, note_end, recorded_settings, resume_command
-from runs.metrics import MetricsWriter, last_step
+from runs.loggers import MetricsWriter, last_step
 from runs.stored import stored_config
 from settings import Config, setting
 from trainers.ranks import Ranks
 from utils.errors import Interrupted, UserError
-from utils.files import checksum, name_also, put_aside, written_whole
-from utils.folders import check_without_links
-from utils.saved_tensors import load_saved, save_tensors
+from utils.files import (
+    check_without_links,
+    checksum,
+    load_saved,
+    name_also,
+    put_aside,
+    save_tensors,
+    written_whole,
+)
 from utils.starting import typed
 
 FORMAT = 4

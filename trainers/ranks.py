@@ -25,7 +25,7 @@ from models.agent import Agent
 from settings import Config
 from trainers.learner import NotFiniteError
 from utils.errors import Interrupted, RunError, UserError
-from utils.saved_tensors import load_saved
+from utils.files import load_saved
 from utils.seeding import derived_seed, seed_everything
 
 Result = TypeVar("Result")

@@ -21,9 +21,8 @@ from models.agent import Sequences
 from models.observations import ObservationBatch, Observations, Percept
 from settings import Config, setting
 from utils.errors import RunError
-from utils.files import written_whole
+from utils.files import load_saved, save_tensors, written_whole
 from utils.saved_state import check_like
-from utils.saved_tensors import load_saved, save_tensors
 
 LEAST_CAPACITY = 1_000_000  # steps, or as many as make this number of episodes:
 EPISODES_KEPT = 1000

@@ -15,8 +15,7 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 from runs.folder import note_end, note_resumption, resume_command
-from runs.loggers import LoggerSettings, Media
-from runs.metrics import CHANGED, FILE, NOTHING, MetricsWriter, are_as_saved
+from runs.loggers import CHANGED, FILE, NOTHING, LoggerSettings, Media, MetricsWriter, are_as_saved
 from trainers.checkpoint import (
     Checkpoints,
     CheckpointSettings,
@@ -29,9 +28,8 @@ from trainers.collector import EPISODES_AVERAGED, Collector
 from trainers.evaluation import EvaluationSettings, GreedyEvaluation
 from trainers.learner import Learner, NotFiniteError, Transition
 from utils.errors import RunError, UserError
-from utils.files import written_whole
+from utils.files import save_tensors, written_whole
 from utils.saved_state import called, check_like
-from utils.saved_tensors import save_tensors
 from utils.seeding import derived_seed, random_state, set_random_state
 from utils.starting import typed
 

@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 LEAST_LIKENESS = 0.6  # of a suggested name, from 0 to 1
@@ -23,19 +23,20 @@ class UserError(Exception):
     """
 
     def __init__(self, *lines: str) -> None:
-        self.lines = [printable(_cut(line)) for line in lines]
+        self.lines = [
+            printable(
+                line
+                if len(line) <= LONGEST_LINE
+                else f"{line[: LONGEST_LINE // 2]} ... {line[-LONGEST_LINE // 3 :]}"
+            )
+            for line in lines
+        ]
         super().__init__("\n".join(self.lines))
 
 
 def printable(text: str) -> str:
     r"""Return a text with what does not print written out, such as \n for a line break."""
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
-
-
-def _cut(line: str) -> str:
-    if len(line) <= LONGEST_LINE:
-        return line
-    return f"{line[: LONGEST_LINE // 2]} ... {line[-LONGEST_LINE // 3 :]}"
 
 
 class RunError(Exception):
@@ -61,7 +62,11 @@ def told(error: BaseException) -> str:
     if isinstance(error, SyntaxError):  # its message has the line
         return kind
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "site-packages" not in frame.filename]
+    own = [
+        frame
+        for frame in frames
+        if frame.filename[0] != "<" and "site-packages" not in frame.filename
+    ]
     where = (own or frames)[-1]
     return f"{kind} ({Path(where.filename).name}, line {where.lineno})"
 
@@ -73,44 +78,21 @@ def suggestion(name: str, allowed: Iterable[str]) -> str:
     not count. Of names that hold the given one as a part up to three are told.
     """
     names = list(allowed)
-    given, *stems = _stems([name, *names])
-    closest = _same(given, stems) or _containing(given, stems) or _alike(given, stems)
-    found = [f"'{names[number]}'" for number in closest]
+    plain = [re.sub(r"-v\d+$", "", each.casefold()) for each in (name, *names)]
+    beginning = re.sub(r"[^-_/]*$", "", os.path.commonprefix(plain))  # noqa: RUF071 (no paths)
+    given, *stems = (re.sub(r"[\W_]+", "", each.removeprefix(beginning)) for each in plain)
+    same = [stem for stem in stems if stem == given and given]
+    parts = [stem for stem in stems if given in stem and len(given) >= SHORTEST_PART]
+    begin = [stem for stem in parts if stem.startswith(given)]
+    close = difflib.get_close_matches(given, stems, n=len(stems) or 1, cutoff=LEAST_LIKENESS)
+    likeness = {each: difflib.SequenceMatcher(None, each, given).ratio() for each in close}
+    close = sorted(likeness, key=lambda stem: (-likeness[stem], stems.index(stem)))[:1]
+    # Of those that hold the given name, the shortest are nearest to it.
+    nearest = same[:1] or sorted(begin or parts, key=len)[:MOST_SUGGESTED] or close
+    found = [f"'{names[stems.index(stem)]}'" for stem in dict.fromkeys(nearest)]
     if len(found) > 1:
         found = [f"{', '.join(found[:-1])} or {found[-1]}"]
     return f" Did you mean {found[0]}?" if found else ""
-
-
-def _stems(names: Sequence[str]) -> list[str]:
-    """Return what tells names apart."""
-    plain = [re.sub(r"-v\d+$", "", name.casefold()) for name in names]
-    beginning = re.sub(r"[^-_/]*$", "", os.path.commonprefix(plain))  # noqa: RUF071 (no paths)
-    return [re.sub(r"[\W_]+", "", name.removeprefix(beginning)) for name in plain]
-
-
-def _same(given: str, stems: list[str]) -> list[int]:
-    return [stems.index(given)] if given and given in stems else []
-
-
-def _containing(given: str, stems: list[str]) -> list[int]:
-    """Return the numbers of stems that begin with a part or, where none does, hold it.
-
-    The shortest come first, being nearest to it.
-    """
-    if len(given) < SHORTEST_PART:
-        return []
-    places = {number: stem.find(given) for number, stem in enumerate(stems)}
-    begin = [number for number, place in places.items() if place == 0]
-    hold = [number for number, place in places.items() if place > 0]
-    return sorted(begin or hold, key=lambda number: len(stems[number]))[:MOST_SUGGESTED]
-
-
-def _alike(given: str, stems: list[str]) -> list[int]:
-    """Return the number of the stem that shares most with a given one, the first of equal ones."""
-    matches = difflib.get_close_matches(given, stems, n=len(stems) or 1, cutoff=LEAST_LIKENESS)
-    shares = {stem: difflib.SequenceMatcher(None, stem, given).ratio() for stem in matches}
-    best = max(shares.values(), default=None)
-    return [number for number, stem in enumerate(stems) if shares.get(stem, -1) == best][:1]
 
 
 def raise_all(*checks: Callable[[], object]) -> None:

@@ -1,4 +1,8 @@
-"""Files written whole or not at all, checked, by one process at a time, read without waiting."""
+"""Files written whole or not at all, checked, by one process at a time, read without waiting.
+
+What `torch.save` writes is read as data only, never as code. And folders: what they are called,
+and whether one can be written into, asked before long work.
+"""
 
 import fcntl
 import hashlib
@@ -6,13 +10,20 @@ import logging
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedRandom
 from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from utils.errors import UserError
 
 log = logging.getLogger(__name__)
 BLOCK = 2**24  # bytes read at a time for a checksum
+LONGEST_NAME = 255  # bytes that file systems allow for one name
 
 
 @contextmanager
@@ -172,3 +183,94 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def save_tensors(value: Any, file: BinaryIO) -> None:
+    """Write like `torch.save`, which hides an error of the disk behind one of its own."""
+    import torch
+
+    try:
+        torch.save(value, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
+
+
+def load_saved(file: Path | BinaryIO) -> Any:
+    """Return the content of a file on the CPU, with nothing in it run.
+
+    Raises:
+        Exception: of any kind; torch documents no set of exceptions for a bad file.
+    """
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a file that is refused needs no warning besides
+        return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def check_without_links(folder: Path) -> None:
+    """Raise UserError where a run folder holds a symbolic link, which may lead anywhere."""
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if entry.is_symlink():
+            raise UserError(
+                f"{entry}: a link to {os.readlink(entry)}, and a run folder may not lead out of "
+                "itself. Put the file itself in its place, or remove the link"
+            )
+
+
+def folder_name(name: str) -> str:
+    """Return what the folder of a model or environment is called: of `module:Name`, the name."""
+    return name.rpartition(":")[2].replace("/", "-")
+
+
+def cache_folder() -> Path:
+    """Return the folder of this user for what can be made again; it need not exist yet."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(home, "helm")
+
+
+def check_writable(folder: Path, name: str) -> None:
+    """Raise UserError unless the folder, or the nearest there is above it, can be written into.
+
+    Args:
+        folder: It need not exist yet.
+        name: What the user knows the folder by.
+    """
+    try:
+        os.lstat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        raise UserError(f"{name} {folder}: cannot be written ({error})") from None
+    existing = Path(os.path.abspath(folder))
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
+    if not os.path.isdir(existing):
+        raise UserError(f"{name} {folder}: {existing} is not a folder. Choose another place")
+    if not os.access(
+        existing, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids
+    ):
+        raise UserError(f"{name} {folder}: no permission to write in {existing}")
+
+
+def check_file(path: Path) -> None:
+    """Raise UserError where no file can be written whole, for its name or a folder in its place."""
+    partial = path.with_name(f"{path.name}.partial")
+    if len(os.fsencode(partial.name)) > LONGEST_NAME:
+        raise UserError(
+            f"{path}: the name leaves no room for '.partial' within {LONGEST_NAME} bytes. "
+            "Choose shorter names, or change fewer settings"
+        )
+    for each in (path, partial):
+        if os.path.isdir(each) and not os.path.islink(each):
+            raise UserError(f"{each}: a folder, where a file is to be written. Move it away")
+
+
+def objects(parts: Iterable[Any]) -> np.ndarray:
+    """Return N things as an array of objects, tuples and dictionaries included.  [N]"""
+    things = list(parts)
+    array = np.empty(len(things), dtype=object)
+    array[:] = things
+    return array

@@ -156,34 +156,31 @@ def _told() -> Iterator[None]:
 @contextmanager
 def _without_bars() -> Iterator[None]:
     """Keep the library from drawing bars for a few small files."""
-    from huggingface_hub.utils import (
-        are_progress_bars_disabled,
-        disable_progress_bars,
-        enable_progress_bars,
-    )
+    from huggingface_hub import utils
 
-    if are_progress_bars_disabled():
-        yield
-        return
-    disable_progress_bars()
+    are_drawn = not utils.are_progress_bars_disabled()
+    utils.disable_progress_bars()
     try:
         yield
     finally:
-        enable_progress_bars()
+        if are_drawn:
+            utils.enable_progress_bars()
 
 
 def _reason(error: Exception) -> str:
     """Return why the hub or its client refused, in one line."""
     from huggingface_hub import errors
 
-    if isinstance(error, errors.HFValidationError):
-        return "there is no such folder"
-    if isinstance(error, errors.LocalTokenNotFoundError):
-        return NOT_LOGGED_IN
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return "the hub has no such repository, or it is private and you have no access"
-    if isinstance(error, errors.RevisionNotFoundError):
-        return "the repository has no such revision"
+    known: dict[type[Exception], str] = {
+        errors.HFValidationError: "there is no such folder",
+        errors.LocalTokenNotFoundError: NOT_LOGGED_IN,
+        errors.RepositoryNotFoundError: "the hub has no such repository, or it is private and you "
+        "have no access",
+        errors.RevisionNotFoundError: "the repository has no such revision",
+    }
+    for kind, reason in known.items():
+        if isinstance(error, kind):
+            return reason
     status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else None
     if status == UNAUTHORISED:
         return NOT_LOGGED_IN

@@ -7,7 +7,6 @@ stored run names is imported only as runs/stored.py allows.
 import hashlib
 import importlib
 import sys
-import traceback
 from collections.abc import Mapping
 from importlib.machinery import ModuleSpec
 from importlib.metadata import distribution, packages_distributions
@@ -16,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
-from utils.errors import UserError
+from utils.errors import UserError, told
 
 LONGEST_SHOWN = 100
 GIVEN = "object:"  # begins the name of what a Python program gave as an object
@@ -65,9 +64,9 @@ def imported(setting: str, module: str) -> ModuleType:
                 f"{setting}: there is no module '{error.name}' in {Path.cwd()} or elsewhere where "
                 "Python looks. Go to the folder it is in, or name that in PYTHONPATH"
             ) from None
-        raise _raised(setting, module, error) from error
+        raise UserError(f"{setting}: importing {module} raised {told(error)}") from error
     except (Exception, SystemExit) as error:
-        raise _raised(setting, module, error) from error
+        raise UserError(f"{setting}: importing {module} raised {told(error)}") from error
 
 
 def is_never_named(module: str) -> bool:
@@ -124,14 +123,3 @@ def _spec(module: str) -> ModuleSpec | None:
         return find_spec(module.partition(".")[0])
     except (ImportError, ValueError):  # such as the script that is running
         return None
-
-
-def _raised(setting: str, module: str, error: BaseException) -> UserError:
-    """Return the error for a module that cannot be imported, with the last place in its code."""
-    frames = traceback.extract_tb(error.__traceback__)
-    places = [(frame.filename, frame.lineno) for frame in frames if frame.filename[0] != "<"]
-    reason, place = str(error), places[-1]
-    if isinstance(error, SyntaxError):
-        reason, place = error.msg, (str(error.filename), error.lineno)
-    told = ": ".join(filter(None, (type(error).__name__, *reason.splitlines()[:1])))
-    return UserError(f"{setting}: importing {module} raised {told} ({place[0]}, line {place[1]})")

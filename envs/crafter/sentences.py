@@ -33,7 +33,7 @@ from envs.crafter.world import (
     material_at,
     target,
 )
-from utils.arrays import objects
+from utils.files import objects
 
 HELD_NAMES = ("plant", *ITEMS[N_VITALS + 1 :])  # a sapling is a plant to be
 NEEDS = ("hurt", "hungry", "thirsty", "sleepy")

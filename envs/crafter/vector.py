@@ -35,7 +35,7 @@ from envs.crafter.sentences import (
 from envs.crafter.world import ACHIEVEMENTS, HEALTH, WORLD, new_world, tell_of_compiling
 from envs.numpy_vector import NumpyVectorEnv
 from envs.spaces import ACTION_NAMES
-from utils.arrays import objects
+from utils.files import objects
 
 SIDE = 64  # pixels
 RENDERED_SIDE = 144  # of a picture for people: textures in their own size

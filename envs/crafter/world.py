@@ -26,7 +26,7 @@ from opensimplex import internals
 with contextlib.redirect_stderr(io.StringIO()):  # of the old gym, where that is installed
     from crafter import constants, engine  # noqa: F401
 
-from utils.folders import cache_folder
+from utils.files import cache_folder
 
 log = logging.getLogger(__name__)
 

@@ -31,8 +31,8 @@ from gymnasium.vector import VectorEnv
 from envs.episodes import SingleEnvs
 from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
 from settings import Config, setting
-from utils.arrays import objects
 from utils.errors import UserError
+from utils.files import objects
 from utils.household import PICK_UP, PLACE, SUITABLE, Goal, known_sentence, listed, sights_sentence
 
 NAME = "Housekeep-v0"

@@ -32,8 +32,8 @@ from envs.numpy_vector import NumpyVectorEnv
 from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
 from settings import Config, setting
 from utils import household as words
-from utils.arrays import objects
 from utils.errors import UserError
+from utils.files import objects
 from utils.household import Goal, known_sentence, listed, sights_sentence
 
 NAME = "HousekeepText-v0"

@@ -20,10 +20,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from torch import Tensor
 
 from utils.errors import UserError, suggestion
-from utils.files import alone_with, written_whole
-from utils.folders import cache_folder, check_writable
+from utils.files import alone_with, cache_folder, check_writable, load_saved, written_whole
 from utils.hub import HubError, hub_file
-from utils.saved_tensors import load_saved
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

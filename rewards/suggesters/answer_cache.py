@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from utils.errors import RunError, UserError
-from utils.files import alone_with
-from utils.folders import cache_folder, check_writable
+from utils.files import alone_with, cache_folder, check_writable
 
 # "HELM" in the file's header: another program's file is not taken for one of answers.
 APPLICATION = int.from_bytes(b"HELM")

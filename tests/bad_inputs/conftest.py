@@ -1,41 +1,27 @@
-import os
 import sys
 
 import huggingface_hub
 import pytest
 
 import prepare_embeddings
-from tests.bad_inputs.workshop import TRACE, build
+from tests.bad_inputs.gallery import build_gallery
+from tests.bad_inputs.harness import TRACE, no_connection
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory):
-    """Return the folder of bad files, made once."""
-    folder = tmp_path_factory.mktemp("workshop")
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        build(folder)
-    finally:
-        os.chdir(before)
-    return folder
+def gallery(tmp_path_factory):
+    return build_gallery(tmp_path_factory.mktemp("good") / "gallery")
 
 
 @pytest.fixture
-def workshop(built, monkeypatch):
-    """Work in the folder of bad files, without a connection; nothing in the files may be run."""
-
-    def unreachable(*_, **__):
-        raise ConnectionError("no connection")
-
-    def train(*_):
-        pytest.fail("the encoder was trained")
-
-    monkeypatch.chdir(built)
+def in_gallery(gallery, monkeypatch):
+    """Work in the gallery, without a connection; nothing in the files may be run."""
+    monkeypatch.chdir(gallery)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(huggingface_hub, "get_session", unreachable)
+    monkeypatch.setattr(huggingface_hub, "get_session", no_connection)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr(prepare_embeddings, "train_grid_clip", train)
-    yield built
-    assert not (built / TRACE).exists()
+    fail = lambda *_: pytest.fail("the encoder was trained")  # noqa: E731
+    monkeypatch.setattr(prepare_embeddings, "train_grid_clip", fail)
+    yield gallery
+    assert not (gallery / TRACE).exists()

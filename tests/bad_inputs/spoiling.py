@@ -1,25 +1,28 @@
-"""What may become of a good file or folder: of its bytes, its place, or the values in it."""
+"""Trials: a program on a copy of good files, spoiled in their bytes, places or values."""
 
+import contextlib
 import json
 import math
 import os
+import shlex
 import shutil
-from collections.abc import Callable, Iterator
+import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from tests.bad_inputs.workshop import JSON_FILES, PNG, Intruder
+from models.word_embeddings import CHECKSUM, PromptEmbeddings
+from tests.bad_inputs.gallery import JSON_FILES, PNG, Intruder
+from tests.bad_inputs.harness import run_forked
 from trainers.checkpoint import load_checkpoint, save_checkpoint
-from utils.saved_tensors import load_saved
+from utils.files import load_saved
 
-Where = tuple[Any, ...]
 WHOLE = 1000  # parts of a file: a place in it is drawn as so many thousandths
-BYTES: dict[str, Callable[[bytes, int], bytes]] = {
+BYTES = {
     "emptied": lambda content, at: b"",
     "cut": lambda content, at: content[:at],
     "beheaded": lambda content, at: content[at:],
@@ -33,7 +36,6 @@ BYTES: dict[str, Callable[[bytes, int], bytes]] = {
     "twice": lambda content, at: content + content,
     "a part twice": lambda content, at: content[:at] + content[at // 2 :],
     "CRLF": lambda content, at: content.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"),
-    "CR": lambda content, at: content.replace(b"\r\n", b"\n").replace(b"\n", b"\r"),
     "LF": lambda content, at: content.replace(b"\r\n", b"\n"),
     "byte order mark": lambda content, at: b"\xef\xbb\xbf" + content,
     "utf-16": lambda content, at: content.decode("latin-1").encode("utf-16"),
@@ -49,104 +51,75 @@ PLACES = (
 )
 
 
-class Change(Protocol):
-    """Something to do to a place before a program sees it."""
+class Change(NamedTuple):
+    """Something that befalls a file or folder before a program sees it.
 
-    def apply(self, place: Path) -> None:
-        """Do it below the place; do nothing where an earlier change has left nothing to spoil."""
-
-
-class OtherBytes(NamedTuple):
-    """A file's bytes are no longer what they were."""
+    Attributes:
+        path: Which.
+        how: One of BYTES, of CHANGES, of PLACES, or "as PATH" for the content of another file.
+        where: In its bytes, in thousandths; or the keys that lead to the value; or None.
+    """
 
     path: str
     how: str
-    at: int
+    where: int | tuple[Any, ...] | None = None
 
-    def apply(self, place: Path) -> None:
-        """Write the other bytes."""
+    def apply(self, place):
+        """Do it below the place; do nothing where an earlier change has left nothing to spoil."""
         path = place / self.path
-        if path.is_file():
-            content = path.read_bytes()
-            at = min(self.at * len(content) // WHOLE, max(len(content) - 1, 0))
+        if isinstance(self.where, int):
+            content = path.read_bytes() if path.is_file() else b""
+            at = min(self.where * len(content) // WHOLE, max(len(content) - 1, 0))
             if content:
                 path.write_bytes(BYTES[self.how](content, at))
+        elif self.where is not None:
+            if path.is_file():  # an earlier change may have made it endless, or unreadable
+                with contextlib.suppress(Exception):
+                    write(path, replaced(read(path), self.where, self.how))
+        elif self.how.startswith("as "):
+            other = place / self.how.removeprefix("as ")
+            if other.is_file() and path.is_file():
+                path.write_bytes(other.read_bytes())
+        elif path.exists():
+            self._put(path)
 
-
-class OtherFile(NamedTuple):
-    """Another file of the place stands where a file was."""
-
-    path: str
-    other: str
-
-    def apply(self, place: Path) -> None:
-        """Copy the other file."""
-        if (place / self.other).is_file() and (place / self.path).parent.is_dir():
-            content = (place / self.other).read_bytes()
-            _remove(place / self.path)
-            (place / self.path).write_bytes(content)
-
-
-class OtherPlace(NamedTuple):
-    """Where a file or folder was is now something else, or nothing."""
-
-    path: str
-    how: str
-
-    def apply(self, place: Path) -> None:
-        """Take the path away and put the other thing there."""
-        path = place / self.path
-        if not path.exists() or not path.parent.is_dir():
-            return
+    def _put(self, path):
+        """Put something else where a file or folder was, or nothing."""
         if self.how in ("locked", "read-only"):
             path.chmod(0 if self.how == "locked" else 0o444 | path.is_dir() * 0o111)
             return
         kept = path.with_name(f"{path.name}.kept")
         path.rename(kept)
+        own = LINKS | {"a link to its copy": kept.name, "a link to itself": path.name}
         if self.how != "a link to its copy":
-            _remove(kept)
-        _put(self.how, path, kept)
+            shutil.rmtree(kept) if kept.is_dir() and not kept.is_symlink() else kept.unlink()
+        if self.how in ("a folder", "a full folder"):
+            path.joinpath(*["config.json"] * (self.how == "a full folder")).mkdir(parents=True)
+        elif self.how == "a pipe":
+            os.mkfifo(path)
+        elif self.how != "removed":
+            path.symlink_to(own[self.how])
 
 
-class OtherValue(NamedTuple):
-    """A value in a well-formed file is another one."""
+class Trial(NamedTuple):
+    """A program with its words, on spoiled files."""
 
-    path: str
-    where: Where
-    how: str
+    command: tuple[str, ...]
+    changes: list[Change]
 
-    def apply(self, place: Path) -> None:
-        """Write the file anew."""
-        path = place / self.path
-        if not path.is_file():  # an earlier change may have made it endless
-            return
-        try:
-            content = read(path)
-            write(path, replaced(content, self.where, self.how))
-        except Exception:  # spoiled before, or not there in this format
-            return
+    def run(self, gallery):
+        """Run the program on a copy of the good files, changed."""
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            place = Path(shutil.copytree(gallery, Path(folder) / "a" / "b" / "place"))
+            for change in self.changes:
+                change.apply(place)
+            return run_forked(self.command[0], list(self.command[1:]), place)
 
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    def __str__(self):
+        return "\n    ".join([shlex.join(self.command)[:600], *map(str, self.changes)])
 
 
-def _put(how: str, path: Path, kept: Path) -> None:
-    if how in ("a folder", "a full folder"):
-        path.mkdir()
-        if how == "a full folder":
-            (path / "config.json").mkdir()
-    elif how == "a pipe":
-        os.mkfifo(path)
-    elif how != "removed":
-        own = {"a link to its copy": kept.name, "a link to itself": path.name}
-        path.symlink_to((LINKS | own)[how])
-
-
-def read(path: Path) -> Any:
+def read(path):
     """Return what stands in a good file."""
     if path.suffix == ".json":
         return json.loads(path.read_text())
@@ -158,10 +131,12 @@ def read(path: Path) -> Any:
     return load_checkpoint(path) if path.suffix == ".pt" else load_saved(path)
 
 
-def write(path: Path, content: Any) -> None:
-    """Write a file of the kind its ending says."""
+def write(path, content):
+    """Write a file of the kind its ending says; embeddings with a checksum that is right."""
     if path.suffix == ".json":
         path.write_text(json.dumps(content, default=str))
+    elif path.suffix == ".npz" and CHECKSUM in content:
+        PromptEmbeddings(**{k: v for k, v in content.items() if k != CHECKSUM}).write(path)
     elif path.suffix == ".npz":
         np.savez(path, **content)
     elif path.suffix == ".safetensors":
@@ -172,61 +147,57 @@ def write(path: Path, content: Any) -> None:
         torch.save(content, path)
 
 
-def places_in(content: Any, at: Where = ()) -> Iterator[Where]:
+def places_in(content, at=()):
     """Yield where every value stands in nested dictionaries, lists and tuples, the whole first."""
     yield at
-    if isinstance(content, dict):
-        for key, value in content.items():
-            yield from places_in(value, (*at, key))
-    elif isinstance(content, list | tuple):
-        for number, value in enumerate(content[:20]):
-            yield from places_in(value, (*at, number))
+    items = content.items() if isinstance(content, dict) else ()
+    items = enumerate(content[:20]) if isinstance(content, list | tuple) else items
+    for key, value in items:
+        yield from places_in(value, (*at, key))
 
 
-def replaced(content: Any, where: Where, how: str) -> Any:
+def replaced(content, where, how):
     """Return nested values with one of them changed; what is changed is made anew."""
     if not where:
         return CHANGES[how](content)
-    key, *rest = where
-    if isinstance(content, dict):
-        changed = dict(content)
-        if not rest and how == "removed":
-            del changed[key]
-        else:
-            changed[key] = replaced(content[key], tuple(rest), how)
-        return changed
-    items = list(content)
-    items[key : key + 1] = (
-        [] if not rest and how == "removed" else [replaced(items[key], tuple(rest), how)]
-    )
-    return type(content)(items)
+    (key, *rest), is_dict = where, isinstance(content, dict)
+    items = dict(content) if is_dict else list(content)
+    if not rest and how == "removed":
+        del items[key]
+    else:
+        items[key] = replaced(content[key], tuple(rest), how)
+    return items if is_dict else type(content)(items)
 
 
-def _rows(change: Callable[[torch.Tensor], Any]) -> Callable[[Any], Any]:
+def _rows(change):
     """Return a change of tensors that works on arrays, and makes a text of all else."""
 
-    def changed(value: Any) -> Any:
+    def changed(value):
         if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
             return change(torch.from_numpy(value.copy())).numpy()
+        if isinstance(value, np.ndarray) and value.ndim:
+            return value[:-1]
         return change(value) if isinstance(value, torch.Tensor) else str(value)
 
     return changed
 
 
-def _constant(value: Any) -> Callable[[Any], Any]:
-    def changed(old: Any) -> Any:
-        return np.array(value) if isinstance(old, np.ndarray) else value
-
-    return changed
+def _constant(value):
+    return lambda old: np.array(value) if isinstance(old, np.ndarray) else value
 
 
-CONSTANTS: dict[str, Any] = {
+def _largest(dtype):
+    if dtype == torch.bool:
+        return True
+    return torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max
+
+
+CONSTANTS: dict = {
     "None": None,
     "true": True,
     "0": 0,
     "-1": -1,
     "2**63": 2**63,
-    "10**30": 10**30,
     "-10**400": -(10**400),
     "0.5": 0.5,
     "NaN": math.nan,
@@ -241,18 +212,14 @@ CONSTANTS: dict[str, Any] = {
     "no dictionary": {},
     "nested": [[[{"a": [None]}]]],
 }
-CHANGES: dict[str, Callable[[Any], Any]] = {
+CHANGES = {
     **{name: _constant(value) for name, value in CONSTANTS.items()},
     "removed": _constant(None),
     "in a list": lambda value: [value],
-    "as text": str,
     "another key": lambda value: dict(value) | {"more": 1} if isinstance(value, dict) else [value],
-    "a number as key": lambda value: (
-        dict(value) | {1: 2} if isinstance(value, dict) else {1: value}
-    ),
+    "a number as key": lambda value: {1: 2, **value} if isinstance(value, dict) else {1: value},
     "turned": _rows(lambda tensor: tensor.flip(-1) if tensor.ndim else tensor[None]),
     "flat": _rows(torch.flatten),
-    "transposed": _rows(lambda tensor: tensor.permute(*range(tensor.ndim)[::-1])),
     "without a row": _rows(lambda tensor: tensor[:-1]),
     "with a row more": _rows(lambda tensor: torch.cat([tensor, tensor[-1:]])),
     "without rows": _rows(lambda tensor: tensor[:0]),
@@ -260,12 +227,11 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "its first": _rows(lambda tensor: tensor.flatten()[:1].squeeze()),
     "as float64": _rows(torch.Tensor.double),
     "as int32": _rows(torch.Tensor.int),
-    "as bool": _rows(torch.Tensor.bool),
     "as complex": _rows(lambda tensor: tensor.to(torch.complex64)),
     "as bfloat16": _rows(torch.Tensor.bfloat16),
     "negative": _rows(lambda tensor: -tensor.double().abs().to(tensor.dtype) - 1),
     "very large": _rows(lambda tensor: torch.full_like(tensor, _largest(tensor.dtype))),
-    "not finite": _rows(lambda tensor: tensor.double() * math.nan),
+    "not finite": _rows(lambda tensor: (tensor.double() * math.nan).to(torch.float32)),
     "vast": _rows(lambda tensor: torch.zeros(1, dtype=tensor.dtype).expand(10**7, 10**5)),
     "sparse": _rows(lambda tensor: tensor.to_sparse()),
     "on no device": _rows(lambda tensor: tensor.to("meta")),
@@ -273,40 +239,28 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "an intruder": lambda value: (
         np.array([Intruder()], object) if isinstance(value, np.ndarray) else Intruder()
     ),
-    "objects": lambda value: np.array([None, 1], object),
     "an array as text": lambda value: np.asarray(value).astype(str),
 }
 
 
-def _largest(dtype: torch.dtype) -> float | bool:
-    if dtype == torch.bool:
-        return True
-    return torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max
+def trials(gallery, commands, paths, valued=(), most=2):
+    """Return a strategy of commands after some changes of files, most often one.
 
-
-def other_bytes(paths: list[str]) -> st.SearchStrategy[Change]:
-    """Return a strategy of changes of one file's bytes."""
+    Args:
+        gallery: The good files.
+        commands: Programs with their words.
+        paths: Files and folders to spoil.
+        valued: Those of them whose values can be changed one by one.
+        most: Changes.
+    """
+    path, others = st.sampled_from(paths), [f"as {each}" for each in (*paths, *valued)]
     at = st.integers(0, WHOLE) | st.integers(0, 20)
-    return st.builds(OtherBytes, st.sampled_from(paths), st.sampled_from(sorted(BYTES)), at)
-
-
-def other_files(paths: list[str], others: list[str]) -> st.SearchStrategy[Change]:
-    """Return a strategy of files swapped."""
-    return st.builds(OtherFile, st.sampled_from(paths), st.sampled_from(others))
-
-
-def other_places(paths: list[str]) -> st.SearchStrategy[Change]:
-    """Return a strategy of files and folders become something else."""
-    return st.builds(OtherPlace, st.sampled_from(paths), st.sampled_from(PLACES))
-
-
-def other_values(place: Path, paths: list[str]) -> st.SearchStrategy[Change]:
-    """Return a strategy of values changed in well-formed files, which are read for their values."""
-    values = {path: list(places_in(read(place / path))) for path in paths}
-    how = st.sampled_from(sorted(CHANGES))
-    return st.one_of(
-        [
-            st.builds(OtherValue, st.just(path), st.sampled_from(where), how)
-            for path, where in values.items()
-        ]
-    )
+    kinds = [
+        st.builds(Change, path, st.sampled_from(sorted(BYTES)), at),
+        st.builds(Change, path, st.sampled_from([*PLACES, *others]), st.none()),
+    ]
+    for each in valued:
+        where = st.sampled_from(list(places_in(read(gallery / each))))
+        kinds.append(st.builds(Change, st.just(each), st.sampled_from(sorted(CHANGES)), where))
+    changes = st.lists(st.one_of(kinds), min_size=1, max_size=most)
+    return st.builds(Trial, st.sampled_from(commands), changes)

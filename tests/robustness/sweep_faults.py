@@ -18,36 +18,20 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from analysis.run_data import read_progress, read_rows
-from runs.metrics import FILE
+from runs.loggers import FILE
+from runs.stored import description_of
 
 ROOT = Path(__file__).parent.parent.parent
 ROLLOUT = 8 * 64
 SETTINGS = {"n_steps": 8192, "n_envs": 8, "n_rollout_steps": 64, "checkpoint_minutes": 0.05}
 AGENTS, TASKS, SEEDS = ("CNN-PPO", "HELM"), ("RandomMaze-v0", "MiniGrid-Empty-5x5-v0"), range(3)
-SHORT = "short.json"
-FOLDERS = [
-    Path("experiments", agent, task, f"short_seed={seed}")
-    for seed in SEEDS
-    for agent in AGENTS
-    for task in TASKS
-]
+RUNS = [(agent, task, seed) for seed in SEEDS for agent in AGENTS for task in TASKS]
+FOLDERS = [Path("experiments", agent, task, f"short_seed={seed}") for agent, task, seed in RUNS]
 
-
-class Kill(NamedTuple):
-    """The state of the sweep when everything was killed.
-
-    Attributes:
-        n_killed: Processes.
-        finished: Files of the finished runs, with the times they were last written.
-        trained: Environment steps that each unfinished run had noted.
-    """
-
-    n_killed: int
-    finished: dict[Path, int]
-    trained: dict[Path, int]
+Kill = dict[Path, int]  # environment steps that each unfinished run had noted when all was killed
 
 
 def main() -> int:
@@ -57,59 +41,50 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("curves.png"))
     arguments = parser.parse_args()
-    output, dice = arguments.output.resolve(), random.Random(arguments.seed)
+    dice = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as place:
         alone, swept = Path(place, "alone"), Path(place, "swept")
         for folder in (alone, swept):
             folder.mkdir()
-            (folder / SHORT).write_text(json.dumps(SETTINGS))
-        seconds_alone = one_after_another(alone)
+            (folder / "short.json").write_text(json.dumps(SETTINGS))
+        begun = time.perf_counter()
+        for agent, task, seed in RUNS:
+            words = ["--run-id", f"short_seed={seed}", "--seed", str(seed)]
+            words += ["--var", f"model={agent}", "--var", f"env={task}"]
+            assert start(alone, "main.py", *words).wait() == 0, (alone / "log").read_text()
+        seconds_alone = time.perf_counter() - begun
         print(f"one after another: {seconds_alone:.0f} s", flush=True)
-        kills, seconds = until_done(swept, arguments.kills, dice, seconds_alone, output)
-        check(swept, kills)
-        report(alone, swept, kills, seconds)
-    print(f"written to {output}")
+        words = ["--var", f"model={','.join(AGENTS)}", "--var", f"env={','.join(TASKS)}"]
+        words += ["--seeds", str(len(SEEDS)), "--output", str(arguments.output.resolve())]
+        kills, seconds = list[Kill](), 0.0
+        for remaining in reversed(range(arguments.kills + 1)):
+            begun = time.perf_counter()
+            process = start(swept, "sweep.py", *words)
+            if remaining:
+                time.sleep(dice.uniform(0.2, 0.6) * seconds_alone / (arguments.kills + 1))
+                kills.append(killed(process.pid, swept))
+                print(f"killed after {time.perf_counter() - begun:.0f} s", flush=True)
+            assert process.wait() == 0 or remaining, (swept / "log").read_text()
+            seconds += time.perf_counter() - begun
+        again = check(swept, kills)
+        same = sum(rows(alone / folder) == rows(swept / folder) for folder in FOLDERS)
+    print(
+        f"killed {len(kills)} times, {sum(map(len, kills))} runs cut: {len(FOLDERS)} complete "
+        "runs, none begun twice\n"
+        "steps noted before a kill and trained again from the checkpoint: "
+        f"{again:,} of {len(FOLDERS) * int(SETTINGS['n_steps']):,}\n"
+        f"metrics equal to the undisturbed run's in every digit: {same} of {len(FOLDERS)}\n"
+        f"all sweeps together: {seconds:.0f} s\nwritten to {arguments.output}"
+    )
     return 0
 
 
-def one_after_another(workplace: Path) -> float:
-    """Train all runs with main.py, each when the one before has ended; return the seconds."""
-    begun = time.perf_counter()
+def start(workplace: Path, program: str, *words: str) -> subprocess.Popen:
+    """Start a program that adds to a log."""
+    command = [sys.executable, str(ROOT / program), "--config", "short.json", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
-    for folder in FOLDERS:
-        _, agent, task, name = folder.parts
-        command = [sys.executable, str(ROOT / "main.py"), "--config", SHORT, "--run-id", name]
-        command += ["--var", f"model={agent}", "--var", f"env={task}"]
-        command += ["--seed", name.removeprefix("short_seed=")]
-        with (workplace / "log").open("a") as log:
-            subprocess.run(
-                command, cwd=workplace, env=environment, stdout=log, stderr=log, check=True
-            )
-    return time.perf_counter() - begun
-
-
-def until_done(
-    workplace: Path, n_kills: int, dice: random.Random, seconds_alone: float, output: Path
-) -> tuple[list[Kill], float]:
-    """Sweep, killed some times; return the kills and the seconds that the sweeps took."""
-    command = [sys.executable, str(ROOT / "sweep.py"), "--config", SHORT, "--output", str(output)]
-    command += ["--var", f"model={','.join(AGENTS)}", "--var", f"env={','.join(TASKS)}"]
-    command += ["--seeds", str(len(SEEDS))]
-    kills, total = [], 0.0
-    for remaining in reversed(range(n_kills + 1)):
-        begun = time.perf_counter()
-        with (workplace / "log").open("a") as log:
-            process = subprocess.Popen(command, cwd=workplace, stdout=log, stderr=log)
-        if remaining:
-            share = seconds_alone / 2 / (n_kills + 1)
-            time.sleep(dice.uniform(0.4 * share, 1.2 * share))
-            kills.append(killed(process.pid, workplace))
-            seconds = time.perf_counter() - begun
-            print(f"killed after {seconds:.0f} s: {kills[-1].n_killed} processes", flush=True)
-        status = process.wait()
-        total += time.perf_counter() - begun
-        assert remaining or status == 0, (workplace / "log").read_text()
-    return kills, total
+    with (workplace / "log").open("a") as log:
+        return subprocess.Popen(command, cwd=workplace, env=environment, stdout=log, stderr=log)
 
 
 def killed(root: int, workplace: Path) -> Kill:
@@ -123,16 +98,15 @@ def killed(root: int, workplace: Path) -> Kill:
         send(process, signal.SIGKILL)
     while any(stat(process)[:1] not in ([], ["Z"]) for process in found):
         time.sleep(0.01)
-    finished: dict[Path, int] = {}
-    trained: dict[Path, int] = {}
+    kill: Kill = {}
     for folder in FOLDERS:
-        said = description(workplace / folder)
+        said = description_of(workplace / folder)
         if "finished" in said:
-            files = (workplace / folder).iterdir()
-            finished |= {path: path.stat().st_mtime_ns for path in files}
+            for path in (workplace / folder).iterdir():
+                os.utime(path, (0, 0))  # nothing is to be written there any more
         elif said:
-            trained[folder] = read_progress(workplace / folder).env_steps
-    return Kill(len(found), finished, trained)
+            kill[folder] = read_progress(workplace / folder).env_steps
+    return kill
 
 
 def descendants(root: int) -> set[int]:
@@ -147,7 +121,7 @@ def descendants(root: int) -> set[int]:
 
 
 def stat(process: int) -> list[str]:
-    """Return what Linux says of a process from its state on, nothing once it is gone."""
+    """Return the fields of Linux about a process from its state on, nothing once it is gone."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -160,53 +134,29 @@ def send(process: int, number: signal.Signals) -> None:
         os.kill(process, number)
 
 
-def description(folder: Path) -> dict[str, Any]:
-    """Return the content of run.json, nothing where there is none yet."""
-    path = folder / "run.json"
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
-def rows(folder: Path) -> list[dict[str, str]]:
+def rows(folder: Path) -> list[dict[str, Any]]:
     """Return a run's metrics without what the clock says."""
     table = read_rows(folder / FILE)
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in table]
 
 
-def check(workplace: Path, kills: list[Kill]) -> None:
-    """Assert that all is there, once."""
+def check(workplace: Path, kills: list[Kill]) -> int:
+    """Assert that all is there, once; return the steps that were trained again."""
     there = {path.parent for path in (workplace / "experiments").rglob("metrics.csv")}
     assert there == {workplace / folder for folder in FOLDERS}, there
-    expected = list(range(ROLLOUT, int(SETTINGS["n_steps"]) + 1, ROLLOUT))
+    expected, again = list(range(ROLLOUT, int(SETTINGS["n_steps"]) + 1, ROLLOUT)), 0
     for folder in FOLDERS:
-        said = description(workplace / folder)
+        said = description_of(workplace / folder)
         assert "finished" in said, f"{folder} is not finished"
         steps = [int(row["env_steps"]) for row in rows(workplace / folder)]
         assert steps == expected, f"{folder}: rows"
-        n_resumed = len(said.get("resumed", []))
-        n_killed = sum(folder in kill.trained for kill in kills)
-        assert n_resumed == n_killed, f"{folder}: killed {n_killed} times, resumed {n_resumed}"
-    for kill in kills:
-        for path, written in kill.finished.items():
-            assert path.stat().st_mtime_ns == written, f"{path} was written after its run had ended"
-
-
-def report(alone: Path, swept: Path, kills: list[Kill], seconds: float) -> None:
-    """Print the figures."""
-    again = 0
-    for number, kill in enumerate(kills):
-        for folder, env_steps in kill.trained.items():
-            earlier = sum(folder in before.trained for before in kills[:number])
-            again += env_steps - description(swept / folder)["resumed"][earlier]["env_steps"]
-    same = sum(rows(alone / folder) == rows(swept / folder) for folder in FOLDERS)
-    print(
-        f"killed {len(kills)} times, {sum(kill.n_killed for kill in kills)} processes, "
-        f"{sum(len(kill.trained) for kill in kills)} runs cut: "
-        f"{len(FOLDERS)} complete runs, none begun twice\n"
-        "steps noted before a kill and trained again from the checkpoint: "
-        f"{again:,} of {len(FOLDERS) * int(SETTINGS['n_steps']):,}\n"
-        f"metrics equal to the undisturbed run's in every digit: {same} of {len(FOLDERS)}\n"
-        f"all sweeps together: {seconds:.0f} s"
-    )
+        noted = [kill[folder] for kill in kills if folder in kill]
+        resumed = [entry["env_steps"] for entry in said.get("resumed", [])]
+        assert len(resumed) == len(noted), f"{folder}: killed {noted}, resumed {resumed}"
+        again += sum(noted) - sum(resumed)
+        times = {path.stat().st_mtime_ns for path in (workplace / folder).iterdir()}
+        assert 0 not in times or times == {0}, f"{folder} was written after its run had ended"
+    return again
 
 
 if __name__ == "__main__":
