@@ -16,7 +16,7 @@ from tests.published_models import tiny_sentence_encoder
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.collector import Collector
-from utils.saved_tensors import load_saved
+from utils.files import load_saved
 
 UNEVEN = ("time/", "suggester/")  # beginnings of metrics that a resumed run may have otherwise
 COMMON = {"device": "cpu", "n_envs": 2, "media_minutes": "null", "checkpoint_minutes": 60}

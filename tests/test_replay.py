@@ -8,7 +8,7 @@ import torch
 
 from models.observations import Observations
 from tests import golden_data
-from trainers.replay import WHOLE, EpisodeSteps, Replay, ReplayFiles
+from trainers.sequence_replay import WHOLE, EpisodeSteps, Replay, ReplayFiles
 from utils.errors import RunError
 
 CASES = ("equal", "wrapped", "windows")

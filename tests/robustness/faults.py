@@ -28,20 +28,10 @@ import torch
 from tqdm import tqdm
 
 import main as main_program
-<<<<<<< HEAD
 from envs import SUITES, Suite, minigrid
 from tests.runs import DESCRIBED, ROWS, outcome, same, words_of
 from trainers.checkpoint import LAST, PREVIOUS
-from utils.folders import folder_name
-=======
-from benchmarks.random_models import write_decoder
-from envs import minigrid
-from tests.tiny_clip import tiny_settings
-from tests.user_code import MY_ENVS
-from trainers.checkpoint import LAST, PREVIOUS, load_checkpoint
-from utils.files import folder_name, load_saved
-from utils.user_modules import search
->>>>>>> main
+from utils.files import folder_name
 
 MOST_KILLS = 3
 LOG = "log.txt"
