@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from envs.wrappers import EpisodeStatistics
+from envs.vector import EpisodeStatistics
 from rewards import suggested_goals
 from rewards.goals import (
     GoalRewards,

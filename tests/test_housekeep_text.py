@@ -7,7 +7,7 @@ import torch
 
 from envs.household import text_world
 from envs.household.text_world import ACTION_NAMES, FIGURES, PLACES_FILE, SIDE, SQUARE, house_of
-from envs.wrappers import EpisodeStatistics
+from envs.vector import EpisodeStatistics
 from utils.errors import UserError
 from utils.household import read_known, read_sights
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from envs import make_vector_env
-from envs.wrappers import EpisodeStatistics
+from envs.vector import EpisodeStatistics
 from rewards.goals import GoalRewards, with_goals
 from rewards.suggested_goals import Tidying
 from rewards.suggesters.household import YesNoSuggester, prompt

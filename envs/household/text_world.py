@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space, Text
 
-from envs.numpy_vector import NumpyVectorEnv
 from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
+from envs.vector import NumpyVectorEnv
 from settings import Config, setting
 from utils import household as words
 from utils.errors import UserError
