@@ -65,8 +65,12 @@ ANALYSES: dict[str, tuple[str, Callable[[argparse.Namespace], Findings]]] = {
         "what can be read from hidden states k steps after it was shown: is it in memory, is it "
         "used",
         lambda asked: probe.analyse(
-            *(asked.runs, asked.n_episodes, asked.random_share, asked.seed, asked.untrained),
-            trust=asked.trust,
+            asked.runs,
+            asked.n_episodes,
+            asked.random_share,
+            asked.seed,
+            asked.untrained,
+            asked.trust,
         ),
     ),
 }
@@ -80,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def analyse(argv: Sequence[str] | None) -> None:
-    """Load what is to be analysed, analyse it, and write picture and numbers."""
+    """Run the chosen analysis, and write its picture and numbers."""
     arguments = parse_arguments(argv)
     check_writable(arguments.output, "--output")
     _, findings = ANALYSES[arguments.analysis]

@@ -12,7 +12,7 @@ agents stand in configs/Scoreboard, which trains them.
 import json
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-GRID = "MiniGrid-"
 RETURN = "return_mean"
 NOTE = (
     "Normalised score: 0 is chance, 1 the best there is, of each task as told below; in brackets "
@@ -70,15 +69,15 @@ class Task(NamedTuple):
     """A task of the ladder.
 
     Attributes:
-        name: What the table calls it.
+        name: In the table.
         env: The environment.
         length: Its setting of that name, where it reads one.
-        algorithm: Who learns there.
-        metric: What a score is measured in, without "eval/" and "rollout/".
+        algorithm: That learns there.
+        metric: Of a score, without "eval/" and "rollout/".
         chance: Of that metric, the normalised score 0.
         best: The same for 1.
-        memory: What must be remembered, and for how long.
-        source: What chance and best are, and where they are from.
+        memory: The things to be remembered, and for how long.
+        source: The policies of chance and best, and where the numbers are from.
     """
 
     name: str
@@ -106,16 +105,20 @@ class AgentKind(NamedTuple):
     """A column of the table.
 
     Attributes:
-        name: What the table calls it.
+        name: In the table.
         model: The setting, by the name agents are listed under.
         others: Further settings that make a run this agent's.
-        blind: Why it cannot see a task, or "".
+        sees: The beginning of the environments that it can see.
     """
 
     name: str
     model: str
     others: Mapping[str, str] = {}
-    blind: Callable[[Task], str] = lambda task: ""
+    sees: str = ""
+
+    def blind(self, task: Task) -> str:
+        """Return why it cannot see a task, or ""."""
+        return "" if task.env.startswith(self.sees) else f"{self.sees.strip('-')} only"
 
     def is_of(self, settings: Mapping[str, Any]) -> bool:
         """Return whether a run's settings are this agent's."""
@@ -185,18 +188,13 @@ TASKS = (
 )
 
 
-def _not_a_grid(task: Task) -> str:
-    """Return why grid-clip cannot see a task: it was trained on MiniGrid's tiles."""
-    return "" if task.env.startswith(GRID) else "MiniGrid only"
-
-
 AGENTS = (
     AgentKind("none", "CNN"),
     AgentKind("LSTM", "LSTM"),
     AgentKind("GPT", "GPT"),
     AgentKind("HELM, MiniLM", "HELM", {"language_model": "all-MiniLM-L6-v2"}),
     AgentKind("HELM, SmolLM2", "HELM", {"language_model": "SmolLM2-135M-Instruct"}),
-    AgentKind("SHELM, grid-clip", "SHELM", {"clip_encoder": "grid-clip"}, _not_a_grid),
+    AgentKind("SHELM, grid-clip", "SHELM", {"clip_encoder": "grid-clip"}, sees="MiniGrid-"),
 )
 
 
@@ -334,7 +332,7 @@ def read_cells(paths: Iterable[Path], left_out: LeftOut) -> list[Cell]:
 
 
 def scores_table(cells: Sequence[Cell]) -> Table:
-    """Return a line a task and a column an agent, then how fast agents were and what they train."""
+    """Return a line a task and a column an agent, then speeds and sizes of the agents."""
     rows: list[Sequence[object]] = [("task, steps", *(agent.name for agent in AGENTS))]
     for task in TASKS:
         own = [cell for cell in cells if cell.task is task]
@@ -342,10 +340,10 @@ def scores_table(cells: Sequence[Cell]) -> Table:
         rows.append((task.name + "".join(steps[:1]), *map(_score_text, own)))
     speeds, trained = [], []
     for agent in AGENTS:
-        by_task = [cell.results for cell in cells if cell.agent is agent]
-        known = [[r.steps_per_second for r in own if r.steps_per_second] for own in by_task]
+        results = [cell.results for cell in cells if cell.agent is agent]
+        known = [_known(each.steps_per_second for each in own) for own in results]
         speeds.append(_range([float(np.median(own)) for own in known if own]))
-        trained.append(_range([r.n_trained for own in by_task for r in own if r.n_trained]))
+        trained.append(_range(_known(each.n_trained for own in results for each in own)))
     return [*rows, ("steps/s", *speeds), ("parameters trained", *trained)]
 
 
@@ -353,7 +351,7 @@ def score_of(columns: Mapping[str, np.ndarray], metric: str) -> float | None:
     """Return the mean of a run's last five greedy evaluations, else of its last 100 episodes.
 
     Args:
-        columns: What the run has logged, by name; NaN where there was nothing to say.  [rows]
+        columns: All that the run has logged, by name; NaN where there was nothing to say.  [rows]
         metric: The last part of a column's name.
     """
     for name, n_last in (f"eval/{metric}", N_LAST), (f"rollout/{metric}", 1):
@@ -379,6 +377,10 @@ def _score_text(cell: Cell) -> str:
     value, low, high = cell.mean
     interval = "" if low is None else f" [{low:.2f}, {high:.2f}]"
     return f"{value:.2f}{interval} ×{len(cell.scores)}"
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def _range(values: Sequence[float]) -> str:
@@ -561,15 +563,8 @@ def _draw_task(axes: "Axes", cells: Sequence[Cell]) -> None:
     axes.axvspan(0, 1, color=RULE, alpha=0.4, linewidth=0, zorder=0)
     axes.set_title(task.name, pad=PAD)
     told = textwrap.fill(task.memory.partition(";")[0], LINE)
-    axes.annotate(
-        *(told, (0, 1)),
-        xycoords="axes fraction",
-        xytext=(0, PAD - 5),
-        textcoords="offset points",
-        va="top",
-        size=8,
-        color=QUIET,
-    )
+    above: dict[str, Any] = {"xytext": (0, PAD - 5), "textcoords": "offset points"}
+    axes.annotate(told, (0, 1), xycoords="axes fraction", va="top", size=8, color=QUIET, **above)
     axes.set_yticks(range(len(cells)), [cell.agent.name for cell in cells], color=INK)
     axes.set_ylim(len(cells) - 0.5, -0.6)
     axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
