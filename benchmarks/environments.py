@@ -26,6 +26,7 @@ from envs import minigrid as our_minigrid
 from envs.episodes import SingleEnvs
 from envs.minigrid_captions import played_views
 from settings import Config, load_config
+from trainers import build  # noqa: F401  settings know no part before
 from utils.errors import UserError
 
 KEY_CORRIDOR = "MiniGrid-KeyCorridorS3R1-v0"

@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import subprocess
+import sys
 from functools import partial
 
 import numpy as np
@@ -146,3 +148,9 @@ def test_a_replay_of_frames_is_filled_and_drawn_from(tmp_path, capsys, monkeypat
     assert rows["rows"] == "6,432"  # two rounds of 16 episodes of 201 rows
     assert rows["on the disk"] == f"{6432 * n_bytes / 1e9:.2f} GB"
     assert not list(tmp_path.iterdir())
+
+
+def test_the_table_of_environments_is_a_program_of_its_own():
+    command = [sys.executable, "-m", "benchmarks.environments", "TMazePassive-v0", "--seconds=0.1"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "TMazePassive-v0" in shown
