@@ -1,4 +1,4 @@
-"""What agents that are told goals come to: achievements, how good suggestions are, what they cost.
+"""Agents that are told goals: their achievements, the quality of the suggestions, and the costs.
 
 From the metrics of runs in Crafter, and of runs with goals anywhere (docs/metrics.md). Runs that
 differ in their seed alone are averaged, as plot.py does.
@@ -82,13 +82,13 @@ class Shares(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What the runs of one agent in one environment come to.
+    """The results of one agent's runs in one environment.
 
     Attributes:
         environment, name: Of the agent.
         n_runs: How many there are.
         colour: Of its curves and bars.
-        curves: Means over runs by metric: achievements, what goals paid, costs.
+        curves: Means over runs by metric: achievements, payments for goals, costs.
         rates: At the end, by achievement: share of the last 100 episodes that unlocked it.
         quality: By occasion ("suggested", "rewarded"), where somebody judged.
     """
@@ -108,7 +108,7 @@ class Told(NamedTuple):
 
 
 def analyse(paths: Iterable[Path], keys: Sequence[str]) -> Findings:
-    """Print what does not count, and return what runs in folders tell of goals.
+    """Print which runs are left out, and return what the others tell of goals.
 
     Args:
         paths: Run folders, or folders of them.
@@ -195,7 +195,7 @@ def rates_table(told: Sequence[Told]) -> Table:
 
 
 def _told(group: Group, keys: Sequence[str], colour: str) -> Told:
-    """Return what the runs of a group come to; UserError where there is nothing to draw yet."""
+    """Return the results of a group's runs; UserError where there is nothing to draw yet."""
     runs = [read_columns(run.folder) for run in group.runs]
     results = {
         name: _result(group, runs, name)
@@ -236,7 +236,7 @@ def _result(group: Group, runs: Sequence[Mapping[str, np.ndarray]], name: str) -
 
 
 def _divided(counts: np.ndarray) -> np.ndarray:
-    """Return what share each row has of the sum of its column; NaN where that is nothing."""
+    """Return each row's share of the sum of its column; NaN where that is 0."""
     whole = counts.sum(0)
     return np.divide(counts, whole, out=np.full(counts.shape, np.nan), where=whole > 0)
 
@@ -250,7 +250,7 @@ def _achievements(told: Iterable[Told]) -> list[str]:
 
 
 def _plain_name(name: str) -> str:
-    """Return what an achievement or a cost is called, given its metric."""
+    """Return the name of an achievement or a cost, given its metric."""
     return name.split("/")[1].replace("_", " ")
 
 
@@ -363,7 +363,7 @@ def _draw_rates(
 
 
 def _draw_goals(part: "SubFigure", one: Told) -> None:
-    """Draw how good one agent's goals were over time, and what they cost."""
+    """Draw the quality of one agent's goals over time, and their costs."""
     panels = list(part.subplots(1, len(OCCASIONS) + 1))
     for axes, (occasion, words) in zip(panels, OCCASIONS.items(), strict=False):
         axes.set_title(f"how good {words} are" if occasion in one.quality else words)
@@ -397,7 +397,7 @@ def _draw_shares(axes: "Axes", shares: Shares) -> None:
 
 
 def _draw_costs(axes: "Axes", one: Told) -> None:
-    """Draw how many questions were asked, and write what they took."""
+    """Draw the number of questions asked, and write what was spent on them."""
     for colour, name in zip(COLOURS, COUNTED, strict=False):
         if name in one.curves:
             result = one.curves[name]

@@ -29,7 +29,7 @@ from analysis.lengths import TASKS
 from analysis.run_data import run_folders
 from analysis.scoreboard import TASKS as LADDER
 from analysis.source import Source
-from envs.cues import NOT_SHOWN, cues_of
+from envs.vector import NOT_SHOWN, cues_of
 from models import agent_class, build_agent
 from models.agent import Agent, Memory, Step
 from models.observations import Observations, Percept

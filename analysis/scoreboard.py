@@ -163,12 +163,12 @@ TASKS = (
     _of_length(
         *("Visual Match 20", "VisualMatch-v0", 20, "SAC"),
         "which of three colours, for 21 steps or more",
-        "success; 0: enters any door; 1: always the right one (envs/visual_match.py)",
+        "success; 0: enters any door; 1: always the right one (envs/three_phases.py)",
     ),
     _of_length(
         *("Key-to-Door 20", "KeyToDoor-v0", 20, "SAC"),
         "nothing: what is asked for is credit, 22 steps or more back to the key",
-        "success; 0: does not take the key; 1: always opens the door (envs/key_to_door.py)",
+        "success; 0: does not take the key; 1: always opens the door (envs/three_phases.py)",
     ),
     Task(
         *("KeyCorridor", "MiniGrid-KeyCorridorS3R1-v0", None, "PPO", RETURN, 0.0, 0.9511),

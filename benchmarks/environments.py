@@ -24,7 +24,7 @@ from benchmarks.measuring import Machine, Pair, Table, Work
 from envs import make_vector_env
 from envs import minigrid as our_minigrid
 from envs.episodes import SingleEnvs
-from envs.minigrid_views import played_views
+from envs.minigrid_captions import played_views
 from settings import Config, load_config
 from utils.errors import UserError
 

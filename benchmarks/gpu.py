@@ -190,7 +190,7 @@ def steps(load: Callable[[], LayerStack], n_envs: int, captured: bool) -> Iterat
 def off_policy_rows(tiny: bool) -> Iterator[Row]:
     """Yield updates of DQN and SAC, drawing from replay included."""
     for case in updates.cases(tiny):
-        if case.model != "HELM" and not case.dropout:
+        if not case.dropout:
             version = partial(updates.our_off_policy, case, "cpu" if tiny else "cuda")
             yield timed(tiny, f"update, {case.name}", f"{case.n_sequences} sequences", version)
 

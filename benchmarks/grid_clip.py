@@ -31,8 +31,8 @@ from envs.minigrid_captions import (
     caption,
     mixed_views,
     only_object,
+    played_views,
 )
-from envs.minigrid_views import played_views
 from models.caching import unit_images
 from models.grid_clip import GridClip, train_grid_clip, word_shares
 

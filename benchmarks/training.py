@@ -302,23 +302,17 @@ class Clock:
         self._running = [REST]
         self._since = time.perf_counter()
 
-    @contextmanager
-    def running(self, part: str) -> Iterator[None]:
-        """Charge the time of the block to a part, but for parts within it."""
-        self._charge()
-        self._running.append(part)
-        try:
-            yield
-        finally:
-            self._charge()
-            self._running.pop()
-
     def timed(self, function: Callable[..., Any], part: str) -> Callable[..., Any]:
-        """Return the function, its time charged to a part."""
+        """Return the function, its time charged to a part, but for that of parts within it."""
 
         def call(*arguments: Any, **options: Any) -> Any:
-            with self.running(part):
+            self._charge()
+            self._running.append(part)
+            try:
                 return function(*arguments, **options)
+            finally:
+                self._charge()
+                self._running.pop()
 
         return call
 

@@ -49,7 +49,6 @@ TMAZE, MATCH = "TMazePassive-v0", "VisualMatch-v0"
 WIDTHS = {
     ("LSTM", TMAZE): (32, 16, 128),
     ("GPT", TMAZE): (64, 64, 128),
-    ("HELM", TMAZE): (64, 64, 128),
     ("LSTM", MATCH): (100, 0, 128),
     ("GPT", MATCH): (100, 0, 100),
 }
@@ -158,18 +157,12 @@ def plain_ppo(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
 
 
 class Case(NamedTuple):
-    """An agent of DQN or SAC and the sequences it learns from.
-
-    Attributes:
-        context_length: Steps of a sequence; -1: the whole episode.
-        quick: Whether networks and batches are tiny.
-    """
+    """An agent of DQN or SAC, and the length of what it learns from; `quick`: all is tiny."""
 
     model: str
     env: str
     length: int
     dropout: float = 0.0
-    context_length: int = -1
     quick: bool = False
 
     @property
@@ -184,17 +177,16 @@ class Case(NamedTuple):
 
     @property
     def n_steps(self) -> int:
-        """T of whole episodes."""
+        """T, of whole episodes."""
         return self.length + (1 if self.env == TMAZE else 30)
 
     @property
     def name(self) -> str:
         """The row's name."""
-        n_steps = self.n_steps if self.context_length == -1 else self.context_length
         dropout = ", dropout" if self.dropout else ""
-        return f"{self.algorithm}-{self.model}, T={n_steps}{dropout}"
+        return f"{self.algorithm}-{self.model}, T={self.n_steps}{dropout}"
 
-    def settings(self, folder: Path) -> list[str]:
+    def settings(self) -> list[str]:
         """Return the settings that differ from the defaults."""
         observation, action, memory = WIDTHS[self.model, self.env]
         given: dict[str, Any] = {
@@ -205,33 +197,27 @@ class Case(NamedTuple):
             "n_envs": self.n_sequences,
             "observation_embedding": observation,
             "action_embedding": action,
+            "memory_width": memory,
             "learning_rate": 3e-4,
             "batch_size": self.n_sequences,
-            "context_length": self.context_length,
+            "context_length": -1,  # the whole episode
             "warmup_episodes": 2 * self.n_sequences,  # of random actions
             "n_steps": 10**6,
-            **({"head_width": 16} if self.quick else {}),
         }
-        if self.model != "LSTM":
-            given["mem_len"] = self.n_steps + 1
-        if self.model != "HELM":
-            given["memory_width"] = memory
+        if self.quick:
+            given["head_width"] = 16
         if self.model == "GPT":
             given |= {"memory_heads": 1, "memory_dropout": self.dropout}
-        tiny = write_transformer_xl(folder, TINY) if self.model == "HELM" and self.quick else []
-        return [f"{name}={value}" for name, value in given.items()] + tiny
+            given["mem_len"] = self.n_steps + 1
+        return [f"{name}={value}" for name, value in given.items()]
 
 
 def cases(quick: bool) -> Iterator[Case]:
     """Yield all agents of DQN and SAC that are compared."""
-    for length in (5,) if quick else (50, 250):
-        yield Case("LSTM", TMAZE, length, quick=quick)
-        for dropout in (0.0, 0.1):
-            yield Case("GPT", TMAZE, length, dropout, quick=quick)
-    for context_length in (-1, 1):
-        yield Case("HELM", TMAZE, 5 if quick else 50, 0.0, context_length, quick)
-    for model, dropout in (("LSTM", 0.0), ("GPT", 0.0), ("GPT", 0.1)):
-        yield Case(model, MATCH, 3 if quick else 60, dropout, quick=quick)
+    lengths = ((TMAZE, 5), (MATCH, 3)) if quick else ((TMAZE, 50), (TMAZE, 250), (MATCH, 60))
+    for env, length in lengths:
+        for model, dropout in (("LSTM", 0.0), ("GPT", 0.0), ("GPT", 0.1)):
+            yield Case(model, env, length, dropout, quick)
 
 
 def off_policy(quick: bool) -> Iterator[Pair]:
@@ -250,20 +236,14 @@ def off_policy(quick: bool) -> Iterator[Pair]:
 
 def filled(case: Case, device: str = "cpu") -> tuple[OffPolicyLearner, Any, Tensor]:
     """Return a learner that has seen an episode of each environment, its replay, and rows of it."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        opened_run([*case.settings(Path(folder)), f"device={device}"]) as run,
-    ):
+    with opened_run([*case.settings(), f"device={device}"]) as run:
         learner, collector = run.learner, run.collector
         assert isinstance(learner, OffPolicyLearner), "DQN and SAC are"
         collector.begin(run.config.seed)
         while collector.n_episodes < case.n_sequences:
             collector.step()
     assert learner.replay is not None, "episodes have ended"
-    starts = learner.replay.starts
-    if len(starts) != case.n_sequences:
-        starts = starts[torch.randint(len(starts), (case.n_sequences,))]
-    return learner, learner.replay, starts
+    return learner, learner.replay, learner.replay.starts
 
 
 def our_off_policy(case: Case, device: str = "cpu") -> Iterator[Work]:
@@ -350,9 +330,7 @@ def features_of(agent: Any, batch: Sequences) -> Tensor:
     else:
         parts.append(embedder.images.of_pixels(shown.images / 255).unflatten(0, shape))
     embedded = torch.cat(parts, dim=-1)
-    memory = getattr(agent.body, "memory", None)
-    if memory is None:  # a frozen one, whose state replay has kept
-        return torch.cat((batch.context, embedded), dim=-1)
+    memory = agent.body.memory
     return attended(memory, embedded) if isinstance(memory, Gpt) else memory.lstm(embedded)[0]
 
 

@@ -2,7 +2,7 @@
 
 A name that no suite has is one of Gymnasium's, or `package.module:MyEnv-v0` (`any_gymnasium.py`).
 
-Every suite is a module of this package with a function
+Every suite is a module of this package, or a class in one, with a function
 
     make(config, seed) -> VectorEnv    config.n_envs times config.env, in a run of that seed
 
@@ -18,22 +18,23 @@ Its environments show vectors, uint8 images, channel first, or a dictionary of t
 (models/observations.py says what can be read), take discrete actions and restart an
 ended episode within the step that ends it (Gymnasium's SAME_STEP autoreset). Where episodes
 succeed or fail, `has_success` is true and info has "success" [N] when one ended. One that shows
-what is to be remembered has `cues()` (envs/cues.py). Every episode has a seed of its own, and one
+what is to be remembered has `cues()` (envs/vector.py). Every episode has a seed of its own, and one
 that runs when a checkpoint is written is played again (envs/episodes.py): a run resumes to the bit.
 Where a suite cannot play again, a resumed run begins new episodes.
 """
 
-import importlib
-from collections.abc import Mapping
-from types import ModuleType
+import functools
+import pkgutil
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import gymnasium
 from gymnasium.error import DependencyNotInstalled
+from gymnasium.vector import VectorEnv
 
 from envs import any_gymnasium
-from envs.given import GivenEnv, given_name, given_vector_env
 from envs.spaces import ACTION_NAMES, NUMBER_NAMES, checked_vector_env
-from envs.wrappers import EpisodeStatistics
+from envs.vector import EpisodeStatistics
 from settings import Config, Part, Registry
 from utils.errors import UserError, suggestion
 from utils.user_modules import GIVEN
@@ -55,22 +56,26 @@ __all__ = [
 ]
 
 
-class Suite(NamedTuple):
-    """The module of a suite, and whether its rewards are scaled unless the settings say."""
+# A vector environment, or what makes one environment each time it is called.
+GivenEnv = VectorEnv | Callable[[], gymnasium.Env]
 
-    module: str
+
+class Suite(NamedTuple):
+    """Where a suite is, and whether its rewards are scaled unless the settings say."""
+
+    place: str  # a module, or a class in one: module:Class
     scale_rewards: bool = True
 
 
 SUITES = {
     "MiniGrid-": Suite("envs.minigrid"),
-    "BabyAI-": Suite("envs.babyai"),
+    "BabyAI-": Suite("envs.minigrid"),
     "MiniWorld-": Suite("envs.miniworld"),
     "RandomMaze-v0": Suite("envs.random_maze", scale_rewards=False),
     "TMazePassive-v0": Suite("envs.t_maze", scale_rewards=False),
     "TMazeActive-v0": Suite("envs.t_maze", scale_rewards=False),
-    "VisualMatch-v0": Suite("envs.visual_match", scale_rewards=False),
-    "KeyToDoor-v0": Suite("envs.key_to_door", scale_rewards=False),
+    "VisualMatch-v0": Suite("envs.three_phases:VisualMatchVectorEnv", scale_rewards=False),
+    "KeyToDoor-v0": Suite("envs.three_phases:KeyToDoorVectorEnv", scale_rewards=False),
     "Housekeep-v0": Suite("envs.household.simulator", scale_rewards=False),
     "HousekeepText-v0": Suite("envs.household.text_world", scale_rewards=False),
     "ContinuousRecognition-v0": Suite("envs.continuous_recognition"),
@@ -84,7 +89,7 @@ SUITES = {
     "jumper": Suite("envs.procgen"),
     "maze": Suite("envs.procgen"),
     "miner": Suite("envs.procgen"),
-    GIVEN: Suite("envs.given"),  # no suite: what a Python program has given as an object
+    GIVEN: Suite("envs"),  # what a Python program has given as an object, and nothing is known of
 }
 ANY = any_gymnasium.TITLE
 FALLBACK = Suite("envs.any_gymnasium")
@@ -105,7 +110,7 @@ def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeSt
     check_env_name(config.env)
     suite = _find_suite(config.env)
     try:
-        module = _load(suite)
+        module = pkgutil.resolve_name(suite.place)
         make = getattr(module, "make_drawn", module.make) if drawn else module.make
         return EpisodeStatistics(checked_vector_env(make(config, seed)), config.env)
     except ModuleNotFoundError as error:
@@ -121,12 +126,18 @@ def scales_rewards(name: str) -> bool:
 
 def check_env_name(name: str) -> None:
     """Raise UserError unless a suite offers an environment of this name."""
+    if name.startswith(GIVEN):
+        raise UserError(
+            "env: this environment is an object of a Python program, and has no name. Give it "
+            "again: helm.train(settings, env=...), helm.load(run, env=...) or "
+            "helm.resume(run, env=...)"
+        )
     suite = _find_suite(name)
     try:
         if suite is FALLBACK:
             any_gymnasium.find(name)
             return
-        module = _load(suite)
+        module = pkgutil.resolve_name(suite.place)
         closed = [key for key, each in SUITES.items() if each == suite]
         names = module.names() if hasattr(module, "names") else closed
     except ModuleNotFoundError as error:
@@ -144,20 +155,20 @@ def action_names(name: str, n_actions: int, metadata: Mapping[str, Any] | None =
         n_actions: How many it has.
         metadata: Of its vector environment, which may name them.
     """
-    own = getattr(_load(_find_suite(name)), "ACTION_NAMES", ())
+    own = getattr(pkgutil.resolve_name(_find_suite(name).place), "ACTION_NAMES", ())
     known = [str(each) for each in (metadata or {}).get(ACTION_NAMES, own)]
     return [*known[:n_actions], *(str(number) for number in range(len(known), n_actions))]
 
 
 def number_names(name: str, metadata: Mapping[str, Any] | None = None) -> list[str]:
     """Return what the numbers that an environment shows are called, none where nothing is known."""
-    own = getattr(_load(_find_suite(name)), "NUMBER_NAMES", ())
+    own = getattr(pkgutil.resolve_name(_find_suite(name).place), "NUMBER_NAMES", ())
     return [str(each) for each in (metadata or {}).get(NUMBER_NAMES, own)]
 
 
 def picture_legend(name: str) -> str:
     """Return what the colours mean in which an environment is drawn; nothing if it does not say."""
-    return getattr(_load(_find_suite(name)), "PICTURE_LEGEND", "")
+    return getattr(pkgutil.resolve_name(_find_suite(name).place), "PICTURE_LEGEND", "")
 
 
 class Suites(Registry):
@@ -178,7 +189,10 @@ class Suites(Registry):
 
     def settings(self) -> dict[str, tuple[type[Part], ...]]:
         """Return the settings that each suite alone reads."""
-        own = {key: getattr(_load(suite), "READS", ()) for key, suite in SUITES.items()}
+        own = {
+            key: getattr(pkgutil.resolve_name(suite.place), "READS", ())
+            for key, suite in SUITES.items()
+        }
         return own | {ANY: any_gymnasium.READS}
 
 
@@ -202,14 +216,58 @@ def _find_suite(name: str) -> Suite:
     return FALLBACK if key == ANY else SUITES[key]
 
 
-def _load(suite: Suite) -> ModuleType:
-    """Import the suite's module."""
-    return importlib.import_module(suite.module)
-
-
 def _missing_package(name: str, error: ModuleNotFoundError) -> UserError:
     """Return the error for a suite whose simulator is not installed."""
     return UserError(
         f"env: '{name}' needs the package '{error.name}', which is not installed. "
         f"Run: pip install {error.name}"
     )
+
+
+def given_vector_env(env: GivenEnv, n_envs: int, seed: int) -> EpisodeStatistics:
+    """Return a given environment as those of a suite are: with episode statistics.
+
+    Args:
+        env: A vector environment of n_envs environments, or what makes one of them, which is then
+            converted to what agents know.
+        n_envs: How many are needed.
+        seed: Of the run, for environments made here; a given vector environment has its own way.
+
+    Raises:
+        UserError: it is neither, of another number, or not as `checked_vector_env` wants it.
+    """
+    if not isinstance(env, VectorEnv):
+        env = any_gymnasium.vector_of(functools.partial(_one, env), n_envs, seed)
+    elif env.num_envs != n_envs:
+        raise UserError(
+            f"env: a vector environment of {env.num_envs} where {n_envs} are needed. Give one of "
+            "that many, or a function that makes one environment"
+        )
+    return EpisodeStatistics(checked_vector_env(env), given_name(env))
+
+
+def given_name(env: GivenEnv) -> str:
+    """Return what settings call a given environment."""
+    if isinstance(env, VectorEnv):
+        inner = getattr(env.unwrapped, "envs", [env])[0]
+        return f"{GIVEN}{type(inner.unwrapped).__name__}"
+    if isinstance(env, type):
+        return f"{GIVEN}{env.__name__}"
+    made = _one(env)
+    made.close()
+    return f"{GIVEN}{type(made.unwrapped).__name__}"
+
+
+def _one(env: Callable[[], gymnasium.Env]) -> gymnasium.Env:
+    """Make one environment."""
+    if not callable(env):
+        raise UserError(
+            f"env: {type(env).__name__} is neither a vector environment nor a function that makes "
+            "one environment, such as lambda: MyEnv()"
+        )
+    made = env()
+    if not isinstance(made, gymnasium.Env):
+        raise UserError(
+            f"env: the function returns {type(made).__name__}, not an environment of Gymnasium"
+        )
+    return made

@@ -122,7 +122,10 @@ def vector_of(make_one: MakeOne, n_envs: int, seed: int, in_processes: bool = Fa
     Raises:
         UserError: the spaces are none that agents know.
     """
-    converted = functools.partial(_converted, make_one)
+
+    def converted() -> Converted:
+        return Converted(make_one())
+
     shared_memory = True
     if in_processes:
         with closing(converted()) as one:
@@ -157,10 +160,6 @@ def _hint(module_name: str, env_id: str) -> str:
     if ROOT in Path(file).parents[:2] and Path.cwd() != ROOT:
         return f" {top} is a part of this program: give your module another name"
     return f" In {module_name}: gymnasium.register(id='{env_id or 'MyEnv-v0'}', entry_point=MyEnv)"
-
-
-def _converted(make_one: MakeOne) -> Converted:
-    return Converted(make_one())
 
 
 def _package_of(entry_point: Any) -> str:

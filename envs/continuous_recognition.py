@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from envs.numpy_vector import NumpyVectorEnv
+from envs.vector import NumpyVectorEnv
 from settings import Config, setting
 from utils.errors import UserError
 

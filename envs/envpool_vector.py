@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from envs.episodes import FIRST_ENV, episode_seed
-from envs.numpy_vector import final_observations
+from envs.vector import final_observations
 
 OpenPool = Callable[[list[int]], Any]
 ToImages = Callable[[Any], np.ndarray]

@@ -1,10 +1,11 @@
-"""MiniGrid: the agent's partial view as an image, drawn from a table of tiles.
+"""MiniGrid and BabyAI: the agent's partial view as an image, drawn from a table of tiles.
 
 The images are those of MiniGrid's own `RGBImgPartialObsWrapper(env, tile_size=8)`, pixel by pixel.
 EnvPool plays the same rules much faster but shows symbols only, so both paths show symbols and are
 drawn here: a tile's pixels depend on nothing but its (object, colour, state) and on the agent.
 
-A mission, the sentence that says what to do, is shown beside the image where it is asked for.
+A mission, the sentence that says what to do, is shown beside the image where it is asked for, and
+on BabyAI, whose missions differ from episode to episode, unless it is not.
 """
 
 import contextlib
@@ -32,7 +33,8 @@ AGENT_FACES_UP = 3
 
 ACTION_NAMES = ("left", "right", "forward", "pick up", "drop", "toggle", "done")
 
-MEMORY = "MiniGrid-Memory"  # how the names of these tasks begin
+# How the names of tasks begin.
+MINIGRID, BABYAI, MEMORY = "MiniGrid-", "BabyAI-", "MiniGrid-Memory"
 
 LONGEST_MISSION = 1024  # letters
 
@@ -65,33 +67,27 @@ READS = (MissionSettings,)
 
 
 def names() -> list[str]:
-    """Return the names of all MiniGrid environments."""
-    return registered("MiniGrid-")
-
-
-def registered(beginning: str) -> list[str]:
-    """Return the names of MiniGrid's package that begin so."""
+    """Return the names of all MiniGrid environments and BabyAI levels."""
     import minigrid  # noqa: F401  (registers its environments with Gymnasium)
 
-    return sorted(name for name in gymnasium.registry if name.startswith(beginning))
+    return sorted(name for name in gymnasium.registry if name.startswith((MINIGRID, BABYAI)))
 
 
 def make(config: MissionSettings, seed: int) -> VectorEnv:
-    """Return MiniGrid environments by EnvPool, or by Gymnasium where EnvPool lacks the task.
-
-    With missions it is Gymnasium.
-    """
-    if config.missions:
+    """Return environments by EnvPool, or by Gymnasium where it lacks the task or missions show."""
+    if config.missions or config.env.startswith(BABYAI):
         return make_drawn(config, seed)
     if config.env in pool_tasks():
         return make_by_envpool(config.env, config.n_envs, seed)
     log.warning("%s: not offered by an installed envpool; using slower environments", config.env)
-    return make_by_gymnasium(config.env, config.n_envs, seed)
+    return make_drawn(config, seed)
 
 
 def make_drawn(config: MissionSettings, seed: int) -> VectorEnv:
     """Return environments whose whole grid can be drawn, which EnvPool's cannot."""
-    return make_by_gymnasium(config.env, config.n_envs, seed, bool(config.missions))
+    is_babyai = config.env.startswith(BABYAI)
+    with_missions = is_babyai if config.missions is None else config.missions
+    return make_by_gymnasium(config.env, config.n_envs, seed, with_missions)
 
 
 def make_by_envpool(env_id: str, n_envs: int, seed: int) -> VectorEnv:
@@ -100,8 +96,11 @@ def make_by_envpool(env_id: str, n_envs: int, seed: int) -> VectorEnv:
     They follow MiniGrid's rules but draw layouts from other random numbers, and a success on the
     last step allowed counts as truncated only.
     """
-    open_task = functools.partial(_open_task, env_id)
-    return EnvPoolVectorEnv(open_task, n_envs, seed, _draw_observations, IMAGE_SHAPE)
+    # A step is so short that more threads would cost more than they save.
+    open_task = functools.partial(open_pool, env_id, num_threads=1)
+    return EnvPoolVectorEnv(
+        open_task, n_envs, seed, lambda shown: draw(shown["image"]), IMAGE_SHAPE
+    )
 
 
 def make_by_gymnasium(
@@ -154,17 +153,6 @@ def tile_table() -> np.ndarray:
         tile = Grid.render_tile(thing, direction, highlight=seen, tile_size=TILE)
         tiles[with_agent, kind, colour, state] = tile.transpose(2, 0, 1)
     return tiles.reshape(-1, 3, TILE, TILE).view(np.uint64)[..., 0]
-
-
-def _open_task(env_id: str, seeds: list[int]) -> gymnasium.Env:
-    """Open an EnvPool of one thread."""
-    # A step is so short that more threads would cost more than they save.
-    return open_pool(env_id, seeds, num_threads=1)
-
-
-def _draw_observations(observations: dict[str, np.ndarray]) -> np.ndarray:
-    """Draw the symbols of a batch of EnvPool's observations."""
-    return draw(observations["image"])
 
 
 def _make_drawn(env_id: str, with_missions: bool) -> gymnasium.Env:

@@ -30,7 +30,6 @@ SIDE = 80
 CAMERA = "RGB_INTERLEAVED"
 FRAMES_PER_SECOND = 30  # of game time; the Lab's own is 60
 ACTION_REPEAT = 4  # frames an action is held
-N_ACTIONS = 11  # how many of ACTIONS an agent may choose from
 LAB_SEEDS = 2**31 - 1
 
 # Look right, look down, strafe right, forward, fire, jump, crouch.
@@ -47,17 +46,13 @@ ACTIONS = np.array(
         (0, 10, 0, 0, 0, 0, 0),
         (0, -10, 0, 0, 0, 0, 0),
         (-10, 0, 0, 1, 0, 0, 0),
-        (10, 0, 0, 1, 0, 0, 0),
-        (-60, 0, 0, 1, 0, 0, 0),
-        (60, 0, 0, 1, 0, 0, 0),
-        (0, 0, 0, 0, 1, 0, 0),
     ],
     dtype=np.intc,
 )
 ACTION_NAMES = (
     *("forward", "backward", "strafe left", "strafe right"),
     *("look left 10", "look right 10", "look left 60", "look right 60", "look down", "look up"),
-    *("forward left 10", "forward right 10", "forward left 60", "forward right 60", "fire"),
+    "forward left 10",
 )
 
 
@@ -86,7 +81,7 @@ class PsychlabEnv(gymnasium.Env):
 
     def __init__(self) -> None:
         self.observation_space = gymnasium.spaces.Box(0, 255, (3, SIDE, SIDE), np.uint8)
-        self.action_space = gymnasium.spaces.Discrete(N_ACTIONS)
+        self.action_space = gymnasium.spaces.Discrete(len(ACTIONS))
         self._lab: Any = None
         self._image = np.zeros((3, SIDE, SIDE), np.uint8)
 

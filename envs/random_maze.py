@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 
-from envs.numpy_vector import NumpyVectorEnv
+from envs.vector import NumpyVectorEnv
 from settings import Config
 
 NAME = "RandomMaze-v0"

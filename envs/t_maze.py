@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from gymnasium.spaces import Box
 
-from envs.cues import NOT_SHOWN
-from envs.numpy_vector import NumpyVectorEnv
+from envs.vector import NOT_SHOWN, NumpyVectorEnv
 from settings import Config, setting
 
 # By name: how many steps beside the oracle (x = 0) an episode begins.

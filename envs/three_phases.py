@@ -1,4 +1,4 @@
-"""What Visual Match and Key-to-Door share: three phases on small boards, the middle one of apples.
+"""VisualMatch-v0, KeyToDoor-v0: three phases on small boards, the middle one a field of apples.
 
 Reimplemented from the behaviour of the grid worlds of Hung et al. (2019, arXiv:1810.06721) as Ni
 et al. (2023, arXiv:2307.03864) use them. Boards have 7 rows and 11 columns; an agent sees the 5x5
@@ -10,12 +10,16 @@ another kind once an agent is there: a step is a few look-ups in tables, for all
 """
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 
-from envs.numpy_vector import NumpyVectorEnv
+from envs.episodes import episode_seed
+from envs.t_maze import LengthSettings
+from envs.vector import NOT_SHOWN, NumpyVectorEnv
+from settings import setting
 
 N_ROWS, N_COLUMNS, VIEW = 7, 11, 5
 PADDING = VIEW // 2
@@ -27,7 +31,7 @@ REGROWTH = 21  # steps until an apple is back
 N_APPLES = 10
 DOOR_REWARD = 5.0
 
-MOVE_NAMES = ("north", "south", "west", "east")
+ACTION_NAMES = ("north", "south", "west", "east")
 MOVES = np.array([-WIDTH, WIDTH, -1, 1])
 # What a view shows, relative to its centre.  [25]
 WINDOW = np.add.outer(
@@ -98,7 +102,7 @@ IN_CENTRE = np.array(
 )
 
 N_PHASES = 3
-APPLES_PHASE, LAST_PHASE = 1, 2
+FIRST_PHASE, APPLES_PHASE, LAST_PHASE = range(3)
 APPLE_CELLS = np.array(
     [(row, column) for row in (1, 3) for column in (1, 3, 5, 7, 9)]
     + [(row, column) for row in (2, 4) for column in (2, 4, 6, 8)]
@@ -138,6 +142,7 @@ class ThreePhases(NumpyVectorEnv):
     """
 
     has_success = True
+    ACTION_NAMES = ACTION_NAMES
 
     def __init__(
         self, n_envs: int, seed: int, length: int, last_steps: int, last_start: tuple[int, int]
@@ -248,3 +253,202 @@ class ThreePhases(NumpyVectorEnv):
 def draw_apples(generator: np.random.Generator) -> np.ndarray:
     """Return ten of the cells where apples can lie, (row, column) each.  [10, 2]"""
     return APPLE_CELLS[generator.permutation(len(APPLE_CELLS))[:N_APPLES]]
+
+
+PER_EPISODE, PER_ENVIRONMENT = "episode", "environment"
+
+
+@dataclass(frozen=True)
+class VisualMatchSettings(LengthSettings):
+    """The settings of Visual Match."""
+
+    title = "VisualMatch-v0"
+
+    door_order: str = setting(
+        "when the colours of the doors are drawn: in every episode, or once per environment, as in "
+        "the original",
+        choices=(PER_EPISODE, PER_ENVIRONMENT),
+        default=PER_EPISODE,
+    )
+
+
+EMPTY = "." * 11
+MATCH_BOARDS = np.stack(
+    [
+        board(EMPTY, "....###....", "....#.#....", "....###....", EMPTY, EMPTY, EMPTY),
+        ORCHARD,
+        board("#" * 11, *["#.........#"] * 3, "####...####", "...#...#...", "...#####..."),
+    ]
+)
+MATCH_START = (2, 5)
+SIGN_CELLS = np.array(
+    [(row, column) for row in (1, 2, 3) for column in (4, 5, 6) if (row, column) != MATCH_START]
+)
+DOOR_NUMBERS = cell_number(np.array([(1, 2), (1, 5), (1, 8)]))
+N_COLOURS = 3  # red, green, blue
+
+
+class MatchDraws(NamedTuple):
+    """All that is random in an episode of Visual Match.
+
+    Attributes:
+        apple_cells: (row, column) of each.  [10, 2]
+        target_colour: 0 red, 1 green, 2 blue.
+        target_cell: Where the sign is, (row, column).  [2]
+        door_colours: Of the doors from left to right.  [3]
+    """
+
+    apple_cells: np.ndarray
+    target_colour: int
+    target_cell: np.ndarray
+    door_colours: np.ndarray
+
+
+class VisualMatchVectorEnv(ThreePhases):
+    """VisualMatch-v0: a colour is shown; after a field of apples one of three doors has it.
+
+    Passive Visual Match of Ni et al. (2023, section 5.1): an agent cannot help seeing the colour,
+    so that only its memory is tested. 15 steps in front of the sign, L among apples, 15 in a hall
+    with three doors. The first door entered pays 5 if it has the colour of the sign; all three
+    vanish. An agent that does not remember the colour finds the right door one time in three.
+
+    Args:
+        n_envs: Number of environments.
+        seed: Of the run.
+        length: L, steps among apples.
+        door_order: Whether doors get colours in every "episode" or once per "environment".
+    """
+
+    READS = (VisualMatchSettings,)
+
+    def __init__(self, n_envs: int, seed: int, length: int, door_order: str = PER_EPISODE) -> None:
+        super().__init__(n_envs, seed, length, last_steps=15, last_start=(5, 5))
+        self._door_order = door_order
+
+    @classmethod
+    def make(cls, config: VisualMatchSettings, seed: int) -> "VisualMatchVectorEnv":
+        """Return `config.n_envs` worlds of a run's seed."""
+        return cls(config.n_envs, seed, config.length, config.door_order)
+
+    def begin(self, row: int, generator: np.random.Generator) -> None:
+        """Draw an episode; its doors may be those of the environment's first one."""
+        draws = self.draw(generator)
+        if self._door_order == PER_ENVIRONMENT:
+            first = episode_seed(self._seed, self._first_env + row, 0)
+            doors = self.draw(np.random.default_rng(first)).door_colours
+            draws = draws._replace(door_colours=doors)
+        self.begin_with(row, draws)
+
+    def draw(self, generator: np.random.Generator) -> MatchDraws:
+        """Return the draws of an episode."""
+        return MatchDraws(
+            draw_apples(generator),
+            int(generator.integers(N_COLOURS)),
+            SIGN_CELLS[generator.integers(len(SIGN_CELLS))],
+            generator.permutation(N_COLOURS),
+        )
+
+    def begin_with(self, row: int, draws: MatchDraws) -> None:
+        """Begin the episode of given draws in environment `row`."""
+        self.begin_on(row, MATCH_BOARDS, draws.apple_cells, cell_number(MATCH_START))
+        sign = Cell.RED_SIGN + draws.target_colour
+        self._boards[row, FIRST_PHASE, cell_number(draws.target_cell)] = sign
+        is_right = draws.door_colours == draws.target_colour
+        doors = np.where(is_right, Cell.RIGHT_RED, Cell.WRONG_RED) + draws.door_colours
+        self._boards[row, LAST_PHASE, DOOR_NUMBERS] = doors
+
+    def react(self, entered: np.ndarray) -> None:
+        """Let all doors vanish where one was entered."""
+        is_door = entered >= Cell.WRONG_RED
+        if np.count_nonzero(is_door):
+            self._boards[np.flatnonzero(is_door)[:, None], LAST_PHASE, DOOR_NUMBERS] = Cell.FREE
+
+    def cues(self) -> np.ndarray:
+        """Return the colour of the sign, 0 to 2, where an agent stands before it.  [N]"""
+        colours = self._boards[:, FIRST_PHASE].max(1).astype(np.int64) - int(Cell.RED_SIGN)
+        return np.where(self._phases == FIRST_PHASE, colours, NOT_SHOWN)
+
+
+KEY_BOARDS = np.stack(
+    [
+        board(
+            "..#######..",
+            *["..#.....#.."] * 2,
+            "..##...##..",
+            *["..#.....#.."] * 2,
+            "..#######..",
+        ),
+        ORCHARD,
+        board(EMPTY, "...##d##...", *["...#...#..."] * 3, "...#####...", EMPTY),
+    ]
+)
+COLUMNS = range(3, 8)
+KEY_CELLS = np.array([(row, column) for row in (1, 2) for column in COLUMNS])
+START_CELLS = np.array([(row, column) for row in (4, 5) for column in COLUMNS])
+INDICATOR_NUMBER, DOOR_NUMBER = cell_number((0, 5)), cell_number((1, 5))
+
+
+class KeyDraws(NamedTuple):
+    """All that is random in an episode of Key-to-Door: (row, column) of each.
+
+    Attributes:
+        apple_cells: [10, 2]
+        key_cell: [2]
+        player_cell: Where the agent begins.  [2]
+    """
+
+    apple_cells: np.ndarray
+    key_cell: np.ndarray
+    player_cell: np.ndarray
+
+
+class KeyToDoorVectorEnv(ThreePhases):
+    """KeyToDoor-v0: take the key; after a field of apples it opens a door.
+
+    Key-to-Door of Ni et al. (2023, section 5.2): 15 steps in a room with a key, which pays nothing,
+    L among apples, 10 in front of a door. With the key the door can be entered, which pays 5 once.
+    Nothing has to be remembered: the door is in the same place always. What is tested is whether
+    the reward finds its way back to the key. An agent that does not take it is never paid in the
+    last phase.
+
+    Args:
+        n_envs: Number of environments.
+        seed: Of the run.
+        length: L, steps among apples.
+    """
+
+    READS = (LengthSettings,)
+
+    def __init__(self, n_envs: int, seed: int, length: int) -> None:
+        super().__init__(n_envs, seed, length, last_steps=10, last_start=(3, 5))
+
+    @classmethod
+    def make(cls, config: LengthSettings, seed: int) -> "KeyToDoorVectorEnv":
+        """Return `config.n_envs` worlds of a run's seed."""
+        return cls(config.n_envs, seed, config.length)
+
+    def begin(self, row: int, generator: np.random.Generator) -> None:
+        """Draw an episode."""
+        draws = KeyDraws(
+            draw_apples(generator),
+            KEY_CELLS[generator.integers(len(KEY_CELLS))],
+            START_CELLS[generator.integers(len(START_CELLS))],
+        )
+        self.begin_with(row, draws)
+
+    def begin_with(self, row: int, draws: KeyDraws) -> None:
+        """Begin the episode of given draws in environment `row`."""
+        self.begin_on(row, KEY_BOARDS, draws.apple_cells, cell_number(draws.player_cell))
+        self._boards[row, FIRST_PHASE, cell_number(draws.key_cell)] = Cell.KEY
+
+    def react(self, entered: np.ndarray) -> None:
+        """Unlock the door where an agent has taken the key, and show for one step that it has."""
+        has_key = entered == Cell.KEY
+        indicators = np.where(has_key, Cell.INDICATOR, Cell.WALL)
+        self._boards[:, FIRST_PHASE, INDICATOR_NUMBER] = indicators
+        self._boards[has_key, LAST_PHASE, DOOR_NUMBER] = Cell.UNLOCKED
+
+    def cues(self) -> np.ndarray:
+        """Return whether the key has been taken, 0 or 1, where an agent is in its room.  [N]"""
+        is_taken = ~(self._boards[:, FIRST_PHASE] == Cell.KEY).any(1)
+        return np.where(self._phases == FIRST_PHASE, is_taken, NOT_SHOWN)

@@ -23,7 +23,6 @@ from models.observations import (
     ObservationReader,
     Observations,
     Percept,
-    SentenceTable,
 )
 from models.sentence_encoder import (
     SentenceFeatures,
@@ -145,7 +144,12 @@ class Ellm(FrameValueAgent):
         if shape is not None:
             self.image = FrameBranch((config.frame_stack * shape[0], *shape[1:]), width)
         if self.reader.n_texts:
-            self.text = TextBranch(frozen or sentence_sums(config, self.reader.sentences), width)
+            if frozen is None:
+                encoder = load_sentence_encoder(config.sentence_encoder)
+                if config.text_encoder_init == "orthogonal":
+                    encoder = with_orthogonal_layers(encoder)
+                frozen = SentenceSums(self.reader.sentences, encoder)
+            self.text = TextBranch(frozen, width)
         if self.reader.n_numbers:
             self.numbers = nn.Linear(self.reader.n_numbers, width)
         n_branches = sum(1 for _ in self.children())
@@ -230,11 +234,3 @@ class Ellm(FrameValueAgent):
         stacks = torch.cat((memory.state[:, n_channels:], frame), dim=1)
         first = frame.repeat(1, self.frame_stack, 1, 1)
         return torch.where(percept.starts[:, None, None, None], first, stacks)
-
-
-def sentence_sums(config: EllmSettings, sentences: SentenceTable) -> SentenceSums:
-    """Return what reads the sentences of an agent."""
-    encoder = load_sentence_encoder(config.sentence_encoder)
-    if config.text_encoder_init == "orthogonal":
-        encoder = with_orthogonal_layers(encoder)
-    return SentenceSums(sentences, encoder)

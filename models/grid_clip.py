@@ -6,10 +6,9 @@ weights of CLIP cannot be had, and its figures say nothing about CLIP's.
 """
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,9 +20,9 @@ from models.caching import unit_images
 from models.clip import DATA_FOLDER, ImageTextEncoder
 from models.language.files import find_model
 from models.sentence_encoder import SentenceEncoder
-from models.tile_reader import fit
+from models.tile_reader import Batches, fit, save_reader
 from utils.errors import UserError
-from utils.files import load_saved, save_tensors, written_whole
+from utils.files import load_saved
 from utils.starting import typed
 
 NAME = "grid-clip"
@@ -41,16 +40,6 @@ ARTICLES = ("a", "an", "the")
 BLOCK = 1024  # words embedded at a time
 
 EmbedTexts = Callable[[list[str]], Tensor]
-
-
-class CaptionedBatches(Protocol):
-    """Batches of images [B, 3, H, W] uint8 with B captions, a known number of them."""
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, list[str]]]:
-        """Return the batches, one after the other."""
-
-    def __len__(self) -> int:
-        """Return how many there are."""
 
 
 class ViewEncoder(nn.Module):
@@ -103,15 +92,12 @@ class GridClip(ImageTextEncoder):
     @cached_property
     def _sentences(self) -> SentenceEncoder:
         # No part of this module: its weights come from its own package and are not saved here.
-        return sentence_encoder()
+        return SentenceEncoder(find_model(TEXT_MODEL))
 
     def save(self, data_folder: Path = DATA_FOLDER) -> Path:
         """Write the file `load_grid_clip` reads, whole or not at all, and return its path."""
-        data_folder.mkdir(parents=True, exist_ok=True)
-        path = data_folder / FILE
-        with written_whole(path) as file:
-            save_tensors({"text_model": TEXT_MODEL, "views": self.views.state_dict()}, file)
-        return path
+        state = {"text_model": TEXT_MODEL, "views": self.views.state_dict()}
+        return save_reader(state, data_folder / FILE)
 
 
 def load_grid_clip(device: str = "cpu", data_folder: Path = DATA_FOLDER) -> GridClip:
@@ -131,32 +117,27 @@ def load_grid_clip(device: str = "cpu", data_folder: Path = DATA_FOLDER) -> Grid
     return GridClip(views).to(device)
 
 
-def sentence_encoder() -> SentenceEncoder:
-    """Return the text side, frozen as it was published."""
-    return SentenceEncoder(find_model(TEXT_MODEL))
-
-
 def whole_words(tokens: Iterable[str]) -> list[str]:
     """Return the tokens of two or more letters a-z: no pieces, signs or special tokens."""
     return [token for token in tokens if token.isascii() and token.isalpha() and len(token) > 1]
 
 
-def train_grid_clip(batches: CaptionedBatches, seed: int, progress: bool = True) -> GridClip:
+def train_grid_clip(batches: Batches, seed: int, progress: bool = True) -> GridClip:
     """Train a view encoder against the frozen sentence encoder.
 
     Args:
-        batches: Images with captions whose words are all in the vocabulary.
+        batches: Images [B, 3, H, W] uint8 with B captions whose words are all in the vocabulary.
         seed: Decides the initial weights.
         progress: Whether to show progress bars.
     """
-    sentences = sentence_encoder()
+    sentences = SentenceEncoder(find_model(TEXT_MODEL))
     vocabulary = whole_words(find_model(TEXT_MODEL).vocabulary())
     loss = ContrastiveLoss(sentences, vocabulary, progress)
     return GridClip(train_view_encoder(batches, loss, seed, progress))
 
 
 def train_view_encoder(
-    batches: CaptionedBatches, loss: "ContrastiveLoss", seed: int, progress: bool = True
+    batches: Batches, loss: "ContrastiveLoss", seed: int, progress: bool = True
 ) -> ViewEncoder:
     """Return a view encoder after one step on each batch."""
     with torch.random.fork_rng(devices=[]):

@@ -3,7 +3,7 @@
 import copy
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -158,25 +158,29 @@ class ObservationReader:
 
     def __init__(self, space: spaces.Space) -> None:
         self._parts = _parts(space, ())
-        images = [part for part in self._parts if part.kind is _image]
+        images = [part for _, part, kind in self._parts if kind == "images"]
         if len(images) > 1:
             raise UserError(f"observations: {space} has {len(images)} images, one can be seen")
-        self.image_shape: tuple[int, ...] | None = images[0].space.shape if images else None
-        self.n_numbers = sum(part.width for part in self._parts)
-        self.n_texts = sum(part.kind is _text for part in self._parts)
+        self.image_shape: tuple[int, ...] | None = images[0].shape if images else None
+        numbers = [part for _, part, kind in self._parts if kind == "vectors"]
+        self.n_numbers = int(sum(map(spaces.flatdim, numbers)))
+        self.n_texts = sum(kind == "text" for _, _, kind in self._parts)
         self.sentences = SentenceTable()
 
     def __call__(self, observations: Any, device: torch.device | str = "cpu") -> Observations:
         """Return what N environments show by kind, on a device.  [N, ...]"""
         images, vectors, texts = None, [], []
-        for part in self._parts:
-            read = part.kind(_at(observations, part.path), part.space)
-            if part.kind is _image:
-                images = torch.as_tensor(read, device=device)
-            elif part.kind is _text:
-                texts.append(torch.tensor(self.sentences.numbers(read), device=device))
+        for path, space, kind in self._parts:
+            shown = observations
+            for key in path:
+                shown = shown[key]
+            if kind == "images":
+                images = torch.as_tensor(shown, device=device)
+            elif kind == "text":
+                texts.append(torch.tensor(self.sentences.numbers(shown), device=device))
             else:
-                vectors.append(torch.as_tensor(read, dtype=torch.float32, device=device))
+                numbers = _numbers(shown, space)
+                vectors.append(torch.as_tensor(numbers, dtype=torch.float32, device=device))
         return Observations(
             images,
             torch.cat(vectors, 1) if vectors else None,
@@ -190,33 +194,22 @@ class ObservationReader:
         return reader
 
 
-Reader = Callable[[Any, Any], Any]
+# Keys that lead to a part of an observation through dictionaries, its space, and its kind.
+_Part = tuple[tuple[str, ...], Any, str]
 
 
-class _Part(NamedTuple):
-    path: tuple[str, ...]  # keys that lead to it through dictionaries
-    space: Any
-    kind: Reader
-    width: int  # numbers it adds to the vector
-
-
-def _parts(space: spaces.Space, path: tuple[str, ...]) -> Sequence[_Part]:
+def _parts(space: spaces.Space, path: tuple[str, ...]) -> list[_Part]:
     """Return the parts of a space in the order of its keys."""
     if isinstance(space, spaces.Dict):
         return [part for key in space for part in _parts(space[key], (*path, key))]
-    if isinstance(space, spaces.Discrete):
-        return [_Part(path, space, _one_hot, int(space.n))]
-    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
-        return [_Part(path, space, _one_hots, int(space.nvec.sum()))]
-    if isinstance(space, spaces.MultiBinary):
-        return [_Part(path, space, _flat, int(np.prod(space.shape)))]
-    if isinstance(space, spaces.Box):
-        if len(space.shape) == 3 and space.dtype == np.uint8:
-            return [_Part(path, space, _image, 0)]
-        if len(space.shape) <= 1:
-            return [_Part(path, space, _flat, int(np.prod(space.shape)))]
+    n_axes = len(space.shape or ())
+    if isinstance(space, spaces.Box) and n_axes == 3 and space.dtype == np.uint8:
+        return [(path, space, "images")]
     if space.dtype is not None and space.dtype.kind == TEXT_DTYPE:
-        return [_Part(path, space, _text, 0)]
+        return [(path, space, "text")]
+    in_a_row = isinstance(space, spaces.Box | spaces.MultiDiscrete) and n_axes <= 1
+    if in_a_row or isinstance(space, spaces.Discrete | spaces.MultiBinary):
+        return [(path, space, "vectors")]
     name = ".".join(path) or "the observation"
     raise UserError(
         f"observations: {name} is {space}. Agents see images (uint8, channel first), vectors, "
@@ -224,30 +217,13 @@ def _parts(space: spaces.Space, path: tuple[str, ...]) -> Sequence[_Part]:
     )
 
 
-def _at(observations: Any, path: tuple[str, ...]) -> Any:
-    for key in path:
-        observations = observations[key]
-    return observations
-
-
-def _image(values: np.ndarray, space: spaces.Space) -> np.ndarray:
-    return values
-
-
-def _text(values: Sequence[str], space: spaces.Space) -> Sequence[str]:
-    return values
-
-
-def _flat(values: np.ndarray, space: spaces.Space) -> np.ndarray:
+def _numbers(values: np.ndarray, space: spaces.Space) -> np.ndarray:
+    """Return numbers as vectors, discrete ones as one-hot vectors.  [N, F]"""
+    if isinstance(space, spaces.Discrete):
+        return _hot(np.asarray(values)[:, None] - int(space.start), np.array([space.n]))
+    if isinstance(space, spaces.MultiDiscrete):
+        return _hot(np.asarray(values) - space.start, space.nvec)
     return np.asarray(values, np.float32).reshape(len(values), -1)
-
-
-def _one_hot(values: np.ndarray, space: spaces.Discrete) -> np.ndarray:
-    return _hot(np.asarray(values)[:, None] - int(space.start), np.array([space.n]))
-
-
-def _one_hots(values: np.ndarray, space: spaces.MultiDiscrete) -> np.ndarray:
-    return _hot(np.asarray(values) - space.start, space.nvec)
 
 
 def _hot(numbers: np.ndarray, sizes: np.ndarray) -> np.ndarray:

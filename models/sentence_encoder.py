@@ -67,7 +67,7 @@ class SentenceEncoder(nn.Module):
     def forward(self, texts: list[str]) -> Tensor:
         """Map n texts to their vectors; a text without a token is zeros.  [n, D]"""
         tokenized = [encoding.ids for encoding in self.tokenizer.encode_batch(texts)]
-        vectors = torch.zeros(len(texts), self.width, device=self._device)
+        vectors = torch.zeros(len(texts), self.width, device=self.bert.device)
         # Texts of one length are read together: there is no padding to mask.
         rows_of: dict[int, list[int]] = {}
         for row, tokens in enumerate(tokenized):
@@ -83,12 +83,8 @@ class SentenceEncoder(nn.Module):
     @torch.no_grad()
     def token_sum(self, text: str) -> Tensor:
         """Map a text to the sum of its token outputs.  [D]"""
-        ids = torch.tensor([self.tokenizer.encode(text).ids], device=self._device)
+        ids = torch.tensor([self.tokenizer.encode(text).ids], device=self.bert.device)
         return self.bert.read_both_ways(ids)[0].sum(0)
-
-    @property
-    def _device(self) -> torch.device:
-        return next(self.parameters()).device
 
 
 class SentenceFeatures(SentenceVectors):

@@ -32,10 +32,10 @@ LEARNING_RATE = 3e-3
 AnyEnv = TypeVar("AnyEnv", bound=VectorEnv)
 
 
-class TiledFrames(Protocol):
-    """Batches of pictures [B, 3, H, W] uint8 with what their tiles show, [B, 9, 9] uint8."""
+class Batches(Protocol):
+    """Batches to learn from, a known number of them."""
 
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """Return the batches, one after the other."""
 
     def __len__(self) -> int:
@@ -92,11 +92,8 @@ class TileReader:
 
     def save(self, data_folder: Path = DATA_FOLDER) -> Path:
         """Write the file `load_tile_reader` reads, whole or not at all, and return its path."""
-        data_folder.mkdir(parents=True, exist_ok=True)
-        path = data_folder / FILE
-        with written_whole(path) as file:
-            save_tensors({"network": self.network.state_dict(), "about": self.about}, file)
-        return path
+        state = {"network": self.network.state_dict(), "about": self.about}
+        return save_reader(state, data_folder / FILE)
 
 
 def load_tile_reader(data_folder: Path = DATA_FOLDER) -> TileReader:
@@ -136,12 +133,12 @@ def with_tile_reader(env: AnyEnv) -> AnyEnv:
 
 
 def train_tile_reader(
-    frames: TiledFrames, n_kinds: int, seed: int, progress: bool = True
+    frames: Batches, n_kinds: int, seed: int, progress: bool = True
 ) -> TileReader:
     """Return a reader after one step on each batch.
 
     Args:
-        frames: Pictures, and what their tiles show.
+        frames: Pictures [B, 3, H, W] uint8, and what their tiles show [B, 9, 9] uint8.
         n_kinds: K, what a tile can show.
         seed: Decides the initial weights.
         progress: Whether to show a progress bar.
@@ -160,7 +157,7 @@ def train_tile_reader(
 
 def fit(
     network: nn.Module,
-    batches: Any,
+    batches: Batches,
     loss_of: Callable[..., Tensor],
     learning_rate: float,
     name: str | None,
@@ -171,7 +168,7 @@ def fit(
 
     Args:
         network: What is trained.
-        batches: A known number of them.
+        batches: What there is to learn from.
         loss_of: Maps what is in a batch to its loss.
         learning_rate: That of the first half.
         name: What the progress bar says; None for no bar.
@@ -189,3 +186,11 @@ def fit(
             optimizer.step()
             schedule.step()
             bar.set_postfix(loss=f"{loss.item():.4f}", refresh=False)
+
+
+def save_reader(state: dict[str, Any], path: Path) -> Path:
+    """Write a small network that was trained here, whole or not at all, and return where."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with written_whole(path) as file:
+        save_tensors(state, file)
+    return path

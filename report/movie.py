@@ -12,13 +12,13 @@ from trainers.evaluation import Recording
 from utils.errors import RunError
 
 if TYPE_CHECKING:
-    from PIL import Image, ImageDraw, ImageFont
+    from PIL import Image, ImageDraw
 
 PICTURE = 288  # height of both pictures, in pixels
 SHARP_FACTOR = 3  # from which on pixels are enlarged by whole numbers only
 MARGIN = 16
 TEXT_WIDTH = 272
-SIZES = {"large": 26, "normal": 17, "small": 13}
+SIZES = 26, 17, 13  # of letters
 GROUND, INK, QUIET, ACCENT, TRACK = "#14181d", "#f1f3f5", "#98a1ad", "#7ea6ff", "#2a3038"
 MOST_LINES = 6  # words or actions
 FRAMES_PER_SECOND = 4
@@ -75,29 +75,25 @@ def _encode(paths: Mapping[str, Path], recording: Recording, actions: Sequence[s
 
 def frames(recording: Recording, actions: Sequence[str]) -> Iterator[np.ndarray]:
     """Yield one frame a step.  [H, W, 3] uint8, both sides multiples of 16"""
-    arrays = recording.steps | recording.details
-    for step in range(recording.episode.length):
-        yield np.asarray(_frame(arrays, step, actions))
-
-
-def _frame(arrays: Mapping[str, np.ndarray], step: int, actions: Sequence[str]) -> "Image.Image":
     from PIL import Image, ImageDraw
 
-    pictures = []
-    if is_picture(arrays):
-        pictures.append(coloured(arrays["observations"][step : step + 1])[0])
-    if "overviews" in arrays:
-        pictures.append(arrays["overviews"][step])
-    shown = [_enlarged(picture) for picture in pictures]
-    width = sum(picture.width + MARGIN for picture in shown) + TEXT_WIDTH + 2 * MARGIN
-    size = (_multiple_of_16(width), _multiple_of_16(PICTURE + 2 * MARGIN))
-    frame = Image.new("RGB", size, GROUND)
-    left = MARGIN
-    for picture in shown:
-        frame.paste(picture, (left, MARGIN + (PICTURE - picture.height) // 2))
-        left += picture.width + MARGIN
-    _write(ImageDraw.Draw(frame), left, arrays, step, actions)
-    return frame
+    arrays = recording.steps | recording.details
+    for step in range(recording.episode.length):
+        pictures = []
+        if is_picture(arrays):
+            pictures.append(_enlarged(coloured(arrays["observations"][step : step + 1])[0]))
+        if "overviews" in arrays:
+            pictures.append(_enlarged(arrays["overviews"][step]))
+        width = sum(picture.width + MARGIN for picture in pictures) + TEXT_WIDTH + 2 * MARGIN
+        # Video encoders take sides that are multiples of 16 as they are.
+        columns, rows = (-(-side // 16) * 16 for side in (width, PICTURE + 2 * MARGIN))
+        frame = Image.new("RGB", (columns, rows), GROUND)
+        left = MARGIN
+        for picture in pictures:
+            frame.paste(picture, (left, MARGIN + (PICTURE - picture.height) // 2))
+            left += picture.width + MARGIN
+        _write(ImageDraw.Draw(frame), left, arrays, step, actions)
+        yield np.asarray(frame)
 
 
 def _enlarged(picture: np.ndarray) -> "Image.Image":
@@ -118,49 +114,25 @@ def _write(
     step: int,
     actions: Sequence[str],
 ) -> None:
-    """Write what the agent does and remembers beside its pictures."""
-    length = len(arrays["actions"])
-    gained = float(arrays["rewards"][:step].sum())
-    _text(draw, (left, MARGIN), f"step {step + 1} of {length}", "small", QUIET)
-    _text(draw, (left, MARGIN + 16), actions[int(arrays["actions"][step])], "large")
+    """Write action and value of a step, and the words read or the probable actions with bars."""
+    from PIL import ImageFont
+
+    large, normal, small = (ImageFont.load_default(size) for size in SIZES)
     value = f"value {arrays['values'][step]:.2f}    " if "values" in arrays else ""
-    numbers = f"{value}return so far {gained:.2f}"
-    _text(draw, (left, MARGIN + 52), numbers, "small", QUIET)
-    top = MARGIN + 86
+    numbers = f"{value}return so far {float(arrays['rewards'][:step].sum()):.2f}"
+    draw.text((left, MARGIN), f"step {step + 1} of {len(arrays['actions'])}", QUIET, small)
+    draw.text((left, MARGIN + 16), actions[int(arrays["actions"][step])], INK, large)
+    draw.text((left, MARGIN + 52), numbers, QUIET, small)
+    lines: list[tuple[str, float]] = []
     if "words" in arrays:
         lines = list(zip(arrays["words"][step], arrays["similarities"][step], strict=True))
     elif "probabilities" in arrays:
         lines = list(zip(actions, arrays["probabilities"][step], strict=True))
-    else:
-        lines = []
-    for word, share in lines[:MOST_LINES]:
-        _bar(draw, (left, top), str(word), float(share))
+    top, right = MARGIN + 86, left + TEXT_WIDTH
+    for name, share in lines[:MOST_LINES]:
+        draw.text((left, top), str(name), INK, normal)
+        draw.text((right, top + 3), f"{share:.2f}", QUIET, small, anchor="ra")
+        draw.rectangle((left, top + 24, right, top + 27), TRACK)
+        filled = left + round(TEXT_WIDTH * float(np.clip(share, 0, 1)))
+        draw.rectangle((left, top + 24, filled, top + 27), ACCENT)
         top += 34
-
-
-def _bar(draw: "ImageDraw.ImageDraw", at: tuple[int, int], word: str, share: float) -> None:
-    """Write a word, its number, and the number as a bar under both."""
-    left, top = at
-    right = left + TEXT_WIDTH
-    _text(draw, at, word, "normal")
-    draw.text((right, top + 3), f"{share:.2f}", QUIET, _font("small"), anchor="ra")
-    draw.rectangle((left, top + 24, right, top + 27), TRACK)
-    filled = left + round(TEXT_WIDTH * min(max(share, 0.0), 1.0))
-    draw.rectangle((left, top + 24, filled, top + 27), ACCENT)
-
-
-def _text(
-    draw: "ImageDraw.ImageDraw", at: tuple[int, int], text: str, size: str, fill: str = INK
-) -> None:
-    draw.text(at, text, fill, _font(size))
-
-
-def _font(size: str) -> "ImageFont.FreeTypeFont | ImageFont.ImageFont":
-    from PIL import ImageFont
-
-    return ImageFont.load_default(SIZES[size])
-
-
-def _multiple_of_16(pixels: int) -> int:
-    """Return the next side that video encoders take as it is."""
-    return -(-pixels // 16) * 16

@@ -1,1 +1,1 @@
-"""What an agent is rewarded for beyond what the environment pays, and how rewards are scaled."""
+"""Rewards beyond those of the environment, and the scaling of rewards."""

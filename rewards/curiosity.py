@@ -1,4 +1,4 @@
-"""Intrinsic rewards pay for what is new: RND, NovelD and APT, with the numbers of ELLM's code.
+"""Intrinsic rewards pay for novelty: RND, NovelD and APT, with the numbers of ELLM's code.
 
 The story: a batch of steps becomes features, by kind, without gradients: the agent never learns
 from these networks' losses. One reward a step comes out; then the networks learn from the batch.
@@ -59,7 +59,7 @@ class CuriositySettings(Part):
 
 @dataclass(frozen=True)
 class IntrinsicSettings(SentenceSettings, CuriositySettings):
-    """What every intrinsic reward reads."""
+    """The settings of every intrinsic reward."""
 
     title = "curiosity"
 
@@ -95,7 +95,7 @@ class IntrinsicSettings(SentenceSettings, CuriositySettings):
 
 @dataclass(frozen=True)
 class NovelDSettings(IntrinsicSettings):
-    """What NovelD reads."""
+    """The settings of NovelD."""
 
     noveld_alpha: float = setting(
         "share of the novelty before a step that is taken off that after it",
@@ -107,7 +107,7 @@ class NovelDSettings(IntrinsicSettings):
 
 @dataclass(frozen=True)
 class AptSettings(IntrinsicSettings):
-    """What APT reads."""
+    """The settings of APT."""
 
     apt_neighbours: int = setting(
         "nearest neighbours that novelty is measured by, the step itself among them",
@@ -143,7 +143,7 @@ class Curiosity(ABC):
 
     Attributes:
         reads: The settings it is built from.
-        logged: The names of what `losses` returns.
+        logged: The names in the result of `losses`.
         statistics: Running mean and variance that rewards are divided by.
         metrics: The names of everything that is logged of a batch.
         reads_context: Whether `Transitions.context` is asked for.
@@ -198,14 +198,14 @@ class Curiosity(ABC):
 
     @abstractmethod
     def rewards(self, before: Kinds, after: Kinds) -> Tensor:
-        """Return the reward of B steps, not weighted, given what was seen around each.  [B]"""
+        """Return the reward of B steps, not weighted, given the features around each.  [B]"""
 
     @abstractmethod
     def losses(self, before: Kinds, after: Kinds, actions: Tensor) -> dict[str, Tensor]:
         """Return scalars to log, of which the networks learn from `loss`."""
 
     def __call__(self, steps: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the rewards to learn from [B] and what to log, having learned from the steps.
+        """Learn from the steps; return the rewards to learn from [B] and values to log.
 
         task_reward_weight * r_task + curiosity_weight * r_intrinsic
         """
@@ -220,7 +220,7 @@ class Curiosity(ABC):
         return paid, {f"curiosity/{name}": value for name, value in logged.items()}
 
     def learn(self, before: Kinds, after: Kinds, actions: Tensor) -> dict[str, Tensor]:
-        """Take the gradient steps of a batch and return the means of what to log."""
+        """Take the gradient steps of a batch and return the means of its losses."""
         rows = []
         n_parts = self.n_batches
         if self._ranks is not None and n_parts > 1:  # as many on every rank
@@ -252,7 +252,7 @@ class Curiosity(ABC):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Go on from a saved state."""
         self.networks.load_state_dict(state["networks"])
         load_moments(self.optimizer, state["optimizer"])
         self.statistics.load_state_dict(state["statistics"])
@@ -272,7 +272,7 @@ class Curiosity(ABC):
 class RandomNetworkDistillation(Curiosity):
     """Random network distillation (Burda et al. 2018, arXiv:1810.12894).
 
-    A network learns to predict a fixed random one of what is seen before a step. Its error is
+    A network learns to predict a fixed random one of the features before a step. Its error is
     large where little like it has been seen, and divided by its running standard deviation.
 
         r = (e_images + e_vectors + lambda e_text) / (sqrt(Var[e]) + 1e-8)
@@ -311,7 +311,7 @@ class RandomNetworkDistillation(Curiosity):
 class NovelD(RandomNetworkDistillation):
     """NovelD (Zhang et al. 2021, NeurIPS; first as BeBold, arXiv:2012.08621).
 
-    A step is rewarded that leads over the boundary of what is known:
+    A step is rewarded that leads over the boundary of known ground:
 
         n_kind = max(e(after) - alpha e(before), 0)
 
@@ -355,7 +355,7 @@ class ActivePretraining(Curiosity):
 
     @torch.no_grad()
     def rewards(self, before: Kinds, after: Kinds) -> Tensor:
-        """Return the reward of what each step leads to.  [B]"""
+        """Return the reward of each step's outcome.  [B]"""
         codes = {kind: self._encoder(kind)(each) for kind, each in after.items()}
         example = next(iter(codes.values()))
         n_groups = math.ceil(len(example) / self.config.apt_group)
@@ -369,7 +369,7 @@ class ActivePretraining(Curiosity):
         return {"loss": forward + inverse, "forward_loss": forward, "inverse_loss": inverse}
 
     def _encoder(self, kind: str) -> nn.Module:
-        """Return what reads a kind: with ELLM text is read as what is first of the others is."""
+        """Return the encoder of a kind: with ELLM text is read by that of the first other kind."""
         if kind == TEXT and self.config.icm == "ellm":
             kind = next(iter(self.networks))
         return self.networks.get_submodule(f"{kind}.encoder")
@@ -396,7 +396,7 @@ class Distillation(nn.Module):
         x' = clip((x - mean) / sqrt(variance + 1e-5), -5, 5)
 
     Args:
-        shape: Of what is read.
+        shape: Of the features.
         widths: Of the layers of both.
     """
 
@@ -415,11 +415,11 @@ class Distillation(nn.Module):
 class Dynamics(nn.Module):
     """The intrinsic curiosity module (Pathak et al. 2017, arXiv:1705.05363).
 
-    Its encoder learns to tell which action was taken from what is seen before and after it, and
-    what comes of it.
+    Its encoder learns to tell which action was taken from the features before and after it, and
+    to foresee the features after it.
 
     Args:
-        shape: Of what is read.
+        shape: Of the features.
         widths: Of the hidden layers, and of the code.
         n_actions: A.
         as_ellm: An action is one number, guessed through a tanh, and errors are distances.
@@ -437,7 +437,7 @@ class Dynamics(nn.Module):
         self.inverse = Perceptron((2 * n_code,), (n_hidden, n_numbers))
 
     def forward(self, before: Tensor, after: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the errors of what comes of each action, and of which it was.  [B] each"""
+        """Return the errors of the foreseen outcomes, and of the guessed actions.  [B] each"""
         now, then = self.encoder(before), self.encoder(after)
         told = actions[:, None] if self.as_ellm else F.one_hot(actions, self.n_actions)
         foreseen = self.forwards(torch.cat((now, told.float()), -1))
@@ -455,7 +455,7 @@ class Perceptron(nn.Module):
     """Linear layers with ReLUs between them; before them convolutions, where images are read.
 
     Args:
-        shape: Of what is read: (F,), or (C, H, W).
+        shape: Of the features: (F,), or (C, H, W).
         widths: Of the layers, the output's last.
     """
 

@@ -1,7 +1,7 @@
-"""Goals as a reward: an environment that pays for what somebody suggests, or for one task.
+"""Goals as a reward: an environment that pays for suggested goals, or for one task.
 
-The environment says in words what is seen and what was done (`info`, docs/goals.md); what it pays
-itself goes into the statistics of episodes and nowhere else.
+The environment tells view and deeds in words (`info`, docs/goals.md); its own rewards go into the
+statistics of episodes and nowhere else.
 """
 
 import dataclasses
@@ -63,7 +63,7 @@ AnyEnv = TypeVar("AnyEnv", bound=VectorEnv)
 
 @dataclass(frozen=True)
 class GoalSettings(Part):
-    """What is wanted, who says so, and what is paid."""
+    """The goals of a run, and their payment."""
 
     title = "goals"
 
@@ -105,7 +105,7 @@ class GoalSettings(Part):
 
 
 DEFAULTS = {field.name: field.metadata["default"] for field in dataclasses.fields(GoalSettings)}
-# What an evaluation may change: the agent stays as it is.
+# Settings that an evaluation may change: the agent stays as it is.
 OF_EVALUATION = set(DEFAULTS) - {"goal_conditioned"}
 # Settings that say nothing unless another one is given.
 NEEDS = {
@@ -210,7 +210,7 @@ def with_goals(env: AnyEnv, config: Config) -> "AnyEnv | GoalRewards":
         config: The settings.
 
     Raises:
-        UserError: the environment does not say in words what these goals are about.
+        UserError: the environment does not tell in words the things that goals are about.
     """
     goals, n_envs = config.part(GoalSettings), env.num_envs
     task, name, shows_goals = goals.single_task, goals.suggester, goals.goal_conditioned
@@ -247,9 +247,9 @@ def with_goals(env: AnyEnv, config: Config) -> "AnyEnv | GoalRewards":
 
 
 class GoalRewards(VectorWrapper):
-    """Pays for goals in the place of what the environment pays, and shows them to the agent.
+    """Pays for goals in the place of the environment's rewards, and shows them to the agent.
 
-    `info` says more: "suggestions" [N] tuples, what is wanted for the next action; in `step` also
+    `info` says more: "suggestions" [N] tuples, the goals for the next action; in `step` also
     "matched" [N] str or None, the goal that was reached, "goal_success" [N] bool, whether reaching
     it really changed the world, "completed" [N] bool, whether that was all of a single task, and
     "goal_rewards" [N]. Statistics of episodes stay those of the environment's own rewards; an
@@ -257,7 +257,7 @@ class GoalRewards(VectorWrapper):
 
     Args:
         env: With episode statistics, in SAME_STEP autoreset mode, and described in `info`.
-        episodes: What is wanted in each of N environments, and paid.
+        episodes: The goals of each of N environments, and their payment.
         suggester: Suggests goals to them.
         shows_goals: Whether observations have the goals, under the key "goal".
         payment: Of suggested goals, where the episodes share one.
@@ -285,7 +285,7 @@ class GoalRewards(VectorWrapper):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode everywhere, with goals for what is seen first."""
+        """Begin an episode everywhere, with goals for the first view."""
         observations, info = self.env.reset(seed=seed, options=options)
         self._begin(range(self.num_envs))
         return self._shown(observations, info), info
@@ -320,7 +320,7 @@ class GoalRewards(VectorWrapper):
         return own | self._compared_by()
 
     def metrics(self) -> dict[str, float]:
-        """Return what the environments and the goals have to log."""
+        """Return the metrics of the environments and of the goals."""
         own: dict[str, float] = getattr(self.env, "metrics", dict)()
         mean = float(np.mean(self._recent)) if self._recent else math.nan
         graded = self._quality.metrics() if self._quality else {}
@@ -374,7 +374,7 @@ class GoalRewards(VectorWrapper):
         """Take in that the episodes of some rows have ended, and that others have begun there."""
         rows = np.flatnonzero(ended).tolist()
         if self.shows_goals:
-            for row in rows:  # what would be wanted next if the episode went on
+            for row in rows:  # the goals if the episode went on
                 episode = self.episodes[row]
                 told = episode.told(_situation(info, row, AFTERWARDS))
                 (suggested,) = self.suggester.suggest([told])
@@ -387,7 +387,7 @@ class GoalRewards(VectorWrapper):
         self._begin(rows)
 
     def _shown(self, observations: Any, info: dict[str, Any]) -> Any:
-        """Have goals suggested for what is seen, and return it with them where they are shown."""
+        """Have goals suggested for the present view, and add them where they are shown."""
         told = [each.told(_situation(info, row)) for row, each in enumerate(self.episodes)]
         suggested = self.suggester.suggest(told)
         for episode, situation, goals in zip(self.episodes, told, suggested, strict=True):
@@ -407,7 +407,7 @@ def sentence(goals: Iterable[str]) -> str:
 
 
 def _check_described(env: VectorEnv, name: str, action_names: Sequence[str]) -> None:
-    """Raise UserError unless an environment says in words what is seen and how actions are called.
+    """Raise UserError unless an environment tells its view in words and names its actions.
 
     The episodes that are begun to find out are nobody's: the first step needs a reset.
     """
@@ -450,13 +450,13 @@ def _joined(observations: Any, goals: Any) -> dict[str, Any]:
 
 
 def _situation(info: dict[str, Any], row: int, names: Sequence[str] = SITUATION) -> Situation:
-    """Return what one environment says of what is seen."""
+    """Return one environment's words on its view."""
     scene, inventory, status, items = (info[name][row] for name in names)
     return Situation(str(scene), str(inventory), str(status), items)
 
 
 def _deed(info: dict[str, Any], row: int) -> Deed:
-    """Return what one environment says of what was done."""
+    """Return one environment's words on its last step."""
     return Deed(
         str(info["phrase"][row]),
         bool(info["action_success"][row]),

@@ -58,7 +58,7 @@ class RewardScaling:
         self._returns = np.zeros(n_envs)
 
     def __call__(self, rewards: np.ndarray, ended: np.ndarray) -> np.ndarray:
-        """Return rewards of one step [N], scaled; `ended` says whose last step it was."""
+        """Return rewards of one step [N], scaled; `ended` marks last steps of episodes."""
         self._returns = self._returns * self.gamma + rewards
         self.statistics.update(self._returns)
         self._returns[ended] = 0.0

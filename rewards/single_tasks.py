@@ -1,9 +1,9 @@
-"""Single tasks of Crafter in the place of suggestions: what they ask for, and when that is done.
+"""Single tasks of Crafter in the place of suggestions: their subgoals, and when these are done.
 
-Beside them stands what goals of any kind share: a deed, what is paid for it, and an episode.
+Beside them stand the parts that goals of any kind share: a deed, its payment, and an episode.
 
 A task is paid with 1 for every step that does it and really changes the world, as often as it is
-done. Its subgoals can be shown and paid on the way. What is odd here is so in the original
+done. Its subgoals can be shown and paid on the way. Odd rules are those of the original
 (Du et al. 2023, arXiv:2302.06692): three tasks are never done unless their subgoals are goals, and
 of the eight neighbours of a cell two on a diagonal do not count.
 """
@@ -75,14 +75,14 @@ NEIGHBOURS = [(dx, dy) for dx, dy in product((-1, 0, 1), repeat=2) if dx != dy]
 
 
 class Deed(NamedTuple):
-    """What one step did.
+    """The outcome of one step.
 
     Attributes:
-        phrase: What the action is called.
+        phrase: The name of the action.
         succeeded: Whether it counts as done.
         changed: Whether it really changed the world.
-        items: What is held afterwards, by name.
-        around: The names of what is around the faced cell afterwards, [dx + 1][dy + 1].
+        items: The things held afterwards, by name.
+        around: The names of the things around the faced cell afterwards, [dx + 1][dy + 1].
     """
 
     phrase: str
@@ -93,7 +93,7 @@ class Deed(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """What a step is paid for.
+    """The payment of a step.
 
     Attributes:
         goal: The one that was reached and paid, if one was.
@@ -110,10 +110,10 @@ NOTHING = Reached()
 
 
 class Episode(ABC):
-    """What is wanted in one environment in the course of an episode, and what is paid for it.
+    """The goals of one environment in the course of an episode, and their payment.
 
     Attributes:
-        goals: What is wanted now.
+        goals: Those of the next action.
         has_success: Whether the episode succeeds or fails by it.
     """
 
@@ -122,23 +122,23 @@ class Episode(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Forget all of it but what is wanted: another episode begins."""
+        """Forget all of it but the goals: another episode begins."""
 
     def told(self, situation: Situation) -> Situation:
-        """Return what a suggester is told of a situation in this episode."""
+        """Return a situation with all that a suggester is told of this episode."""
         return situation
 
     def wanted(self, suggested: Sequence[str]) -> Collection[str]:
-        """Return what is wanted where this is suggested."""
+        """Return the goals where these are suggested."""
         return tuple(suggested)
 
     def look(self, situation: Situation, suggested: Sequence[str]) -> None:
-        """Take in what is seen before the next action, and what is suggested for it."""
+        """Take in the view before the next action, and the suggestions for it."""
         self.goals = self.wanted(suggested)
 
     @abstractmethod
     def reached(self, deed: Deed) -> Reached:
-        """Take in a step and return what it is paid for."""
+        """Take in a step and return its payment."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -154,8 +154,8 @@ class Task(Episode):
 
     Args:
         name: In `TASKS`.
-        kind: What is shown and paid: the "task" alone; the "subgoals", one after the other; or
-            these shown and the last one paid, "reward-last".
+        kind: The part that is shown and paid: the "task" alone; the "subgoals", one after the
+            other; or these shown and the last one paid, "reward-last".
 
     Attributes:
         place: Of the subgoal that is next.
@@ -169,7 +169,7 @@ class Task(Episode):
 
     @property
     def goal(self) -> str:
-        """What is wanted now."""
+        """The goal now."""
         return self.name if self.kind == TASK else self._subgoals[self.place]
 
     def begin(self) -> None:
@@ -204,7 +204,7 @@ class Task(Episode):
         self._done = Counter(state["done"])
 
     def _is_done_by(self, deed: Deed) -> bool:
-        """Return whether an effective deed, which is counted already, does what is wanted."""
+        """Return whether an effective deed, which is counted already, reaches the goal."""
         wanted, phrase = self.goal, deed.phrase
         # From the third subgoal on every table of a workshop must stand by another.
         if self.name == "make workshop" and (self.kind == TASK or self.place >= 2):
@@ -221,7 +221,7 @@ class Task(Episode):
 
 
 def same_deed(phrase: str, goal: str) -> bool:
-    """Return whether an action is what a goal names, by one or the other of two names."""
+    """Return whether a goal names an action, by one or the other of two names."""
     return goal in (phrase, TWINS.get(phrase))
 
 

@@ -1,4 +1,4 @@
-"""Goals that a suggester names as the episode goes: how they are reached, and what is paid for it.
+"""Goals that a suggester names as the episode goes: how they are reached, and their payment.
 
 Two kinds: goals of a game, reached by the likeness of words, and of a household to tidy up (both
 of Du et al. 2023, arXiv:2302.06692).
@@ -71,7 +71,7 @@ class Similarity:
         return self._cosines[pair]
 
     def _vector(self, text: str) -> Tensor:
-        """Return what the encoder makes of a text.  [D] float64"""
+        """Return the encoder's vector of a text.  [D] float64"""
         assert self._encoder is not None, "equal texts need no vectors"
         if text not in self._vectors:
             with one_thread():
@@ -86,7 +86,7 @@ class Quality:
     state; *bad*: an action that never has one; *nonsense*: no action at all.
 
     Args:
-        action_names: What the actions are called.
+        action_names: The names of the actions.
     """
 
     def __init__(self, action_names: Iterable[str]) -> None:
@@ -101,7 +101,7 @@ class Quality:
         Args:
             goals: As suggested.
             situation: For which they were suggested.
-            done: What was done in the episode, which the oracle does not suggest again.
+            done: Deeds of the episode, which the oracle does not suggest again.
         """
         agreed = set(possible_goals(situation)).difference(done)
         return {goal: GOOD if goal in agreed else self._grade_at_odds(goal) for goal in goals}
@@ -129,10 +129,10 @@ class Quality:
 
 
 class Payment(NamedTuple):
-    """What is paid of suggested goals, the same in all environments.
+    """How suggested goals are paid, the same in all environments.
 
     Attributes:
-        similarity: Compares what was done with them.
+        similarity: Compares deeds with them.
         threshold: Similarity above which an action reaches a goal.
         once: Whether a goal is paid, and suggested, once an episode.
         checks_success: Whether an action must succeed.
@@ -151,7 +151,7 @@ class SuggestedGoals(Episode):
 
         s_g = similarity(phrase, g),    reward = max_g s_g if that is above the threshold, else 0
 
-    where the phrase is what the action is called and g runs over what was suggested before it (Du
+    where the phrase is the action's name and g runs over the goals suggested before it (Du
     et al. 2023, arXiv:2302.06692, section 3). The goal of the greatest similarity is achieved, and
     its twin with it.
 
@@ -159,7 +159,7 @@ class SuggestedGoals(Episode):
         achieved: Goals that were paid, and their twins.
         done: Actions that succeeded, paid or not, and their twins: what an oracle remembers.
         actions: The last ones that really changed the world.
-        goals: What is suggested now, and how good each is.
+        goals: The suggestions now, and how good each is.
     """
 
     def __init__(self, payment: Payment) -> None:
@@ -218,7 +218,7 @@ class SuggestedGoals(Episode):
 
 
 class Tidying(Episode):
-    """What is suggested in one household, and what its agent is paid for tidying it up.
+    """The suggestions in one household, and the payment for tidying it up.
 
     The rewards of Du et al. (2023, section 4.2) know of suggestions alone, not of where things
     really belong:
@@ -273,5 +273,5 @@ class Tidying(Episode):
 
 
 def _both_names(deed: str) -> set[str]:
-    """Return what a deed is called, and its other name if it has one."""
+    """Return the name of a deed, and its other name if it has one."""
     return {deed, TWINS.get(deed, deed)}

@@ -9,7 +9,7 @@ class CountingEnv(VectorEnv):
     """N environments whose image is the number of steps since the episode began.
 
     The reward of a step is the count after it; environment n ends after lengths[n] steps, by a
-    time limit where `truncates` says so. Statistics come as envs/wrappers.py gives them.
+    time limit where `truncates` says so. Statistics come as envs/vector.py gives them.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012

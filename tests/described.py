@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import gymnasium
 import numpy as np
 
-from envs.numpy_vector import NumpyVectorEnv
+from envs.vector import NumpyVectorEnv
 from rewards.suggesters.rules import Novelty
 from settings import Part, setting
 

@@ -1,6 +1,7 @@
 """The analyses through their command line, and what they compute."""
 
 import csv
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -71,24 +72,16 @@ def test_a_trained_agent_plays_or_looks_at_an_episode(in_empty_folder, capsys):
     assert steps <= {"0", "1", "2", "3"}
 
 
-def test_recorded_words_are_counted_without_any_model(episode, capsys):
-    assert main(["words", str(episode), "--most", "2"]) == 0
+def test_recorded_words_are_counted_without_any_model(episode, capsys, caplog):
+    observations = np.zeros((4, 3, 9, 9), np.uint8)
+    np.savez("random.npz", observations=observations, actions=np.zeros(4, int))
+    assert main(["words", str(episode.parent), "--most", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()[:3]
     assert [line.split() for line in lines] == [
         ["word", "count", "share"],
         ["wall", "10", "0.7143"],
         ["door", "2", "0.1429"],
     ]
-
-
-def test_episodes_without_words_are_left_out_of_the_recorded_ones(episode, capsys, caplog):
-    folder = episode.parent / "episodes"
-    folder.mkdir()
-    episode.rename(folder / "first.npz")
-    observations = np.zeros((4, 3, 9, 9), np.uint8)
-    np.savez(folder / "random.npz", observations=observations, actions=np.zeros(4, int))
-    assert main(["words", "episodes", "--most", "1"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].split() == ["wall", "10", "0.7143"]
     assert "left out: episodes without words, such as random ones: 1" in caplog.text
 
 
@@ -107,27 +100,19 @@ def test_a_named_agent_reads_recorded_episodes_itself(episode, capsys):
         (["attention", "episode.npz", "--var", "beta=x"], 'beta: "x" is not a number'),
         (["words", "bad.npz"], "bad.npz: not readable as an episode"),
         (["words", "episode.npz", "--var", "model=CNN-PPO"], "CNN-PPO retrieves none"),
+        (["words", "episode.npz", "small.npz"], "small.npz: images of 3x9x8, and episode.npz has"),
     ],
 )
 def test_a_mistake_gets_one_line(episode, capsys, command, line):
-    (episode.parent / "bad.npz").write_text("hello")
+    Path("bad.npz").write_text("hello")
+    with np.load(episode) as arrays:
+        smaller = {**arrays, "observations": arrays["observations"][..., 1:]}
+    np.savez("small.npz", **smaller)
     assert main(command) == 2
     error = capsys.readouterr().err
     assert line in error
     assert len(error.strip().splitlines()) == 1
     assert not (episode.parent / "analysis_output").exists()
-
-
-def test_episodes_that_do_not_belong_together_get_one_line(episode, capsys):
-    with np.load(episode) as arrays:
-        steps = dict(arrays)
-    np.savez(
-        episode.parent / "small.npz", **steps | {"observations": steps["observations"][..., 1:]}
-    )
-    assert main(["words", "episode.npz", "small.npz"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "small.npz: images of" in line
-    assert "Name episodes of one environment" in line
 
 
 def test_distances_of_the_projection_are_those_of_the_images_on_average():

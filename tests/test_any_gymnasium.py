@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from torch.utils._pytree import tree_map
 
 import envs
@@ -148,6 +148,7 @@ def test_processes_change_no_number():
 @pytest.mark.parametrize("in_processes", [False, True])
 def test_saved_episodes_go_on_to_the_bit(in_processes):
     env, other = (make_vector_env(saved_config("Sampled", in_processes), n) for n in (0, 5))
+    assert isinstance(env.unwrapped, AsyncVectorEnv if in_processes else SyncVectorEnv)
     for each in (env, other):
         each.reset()
     for actions in ([0, 1], [1, 1], [1, 0]):  # one step before the time limit
@@ -207,13 +208,6 @@ def test_checking_first_steps_takes_a_moment_and_moves_no_random_stream():
     assert 1 < n_steps < 20
     after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
     assert after == before
-
-
-def test_a_process_for_each_environment_is_the_users_choice():
-    for in_processes, kind in ((False, SyncVectorEnv), (True, AsyncVectorEnv)):
-        env = make_vector_env(saved_config("Sampled", in_processes), 0)
-        assert isinstance(env.unwrapped, kind)
-        env.close()
 
 
 def test_what_can_be_drawn_is_drawn_no_larger_than_a_page_needs():
@@ -308,12 +302,6 @@ def test_an_image_beside_numbers_is_trained_with_and_played(in_empty_folder):
     with np.load(recording) as arrays:
         assert arrays["observations"].shape == (4, 3, 8, 8)
         assert arrays["vectors"].shape == (4, 8)
-
-
-def test_sync_environments_are_given_in_same_step_mode():
-    env = vector_of(sampled(), 2, 0)
-    assert isinstance(env.unwrapped, SyncVectorEnv)
-    assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
 
 
 def test_importing_fails_in_one_line_each_time(in_empty_folder, monkeypatch):

@@ -1,7 +1,6 @@
 """Crafter's worlds: those of the package, step by step, and the game in words as the original."""
 
 import json
-import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 from numba import config
 
-import main as main_program
 from envs import crafter, make_vector_env
 from envs.crafter import text as crafter_text
 from envs.crafter import world as compilation
@@ -29,11 +27,9 @@ from envs.crafter.sentences import said as said_of
 from envs.crafter.text import ALL_ACTIONS, GOOD_ACTIONS
 from envs.crafter.world import ACHIEVEMENTS, ITEMS, NAMES, constants, kind_at, material_at, target
 from envs.episodes import episode_seed
-from envs.wrappers import EpisodeStatistics
+from envs.vector import EpisodeStatistics
 from tests.crafter_worlds import add_things, their_game, world_of
 from tests.golden_data import GOLDEN
-from tests.robustness.faults import outcome, same
-from tests.test_resume import command, folder_of, resume, signal_at
 
 FOLDER = GOLDEN / "ellm"
 OBJECT = ("kind", "position", "health", "timer", "facing")
@@ -400,15 +396,6 @@ def test_a_larger_picture_shows_every_world_and_draws_nothing_from_its_dice():
     assert [picture.shape for picture in pictures] == [(144, 144, 3)] * 2
     assert (pictures[0] != pictures[1]).any()
     assert [env._generators[row].bit_generator.state for row in range(2)] == before
-
-
-def test_an_interrupted_run_goes_on_with_its_achievements(in_empty_folder, monkeypatch):
-    own = {"env": TEXT, "use_text": "false", "crafter_length": 20, "normalize_reward": "false"}
-    assert main_program.main(command("CNN", "whole", **own)) == 0
-    signal_at(monkeypatch, signal.SIGINT, at=47)
-    assert main_program.main(command("CNN", "cut", **own)) == 130
-    assert resume("cut") == 0
-    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
 
 
 def test_compiled_code_lies_in_a_folder_of_its_sources(monkeypatch, tmp_path):

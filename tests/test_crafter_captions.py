@@ -191,16 +191,6 @@ def test_what_is_said_is_what_is_read_from_each_picture(image):
             assert info[name].tolist() == truth[name].tolist()
 
 
-def test_reading_changes_nothing_in_the_worlds():
-    env, twin = make(), make(captions="world")
-    env.tile_reader = random_reader()
-    env.reset(), twin.reset()
-    for actions in np.random.default_rng(0).integers(27, size=(170, 3)):
-        (shown, *paid, _), (other, *also, _) = env.step(actions), twin.step(actions)
-        assert np.array_equal(shown["image"], other["image"])
-        assert np.array_equal(paid, also)
-
-
 def test_what_is_saved_is_loaded(tmp_path):
     reader = random_reader()
     reader.about["seed"] = 3
@@ -213,14 +203,9 @@ def test_what_is_saved_is_loaded(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == [FILE]
 
 
-def spoiled(path, content):
-    path.write_bytes(content)
-
-
 DAMAGES = {
-    "text": lambda path: spoiled(path, b"nothing of the kind"),
-    "empty": lambda path: spoiled(path, b""),
-    "half": lambda path: spoiled(path, path.read_bytes()[: path.stat().st_size // 2]),
+    "text": lambda path: path.write_bytes(b"nothing of the kind"),
+    "half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "foreign": lambda path: torch.save({"views": torch.zeros(3)}, path),
     "a layer less": lambda path: torch.save(
         {"network": {"output.weight": torch.zeros(N_KINDS, 8, 1, 1)}, "about": {}}, path
@@ -304,20 +289,10 @@ def test_the_program_trains_once_and_tells_how_good_it_is(
     assert kept.shares == figures.shares
 
 
-MISTAKES = {
-    "no batches": ["--n-batches=0"],
-    "no number": ["--n-batches=many"],
-    "a word": ["more"],
-    "no such option": ["--suite=all"],
-    "a file as a folder": ["--data-folder=file"],
-    "a folder below a file": ["--data-folder=file/data"],
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", ["--n-batches=0", "more", "--data-folder=file/data"])
 def test_a_mistake_gets_one_line_and_leaves_nothing(mistake, in_empty_folder, capsys):
     (in_empty_folder / "file").touch()
-    assert prepare_captions.main(MISTAKES[mistake]) == 2
+    assert prepare_captions.main([mistake]) == 2
     captured = capsys.readouterr()
     assert len(captured.err.strip().splitlines()) == 1, captured.err
     assert captured.out == ""

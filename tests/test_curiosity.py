@@ -1,6 +1,7 @@
 """Intrinsic rewards: the numbers of ELLM's code, features given."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -18,11 +19,8 @@ from settings.declaration import declared
 from tests import golden_data
 
 KINDS = {"joint": "images", "image": "images", "text": "text"}
-WITHIN = {"atol": 1e-5, "rtol": 0}
-PARAMETERS_WITHIN = {"atol": 2e-5, "rtol": 0}
-LOSSES_WITHIN = {"atol": 1e-5, "rtol": 1e-5}
-RND_CASES = ("image", "image_text", "noveld", "noveld_image")
-APT_CASES = ("image", "image_text")
+CASES = [("rnd", case) for case in ("image", "image_text", "noveld", "noveld_image")]
+CASES += [("apt", case) for case in ("image", "image_text")]
 
 
 def values_of(config_class, **changes):
@@ -42,14 +40,6 @@ def steps_of(arrays, update):
     return seen, following, actions
 
 
-def loaded(curiosity, arrays, prefix):
-    """Fill networks with golden parameters."""
-    curiosity.networks.load_state_dict(
-        curiosity.networks.state_dict() | parameters(arrays, prefix), strict=True
-    )
-    return curiosity
-
-
 def parameters(arrays, prefix):
     found = {}
     for name, value in golden_data.under(arrays, prefix).items():
@@ -59,91 +49,51 @@ def parameters(arrays, prefix):
     return found
 
 
-def golden_rnd(case):
-    arrays = golden_data.under(golden_data.load("ellm/rnd"), f"{case}.")
-    rate, text_weight, alpha, is_noveld, _ = arrays["settings"].tolist()
-    before = parameters(arrays, "before.")
-    tags = sorted({name.split(".")[0] for name in before})
-    networks = {}
-    for tag in tags:
-        weights = [before[f"{tag}.target.layers.{number}.weight"] for number in range(3)]
-        networks[tag] = Distillation(weights[0].shape[1:], [len(each) for each in weights])
-    config = values_of(
-        NovelDSettings,
-        curiosity_learning_rate=rate,
-        curiosity_text_weight=text_weight,
-        noveld_alpha=alpha,
-    )
-    kind = NovelD if is_noveld else RandomNetworkDistillation
-    return arrays, loaded(kind(config, networks, dict), arrays, "before.")
-
-
-def statistics(curiosity):
-    return torch.tensor(list(curiosity.statistics.state_dict().values()), dtype=torch.float64)
-
-
-@pytest.mark.parametrize("case", RND_CASES)
-def test_rnd_and_noveld_reward_and_learn_as_the_original(case):
-    arrays, curiosity = golden_rnd(case)
-    for update in (0, 1):
-        steps = steps_of(arrays, update)
-        rewards = curiosity.rewards(*steps[:2])
-        torch.testing.assert_close(rewards, arrays["reward"][update], **WITHIN)
-        torch.testing.assert_close(
-            statistics(curiosity), arrays["running_after"][update], **LOSSES_WITHIN
-        )
-        logged = curiosity.learn(*steps)
-        torch.testing.assert_close(logged["loss"], arrays["loss"][update], **LOSSES_WITHIN)
-        after = parameters(arrays, f"after_{update + 1}.")
-        found = curiosity.networks.state_dict()
-        for name, value in after.items():
-            torch.testing.assert_close(found[name], value, **PARAMETERS_WITHIN)
-
-
-def golden_apt(case):
-    arrays = golden_data.under(golden_data.load("ellm/apt"), f"{case}.")
-    rate, text_weight, n_neighbours, clip, _ = arrays["settings"].tolist()
-    before = parameters(arrays, "before.")
-    networks = {}
+def golden(file, case):
+    """Return the arrays of a golden case, and the reward with its networks and settings."""
+    arrays = golden_data.under(golden_data.load(f"ellm/{file}"), f"{case}.")
+    rate, text_weight, third, fourth, _ = arrays["settings"].tolist()
+    changes = {"curiosity_learning_rate": rate, "curiosity_text_weight": text_weight}
+    if file == "apt":
+        kind, part = ActivePretraining, "encoder"
+        network = partial(Dynamics, n_actions=4, as_ellm=True)
+        config = values_of(AptSettings, apt_neighbours=int(third), apt_clip=fourth, **changes)
+    else:
+        kind, part = NovelD if fourth else RandomNetworkDistillation, "target"
+        network = Distillation
+        config = values_of(NovelDSettings, noveld_alpha=third, **changes)
+    before, networks = parameters(arrays, "before."), {}
     for tag in dict.fromkeys(name.split(".")[0] for name in before):
-        weights = [before[f"{tag}.encoder.layers.{number}.weight"] for number in range(2)]
-        widths = tuple(len(each) for each in weights)
-        networks[tag] = Dynamics(weights[0].shape[1:], widths, 4, as_ellm=True)
-    config = values_of(
-        AptSettings,
-        curiosity_learning_rate=rate,
-        curiosity_text_weight=text_weight,
-        apt_neighbours=int(n_neighbours),
-        apt_clip=clip,
-    )
-    return arrays, loaded(ActivePretraining(config, networks, dict), arrays, "before.")
+        layers = [value for name, value in before.items() if name.startswith(f"{tag}.{part}.")]
+        weights = [layer for layer in layers if layer.ndim > 1]
+        networks[tag] = network(weights[0].shape[1:], tuple(map(len, weights)))
+    curiosity = kind(config, networks, dict)
+    curiosity.networks.load_state_dict(curiosity.networks.state_dict() | before)
+    return arrays, curiosity
 
 
-@pytest.mark.parametrize("case", APT_CASES)
-def test_apt_rewards_and_learns_as_the_original(case):
-    arrays, curiosity = golden_apt(case)
-    for update in (0, 1):
-        steps = steps_of(arrays, update)
-        torch.testing.assert_close(
-            statistics(curiosity), arrays["running_before"][update], **LOSSES_WITHIN
-        )
-        rewards = curiosity.rewards(*steps[:2])
-        torch.testing.assert_close(rewards, arrays["reward"][update], **WITHIN)
-        torch.testing.assert_close(
-            statistics(curiosity), arrays["running_after"][update], **LOSSES_WITHIN
-        )
-        before, after, actions = steps
-        errors = [net(before[k], after[k], actions) for k, net in curiosity.networks.items()]
-        forwards, inverse = (sum(each) for each in zip(*errors, strict=True))
-        torch.testing.assert_close(forwards, arrays["forward_error"][update], **LOSSES_WITHIN)
-        torch.testing.assert_close(inverse, arrays["inverse_error"][update], **LOSSES_WITHIN)
-        logged = curiosity.learn(*steps)
-        torch.testing.assert_close(logged["loss"], arrays["loss"][update], **LOSSES_WITHIN)
-        after = parameters(arrays, f"after_{update + 1}.")
-        found = curiosity.networks.state_dict()
-        assert after.keys() == found.keys()
-        for name, value in after.items():
-            torch.testing.assert_close(found[name], value, **PARAMETERS_WITHIN)
+def close(found, expected, within=1e-5, relative=1e-5):
+    torch.testing.assert_close(found, expected, atol=within, rtol=relative)
+
+
+@pytest.mark.parametrize(("file", "case"), CASES)
+def test_rewards_and_learning_are_those_of_the_original(file, case):
+    arrays, curiosity = golden(file, case)
+    for update in range(len(arrays["reward"])):
+        before, after, actions = steps_of(arrays, update)
+        close(curiosity.rewards(before, after), arrays["reward"][update], relative=0)
+        statistics = list(curiosity.statistics.state_dict().values())
+        close(torch.tensor(statistics, dtype=torch.float64), arrays["running_after"][update])
+        if file == "apt":
+            errors = [net(before[k], after[k], actions) for k, net in curiosity.networks.items()]
+            forwards, inverse = (sum(each) for each in zip(*errors, strict=True))
+            close(forwards, arrays["forward_error"][update])
+            close(inverse, arrays["inverse_error"][update])
+        close(curiosity.learn(before, after, actions)["loss"], arrays["loss"][update])
+        found, learned = curiosity.networks.state_dict(), parameters(arrays, f"after_{update + 1}.")
+        assert learned
+        for name, value in learned.items():
+            close(found[name], value, 2e-5, relative=0)
 
 
 def rnd(shapes, seed=0, kind=RandomNetworkDistillation, **changes):

@@ -166,12 +166,6 @@ def test_half_precision_weights_are_kept_as_published_until_packed(tmp_path, fol
     torch.testing.assert_close(rounded, expected, atol=0.1, rtol=0)
 
 
-def test_byte_level_tokens_are_read_as_text(folders):
-    model = load_language_model(folders["gpt2"])
-    assert model.vocabulary[:5] == ["<s>", "</s>", "<unk>", " word0", " word1"]
-    assert len(model.vocabulary) == model.embeddings.n_tokens
-
-
 CHANGES = {
     "positions that change": (
         {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
@@ -210,24 +204,13 @@ def test_a_model_whose_memory_differs_from_the_whole_context_is_refused(folders,
         load_language_model(folders["llama"])
 
 
-@pytest.mark.parametrize("broken", ["missing", "unreadable", "incomplete"])
-def test_weights_that_cannot_be_had_are_one_line(folders, tmp_path, broken):
+def test_weights_that_lack_some_are_refused_in_one_line(folders, tmp_path):
     from safetensors.torch import load_file, save_file
 
     folder = shutil.copytree(folders["llama"], tmp_path / "model")
-    path = folder / "model.safetensors"
-    weights = load_file(path)
-    path.unlink()
-    if broken == "unreadable":
-        path.write_bytes(b"\x00hello")
-    if broken == "incomplete":
-        weights.pop("model.norm.weight")
-        save_file(weights, path, metadata={"format": "pt"})
-    line = {
-        "missing": "is missing",
-        "unreadable": "not a readable file of weights",
-        "incomplete": "1 weights are",
-    }
-    with pytest.raises(UserError, match=line[broken]) as caught:
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match="1 weights are missing") as caught:
         load_language_model(folder)
-    assert "\n" not in str(caught.value)
+    assert len(caught.value.lines) == 1

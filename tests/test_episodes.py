@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from envs import minigrid, visual_match
+from envs import minigrid
 from envs.crafter.vector import CrafterVectorEnv
 from envs.episodes import (
     BLOCK,
@@ -17,6 +17,7 @@ from envs.episodes import (
     episode_seed,
 )
 from envs.random_maze import WALL, RandomMazeVectorEnv
+from envs.three_phases import VisualMatchVectorEnv
 
 N_SEEDS, N_ENVS = 10, 16
 LARGE = 150  # walls of a maze, so that two are not equal by chance
@@ -37,7 +38,7 @@ def mazes(seed):
 
 def boards(seed):
     config = SimpleNamespace(n_envs=N_ENVS, length=10, door_order="episode")
-    env = visual_match.make(config, seed)
+    env = VisualMatchVectorEnv.make(config, seed)
     env.reset()
     return [board.tobytes() for board in env._boards]
 

@@ -6,33 +6,14 @@ import pytest
 import torch
 
 from envs.household import text_world
-from envs.household.text_world import (
-    ACTION_NAMES,
-    AGENT,
-    FIGURES,
-    HELD,
-    LOOK,
-    N_ACTIONS,
-    NEXT_PLACE,
-    NEXT_ROOM,
-    PICK_UP,
-    PLACE,
-    PLACES_FILE,
-    PREVIOUS_PLACE,
-    PREVIOUS_ROOM,
-    RIGHT,
-    SIDE,
-    SQUARE,
-    TURN,
-    UNKNOWN,
-    WRONG,
-    house_of,
-)
-from envs.wrappers import EpisodeStatistics
+from envs.household.text_world import ACTION_NAMES, FIGURES, PLACES_FILE, SIDE, SQUARE, house_of
+from envs.vector import EpisodeStatistics
 from utils.errors import UserError
 from utils.household import read_known, read_sights
 
 SINK, COUNTER, TABLE, FRIDGE, CABINET = range(5)
+N_ACTIONS = len(ACTION_NAMES)
+NEXT_ROOM, PREVIOUS_ROOM, NEXT_PLACE, PREVIOUS_PLACE, LOOK, TURN, PICK_UP, PLACE = range(N_ACTIONS)
 
 
 def settings(n_envs=1, **changed):
@@ -241,24 +222,21 @@ def test_a_plan_shows_where_the_agent_is_what_it_holds_and_what_is_misplaced():
         return {tuple(colour) for colour in picture.reshape(-1, 3).tolist()}
 
     sink, bed = plan[:SQUARE, :SQUARE], plan[SQUARE:, :SQUARE]
-    assert {AGENT, RIGHT, WRONG} <= colours(sink)
-    assert UNKNOWN in colours(bed)
+    assert {text_world.AGENT, text_world.RIGHT, text_world.WRONG} <= colours(sink)
+    assert text_world.UNKNOWN in colours(bed)
     act(env, PICK_UP, NEXT_ROOM)
     (plan,) = env.render()
-    assert {AGENT, HELD} <= colours(plan[SQUARE:, :SQUARE])
-    assert UNKNOWN not in colours(plan)
+    assert {text_world.AGENT, text_world.HELD} <= colours(plan[SQUARE:, :SQUARE])
+    assert text_world.UNKNOWN not in colours(plan)
 
 
-@pytest.mark.parametrize(
-    ("changed", "line"),
-    [
-        (
-            {"house_rooms": 1, "house_things": 20},
-            "house_things: 20, and 15 things belong in a house",
-        ),
-        ({"house_misplaced": 5}, "house_misplaced: 5, and there are house_things=4"),
-    ],
-)
+TOO_MANY = [
+    ({"house_rooms": 1, "house_things": 20}, "house_things: 20, and 15 things belong in a house"),
+    ({"house_misplaced": 5}, "house_misplaced: 5, and there are house_things=4"),
+]
+
+
+@pytest.mark.parametrize(("changed", "line"), TOO_MANY)
 def test_too_many_things_are_refused(changed, line):
     with pytest.raises(UserError, match=line):
         text_world.make(settings(**changed), 0)

@@ -5,22 +5,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from envs import key_to_door, t_maze, visual_match
-from envs.three_phases import LAST_PHASE, Cell
-from envs.wrappers import EpisodeStatistics
+from envs import t_maze, three_phases
+from envs.three_phases import LAST_PHASE, Cell, KeyDraws, MatchDraws
+from envs.vector import EpisodeStatistics
 from tests.golden_data import GOLDEN
 
 TASKS = {
     "TMazePassive-v0": (t_maze, "tmaze_passive"),
     "TMazeActive-v0": (t_maze, "tmaze_active"),
-    "VisualMatch-v0": (visual_match, "visual_match"),
-    "KeyToDoor-v0": (key_to_door, "key_to_door"),
+    "VisualMatch-v0": (three_phases.VisualMatchVectorEnv, "visual_match"),
+    "KeyToDoor-v0": (three_phases.KeyToDoorVectorEnv, "key_to_door"),
 }
 RIGHT, UP, LEFT, DOWN = range(4)
 NORTH, SOUTH, WEST, EAST = range(4)
 every_task = pytest.mark.parametrize("task", TASKS)
 both_sizes = pytest.mark.parametrize("size", ["short", "long"])
-BLUE = 2
 
 
 def make(task, n_envs, seed=0, length=10, door_order="episode"):
@@ -45,12 +44,11 @@ def begun(task, arrays):
 
 
 def begin(task, env, row, arrays):
-    module = TASKS[task][0]
-    if module is t_maze:
+    if TASKS[task][0] is t_maze:
         env.begin_with(row, int(arrays["goal_side"][row]))
     else:
-        drawn = (arrays[field][row] for field in module.Draws._fields)
-        env.begin_with(row, module.Draws(*drawn))
+        draws = MatchDraws if task.startswith("Visual") else KeyDraws
+        env.begin_with(row, draws(*(arrays[field][row] for field in draws._fields)))
 
 
 @both_sizes
@@ -75,42 +73,6 @@ def test_every_episode_of_the_original_is_replayed_exactly(task, size):
     assert set(info["success"]) == {False, True}
 
 
-@both_sizes
-@every_task
-def test_an_episode_is_the_same_where_its_neighbours_are_elsewhere_in_theirs(task, size):
-    arrays = golden(task, size)
-    env = begun(task, arrays)
-    n_steps, last = arrays["actions"].shape[1], len(arrays["actions"]) - 1
-    for t in range(3):  # all are in the middle of an episode when the last begins another
-        env.step(arrays["actions"][:, t])
-    begin(task, env, last, arrays)
-    for t in range(n_steps):
-        actions = arrays["actions"][:, (t + 3) % n_steps].copy()
-        actions[last] = arrays["actions"][last, t]
-        shown, rewards, terminated, _, info = env.step(actions)
-        assert rewards[last] == np.float32(arrays["rewards"][last, t])
-        assert terminated[last] == (t == n_steps - 1)
-        seen = info["final_obs"][last] if terminated[last] else shown[last]
-        np.testing.assert_array_equal(seen.ravel(), arrays["observations"][last, t + 1])
-
-
-@every_task
-def test_statistics_tell_which_episodes_succeeded(task):
-    env = EpisodeStatistics(make(task, 64, length=1), task)
-    assert env.has_success
-    env.reset(seed=0)
-    generator = np.random.default_rng(0)
-    for _ in range(env.unwrapped.episode_length - 1):
-        assert "success" not in env.step(generator.integers(0, 4, 64))[-1]
-    _, rewards, _, _, info = env.step(generator.integers(0, 4, 64))
-    succeeded = info["episode"]["success"]
-    assert succeeded.dtype == bool
-    if TASKS[task][0] is t_maze:
-        np.testing.assert_array_equal(succeeded, rewards == 1)
-    else:
-        assert (info["episode"]["r"][succeeded] >= 5).all()
-
-
 @pytest.mark.parametrize(("task", "n_steps"), [("TMazePassive-v0", 101), ("TMazeActive-v0", 103)])
 def test_who_remembers_the_side_gets_one_and_who_does_not_half(task, n_steps):
     env = EpisodeStatistics(make(task, 400, length=100), task)
@@ -129,17 +91,9 @@ def test_who_remembers_the_side_gets_one_and_who_does_not_half(task, n_steps):
     assert 0.35 < info["episode"]["r"][200:].mean() < 0.65
 
 
-def test_dawdling_costs_one_in_all():
-    env = EpisodeStatistics(make("TMazePassive-v0", 1, length=8), "TMazePassive-v0")
-    env.reset()
-    for _ in range(9):
-        *_, info = env.step(np.array([LEFT]))
-    assert info["episode"]["r"][0] == pytest.approx(-1)
-
-
 def doors_of(env):
     """Return the colours of the doors from left to right.  [N, 3]"""
-    cells = env._boards[:, LAST_PHASE, visual_match.DOOR_NUMBERS].astype(int)
+    cells = env._boards[:, LAST_PHASE, three_phases.DOOR_NUMBERS].astype(int)
     return np.where(cells >= Cell.RIGHT_RED, cells - Cell.RIGHT_RED, cells - Cell.WRONG_RED)
 
 
@@ -163,46 +117,6 @@ def test_doors_are_drawn_anew_in_every_episode_or_once_per_environment():
     others = orders(env, n_episodes=1, seed=50)[0]
     assert (others != once[0]).any()
     assert (orders(env, n_episodes=1, seed=0)[0] == once[0]).all()
-
-
-def test_the_order_of_an_environments_doors_outlasts_a_saved_state():
-    first, second = (
-        EpisodeStatistics(make("VisualMatch-v0", 4, seed, 1, "environment"), "") for seed in (0, 40)
-    )
-    first.reset()
-    second.reset()
-    order = doors_of(first.unwrapped)
-    assert (doors_of(second.unwrapped) != order).any()
-    for _ in range(40):
-        first.step(np.zeros(4, int))
-    assert second.load_state_dict(first.state_dict())
-    for _ in range(3 * second.unwrapped.episode_length):
-        second.step(np.zeros(4, int))
-    np.testing.assert_array_equal(doors_of(second.unwrapped), order)
-
-
-@pytest.mark.parametrize(
-    ("door", "aside"), [(0, [WEST] * 3), (1, []), (2, [EAST] * 3)], ids=["left", "middle", "right"]
-)
-def test_the_first_door_pays_if_it_has_the_colour_of_the_sign_and_all_doors_vanish(door, aside):
-    env = make("VisualMatch-v0", 3, length=1)
-    env.reset()
-    apples, sign = np.array([[1, 1]] * 10), np.array([1, 4])
-    for row, colours in enumerate(([2, 0, 1], [1, 2, 0], [0, 1, 2])):  # blue is behind door `row`
-        env.begin_with(row, visual_match.Draws(apples, BLUE, sign, np.array(colours)))
-    for _ in range(16):
-        env.step(np.full(3, SOUTH))
-    assert all(n_coloured(picture) == 3 for picture in env.render())
-    paid = [env.step(np.full(3, move))[1] for move in [NORTH] * 3 + aside + [NORTH]]
-    assert np.sum(paid, 0).tolist() == [5 if row == door else 0 for row in range(3)]
-    assert all(n_coloured(picture) == 0 for picture in env.render())
-    again = [env.step(np.full(3, move))[1] for move in (SOUTH, NORTH)]
-    assert np.sum(again) == 0
-
-
-def n_coloured(picture):
-    """Return how many cells of a picture [H, W, 3] are red, green or blue."""
-    return int((np.sort(picture, axis=2) == (0, 0, 255)).all(2).sum())
 
 
 @pytest.mark.parametrize("task", ["VisualMatch-v0", "KeyToDoor-v0"])

@@ -5,9 +5,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from envs import minigrid
+from envs import check_env_name, minigrid
 from envs.envpool_vector import open_pool, pool_tasks
 from envs.episodes import episode_seed
+from utils.errors import UserError
 
 pytest.importorskip("minigrid")
 from minigrid.core.constants import COLOR_TO_IDX
@@ -23,19 +24,19 @@ PUBLISHED = [
     "MiniGrid-RedBlueDoors-6x6-v0",
     "MiniGrid-Unlock-v0",
 ]
+LEVEL = "BabyAI-GoToObjS4-v0"
 DOORS = {"open": {"is_open": True}, "closed": {}, "locked": {"is_locked": True}}
 # MiniGrid's wheel lacks the pictures from which the tasks of wave function collapse are made.
-OTHERS = [
-    name
-    for name in minigrid.names()
-    if name not in PUBLISHED and not name.startswith("MiniGrid-WFC-")
-]
 needs_envpool = pytest.mark.skipif(not pool_tasks(), reason="envpool is not installed")
 
 
 def task(env_id):
     """Return one of MiniGrid's own environments."""
     return gymnasium.make(env_id, disable_env_checker=True).unwrapped
+
+
+def settings(env, n_envs=3, missions=None):
+    return SimpleNamespace(env=env, n_envs=n_envs, missions=missions)
 
 
 def assert_drawn_alike(env):
@@ -45,25 +46,20 @@ def assert_drawn_alike(env):
     np.testing.assert_array_equal(drawn.transpose(1, 2, 0), expected)
 
 
-def assert_random_play_is_drawn_alike(env_id, n_steps):
+# MiniGrid's wheel lacks the pictures from which the tasks of wave function collapse are made.
+@pytest.mark.parametrize(
+    "env_id",
+    [name for name in minigrid.names() if name.startswith("MiniGrid-") and "WFC" not in name],
+)
+def test_every_task_is_drawn_as_minigrid_draws_it(env_id):
     env = task(env_id)
     env.reset(seed=1)
     rng = np.random.default_rng(2)
-    for _ in range(n_steps):
+    for _ in range(200 if env_id in PUBLISHED else 10):
         assert_drawn_alike(env)
         _, _, terminated, truncated, _ = env.step(rng.integers(env.action_space.n))
         if terminated or truncated:
             env.reset()
-
-
-@pytest.mark.parametrize("env_id", PUBLISHED)
-def test_published_tasks_are_drawn_as_minigrid_draws_them(env_id):
-    assert_random_play_is_drawn_alike(env_id, 200)
-
-
-@pytest.mark.parametrize("env_id", OTHERS)
-def test_every_other_task_is_drawn_as_minigrid_draws_it(env_id):
-    assert_random_play_is_drawn_alike(env_id, 10)
 
 
 @pytest.mark.parametrize("colour", COLOR_TO_IDX)
@@ -145,33 +141,9 @@ def test_envpool_rewards_and_time_limits_are_minigrids():
     assert min(seen.values()) > 5
 
 
-def test_gymnasium_environments_equal_minigrid_played_by_hand():
-    env_id, n_envs, seed = "MiniGrid-Dynamic-Obstacles-5x5-v0", 2, 11
-    env = minigrid.make_by_gymnasium(env_id, n_envs, seed=0)
-    images, _ = env.reset(seed=seed)
-    by_hand = [RGBImgPartialObsWrapper(task(env_id), tile_size=8) for _ in range(n_envs)]
-    episodes = [0] * n_envs
-    expected = [
-        each.reset(seed=episode_seed(seed, i, 0))[0]["image"] for i, each in enumerate(by_hand)
-    ]
-    rng = np.random.default_rng(5)
-    for _ in range(60):
-        np.testing.assert_array_equal(images.transpose(0, 2, 3, 1), expected)
-        actions = rng.integers(0, 3, n_envs)
-        images, _, terminated, truncated, info = env.step(actions)
-        for i, each in enumerate(by_hand):
-            expected[i] = each.step(actions[i])[0]["image"]
-            if terminated[i] or truncated[i]:
-                np.testing.assert_array_equal(info["final_obs"][i].transpose(1, 2, 0), expected[i])
-                episodes[i] += 1
-                own = episode_seed(seed, i, episodes[i])
-                expected[i] = each.reset(seed=own)[0]["image"]
-    assert min(episodes) > 1
-
-
 def test_a_task_unknown_to_envpool_is_played_slower_with_a_notice(monkeypatch, caplog):
     monkeypatch.setattr(minigrid, "pool_tasks", list)
-    config = SimpleNamespace(env=PUBLISHED[0], n_envs=2, missions=None)
+    config = settings(PUBLISHED[0], 2)
     with caplog.at_level(logging.WARNING):
         env = minigrid.make(config, seed=0)
     assert isinstance(env.unwrapped, gymnasium.vector.SyncVectorEnv)
@@ -180,7 +152,7 @@ def test_a_task_unknown_to_envpool_is_played_slower_with_a_notice(monkeypatch, c
 
 
 def test_environments_to_look_at_draw_the_whole_grid_of_every_episode():
-    config = SimpleNamespace(env="MiniGrid-Empty-5x5-v0", n_envs=2, missions=None)
+    config = settings("MiniGrid-Empty-5x5-v0", 2)
     env = minigrid.make_drawn(config, seed=0)
     env.reset()
     before = env.render()
@@ -190,3 +162,69 @@ def test_environments_to_look_at_draw_the_whole_grid_of_every_episode():
     assert [picture.shape for picture in after] == [(80, 80, 3)] * 2
     assert (before[0] != after[0]).any()
     assert (before[1] == after[1]).all()
+
+
+@pytest.mark.parametrize("env_id", ["MiniGrid-Dynamic-Obstacles-5x5-v0", LEVEL])
+def test_it_shows_minigrids_own_pixels_and_missions_of_every_episode(env_id):
+    env = minigrid.make_drawn(settings(env_id, missions=True), seed=0)
+    shown, _ = env.reset(seed=11)
+    others = [RGBImgPartialObsWrapper(task(env_id), tile_size=8) for _ in range(3)]
+    episodes = [0, 0, 0]
+    expected = [other.reset(seed=episode_seed(11, n, 0))[0] for n, other in enumerate(others)]
+    generator, missions = np.random.default_rng(0), set()
+    for _ in range(60):
+        assert shown["mission"] == tuple(each["mission"] for each in expected)
+        pixels = np.stack([each["image"] for each in expected]).transpose(0, 3, 1, 2)
+        np.testing.assert_array_equal(shown["image"], pixels)
+        missions |= set(shown["mission"])
+        actions = generator.integers(0, env.single_action_space.n, 3)
+        shown, _, terminated, truncated, info = env.step(actions)
+        for n, other in enumerate(others):
+            expected[n] = other.step(actions[n])[0]
+            if terminated[n] or truncated[n]:
+                assert info["final_obs"][n]["mission"] == expected[n]["mission"]
+                episodes[n] += 1
+                expected[n] = other.reset(seed=episode_seed(11, n, episodes[n]))[0]
+    assert sum(episodes) > 6
+    assert len(missions) > 3 or env_id != LEVEL
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("BabyAI-GoToRedBal-v0", "BabyAI-GoToRedBall-v0"),
+        ("babyai-bosslevel", "BabyAI-BossLevel-v0"),
+    ],
+)
+def test_a_misspelt_level_is_answered_with_what_was_meant(typed, meant):
+    with pytest.raises(UserError, match=f"Did you mean .*'{meant}'"):
+        check_env_name(typed)
+
+
+@pytest.mark.parametrize(
+    ("name", "missions", "is_told"),
+    [
+        (LEVEL, None, True),
+        (LEVEL, False, False),
+        ("MiniGrid-Empty-5x5-v0", None, False),
+        ("MiniGrid-Empty-5x5-v0", True, True),
+    ],
+)
+def test_missions_says_who_is_told(name, missions, is_told):
+    env = minigrid.make(settings(name, 1, missions), seed=0)
+    shown, _ = env.reset()
+    assert isinstance(shown, dict) == is_told
+    assert env.single_observation_space.contains(
+        {key: values[0] for key, values in shown.items()} if is_told else shown[0]
+    )
+    images = shown["image"] if is_told else shown
+    assert images.shape == (1, 3, 56, 56)
+
+
+def test_nothing_is_printed_of_layouts_that_are_drawn_again(capsys):
+    name, seeds = "BabyAI-GoToObjDoor-v0", range(6)
+    for seed in seeds:
+        gymnasium.make(name, disable_env_checker=True).reset(seed=seed)
+    assert "Sampling rejected" in capsys.readouterr().out
+    minigrid.make(settings(name, len(seeds)), seed=0).reset()
+    assert capsys.readouterr().out == ""

@@ -8,7 +8,7 @@ from gymnasium.vector import AutoresetMode
 
 from envs import miniworld
 from envs.episodes import episode_seed
-from envs.wrappers import EpisodeStatistics
+from envs.vector import EpisodeStatistics
 from utils.errors import UserError
 
 SIGN = "MiniWorld-Sign-v0"
@@ -73,7 +73,7 @@ def test_images_are_miniworlds_own_with_channels_first():
 
 
 def test_signs_agent_begins_anywhere_in_the_bounds_widened_by_its_radius():
-    env = miniworld.MiniWorldImages(SIGN)
+    env = miniworld.make_single(SIGN)
     places = []
     for seed in range(60):
         env.reset(seed=seed)
@@ -86,18 +86,6 @@ def test_signs_agent_begins_anywhere_in_the_bounds_widened_by_its_radius():
     np.testing.assert_array_less(highest, [5.4, 1, 6.4])
 
 
-def test_random_steps_end_episodes_and_are_rewarded_at_most_once():
-    env = make(1)
-    env.reset(seed=0)
-    actions = np.random.default_rng(0).integers(0, env.single_action_space.n, (100, 1))
-    n_ends = 0
-    for step in actions:
-        _, rewards, terminated, truncated, _ = env.step(step)
-        n_ends += int((terminated | truncated)[0])
-        assert abs(rewards[0]) <= 1
-    assert n_ends >= 100 // SIGN_TIME_LIMIT
-
-
 def test_missing_opengl_is_a_users_error_that_names_the_packages(monkeypatch):
     monkeypatch.delitem(sys.modules, "miniworld")
     monkeypatch.setattr(sys, "meta_path", [NoOpenGL()])
@@ -108,8 +96,3 @@ def test_missing_opengl_is_a_users_error_that_names_the_packages(monkeypatch):
 class NoOpenGL:
     def find_spec(self, name, path=None, target=None):
         raise ImportError('Library "EGL" not found.')
-
-
-def test_an_unknown_task_is_refused_with_the_closest():
-    with pytest.raises(UserError, match="Did you mean 'MiniWorld-Hallway-v0'"):
-        make(1, task="MiniWorld-Halway-v0")

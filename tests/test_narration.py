@@ -40,27 +40,23 @@ def test_every_episode_keeps_what_was_said_of_its_own_steps(tmp_path):
     for number, recording in enumerate(evaluate(Silent(), Saying(lengths=[2, 3]), n_episodes=4)):
         recording.save(tmp_path / f"{number}.npz")
         with np.load(tmp_path / f"{number}.npz", allow_pickle=False) as arrays:
-            n_steps = recording.episode.length
-            assert arrays["caption"].tolist() == [f"number {n}. tired." for n in range(n_steps)]
-            wanted = [["even", "odd" if n % 2 else ""] for n in range(n_steps)]
-            assert arrays["suggestions"].tolist() == wanted
-            assert arrays["phrase"].tolist() == [f"step {n}" for n in range(n_steps)]
-            assert arrays["matched"].tolist() == ["odd" if n == 1 else "" for n in range(n_steps)]
-            assert arrays["unlocked"].tolist() == [["a" if n == 1 else ""] for n in range(n_steps)]
-            assert arrays["goal_rewards"].tolist() == [n % 2 * 0.5 for n in range(n_steps)]
+            steps = range(recording.episode.length)
+            expected = {
+                "caption": [f"number {n}. tired." for n in steps],
+                "suggestions": [["even", "odd" if n % 2 else ""] for n in steps],
+                "phrase": [f"step {n}" for n in steps],
+                "matched": ["odd" if n == 1 else "" for n in steps],
+                "unlocked": [["a" if n == 1 else ""] for n in steps],
+                "goal_rewards": [n % 2 * 0.5 for n in steps],
+            }
+            assert {name: arrays[name].tolist() for name in expected} == expected
             assert "goal_success" not in arrays
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        np.array([1.5, 2.0]),  # numbers where texts belong
-        objects([{"a": 1}, {"b": 2}]),
-        objects(["too few"]),
-        "no array",
-        None,
-    ],
-)
+NUMBERS, OTHERS = np.array([1.5, 2.0]), objects([{"a": 1}, {"b": 2}])
+
+
+@pytest.mark.parametrize("values", [NUMBERS, OTHERS, objects(["too few"]), "no array", None])
 def test_what_only_goes_by_such_a_name_is_not_kept(values):
     info = {"phrase": values, "suggestions": values, "unlocked": values, "scene": values}
     assert told_before(info, 2) == [{}, {}]

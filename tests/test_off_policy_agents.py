@@ -5,8 +5,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
-from envs.numpy_vector import NumpyVectorEnv
-from envs.wrappers import EpisodeStatistics
+from envs.vector import EpisodeStatistics, NumpyVectorEnv
 from models import build_agent
 from models.agent import Sequences
 from models.observations import ObservationBatch, Observations, Percept

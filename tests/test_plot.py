@@ -35,87 +35,77 @@ def runs(in_empty_folder):
     return in_empty_folder
 
 
-def numbers(path):
-    with path.open(newline="") as file:
+def numbers(name="curves.csv"):
+    with Path(name).open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def compared(*command):
+    """Return the lines of the table that plot.py writes."""
+    assert plot.main([*command]) == 0
+    return numbers()
 
 
 def test_runs_are_averaged_and_compared(runs, capsys):
     Path("out").mkdir()
-    assert plot.main(["runs", "--threshold", "0.55", "--output", "out/all.png"]) == 0
+    for name in ("all", "again"):
+        assert plot.main(["runs", "--threshold", "0.55", "--output", f"out/{name}.png"]) == 0
+    for ending in (".png", ".svg", ".csv", "_improvement.csv"):
+        assert Path(f"out/all{ending}").read_bytes() == Path(f"out/again{ending}").read_bytes()
     assert (runs / "out/all.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (runs / "out/all.svg").read_text()[:1000]
-    cnn, helm = numbers(runs / "out/all.csv")
+    cnn, helm = numbers("out/all.csv")
     assert (helm["agent"], helm["runs"], helm["environment"]) == ("HELM", "3", "Maze-v0")
     assert float(helm["final"]) == pytest.approx(0.6)
     assert 0.5 <= float(helm["low"]) < 0.6 < float(helm["high"]) <= 0.7
     assert (float(helm["steps to 0.55"]), helm["runs there"]) == (48, "2")
     assert (cnn["steps to 0.55"], cnn["runs there"]) == ("never", "1")
-    (pair,) = numbers(runs / "out/all_improvement.csv")
+    (pair,) = numbers("out/all_improvement.csv")
     assert (pair["agent"], pair["beats"]) == ("HELM", "CNN-PPO")
     assert float(pair["probability"]) == pytest.approx(4 / 6)
-    printed = capsys.readouterr().out
-    assert "0.600" in printed
+    assert "0.600" in capsys.readouterr().out
     assert "| HELM | Maze-v0 | 3 |" in (runs / "out/all.md").read_text()
 
 
-def test_the_same_runs_give_the_same_files(runs):
-    for name in ("first", "second"):
-        assert plot.main(["runs", "--output", f"{name}.png"]) == 0
-    for ending in (".png", ".svg", ".csv", "_improvement.csv"):
-        assert (runs / f"first{ending}").read_bytes() == (runs / f"second{ending}").read_bytes()
-
-
-def test_a_run_alone_has_no_interval(runs, capsys):
-    assert plot.main(["runs/helm0", "--axis", "seconds"]) == 0
-    (line,) = numbers(runs / "curves.csv")
-    assert (line["seconds"], line["low"], line["high"]) == ("3.5", "", "")
+def test_a_run_alone_has_no_interval_and_counts_once(runs):
+    (line,) = compared("runs/helm0", "runs/../runs/helm0", "--axis", "seconds")
+    assert (line["seconds"], line["low"], line["runs"]) == ("3.5", "", "1")
     assert not (runs / "curves_improvement.csv").exists()
 
 
 def test_runs_of_unequal_length_are_averaged_where_all_have_been(runs, capsys):
     write_run("runs/helm3", [0.0, 0.2, 0.4, 0.6, 0.8], every=8, seed=3)
-    assert plot.main([f"runs/helm{seed}" for seed in range(4)] + ["--statistic", "mean"]) == 0
-    (line,) = numbers(runs / "curves.csv")
+    (line,) = compared(*(f"runs/helm{seed}" for seed in range(4)), "--statistic", "mean")
     assert float(line["steps"]) == 40
     assert float(line["final"]) == pytest.approx((0.45 + 0.5 + 0.55 + 0.8) / 4)
     assert "the runs end between 40 and 48 steps" in capsys.readouterr().out
 
 
-def test_each_environment_is_apart(runs):
+def test_environments_or_other_settings_tell_panels_apart(runs):
     write_run("runs/other", [0.1, 0.2], env="Other-v0")
-    assert plot.main(["runs"]) == 0
-    found = [(line["agent"], line["environment"]) for line in numbers(runs / "curves.csv")]
+    found = [(line["agent"], line["environment"]) for line in compared("runs")]
     assert found == [("CNN-PPO", "Maze-v0"), ("HELM", "Maze-v0"), ("HELM", "Other-v0")]
-
-
-def test_other_settings_may_tell_panels_apart(runs):
     for task in ("place plant", "collect wood"):
         for model in ("HELM", "CNN"):
             write_run(f"tasks/{task} {model}", [0.1, 0.2], single_task=task, model=model)
-    assert plot.main(["tasks", "--panels", "single_task,single_task", "--by", "env,model"]) == 0
-    found = [(line["agent"], line["environment"]) for line in numbers(runs / "curves.csv")]
+    lines = compared("tasks", "--panels", "single_task,single_task", "--by", "env,model")
     agents = ["env=Maze-v0, CNN", "env=Maze-v0, HELM"]
-    assert found == [(name, task) for task in ("collect wood", "place plant") for name in agents]
+    expected = [(name, task) for task in ("collect wood", "place plant") for name in agents]
+    assert [(line["agent"], line["environment"]) for line in lines] == expected
 
 
-def test_runs_that_differ_in_more_than_the_seed_are_not_averaged(runs, capsys):
+def test_runs_that_differ_in_more_than_the_seed_are_drawn_apart(runs, capsys):
+    write_run("runs/kept", [0.0, 0.4, 0.9], seed=4, save_ckpt=False, media_minutes=1)
+    assert len(compared("runs")) == 2, "how a run is kept does not matter"
     write_run("runs/helm3", [0.0, 0.4, 0.9], seed=3, beta=1.0, n_layer=2)
     assert plot.main(["runs"]) == 2
     error = capsys.readouterr().err
     assert "HELM on Maze-v0: these runs differ in more than the seed" in error
     assert "beta (1.0, 100.0), n_layer (2, null). Draw them apart with --by model,beta" in error
     assert len(error.strip().splitlines()) == 1
-
-
-def test_they_are_drawn_apart_by_what_differs(runs):
-    write_run("runs/helm3", [0.0, 0.4, 0.9], seed=3, beta=1.0)
-    groups = group_runs(read_runs([runs / "runs"], plot.METRIC, "steps", []), ["model", "beta"], [])
-    assert [(group.name, len(group.runs)) for group in groups] == [
-        ("CNN-PPO, beta=100.0", 2),
-        ("HELM, beta=1.0", 1),
-        ("HELM, beta=100.0", 3),
-    ]
+    found = [(line["agent"], line["runs"]) for line in compared("runs", "--by", "model,beta")]
+    expected = [("CNN-PPO, beta=100.0", "2"), ("HELM, beta=1.0", "1"), ("HELM, beta=100.0", "4")]
+    assert found == expected
 
 
 def test_runs_that_began_with_the_parameters_of_others_are_drawn_apart(runs, capsys):
@@ -125,8 +115,8 @@ def test_runs_that_began_with_the_parameters_of_others_are_drawn_apart(runs, cap
         Path(f"runs/finetuned{seed}/run.json").write_text(json.dumps(began))
     assert plot.main(["runs"]) == 2
     assert "in more than the seed: pretrained (false, true)" in capsys.readouterr().err
-    assert plot.main(["runs", "--by", "model,pretrained"]) == 0
-    found = {line["agent"]: float(line["final"]) for line in numbers(runs / "curves.csv")}
+    lines = compared("runs", "--by", "model,pretrained")
+    found = {line["agent"]: float(line["final"]) for line in lines}
     assert found["HELM, pretrained=true"] == pytest.approx(0.9)
     assert found["HELM, pretrained=false"] == pytest.approx(0.6)
 
@@ -134,13 +124,12 @@ def test_runs_that_began_with_the_parameters_of_others_are_drawn_apart(runs, cap
 def test_a_path_is_called_by_its_last_part_unless_two_are_alike(runs):
     for name in ("a/llama", "b/llama", "b/gpt2"):
         write_run(f"runs/{name}", [0.1, 0.2], language_model=f"/models/{name}")
-    command = ["--by", "model,language_model"]
-    assert plot.main([*(f"runs/{name}" for name in ("a/llama", "b/gpt2")), *command]) == 0
-    found = [line["agent"] for line in numbers(runs / "curves.csv")]
-    assert found == ["HELM, language_model=gpt2", "HELM, language_model=llama"]
-    assert plot.main([*(f"runs/{name}" for name in ("a/llama", "b/llama")), *command]) == 0
-    found = [line["agent"] for line in numbers(runs / "curves.csv")]
-    assert found == [f"HELM, language_model=/models/{folder}/llama" for folder in "ab"]
+    for folders, names in (
+        (("a/llama", "b/gpt2"), ("gpt2", "llama")),
+        (("a/llama", "b/llama"), ("/models/a/llama", "/models/b/llama")),
+    ):
+        lines = compared(*(f"runs/{name}" for name in folders), "--by", "model,language_model")
+        assert [line["agent"] for line in lines] == [f"HELM, language_model={n}" for n in names]
 
 
 def test_long_names_stay_within_the_picture_and_off_the_curves(runs):
@@ -165,23 +154,11 @@ def test_long_names_stay_within_the_picture_and_off_the_curves(runs):
     assert finals.get_window_extent().x0 >= boxes[name].x1
 
 
-def test_what_a_run_keeps_of_itself_does_not_matter(runs):
-    write_run("runs/helm3", [0.0, 0.4, 0.9], seed=3, save_ckpt=False, media_minutes=1)
-    assert plot.main(["runs"]) == 0
-
-
-def test_a_folder_named_twice_counts_once(runs):
-    assert plot.main(["runs/helm0", "runs/helm0", "runs/helm1", "runs/../runs/helm1"]) == 0
-    (line,) = numbers(runs / "curves.csv")
-    assert line["runs"] == "2"
-
-
 def test_one_seed_counts_once_with_the_run_that_got_furthest(runs, capsys):
     write_run("runs/again", [0.0, 0.4, 0.9, 0.9], seed=1)
     write_run("runs/begun", [0.0], seed=0)
-    (_, helm) = group_runs(read_runs([runs / "runs"], plot.METRIC, "steps", []), ["model"], [])
-    assert [run.folder.name for run in helm.runs] == ["again", "helm0", "helm2"]
-    assert plot.main(["runs"]) == 0
+    (_, helm) = compared("runs")
+    assert (helm["runs"], helm["steps"]) == ("3", "48.0")
     line = "left out, since others have the same settings and seed (0, 1): runs/begun, runs/helm1"
     assert f"HELM on Maze-v0: {line}" in capsys.readouterr().out
 
@@ -190,43 +167,32 @@ def test_shorter_runs_are_left_out_unless_they_are_drawn_apart(in_empty_folder, 
     for seed in (0, 1):
         write_run(f"runs/long{seed}", [0.0, 0.4, 0.5], seed=seed, n_steps=48)
         write_run(f"runs/look{seed}", [0.0], seed=seed, n_steps=16)
-    assert plot.main(["runs"]) == 0
-    (line,) = numbers(in_empty_folder / "curves.csv")
+    (line,) = compared("runs")
     assert (line["runs"], float(line["final"])) == ("2", 0.5)
     said = capsys.readouterr().out
     assert "left out, shorter than 48 steps: runs/look0, runs/look1 (--by model,n_steps" in said
-    assert plot.main(["runs", "--by", "model,n_steps"]) == 0
-    assert [line["runs"] for line in numbers(in_empty_folder / "curves.csv")] == ["2", "2"]
-    assert "left out" not in capsys.readouterr().out
-    assert plot.main(["runs/look0", "runs/look1"]) == 0
+    assert [line["runs"] for line in compared("runs", "--by", "model,n_steps")] == ["2", "2"]
+    assert len(compared("runs/look0", "runs/look1")) == 1
     assert "left out" not in capsys.readouterr().out
 
 
 def test_a_row_still_being_written_is_left_out(runs):
     with (runs / "runs/helm0/metrics.csv").open("a") as file:
         file.write("64,0.9")
-    (run,) = read_runs([runs / "runs/helm0"], plot.METRIC, "steps", [])
-    assert run.x.tolist() == [16, 32, 48]
+    assert compared("runs/helm0")[0]["steps"] == "48.0"
 
 
 def test_a_curve_begins_where_an_episode_has_ended(runs, capsys):
     write_run("runs/helm3", ["", "", 0.6], seed=3)
-    (run,) = read_runs([runs / "runs/helm3"], plot.METRIC, "steps", [])
-    assert (run.x.tolist(), run.y.tolist()) == ([48], [0.6])
-    assert plot.main(["runs"]) == 0
-    (line,) = [line for line in numbers(runs / "curves.csv") if line["agent"] == "HELM"]
-    assert (line["steps"], line["runs"]) == ("48.0", "4")
-
-
-def test_a_run_without_any_episode_is_left_out_or_said_to_be_the_only_one(runs, capsys):
+    _, helm = compared("runs")
+    assert (helm["steps"], helm["runs"]) == ("48.0", "4")
     write_run("runs/young", ["", ""], seed=4)
-    assert plot.main(["runs"]) == 0
-    left_out = (
-        "left out, rollout/return_mean has no value yet (it has one when an episode has ended)"
-    )
-    assert f"{left_out}: runs/young" in capsys.readouterr().out
+    capsys.readouterr()
+    assert len(compared("runs")) == 2
+    without = "rollout/return_mean has no value yet (it has one when an episode has ended)"
+    assert f"left out, {without}: runs/young" in capsys.readouterr().out
     assert plot.main(["runs/young"]) == 2
-    assert "runs/young: rollout/return_mean has no value yet" in capsys.readouterr().err
+    assert f"runs/young: {without}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

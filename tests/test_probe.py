@@ -13,9 +13,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from analysis.__main__ import main
 from analysis.probe import LOOKED_BACK, Line, Reading, points, read_out, recalled
-from envs import key_to_door, make_vector_env, t_maze, visual_match
+from envs import make_vector_env, t_maze, three_phases
 from envs.any_gymnasium import vector_of
-from envs.cues import NOT_SHOWN, cues_of
+from envs.vector import NOT_SHOWN, cues_of
 from models import build_agent
 from settings import load_config
 from tests.agents import percept, random_images, small_config, spaces
@@ -131,7 +131,7 @@ def test_each_task_tells_what_it_shows_and_when():
     maze.step(np.full(8, RIGHT))
     assert set(cues_of(maze).tolist()) == {NOT_SHOWN}
 
-    match = visual_match.VisualMatchVectorEnv(30, 0, length=2)
+    match = three_phases.VisualMatchVectorEnv(30, 0, length=2)
     images = match.reset()[0]
     for colour, image in zip(cues_of(match), images, strict=True):
         own, others = image[colour], np.delete(image, colour, axis=0)
@@ -140,12 +140,11 @@ def test_each_task_tells_what_it_shows_and_when():
         match.step(np.zeros(30, int))
     assert set(cues_of(match).tolist()) == {NOT_SHOWN}
 
-    door = key_to_door.KeyToDoorVectorEnv(2, 0, length=2)
+    door = three_phases.KeyToDoorVectorEnv(2, 0, length=2)
     door.reset()
     for row, key_column in enumerate((5, 3)):  # the way up leads over the first
-        draws = door.draw(np.random.default_rng(0))
-        places = {"key_cell": np.array([2, key_column]), "player_cell": np.array([4, 5])}
-        door.begin_with(row, draws._replace(**places))
+        places = three_phases.APPLE_CELLS[:10], np.array([2, key_column]), np.array([4, 5])
+        door.begin_with(row, three_phases.KeyDraws(*places))
     told = [cues_of(door).tolist()]
     for _ in range(15):
         door.step(np.zeros(2, int))

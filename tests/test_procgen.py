@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from envs import procgen
-from utils.errors import UserError
 
 envpool = pytest.importorskip("envpool", reason="Procgen is played by envpool")
 
@@ -52,21 +51,3 @@ def test_resetting_an_ended_game_at_once_skips_no_level():
     different = [list(dict.fromkeys(seeds)) for seeds in levels]
     assert different[0] == different[1]
     assert len(different[0]) == 3
-
-
-def test_the_final_observation_shows_the_level_that_ended():
-    env = make("maze", n_envs=1)
-    images, _ = env.reset(seed=0)
-    stay = np.array([4])
-    for _ in range(500):
-        last = images
-        images, _, _, truncated, info = env.step(stay)
-    assert truncated[0]
-    np.testing.assert_array_equal(info["final_obs"][0], last[0])
-    assert (images[0] != last[0]).any()
-
-
-@pytest.mark.parametrize("game", ["coinrun", "bigfish", "mase"])
-def test_a_game_without_memory_mode_is_refused_with_those_that_have_one(game):
-    with pytest.raises(UserError, match="caveflyer, dodgeball, heist, jumper, maze, miner"):
-        make(game)

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import eval as eval_program
 import main as main_program
 from envs import minigrid
-from envs.numpy_vector import NumpyVectorEnv
+from envs.vector import NumpyVectorEnv
 from runs import folder as run_description
 from runs.folder import locked
 from settings import load_config

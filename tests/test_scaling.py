@@ -26,22 +26,17 @@ def test_the_returns_of_four_steps_by_hand():
 def test_an_ended_episode_leaves_no_return_behind():
     rewards = [[1, 2], [3, 4]]
     ended = play(RewardScaling(2, 0.9), rewards, ended=[[1, 1], [0, 0]])
-    undiscounted = play(RewardScaling(2, 0.0), rewards)
-    np.testing.assert_array_equal(ended, undiscounted)
+    np.testing.assert_array_equal(ended, play(RewardScaling(2, 0.0), rewards))
 
 
-def test_new_episodes_begin_new_returns_but_keep_the_statistics():
+def test_new_episodes_begin_new_returns_but_keep_the_statistics_and_rewards_are_clipped():
     scaling = RewardScaling(2, gamma=0.9)
     for _ in range(2):
         play(scaling, [[1.0, 2.0]])
     assert scaling.statistics.mean == pytest.approx(1.5, abs=1e-3)
     assert scaling.statistics.count == pytest.approx(4.0001)
-
-
-def test_rewards_are_clipped_to_one():
-    rewards = np.zeros((50, 2))
-    rewards[-1] = [100, -100]
-    np.testing.assert_array_equal(play(RewardScaling(2, gamma=0.99), rewards)[-1], [1, -1])
+    zeros = np.zeros((50, 2))
+    np.testing.assert_array_equal(play(scaling, [*zeros, [100, -100]])[-1], [1, -1])
 
 
 def test_a_saved_scaling_continues_exactly(tmp_path):

@@ -19,54 +19,52 @@ LADDER = sorted((CONFIGS / "Scoreboard").glob("*.json"))
 DOWN, LEFT, UP = 1, 2, 3
 
 
-@pytest.mark.parametrize("name", ["MemoryS7", "MemoryS11"])
-def test_memory_is_as_good_as_the_shortest_way_with_and_without_a_look_at_the_cue(name):
+@pytest.mark.parametrize(("name", "at_once"), [("MemoryS7", True), ("MemoryS11", False)])
+def test_memory_is_as_good_as_the_shortest_way_with_and_without_a_look_at_the_cue(name, at_once):
     task = BY_NAME[name]
     env = gymnasium.make(task.env).unwrapped
     env.reset(seed=0)
     end, middle = env.size - 3, env.size // 2
+    cue, *ends = (1, middle - 1), (end + 1, middle - 2), (end + 1, middle + 2)
     direct, informed = [], []
     for start in range(1, end + 1):  # where episodes begin, all equally likely
         ways = walked(start, end + 1)
         direct.append(ways[end + 1, 0] + 2)  # turns into the end, and steps
-        sights = [pose for pose in ways if sees(env, pose, (1, middle - 1))]
+        looks = [pose for pose in ways if sees(env, pose, cue)]
         informed.append(
-            min(ways[pose] + walked(pose[0], end + 1, pose[1])[end + 1, 0] + 2 for pose in sights)
+            min(ways[pose] + walked(pose[0], end + 1, pose[1])[end + 1, 0] + 2 for pose in looks)
         )
     best = np.mean(1 - 0.9 * np.array(informed) / env.max_steps)
     chance = np.mean(1 - 0.9 * np.array(direct) / env.max_steps) / 2
-    assert (task.best, task.chance) == (
-        pytest.approx(best, abs=1e-4),
-        pytest.approx(chance, abs=1e-4),
-    )
+    assert (task.best, task.chance) == pytest.approx((best, chance), abs=1e-4)
+    # Cue and ends are in view at once in the small task alone, from the junction.
+    seen = [[sees(env, pose, thing) for thing in (cue, *ends)] for pose in ways]
+    assert any(cue_seen and any(others) for cue_seen, *others in seen) == at_once
+    assert all(sees(env, (end + 1, 2), thing) for thing in (cue, *ends)) == at_once
 
 
-@pytest.mark.parametrize(("name", "at_once"), [("MemoryS7", True), ("MemoryS11", False)])
-def test_cue_and_ends_are_seen_at_once_in_the_small_memory_alone(name, at_once):
-    env = gymnasium.make(BY_NAME[name].env).unwrapped
-    env.reset(seed=0)
-    end, middle = env.size - 3, env.size // 2
-    things = (1, middle - 1), (end + 1, middle - 2), (end + 1, middle + 2)
-    junction = end + 1, 2
-    assert all(sees(env, junction, thing) for thing in things) == at_once
-    poses = [(x, facing) for x in range(1, end + 2) for facing in range(4)]
-    both = [
-        p for p in poses if sees(env, p, things[0]) and any(sees(env, p, t) for t in things[1:])
-    ]
-    assert bool(both) == at_once
+def fewest_steps(start, ways):
+    """Return the fewest steps from a place to each that can be reached; ways(place) are next."""
+    found, queue = {start: 0}, deque([start])
+    while queue:
+        here = queue.popleft()
+        for there in ways(here):
+            if there not in found:
+                found[there] = found[here] + 1
+                queue.append(there)
+    return found
 
 
 def walked(start, last, facing=0):
     """Return the fewest actions to each pose (x, direction) along the corridor."""
-    found, queue = {(start, facing): 0}, deque([(start, facing)])
-    while queue:
-        x, facing = queue.popleft()
+
+    def ways(pose):
+        x, facing = pose
         ahead = x + {0: 1, 2: -1}.get(facing, 0)
-        for pose in ((x, (facing - 1) % 4), (x, (facing + 1) % 4), (ahead, facing)):
-            if 1 <= pose[0] <= last and pose not in found:
-                found[pose] = found[x, facing] + 1
-                queue.append(pose)
-    return found
+        turns = [(x, (facing - 1) % 4), (x, (facing + 1) % 4)]
+        return [*turns, (ahead, facing)] if 1 <= ahead <= last else turns
+
+    return fewest_steps((start, facing), ways)
 
 
 def sees(env, pose, cell):
@@ -121,31 +119,24 @@ def told(env):
     return *env.agent_pos, env.agent_dir, carried, env.grid.encode().tobytes()
 
 
+def free_neighbours(maze, here):
+    places = [tuple(map(int, place)) for place in MOVES + here]
+    return [place for place in places if maze[place] != WALL]
+
+
 def test_a_random_maze_pays_the_shortest_way_in_the_mean():
     task, generator = BY_NAME["RandomMaze"], np.random.default_rng(0)
     returns = []
     for _ in range(150):
         maze = random_maze(int(generator.integers(MIN_SIDE, MAX_SIDE + 1)), generator)
         starts = np.argwhere(maze == FREE)
-        n_steps = distances(maze)[tuple(starts[generator.integers(len(starts))])]
+        start = tuple(map(int, starts[generator.integers(len(starts))]))
+        goal = len(maze) - 2, len(maze) - 2
+        n_steps = fewest_steps(goal, lambda here, maze=maze: free_neighbours(maze, here))[start]
         returns.append(1 - 0.01 * (n_steps - 1) if n_steps <= MAX_STEPS else -1)
     four_errors = 4 * np.std(returns) / np.sqrt(len(returns))
     assert np.mean(returns) == pytest.approx(task.best, abs=four_errors)
     assert task.chance == -0.01 * MAX_STEPS
-
-
-def distances(maze):
-    """Return the steps from each cell to the goal; -1 where there is a wall."""
-    goal = len(maze) - 2, len(maze) - 2
-    steps, queue = np.full(maze.shape, -1), deque([goal])
-    steps[goal] = 0
-    while queue:
-        here = queue.popleft()
-        for there in map(tuple, MOVES + here):
-            if maze[there] != WALL and steps[there] < 0:
-                steps[there] = steps[here] + 1
-                queue.append(there)
-    return steps
 
 
 def test_who_names_another_suit_than_the_one_in_view_gets_chance_in_repeat_previous():

@@ -1,4 +1,7 @@
+"""Sentences: their table, a reader of theirs, and the frozen encoder."""
+
 import copy
+from functools import cache
 
 import numpy as np
 import pytest
@@ -9,8 +12,8 @@ from models.helm import SentenceTokens
 from models.language.files import find_model, read_tokenizer
 from models.language.load import load_language_model
 from models.observations import ObservationReader, SentenceTable, SentenceVectors
-from models.sentence_encoder import load_sentence_encoder
-from tests.published_models import TRANSFORMER_XL, tiny_bert_folder, tiny_sentence_encoder
+from models.sentence_encoder import BLOCK, SentenceEncoder, load_sentence_encoder
+from tests.published_models import GOLDEN, TRANSFORMER_XL, tiny_bert_folder, tiny_sentence_encoder
 from utils.errors import UserError
 
 TEXTS = ["go to the red ball", "", "go to a key", "\ud800 é", "go to the red ball"]
@@ -138,3 +141,47 @@ def test_a_sentence_encoder_that_is_no_bert_is_refused_in_one_line(tmp_path):
     with pytest.raises(UserError, match=r"is no BERT as it is published \(KeyError") as refused:
         load_sentence_encoder(str(folder))
     assert len(refused.value.lines) == 1
+
+
+NAME = "all-MiniLM-L6-v2"
+READ = ["key", "a red key and a closed blue door", "door", "An Empty room, unforgettably!", ""]
+
+
+@cache
+def encoder():
+    return SentenceEncoder(find_model(NAME))
+
+
+def test_it_agrees_with_mean_pooling_by_the_transformers_library():
+    # BertModel's last hidden state of the padded texts, averaged under the attention mask; kept
+    # as numbers because importing the library takes longer than all tests of this file.
+    golden = np.load(GOLDEN / "minilm_sentences.npz")
+    expected = torch.from_numpy(golden["vectors"])
+    found = encoder()(golden["texts"].tolist())
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def test_a_text_is_read_the_same_in_any_company():
+    alone = torch.cat([encoder()([text]) for text in READ])
+    torch.testing.assert_close(encoder()(READ), alone, atol=1e-5, rtol=0)
+
+
+def test_more_texts_than_fit_a_block_keep_their_order():
+    texts = ["key"] * BLOCK + ["door", "key"]
+    vectors = encoder()(texts)
+    torch.testing.assert_close(vectors[-1], vectors[0])
+    assert (vectors[-2] - vectors[0]).abs().max() > 0.1
+
+
+def test_texts_are_cut_where_the_model_stops_reading():
+    long = " ".join(["key"] * 300)
+    torch.testing.assert_close(encoder()([long]), encoder()([long + " door"]))
+
+
+def test_a_text_without_a_token_is_zeros_and_harms_no_other(tmp_path):
+    bare = SentenceEncoder(find_model(str(tiny_sentence_encoder(tmp_path))))
+    assert not bare([""]).any()
+    torch.testing.assert_close(
+        bare(["", "go to the red ball", ""])[1], bare(["go to the red ball"])[0]
+    )
+    assert bare(["go to the red ball"]).any()

@@ -174,15 +174,9 @@ def test_a_resumed_run_has_what_is_left_of_its_budget(suggester):
         resumed.load_state_dict(state)
         assert resumed.sent == 2
         assert resumed.suggest(SCENES) == [["chop tree"]] * 3 + [[]]
+        alone = suggester(turns, suggester_budget=0)  # the cache
+        assert alone.suggest(SCENES) == [["chop tree"]] * 3 + [[]]
     assert len(turns.asked) == 3
-
-
-def test_no_budget_is_the_cache_alone(suggester):
-    with serving(Turns(said(CHOP))) as turns:
-        suggester(turns).suggest(SCENES[:1])
-        found = suggester(turns, suggester_budget=0)
-        assert found.suggest(SCENES[:2]) == [["chop tree"], []]
-    assert len(turns.asked) == 1
 
 
 def test_the_key_is_in_no_error_though_the_server_repeats_it(suggester):
@@ -215,23 +209,24 @@ def configured(tmp_path, **changes):
     return ServerSuggester.configured(SimpleNamespace(part=lambda _: config), ())
 
 
-@pytest.mark.parametrize("models", [("tiny",), None, ()])
-def test_a_server_that_has_the_model_or_does_not_say_is_taken(tmp_path, models):
+MODELS = {
+    ("tiny",): "",
+    None: "",  # it does not say
+    (): "",
+    ("tinny", "large"): r"no 'tiny'. Did you mean 'tinny'\? It has tinny, large",
+    401: r"answers 401 \(the key in the environment variable OPENAI_API_KEY is missing",
+    500: r"answers 500 .*said no",
+}
+
+
+@pytest.mark.parametrize("models", MODELS)
+def test_a_server_is_asked_for_its_models_before_the_run(tmp_path, models):
     with serving(Turns(said(CHOP), models=models)) as turns:
-        assert configured(tmp_path, suggester_url=f"{turns.url}/").suggest(SCENES[:1])
-
-
-@pytest.mark.parametrize(
-    ("models", "line"),
-    [
-        (("tinny", "large"), r"no 'tiny'. Did you mean 'tinny'\? It has tinny, large"),
-        (401, r"answers 401 \(the key in the environment variable OPENAI_API_KEY is missing"),
-        (500, r"answers 500 .*said no"),
-    ],
-)
-def test_a_server_that_says_no_is_told_before_the_run(tmp_path, models, line):
-    with serving(Turns(0, models=models)) as turns, pytest.raises(UserError, match=line) as caught:
-        configured(tmp_path, suggester_url=turns.url)
+        if not MODELS[models]:
+            assert configured(tmp_path, suggester_url=f"{turns.url}/").suggest(SCENES[:1])
+            return
+        with pytest.raises(UserError, match=MODELS[models]) as caught:
+            configured(tmp_path, suggester_url=turns.url)
     assert len(caught.value.lines) == 1
 
 

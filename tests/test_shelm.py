@@ -8,7 +8,7 @@ from models.helm import Shelm
 from models.word_embeddings import PromptEmbeddings
 from tests.agents import percept, random_images, small_config, spaces
 from tests.published_models import tiny_bert_folder
-from tests.test_token_retrieval import plain_retrieval
+from tests.test_observation_to_language import plain_retrieval
 from tests.tiny_clip import tiny_clip, tiny_embeddings, tiny_encoder, tiny_settings
 from utils.errors import UserError
 

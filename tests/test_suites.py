@@ -28,18 +28,24 @@ PAIRS += [(name, "RandomMaze-v0") for name in BY_PPO if name not in ("CNN", "SHE
 TINY = {"device": "cpu", "n_steps": 8, "n_envs": 1, "n_rollout_steps": 8, "n_batches": 2}
 
 
-@pytest.mark.parametrize("model", ["CNN", "LSTM", "GPT"])
-@pytest.mark.parametrize("task", ["TMazePassive-v0", "TMazeActive-v0"])
-def test_an_agent_that_reads_vectors_is_trained_and_played(model, task, in_empty_folder):
-    command = [f"--var={key}={value}" for key, value in (TINY | {"env": task}).items()]
-    command += [f"--var=model={model}", "--var=length=3", "--run-id=tiny"]
-    assert main_program.main(command) == 0
+def trained_and_played(model, task, **own):
+    """Return the folder of a short run and the arrays of an episode played by its agent."""
+    settings = TINY | {"model": model, "env": task} | own
+    command = [f"--var={key}={value}" for key, value in settings.items()]
+    assert main_program.main([*command, "--run-id", "tiny"]) == 0
     folder = Path("experiments", model, task, "tiny")
     assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes", "1"]) == 0
     (recording,) = Path("episodes", task, model).glob("*.npz")
     with np.load(recording, allow_pickle=False) as arrays:
-        assert arrays["observations"].shape == (4 if "Passive" in task else 6, 2)
-        assert arrays["observations"].dtype == np.float32
+        return folder, dict(arrays)
+
+
+@pytest.mark.parametrize("model", ["CNN", "LSTM", "GPT"])
+@pytest.mark.parametrize("task", ["TMazePassive-v0", "TMazeActive-v0"])
+def test_an_agent_that_reads_vectors_is_trained_and_played(model, task, in_empty_folder):
+    _, arrays = trained_and_played(model, task, length=3)
+    assert arrays["observations"].shape == (4 if "Passive" in task else 6, 2)
+    assert arrays["observations"].dtype == np.float32
 
 
 @pytest.mark.parametrize(("task", "own"), [
@@ -47,38 +53,25 @@ def test_an_agent_that_reads_vectors_is_trained_and_played(model, task, in_empty
     ("CrafterText-v0", {"crafter_actions": "good", "use_text": "false"}),
 ])  # fmt: skip
 def test_crafter_is_trained_in_played_and_its_achievements_logged(task, own, in_empty_folder):
-    settings = TINY | {"model": "CNN", "env": task, "crafter_length": 4} | own
-    command = [f"--var={key}={value}" for key, value in settings.items()]
-    assert main_program.main([*command, "--run-id", "tiny"]) == 0
-    folder = Path("experiments", "CNN", task, "tiny")
+    folder, arrays = trained_and_played("CNN", task, crafter_length=4, **own)
+    assert len(arrays["observations"]) == 4
     with (folder / "metrics.csv").open(newline="") as file:
         (row,) = csv.DictReader(file)
     assert float(row["rollout/length_mean"]) == 4
     mean = sum(float(row[name]) for name in row if name.startswith("achievements/"))
     assert float(row["rollout/achievements_mean"]) == pytest.approx(mean)
     assert float(row["rollout/achievements_total"]) >= mean
-    assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes", "1"]) == 0
-    (recording,) = Path("episodes", task, "CNN").glob("*.npz")
-    with np.load(recording, allow_pickle=False) as arrays:
-        assert arrays["observations"].shape[0] == 4
 
 
 @pytest.mark.parametrize(("name", "task"), PAIRS)
 def test_an_agent_is_trained_and_played(name, task, in_empty_folder, lab, request):
     if task.startswith("MiniWorld-"):
         request.getfixturevalue("opengl")
-    settings = TINY | {"model": name, "env": task} | tiny_settings(name)
-    command = [f"--var={key}={value}" for key, value in settings.items()]
-    assert main_program.main([*command, "--run-id", "tiny"]) == 0
-    folder = Path("experiments", name, task, "tiny")
-    assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes", "1"]) == 0
-
+    folder, arrays = trained_and_played(name, task, **tiny_settings(name))
     (result,) = folder.glob("*_eval_*.json")
     (length,) = json.loads(result.read_text())["lengths"]
-    (recording,) = Path("episodes", task, name).glob("*.npz")
-    with np.load(recording, allow_pickle=False) as arrays:
-        assert arrays["observations"].shape == (length, *TASKS[task])
-        assert arrays["observations"].dtype == np.uint8
-        if name == "SHELM":
-            assert arrays["words"].shape == arrays["similarities"].shape == (length, 2)
-            assert (np.diff(arrays["similarities"]) <= 0).all()
+    assert arrays["observations"].shape == (length, *TASKS[task])
+    assert arrays["observations"].dtype == np.uint8
+    if name == "SHELM":
+        assert arrays["words"].shape == arrays["similarities"].shape == (length, 2)
+        assert (np.diff(arrays["similarities"]) <= 0).all()

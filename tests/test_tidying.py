@@ -4,14 +4,21 @@ import numpy as np
 import pytest
 
 from envs import make_vector_env
-from envs.household.text_world import LOOK, N_ACTIONS, NEXT_PLACE, PICK_UP, PLACE
-from envs.wrappers import EpisodeStatistics
+from envs.vector import EpisodeStatistics
 from rewards.goals import GoalRewards, with_goals
 from rewards.suggested_goals import Tidying
 from rewards.suggesters.household import YesNoSuggester, prompt
 from rewards.suggesters.rules import HouseholdOracle, HouseholdSuggester
 from settings import load_config
-from tests.test_housekeep_text import SINK, laid_out
+from tests.test_housekeep_text import (
+    LOOK,
+    N_ACTIONS,
+    NEXT_PLACE,
+    PICK_UP,
+    PLACE,
+    SINK,
+    laid_out,
+)
 from utils.household import Goal
 
 

@@ -19,7 +19,7 @@ from envs import (
     make_vector_env,
 )
 from envs.crafter.text import LEARNED, CrafterTextSettings
-from envs.wrappers import EpisodeStatistics
+from envs.vector import EpisodeStatistics
 from models import AGENTS, build_agent
 from models import contradictions as model_contradictions
 from models.agent import Agent

@@ -1,4 +1,4 @@
-"""What is said of a household: sentences for agents and for who suggests goals, and back.
+"""Sentences on a household, for agents and suggesters, and how they are read back.
 
 Worlds write them and suggesters read them, so both directions stand here. No name of a thing or of
 a receptacle has a comma, a full stop, or the words "at" and "and" in it.
@@ -18,7 +18,7 @@ SEPARATOR = re.compile(r", (?:and )?")
 
 
 class Goal(NamedTuple):
-    """What may be done with a thing.
+    """A deed with a thing.
 
     Attributes:
         thing: Its name.
@@ -30,7 +30,7 @@ class Goal(NamedTuple):
 
     @property
     def phrase(self) -> str:
-        """What doing it is called."""
+        """The name of the deed."""
         if not self.receptacle:
             return f"{PICK_UP} {self.thing}"
         return f"{PLACE} {self.thing}{AT}{self.receptacle}"

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageEnhance
 
-from envs.crafter.creatures import RIPE
+from envs.crafter.rules import RIPE
 from envs.crafter.world import (
     ARROW,
     COW,

@@ -33,8 +33,8 @@ from envs.crafter.sentences import (
     unlocked_names,
 )
 from envs.crafter.world import ACHIEVEMENTS, HEALTH, WORLD, new_world, tell_of_compiling
-from envs.numpy_vector import NumpyVectorEnv
 from envs.spaces import ACTION_NAMES
+from envs.vector import NumpyVectorEnv
 from utils.files import objects
 
 SIDE = 64  # pixels

@@ -7,7 +7,7 @@ degrees and looks by 10, things up to 3 m away in the centre of the image are gr
 one episode of one scene that is played again and again.
 
 The simulator's own reward is left aside. As in HousekeepText-v0, with n_t the number of things
-where people say they belong, r_t = n_t - n_{t-1}, and `info` tells in words what is seen and done,
+where people say they belong, r_t = n_t - n_{t-1}, and `info` tells view and steps in words,
 which suggestions are made and paid for.
 """
 
@@ -46,11 +46,11 @@ CONFIG = Path("cos_eor", "configs", "local", "igib_v2_nav_sp.yaml")
 ENV_CLASS = "CosRearrangementRLEnv"
 REGISTERING = ("cos_eor.env.env", "cos_eor.task.sensors", "cos_eor.task.measures")
 CAMERAS = ("RGB_SENSOR", "DEPTH_SENSOR", "SEMANTIC_SENSOR")
-AGENT = "agent"  # where what is held is, among receptacles
+AGENT = "agent"  # the place of a thing that is held, among receptacles
 LONGEST_SENTENCE = 16_384
 SENTENCES = ("seen", "inventory", "status")
 EPISODES_AVERAGED = 100
-# What info calls the parts of what is told.
+# The names in info of the parts of `Told`.
 BEFORE_AN_ACTION = {name: name for name in ("scene", "inventory", "status", "items")}
 OF_THE_STEP = {"phrase": "phrase", "items_after": "items"}
 OF_THE_STEP |= {f"last_{name}": name for name in ("scene", "inventory", "status")}
@@ -59,7 +59,7 @@ HELP = "See 'The simulator' in docs/housekeep.md, or take env=HousekeepText-v0, 
 
 @dataclass(frozen=True)
 class SimulatorSettings(Config):
-    """What Housekeep in its simulator reads."""
+    """The settings of Housekeep in its simulator."""
 
     title = "Housekeep"
 
@@ -89,16 +89,16 @@ def make(config: SimulatorSettings, seed: int) -> VectorEnv:
 
 
 class Told(NamedTuple):
-    """What one environment says in words before an action, and of the action before.
+    """One environment's words before an action, and of the action before.
 
     Attributes:
         scene: Which things are in view, and where each is.
-        inventory: What is held.
+        inventory: The thing held, a sentence.
         status: All receptacles seen so far.
-        items: What is held, by name.
+        items: The things held, by name.
         n_right: Things that are where they belong.
         n_things: All there are.
-        phrase: What the step that led here is called; empty at the beginning.
+        phrase: The name of the step that led here; empty at the beginning.
         succeeded: Whether it did.
     """
 
@@ -115,7 +115,7 @@ class Told(NamedTuple):
 class HousekeepEnv(gymnasium.Env):
     """One house: "image" [3, 128, 128], and three sentences.
 
-    "seen" names all things seen so far, "status" all receptacles, "inventory" what is held.
+    "seen" names all things seen so far, "status" all receptacles, "inventory" the thing held.
 
     Args:
         config: The settings.
@@ -173,7 +173,7 @@ class HousekeepEnv(gymnasium.Env):
         return self._simulator.habitat_env.current_episode.get_mapping("current")
 
     def _shown(self, observations: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what is seen, and keep what there is to tell of it."""
+        """Return the observation, and keep the words that go with it."""
         places, names = self._places(), self._names
         in_view = {
             names.of_thing[key]: names.of_place[places[key]]
@@ -199,14 +199,14 @@ class HousekeepEnv(gymnasium.Env):
         return {"image": image, **dict(zip(SENTENCES, sentences, strict=True))}
 
     def _keys(self, iids: Sequence[int]) -> list[str]:
-        """Return the keys of what is seen, given numbers that end with zeros."""
+        """Return the keys of things in view, given numbers that end with zeros."""
         task = self._simulator.habitat_env.task
         return [
             task.sim_obj_id_to_obj_key[task.iid_to_sim_obj_id[int(iid)]] for iid in iids if iid != 0
         ]
 
     def _deed(self, action: int, before: Told, failed: bool) -> tuple[str, bool]:
-        """Return what a step is called, given what was told before it, and whether it succeeded."""
+        """Return the name of a step, given the words before it, and whether it succeeded."""
         if action != GRAB_RELEASE:
             return ACTION_NAMES[action], True
         if failed or before.items == self._told.items:
@@ -219,7 +219,7 @@ class HousekeepEnv(gymnasium.Env):
 
 
 class HousekeepVectorEnv(SingleEnvs):
-    """N houses, whose `info` says in words what is seen and what was done, as HousekeepText's."""
+    """N houses that tell in `info` the view and the step in words, as HousekeepText's do."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -268,7 +268,7 @@ def _columns(told: np.ndarray, names: Mapping[str, str]) -> dict[str, np.ndarray
 
 
 class _Names:
-    """What the things and receptacles of an episode are called.
+    """The names of the things and receptacles of an episode.
 
     Attributes:
         of_thing: By its key; several of a kind are numbered.

@@ -7,14 +7,14 @@ belong where (data/household/places.json) we have written down ourselves, from c
 Housekeep's rankings come from people who were asked. Scores are not comparable.
 
 An agent stands at a receptacle of a room. It goes to the next one, or to the first one of the next
-room; sees what lies where it stands, and after looking around what lies in the whole room; turns
+room; sees the things where it stands, and after looking around those of the whole room; turns
 from one thing to the next; picks one up and places it. With n_t the number of things where they
 belong, none of them held,
 
     r_t = n_t - n_{t-1}
 
 An episode ends when every thing is where it belongs, which is its success, or after `house_steps`.
-What Housekeep's agents are paid beside is a reward of suggestions (`rewards/suggested_goals.py`).
+Housekeep's agents are paid for following suggestions besides (`rewards/suggested_goals.py`).
 """
 
 import json
@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space, Text
 
-from envs.numpy_vector import NumpyVectorEnv
 from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
+from envs.vector import NumpyVectorEnv
 from settings import Config, setting
 from utils import household as words
 from utils.errors import UserError
@@ -46,7 +46,7 @@ N_ACTIONS = len(ACTION_NAMES)
 NEXT_ROOM, PREVIOUS_ROOM, NEXT_PLACE, PREVIOUS_PLACE, LOOK, TURN, PICK_UP, PLACE = range(N_ACTIONS)
 MOVES = [NEXT_ROOM, PREVIOUS_ROOM, NEXT_PLACE, PREVIOUS_PLACE]
 NONE = -1  # no thing is held or targeted; a thing that is held is nowhere; pads lists of places
-# What an action does to the number of things that are where they belong, if the place suits.
+# The effect of an action on the number of things that are where they belong, if the place suits.
 WORTH = np.zeros(N_ACTIONS, np.int64)
 WORTH[PICK_UP], WORTH[PLACE] = -1, 1
 SIDE = 8  # of the symbolic image; a house has 8 * 8 kinds of things and 8 rooms of 8 at most
@@ -73,7 +73,7 @@ PICTURE_LEGEND = (
 
 @dataclass(frozen=True)
 class HouseSettings(Config):
-    """What the text version of Housekeep reads."""
+    """The settings of the text version of Housekeep."""
 
     title = "HousekeepText"
 
@@ -124,7 +124,7 @@ class House(NamedTuple):
         room_of: The room of each place.  [P]
         numbers_in_room: Which one of its room each place is.  [P]
         first_places: Of each room.  [R]
-        things: What belongs somewhere in this house, but not everywhere.  K
+        things: Those that belong somewhere in this house, but not everywhere.  K
         thing_numbers: Of each among those of all houses.  [K]
         suits: Whether a thing belongs in a place.  [K, P]
     """
@@ -164,7 +164,7 @@ def house_of(n_rooms: int) -> House:
 
 
 class Deeds(NamedTuple):
-    """What came of one action in each household.
+    """The outcome of one action in each household.
 
     Attributes:
         succeeded: Whether it could be done.  [N]
@@ -240,7 +240,7 @@ class Households:
     def in_view(self) -> tuple[np.ndarray, np.ndarray]:
         """Return whether each thing lies where the agent is, and whether it is seen.  [N, K]"""
         near = self.places == self.at[:, None]
-        # NONE, where what is held is, would be the last place of the table.
+        # NONE, the place of a thing that is held, would be the last place of the table.
         rooms = self.house.room_of[self.places]
         in_room = (rooms == self.house.room_of[self.at][:, None]) & (self.places != NONE)
         return near, near | (in_room & self.has_looked[:, None])
@@ -279,7 +279,7 @@ class Households:
         self._note(rows, slots, deeds)
 
     def _place(self, rows: np.ndarray, deeds: Deeds) -> None:
-        """Put down here what is held."""
+        """Put down here the thing that is held."""
         if not len(rows):
             return
         slots = self.held[rows]
@@ -303,7 +303,7 @@ class Households:
 
 
 def moves(house: House) -> np.ndarray:
-    """Return where each action leads from each place; what is no move leads nowhere.  [P, 8]"""
+    """Return where each action leads from each place, the place itself but for moves.  [P, 8]"""
     n_places, n_rooms = len(house.places), len(house.rooms)
     table = np.repeat(np.arange(n_places)[:, None], N_ACTIONS, axis=1)
     sizes = np.bincount(house.room_of)[house.room_of]
@@ -325,7 +325,7 @@ class HouseholdWords:
 
     def __init__(self, households: Households) -> None:
         self._of, self._house = households, households.house
-        self._phrases, self._begins, self._per_thing, self._per_place = _phrase_table(self._house)
+        self._phrases, self._names = _phrase_table(self._house), np.array(ACTION_NAMES, object)
         things, n_rooms = self._house.things, len(self._house.rooms)
         # The last one is said where nothing is held, whose number is -1.
         self._inventories = objects(
@@ -337,17 +337,16 @@ class HouseholdWords:
         self._scenes: list[dict[int, str]] = [{} for _ in households.at]
 
     def forget(self, row: int) -> None:
-        """Forget what was said of a household, whose things are others now."""
+        """Forget the sentences on a household: its things are others now."""
         self._scenes[row].clear()
 
     def phrases(self, actions: np.ndarray, deeds: Deeds) -> np.ndarray:
-        """Return what was done, "pick up mug"; the action's name where it failed.  [N] objects"""
-        numbers = self._begins[actions] + self._per_thing[actions] * deeds.things
-        numbers += self._per_place[actions] * self._of.at
-        return self._phrases[np.where(deeds.succeeded, numbers, actions)]
+        """Return the deeds, "pick up mug"; the action's name where it failed.  [N] objects"""
+        done = self._phrases[actions, deeds.things, self._of.at]
+        return np.where(deeds.succeeded, done, self._names[actions])
 
     def told(self, near: np.ndarray, is_seen: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the sentences on all households, and what is held there.  [N] objects each
+        """Return the sentences on all households, and the things held there.  [N] objects each
 
         Args:
             near: Whether each thing lies where the agent is.  [N, K]
@@ -362,9 +361,9 @@ class HouseholdWords:
         }
 
     def _scenes_now(self, near: np.ndarray, is_seen: np.ndarray) -> np.ndarray:
-        """Return where the agents are and what they see."""
+        """Return the sentences on places and views."""
         of, n_things = self._of, near.shape[1]
-        # What lies here says it all; after looking around, so does what has been changed so far.
+        # The things here decide the sentence; after looking around, the changes so far do.
         changes = np.where(of.has_looked, of.n_changes + 1, 0)
         keys = (
             (changes * len(self._house.places) + of.at) * (n_things + 1) + of.targets + 1
@@ -379,7 +378,7 @@ class HouseholdWords:
         return scenes
 
     def _scene(self, row: int, is_seen: np.ndarray) -> str:
-        """Return what is said of where an agent is and of what it sees, of the things [K]."""
+        """Return the sentence on an agent's place and view, of the things [K]."""
         house, of = self._house, self._of
         slots = is_seen.nonzero()[0]
         pairs = zip(of.kinds[row, slots].tolist(), of.places[row, slots].tolist(), strict=True)
@@ -391,43 +390,36 @@ class HouseholdWords:
         return f"{scene} you are targeting {house.things[target]}."
 
     def _known(self, rooms: int) -> str:
-        """Return what is said of the receptacles in rooms, given a bit for each room."""
+        """Return the sentence on the receptacles in rooms, given a bit for each room."""
         names = zip(self._house.places, self._house.room_of.tolist(), strict=True)
         known = [place for place, room in names if rooms >> room & 1]
         return known_sentence(known) if known else ""
 
 
-def _phrase_table(house: House) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return all phrases, and where those of each action begin.
+def _phrase_table(house: House) -> np.ndarray:
+    """Return the name of each action with its thing and place.  [8, K + 1, P] objects
 
-    Returns:
-        Phrases [...], and by action where its own begin, how many each thing has and how many each
-        place has.  [8] each
+    The last of the things stands for none, whose number is -1.
     """
-    things, places = house.things, house.places
-    goes = [f"go to {place}" for place in places]
-    turns = [f"turn to {thing}" for thing in things]
-    takes = [Goal(thing).phrase for thing in things]
-    puts = [Goal(thing, place).phrase for thing in things for place in places]
-    begins = np.arange(N_ACTIONS)
-    per_thing, per_place = np.zeros_like(begins), np.zeros_like(begins)
-    first = N_ACTIONS
-    begins[MOVES], per_place[MOVES] = first, 1
-    begins[TURN], per_thing[TURN] = first + len(goes), 1
-    begins[PICK_UP], per_thing[PICK_UP] = begins[TURN] + len(turns), 1
-    begins[PLACE], per_thing[PLACE], per_place[PLACE] = begins[PICK_UP] + len(takes), len(places), 1
-    return objects([*ACTION_NAMES, *goes, *turns, *takes, *puts]), begins, per_thing, per_place
+    table = np.empty((N_ACTIONS, len(house.things) + 1, len(house.places)), object)
+    table[:] = np.array(ACTION_NAMES, object)[:, None, None]
+    table[MOVES] = [f"go to {place}" for place in house.places]
+    for number, thing in enumerate(house.things):
+        table[TURN, number] = f"turn to {thing}"
+        table[PICK_UP, number] = Goal(thing).phrase
+        table[PLACE, number] = [Goal(thing, place).phrase for place in house.places]
+    return table
 
 
 class HousekeepTextVectorEnv(NumpyVectorEnv):
     """N houses to tidy up.
 
     An observation is a dictionary: "image" [3, 8, 8] uint8, and three sentences where the settings
-    say so: "scene" (where the agent is, what it sees, what it would pick up), "inventory" (what it
-    holds), "status" (the receptacles of the rooms it has been in). The image has a board of 8x8
-    cells for each of three kinds: things, those in view, the targeted one brightest; the thing that
-    is held; and places, a row a room, with the one where the agent is. A cell means the same in
-    houses of any size, so that an agent may be played in another.
+    say so: "scene" (the agent's place, its view, the thing it would pick up), "inventory" (the
+    thing it holds), "status" (the receptacles of the rooms it has been in). The image has a board
+    of 8x8 cells for each of three kinds: things, those in view, the targeted one brightest; the
+    thing that is held; and places, a row a room, with the one where the agent is. A cell means the
+    same in houses of any size, so that an agent may be played in another.
 
     Args:
         config: The settings.
@@ -455,7 +447,7 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         self._n_right = np.zeros((n_envs, 3), np.int64)  # at first, now, at best
         self._n_handled = np.zeros((n_envs, 2), np.int64)  # picked up, placed
         self._figures: deque[tuple[float, ...]] = deque(maxlen=EPISODES_AVERAGED)
-        self._now: dict[str, np.ndarray] | None = None  # what there is to see and to tell
+        self._now: dict[str, np.ndarray] | None = None  # images and sentences of this step
         self._deeds: dict[str, np.ndarray] = {}
 
     def begin(self, row: int, generator: np.random.Generator) -> None:
@@ -479,7 +471,7 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         self._now = None
 
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Carry out what every agent does, and pay for what is now where it belongs."""
+        """Carry out every agent's action, and pay for things that are now where they belong."""
         self._steps += 1
         deeds = self.households.act(actions)
         suits = self.households.house.suits[deeds.things, self.households.at]
@@ -520,7 +512,7 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
     def step(
         self, actions: np.ndarray
     ) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Take one step everywhere, and tell in words what was done and what is the case now."""
+        """Take one step everywhere, and tell the deeds and the new situation in words."""
         shown, rewards, terminated, truncated, info = super().step(actions)
         info |= self._deeds | self._told()
         return shown, rewards, terminated, truncated, info
@@ -557,7 +549,7 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         return self._now
 
     def _told(self) -> dict[str, np.ndarray]:
-        """Return what is the case now, for info.  [N] each"""
+        """Return the words on the present situation, for info.  [N] each"""
         now = self._look()
         return {name: now[name] for name in (*SENTENCES, "items")}
 

@@ -13,18 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "none": lambda rows: rows,
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_new": lambda rows: F.gelu(rows, approximate="tanh"),
-}
-# How oneDNN names what it computes together with the product: its attribute, numbers, algorithm.
-FUSED: dict[str, tuple[str, list[float], str]] = {
-    "none": ("none", [], ""),
-    "relu": ("relu", [], ""),
-    "gelu": ("gelu", [], "none"),
-    "gelu_new": ("gelu", [], "tanh"),
+# What PyTorch computes, and how oneDNN names what it computes together with the product: its
+# attribute, numbers, algorithm.
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[str, list[float], str]]] = {
+    "none": (lambda rows: rows, ("none", [], "")),
+    "relu": (F.relu, ("relu", [], "")),
+    "gelu": (F.gelu, ("gelu", [], "none")),
+    "gelu_new": (lambda rows: F.gelu(rows, approximate="tanh"), ("gelu", [], "tanh")),
 }
 
 
@@ -52,7 +47,7 @@ def frozen(tensor: Tensor) -> nn.Parameter:
 def thin_product(rows: Tensor, weight: Tensor) -> Tensor:
     """Return the products of few rows [N, in] with a large frozen matrix [out, in].  [N, out]"""
     if weight.device.type == "cpu" and weight.dtype in fast_dtypes():
-        return torch.ops.mkldnn._linear_pointwise.default(rows, weight, None, *FUSED["none"])
+        return torch.ops.mkldnn._linear_pointwise.default(rows, weight, None, "none", [], "")
     return F.linear(rows, weight)
 
 
@@ -63,7 +58,7 @@ class FrozenLinear(nn.Module):
         weight: W until `pack` lays it out anew; then None, so that it is held once. It keeps the
             type it is given until then.  [out, in]
         bias: b, of the same type.  [out]
-        activation: A key of ACTIVATIONS.
+        activation: Of ACTIVATIONS.
     """
 
     weight: nn.Parameter | None
@@ -78,16 +73,17 @@ class FrozenLinear(nn.Module):
         if bias is not None:
             copy = bias.detach().to(self.dtype, copy=True)  # of a mapped file, as `frozen` says
             self.bias = nn.Parameter(copy, requires_grad=False)
-        self.activation = activation
+        self.activation, self._fused = ACTIVATIONS[activation]
         self._packed: Tensor | None = None
 
     def forward(self, rows: Tensor) -> Tensor:
         """Map float32 rows [..., in] to float32 rows [..., out]."""
         rows = rows.to(self.dtype)
         if self._packed is not None:
-            return self._packed_product(rows).float()
+            product = torch.ops.mkldnn._linear_pointwise.default
+            return product(rows, self._packed, self.bias, *self._fused).float()
         assert self.weight is not None, "only packing takes the plain weight away"
-        return ACTIVATIONS[self.activation](F.linear(rows, self.weight, self.bias)).float()
+        return self.activation(F.linear(rows, self.weight, self.bias)).float()
 
     def pack(self, dtype: torch.dtype) -> None:
         """Take on a data type and, on a CPU that can, the layout that oneDNN reads fastest."""
@@ -104,10 +100,6 @@ class FrozenLinear(nn.Module):
     def is_slow(self) -> bool:
         """Return whether the weight stays plain on a CPU, where oneDNN cannot read its type."""
         return self.weight is not None and self.weight.device.type == "cpu"
-
-    def _packed_product(self, rows: Tensor) -> Tensor:
-        product = torch.ops.mkldnn._linear_pointwise.default
-        return product(rows, self._packed, self.bias, *FUSED[self.activation])
 
 
 def linear(weights: Mapping[str, Tensor], name: str, activation: str = "none") -> FrozenLinear:

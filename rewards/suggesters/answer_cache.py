@@ -36,10 +36,10 @@ COMMIT;
 
 
 class Question(NamedTuple):
-    """What is asked.
+    """A question to a language model.
 
     Attributes:
-        model: Who is asked: the sha256 of the weights, or the name a server knows the model by.
+        model: The sha256 of its weights, or the name a server knows it by.
         text: The prompt.
         parameters: All else that the answer depends on.
         shown: The part of the prompt that differs between questions, for readers of the file.
@@ -58,7 +58,7 @@ class Question(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What was answered, and what it cost.
+    """An answer, and its cost.
 
     Attributes:
         text: As it was given.

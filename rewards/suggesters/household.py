@@ -1,4 +1,4 @@
-"""A language model judges what belongs where in a household, asked by yes and no.
+"""A language model judges where things belong in a household, asked by yes and no.
 
 Three worked examples stand before each question (Du et al. 2023, arXiv:2302.06692, section 4.2);
 the wording is ours.
@@ -31,7 +31,7 @@ Does a clean sock belong in or on a drawer? Yes
 
 @dataclass(frozen=True)
 class YesNoSettings(ServerSettings):
-    """What the suggester that asks for yes or no reads."""
+    """The settings of the suggester that asks for yes or no."""
 
     title = "goals"
 
@@ -44,7 +44,7 @@ class YesNoSettings(ServerSettings):
 
 
 class YesNoSuggester(HouseholdSuggester):
-    """Suggests what a language model holds for right, asked once for a thing and a receptacle.
+    """Suggests by a language model's judgement, asked once for a thing and a receptacle.
 
     A thing belongs somewhere if p(yes) / (p(yes) + p(no)) is above the threshold.
 
@@ -76,7 +76,7 @@ class YesNoSuggester(HouseholdSuggester):
         return cls(partial(first_tokens_of, own.suggester_model), own.yes_threshold)
 
     def candidates(self, household: Household) -> list[Goal]:
-        """Return what there is to choose from; nothing while something achieved is held."""
+        """Return the possible goals; none while something achieved is held."""
         if household.holding in household.achieved:
             return []
         return super().candidates(household)
@@ -112,7 +112,7 @@ class YesNoSuggester(HouseholdSuggester):
 
 
 def prompt(goal: Goal) -> str:
-    """Return what a language model is asked of a thing and a receptacle, after three examples."""
+    """Return the question about a thing and a receptacle, after three examples."""
     return f"{BEGINNING}Does a {goal.thing} belong in or on a {goal.receptacle}?"
 
 

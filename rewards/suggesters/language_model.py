@@ -1,8 +1,8 @@
 """A language model suggests: its prompt, how answers are read and kept, and a decoder here.
 
-The prompt is the paper's (Du et al. 2023, arXiv:2302.06692): what actions there are, two examples,
-then what the agent sees and holds. The answer is a list of bullets, a suggestion a line. A decoder
-on this machine can score likely actions instead of writing.
+The prompt is the paper's (Du et al. 2023, arXiv:2302.06692): the list of actions, two examples,
+then the things that the agent sees and holds. The answer is a list of bullets, a suggestion a line.
+A decoder on this machine can score likely actions instead of writing.
 """
 
 import json
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 SCORING, WRITING = "scoring", "writing"
 STOP = "\n\n"
-DIGITS = 4  # of scores: what threads and processors make of further ones differs
+DIGITS = 4  # of scores: further ones differ between threads and processors
 PATIENCE = 2  # seconds without a progress bar
 COUNTS = ("asked", "from_cache", "rejected", "unanswered", "tokens", "seconds")
 
@@ -88,7 +88,7 @@ class WritingSettings(Part):
 
 @dataclass(frozen=True)
 class LanguageModelSuggesterSettings(WritingSettings):
-    """What a language model that suggests on this machine reads."""
+    """The settings of a language model that suggests on this machine."""
 
     suggest_by: str = setting(
         "scoring actions with what is in view or held, or writing freely",
@@ -104,7 +104,7 @@ class LanguageModelSuggesterSettings(WritingSettings):
 
 
 class PromptedSuggester(Suggester):
-    """Asks a language model about each new situation, and remembers what it says.
+    """Asks a language model about each new situation, and remembers its answers.
 
     Args:
         cache: Where answers are kept.
@@ -122,14 +122,14 @@ class PromptedSuggester(Suggester):
 
     @abstractmethod
     def question(self, situation: Situation) -> Question:
-        """Return what the model is asked about a situation."""
+        """Return the question about a situation."""
 
     @abstractmethod
     def ask(self, questions: Sequence[Question]) -> list[Answer | None]:
         """Ask the model; None where no answer can be had, for which it has said why."""
 
     def goals(self, answer: str) -> list[str] | None:
-        """Return what an answer suggests, in its order; None if it is rejected."""
+        """Return the goals of an answer, in its order; None if it is rejected."""
         return goals_of(answer)
 
     def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
@@ -157,7 +157,7 @@ class PromptedSuggester(Suggester):
         return {f"suggester/{name}": count for name, count in self.counts.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was counted; the answers are in the cache."""
+        """Return the counts; the answers are in the cache."""
         return {"counts": dict(self.counts)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -180,11 +180,11 @@ class PromptedSuggester(Suggester):
 
 
 class LanguageModelSuggester(PromptedSuggester):
-    """Suggests what a decoder on this machine says; its weights are read when first needed.
+    """Suggests by a decoder on this machine; its weights are read when first needed.
 
     Args:
         config: The settings of the run.
-        action_names: What actions are called.
+        action_names: The names of the actions.
         cache: Where answers are kept.
     """
 
@@ -221,7 +221,7 @@ class LanguageModelSuggester(PromptedSuggester):
         return load_text_model(self.config.suggester_model)
 
     def question(self, situation: Situation) -> Question:
-        """Return the prompt about a situation, and what is to be done with it."""
+        """Return the prompt about a situation, and how it is answered."""
         config, shown, text = self.config, lm_sentence(situation), question(situation)
         if config.suggest_by == SCORING:
             parameters = {"by": SCORING, "phrases": candidates(self.action_names, situation)}
@@ -289,7 +289,7 @@ def writing_parameters(config: WritingSettings) -> dict[str, Any]:
 
 
 def lm_sentence(situation: Situation) -> str:
-    """Return what a model is told of a situation: of how the agent feels only that it is sleepy."""
+    """Return a situation as a model is told it: of the status only that the agent is sleepy."""
     sleepy = "you feel sleepy." if "sleepy" in situation.status else ""
     told = " ".join(filter(None, (situation.scene, situation.inventory, sleepy)))
     return re.sub(r"(?:^|(?<=\. ))[a-z]", lambda letter: letter[0].upper(), told)
@@ -314,7 +314,7 @@ def goals_of(answer: str) -> list[str] | None:
 
 
 def candidates(action_names: Sequence[str], situation: Situation) -> list[str]:
-    """Return the names of actions with things in view or held, or made of what is held.
+    """Return the names of actions with things in view or held, or made of things held.
 
     An action is a verb and a thing, or a verb alone that the agent feels like (sleepy: sleep).
     """

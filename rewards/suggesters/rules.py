@@ -1,4 +1,4 @@
-"""What every suggester is, and those that follow rules: of Crafter, of a household, or silence.
+"""The base of all suggesters, and those that follow rules: of Crafter, of a household, or silence.
 
 A suggester is a subclass of `Suggester` that stands in the registry of `rewards/suggesters`.
 """
@@ -19,14 +19,14 @@ UNGUIDED = ("do nothing", "move left", "move right", "move up", "move down")
 
 
 class Situation(NamedTuple):
-    """What one environment shows in words, before the next action.
+    """One environment's words, before the next action.
 
     Attributes:
-        scene: What is seen, one or two sentences.
-        inventory: What is held, a sentence; empty if nothing is.
+        scene: The things in view, one or two sentences.
+        inventory: The things held, a sentence; empty if there are none.
         status: How the agent feels, a sentence; empty if nothing is to be said.
-        items: How many of each thing are held, by name; what is not held may be left out.
-        actions: What the last actions that really changed the world were called, newest last.
+        items: How many of each thing are held, by name; others may be left out.
+        actions: The names of the last actions that really changed the world, newest last.
         achieved: The goals that have been reached in this episode, in any order.
     """
 
@@ -68,7 +68,7 @@ class Suggester(ABC):
         """
 
     def metrics(self) -> dict[str, float]:
-        """Return what was asked, and what it cost; always the same names."""
+        """Return the numbers of questions, and their costs; always the same names."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class Rule(NamedTuple):
     unseen: str = ""
 
     def fits(self, scene: str, status: str) -> bool:
-        """Return whether the goal can be reached from what is seen and felt, whatever is held."""
+        """Return whether scene and status allow the goal, whatever is held."""
         if self.unseen and self.unseen in scene:
             return False
         return self.felt in status and all(word in scene for word in self.seen)
@@ -176,7 +176,7 @@ def possible_goals(situation: Situation) -> list[str]:
 
 @functools.lru_cache(maxsize=2**14)
 def _fitting(scene: str, status: str) -> tuple[Rule, ...]:
-    """Return the rules that fit what is seen and felt, which differs little from step to step."""
+    """Return the rules that fit scene and status, which differ little from step to step."""
     return tuple(rule for rule in RULES if rule.fits(scene, status))
 
 
@@ -205,7 +205,7 @@ class Oracle(Suggester):
 
 
 class Household(NamedTuple):
-    """What one environment knows of its household.
+    """One environment's knowledge of its household.
 
     Attributes:
         holding: The thing that is held, None if there is none.
@@ -221,7 +221,7 @@ class Household(NamedTuple):
 
     @classmethod
     def of(cls, situation: Situation) -> "Household":
-        """Return what a situation says in words."""
+        """Return the household that a situation tells of."""
         held = (name for name, count in situation.items.items() if count)
         goals = (Goal.read(phrase) for phrase in situation.achieved)
         placed = frozenset(goal.thing for goal in goals if goal and goal.receptacle)
@@ -235,7 +235,7 @@ class Household(NamedTuple):
 
 
 class HouseholdSuggester(Suggester):
-    """Suggests what to pick up and where to place it in a household: all that is not achieved yet.
+    """Suggests things to pick up and places for them in a household: all not achieved yet.
 
     The rules of Housekeep's suggestions (Du et al. 2023, arXiv:2302.06692, section 4.2). An agent
     that holds a thing is told the receptacles seen so far that suit it; one with empty hands, the
@@ -260,14 +260,14 @@ class HouseholdSuggester(Suggester):
         ]
 
     def candidates(self, household: Household) -> list[Goal]:
-        """Return what might be placed, or lies, where; in the order of suggesting."""
+        """Return things with their places, possible or present, in the order of suggesting."""
         if household.is_placing:
             return [Goal(str(household.holding), place) for place in household.receptacles]
         in_view = household.visible.items()
         return [Goal(*pair) for pair in in_view if pair[0] not in household.achieved]
 
     def prepare(self, goals: Sequence[Goal]) -> None:
-        """Find out what all judgements need, those of N households at once."""
+        """Prepare all judgements, those of N households at once."""
 
     def belongs(self, goal: Goal) -> bool | None:
         """Return whether a thing belongs in a receptacle; None where nobody judges."""
@@ -275,7 +275,7 @@ class HouseholdSuggester(Suggester):
 
 
 class HouseholdOracle(HouseholdSuggester):
-    """Suggests what the household itself holds for right.
+    """Suggests by the household's own judgement.
 
     Args:
         suitable: The receptacles where each thing belongs.

@@ -49,12 +49,12 @@ PIECE = 65_536
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between tries
 WORTH_ANOTHER_TRY = {408, 409, 425, 429, *range(500, 600)}
 HIDDEN = b"(key)"
-TOLD = 200  # signs of what a server says
+TOLD = 200  # signs of a server's message
 
 
 @dataclass(frozen=True)
 class ServerSettings(WritingSettings):
-    """What a server that suggests reads."""
+    """The settings of a server that suggests."""
 
     title = "server that suggests"
 
@@ -98,7 +98,7 @@ class ServerError(Exception):
 
     Attributes:
         may_pass: Whether another try could go better.
-        status: What the server answered with; None without an answer.
+        status: Of the server's answer; None without one.
         wait: Seconds the server asks to wait; None if it says nothing.
     """
 
@@ -144,7 +144,7 @@ class Server:
         Args:
             path: Below the address.
             body: The request.
-            sent: Called before each try; what it raises ends the trying.
+            sent: Called before each try; an exception of it ends the trying.
 
         Raises:
             ServerError: no answer is to be had.
@@ -205,12 +205,12 @@ class Server:
         return ServerError(f"{self.url}: {reason}", may_pass=True)
 
     def _without_key(self, content: bytes) -> bytes:
-        """Return what a server sends without the key, which some repeat: it may be kept or told."""
+        """Return a server's answer without the key, which some repeat: it may be kept or told."""
         return content.replace(self._key.encode(), HIDDEN) if self._key else content
 
 
 class ServerSuggester(PromptedSuggester):
-    """Suggests what a server's model writes.
+    """Suggests by a server's model.
 
     A resumed run goes on with the greater number of requests that its checkpoint and the cache
     know, so that those between a checkpoint and a kill count.
@@ -297,13 +297,31 @@ class ServerSuggester(PromptedSuggester):
         Raises:
             RunError: there is no answer, or it does not tell them.
         """
-        return [self._top(prompt, n_top) for prompt in prompts]
+        body = {"model": self.config.suggester_model, "max_tokens": 1, "temperature": 0}
+        told = []
+        try:
+            for prompt in prompts:
+                asked = body | {"prompt": prompt, "logprobs": n_top}
+                found = self.server.post("completions", asked, self._take)
+                self._note_sent()
+                top = found["choices"][0]["logprobs"]["top_logprobs"][0]
+                told.append({str(token): float(value) for token, value in top.items()})
+        except OverBudget:
+            raise RunError(self._spent()) from None
+        except ServerError as error:
+            raise RunError(f"suggester_url: {error}") from None
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError):
+            raise RunError(
+                f"suggester_url: {self.server.url} does not tell log-probabilities of tokens. "
+                "Choose a server that does, or suggester=language-model"
+            ) from None
+        return told
 
     def metrics(self) -> dict[str, float]:
         return super().metrics() | {"suggester/requests": self.sent}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was counted, and what of the budget is spent."""
+        """Return the counts, and the spent part of the budget."""
         return super().state_dict() | {"run": self.run, "sent": self.sent}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -320,7 +338,7 @@ class ServerSuggester(PromptedSuggester):
             self.sent += 1
 
     def _note_sent(self) -> None:
-        """Write down what was sent; by the thread that the cache belongs to."""
+        """Write down the number of requests; by the thread that the cache belongs to."""
         self.sent = self.cache.spend(self.run, self.sent)
 
     def _outcome(self, asked: Question) -> Answer | ServerError | None:
@@ -344,25 +362,6 @@ class ServerSuggester(PromptedSuggester):
         usage = found.get("usage")
         tokens = usage.get("total_tokens") if isinstance(usage, dict) else 0
         return Answer(text, tokens if type(tokens) is int else 0, perf_counter() - begun)
-
-    def _top(self, prompt: str, n_top: int) -> dict[str, float]:
-        body = {"model": self.config.suggester_model, "prompt": prompt, "max_tokens": 1}
-        try:
-            found = self.server.post(
-                "completions", body | {"temperature": 0, "logprobs": n_top}, self._take
-            )
-            self._note_sent()
-            top = found["choices"][0]["logprobs"]["top_logprobs"][0]
-            return {str(token): float(value) for token, value in top.items()}
-        except OverBudget:
-            raise RunError(self._spent()) from None
-        except ServerError as error:
-            raise RunError(f"suggester_url: {error}") from None
-        except (KeyError, IndexError, TypeError, AttributeError, ValueError):
-            raise RunError(
-                f"suggester_url: {self.server.url} does not tell log-probabilities of tokens. "
-                "Choose a server that does, or suggester=language-model"
-            ) from None
 
     def _fail(self, error: ServerError) -> None:
         """End the run, or leave the server alone for a while, each time longer."""
@@ -402,7 +401,7 @@ def key_in(variable: str) -> str:
     """Return the key that an environment variable holds, empty if it is not set.
 
     Raises:
-        UserError: the variable has no such name, or what it holds cannot be sent.
+        UserError: the variable has no such name, or its value cannot be sent.
     """
     if not re.fullmatch(r"[A-Z_][A-Z0-9_]{0,63}", variable):
         raise UserError(  # it may be the key itself: it is not shown
@@ -429,7 +428,7 @@ def pause(number: int, asked: float | None) -> float:
 
     Args:
         number: Tries before this one.
-        asked: What the server wants.
+        asked: Seconds that the server asks for.
     """
     if asked is not None:
         return min(asked, LONGEST_WAIT)
@@ -438,7 +437,7 @@ def pause(number: int, asked: float | None) -> float:
 
 
 def _whole(response: Any, end: float) -> bytes:
-    """Return what a server sends, if it does so in time and it is not too much."""
+    """Return a server's answer, if it comes in time and is not too long."""
     content = bytearray()
     while piece := response.read1(PIECE):
         content += piece
@@ -450,7 +449,7 @@ def _whole(response: Any, end: float) -> bytes:
 
 
 def _beginning(content: bytes) -> str:
-    """Return the first signs of what a server says, of an error its message."""
+    """Return the first signs of a server's answer, of an error its message."""
     text = content.decode(errors="replace")
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         text = str(json.loads(text)["error"]["message"])
@@ -463,7 +462,7 @@ class _NoRedirection(urllib.request.HTTPRedirectHandler):
 
 
 def _text(found: Mapping[str, Any]) -> str | None:
-    """Return what a server's model has written, None if an answer is of another form.
+    """Return the text of a server's answer, None if it is of another form.
 
     A model may also refuse to write: that is an empty text.
     """

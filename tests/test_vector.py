@@ -1,0 +1,174 @@
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from envs import vector
+from envs.episodes import episode_seed
+from envs.random_maze import RandomMazeVectorEnv
+from envs.vector import EpisodeStatistics, NumpyVectorEnv, final_observations
+from utils.errors import RunError
+
+MAZE = "RandomMaze-v0"
+
+
+def saved_after(n_steps, n_envs=3):
+    env = EpisodeStatistics(RandomMazeVectorEnv(n_envs, 0), MAZE)
+    env.reset()
+    for _ in range(n_steps):
+        env.step(np.zeros(n_envs, int))
+    return env.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("actions", lambda actions: actions[:, :2], "3 environments, this is 3"),
+        ("actions", lambda actions: actions + 1, "actions beyond those from 0 to 3"),
+        ("actions", lambda actions: actions - 1, "actions beyond those from 0 to 3"),
+        ("lengths", lambda lengths: lengths + 1, "holds 7 steps, episodes have"),
+        ("lengths", lambda lengths: lengths[:2], "2 environments, this is 3"),
+    ],
+)
+def test_a_state_of_other_environments_is_refused(name, change, message):
+    state = saved_after(7)
+    state["actions"][0, 0] = 3
+    state[name] = change(state[name])
+    with pytest.raises(ValueError, match=message):
+        EpisodeStatistics(RandomMazeVectorEnv(3, 0), MAZE).load_state_dict(state)
+
+
+def test_no_more_actions_are_kept_than_the_longest_episode_has():
+    assert len(saved_after(99)["actions"]) == 99
+    assert len(saved_after(100)["actions"]) == 0  # the time limit
+    assert len(saved_after(103)["actions"]) == 3
+
+
+def test_an_episode_without_an_end_is_not_played_again(monkeypatch):
+    monkeypatch.setattr(vector, "LONGEST_REPLAY", 5)
+    assert saved_after(5)["resumable"]
+    assert saved_after(6) == {"resumable": False}
+
+
+def leave():
+    sys.exit(0)
+
+
+def stumble():
+    raise KeyError("a line\nand another")
+
+
+class Counter(NumpyVectorEnv):
+    """Environment i ends after i + 1 steps; it shows (episode, step)."""
+
+    def __init__(self, n_envs, seed=0):
+        super().__init__(n_envs, seed, image_shape=(2, 1, 1), n_actions=2)
+        self.counts = np.zeros((n_envs, 2), np.uint8)
+        self.draws = [[] for _ in range(n_envs)]
+
+    def begin(self, row, generator):
+        self.counts[row] = self.counts[row, 0] + 1, 0
+        self.draws[row].append(int(generator.integers(2**62)))
+
+    def advance(self, actions):
+        self.counts[:, 1] += 1
+        ended = self.counts[:, 1] > np.arange(self.num_envs)
+        return actions.astype(np.float32), ended, np.zeros_like(ended)
+
+    def observe(self, rows):
+        return self.counts[rows, :, None, None].copy()
+
+
+def test_an_ended_episode_leaves_no_trace_but_its_last_observation():
+    env = Counter(3)
+    env.reset()
+    env.step(np.zeros(3))
+    images, rewards, terminated, truncated, info = env.step(np.array([0, 1, 1]))
+    assert images[:, :, 0, 0].tolist() == [[3, 0], [2, 0], [1, 2]]
+    assert rewards.tolist() == [0, 1, 1]
+    assert terminated.tolist() == [True, True, False]
+    assert not truncated.any()
+    assert info["_final_obs"].tolist() == [True, True, False]
+    assert info["final_obs"][1][:, 0, 0].tolist() == [1, 2]
+    assert info["final_obs"][2] is None
+
+
+def test_each_episode_draws_from_its_own_generator():
+    together, alone = Counter(3, seed=5), Counter(1)
+    together.reset()
+    alone.reset(seed=5, options={"first_env": 2})
+    assert together.draws[2] == alone.draws[0]
+    together.reset(seed=5)
+    assert together.draws[2][0] == together.draws[2][1]
+    together.reset()
+    assert len(set(together.draws[2])) == 2
+    drawn = [int(np.random.default_rng(episode_seed(5, 2, k)).integers(2**62)) for k in (0, 0, 1)]
+    assert together.draws[2] == drawn
+
+
+def test_final_observations_are_copies():
+    images = np.zeros((2, 1, 1, 1), np.uint8)
+    final = final_observations(images, [1])
+    images[1] = 9
+    assert final[0] is None
+    assert final[1].item() == 0
+
+
+class Passing(Counter):
+    """Succeeds where the last action was 1."""
+
+    has_success = True
+
+    def advance(self, actions):
+        self.right = actions == 1
+        return super().advance(actions)
+
+    def succeeded(self):
+        return self.right
+
+
+def test_success_is_told_of_the_episodes_that_ended():
+    env = Passing(3)
+    env.reset()
+    info = env.step(np.array([1, 1, 1]))[-1]
+    assert info["success"].tolist() == [True, False, False]
+    assert info["_success"].tolist() == [True, False, False]
+    info = env.step(np.array([0, 1, 0]))[-1]
+    assert info["success"].tolist() == [False, True, False]
+    assert info["_success"].tolist() == [True, True, False]
+    assert "success" not in Counter(1).step(np.zeros(1))[-1]
+
+
+def test_statistics_show_raw_returns_and_lengths_of_ended_episodes():
+    env = EpisodeStatistics(Counter(2), "Counter")
+    env.reset()
+    first, second = (env.step(np.array(paid))[-1] for paid in ([1, 10], [2, 20]))
+    assert first["_episode"].tolist() == [True, False]
+    assert (first["episode"]["r"][0], first["episode"]["l"][0]) == (1, 1)
+    assert second["_episode"].tolist() == [True, True]
+    assert second["episode"]["r"].tolist() == [2, 30]
+    assert second["episode"]["l"].tolist() == [1, 2]
+
+
+def test_environments_that_cannot_be_played_again_say_so():
+    env = SyncVectorEnv(
+        [lambda: gymnasium.make("CartPole-v1")], autoreset_mode=AutoresetMode.SAME_STEP
+    )
+    counted = EpisodeStatistics(env, "CartPole-v1")
+    counted.reset(seed=0)
+    assert counted.state_dict() == {"resumable": False}
+    assert not counted.load_state_dict(counted.state_dict())
+
+
+@pytest.mark.parametrize(("fault", "said"), [(leave, "SystemExit: 0"), (stumble, "KeyError: ")])
+def test_what_an_environment_raises_is_one_line_with_its_name_and_step(fault, said):
+    counter = Counter(1)
+    env = EpisodeStatistics(counter, "Mine-v0")
+    env.reset()
+    env.step(np.zeros(1, int))
+    counter.step = lambda actions: fault()
+    place = r"\(test_vector\.py, line \d+\) in vector step 2 of this process"
+    with pytest.raises(RunError, match=rf"^env: 'Mine-v0' raised {said}.*{place}.*--resume$"):
+        env.step(np.zeros(1, int))
