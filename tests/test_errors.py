@@ -15,7 +15,6 @@ CORRIDORS = (
         ("MiniGrid-KeyCorridor-v0", CORRIDORS),
         ("MiniGrid-KeyCorridor", CORRIDORS),
         ("MiniGrid-KeyCoridor-v0", "'MiniGrid-KeyCorridorS3R1-v0'"),
-        ("MiniGrid-KeyCoridorS5R3-v0", "'MiniGrid-KeyCorridorS5R3-v0'"),
         ("minigrid-keycorridors3r1-v0", "'MiniGrid-KeyCorridorS3R1-v0'"),
         ("MiniGrid-KeyCorridorS3R1-v1", "'MiniGrid-KeyCorridorS3R1-v0'"),
         ("MiniGrid-Memory-S11-v0", "'MiniGrid-MemoryS11-v0'"),
@@ -25,9 +24,7 @@ CORRIDORS = (
             "'MiniGrid-RedBlueDoors-6x6-v0' or 'MiniGrid-RedBlueDoors-8x8-v0'",
         ),
         ("MiniGrid-Obstacles-Random-5x5", "'MiniGrid-Dynamic-Obstacles-Random-5x5-v0'"),
-        ("MiniGrid-Unlok-v0", "'MiniGrid-Unlock-v0'"),
         ("MiniGrid-Unlock", "'MiniGrid-Unlock-v0'"),
-        ("MiniGrid-DynamicObstacle-5x5-v0", "'MiniGrid-Dynamic-Obstacles-5x5-v0'"),
         ("Minigrid_FourRoom", "'MiniGrid-FourRooms-v0'"),
     ],
 )
