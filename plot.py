@@ -38,7 +38,7 @@ USUAL = Labels(METRIC, "steps", "iqm")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compare what the command line names and return the exit status."""
+    """Compare the runs of the command line and return the exit status."""
     return run_program(plot, argv)
 
 
@@ -69,7 +69,7 @@ def draw_runs(
         picture: Its ending is of no account: PNG, SVG and the numbers are written.
         by: Settings that tell agents apart.
         panels: Settings with a panel each.
-        labels: What is drawn.
+        labels: The metric and its axis.
     """
     axis, threshold, output = labels.axis, labels.threshold, picture.with_suffix("")
     notes: list[str] = []

@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def analyse(argv: Sequence[str] | None) -> None:
-    """Load what is to be analysed, analyse it, and write picture and numbers."""
+    """Run the chosen analysis, and write its picture and numbers."""
     arguments = parse_arguments(argv)
     check_writable(arguments.output, "--output")
     _, findings = ANALYSES[arguments.analysis]

@@ -1,4 +1,4 @@
-"""Pictures: the style they share, what an analysis comes to, plot.py's curves and a search.
+"""Pictures: their style, the result of an analysis, plot.py's curves and a search.
 
 The style is light, quiet, and safe for readers who confuse colours.
 """
@@ -188,7 +188,7 @@ def short_number(value: float, _position: object = None) -> str:
 
 
 class Labels(NamedTuple):
-    """What the numbers mean: a column of metrics.csv, steps or seconds, mean or iqm."""
+    """The meaning of the numbers: a column of metrics.csv, steps or seconds, mean or iqm."""
 
     metric: str
     axis: str
@@ -301,13 +301,13 @@ def draw_search(
     is_log: Mapping[str, bool],
     metric: str,
 ) -> "Figure":
-    """Return the picture of a search: scores by trial, what mattered, each setting by itself.
+    """Return the picture of a search: scores by trial, importances, each setting by itself.
 
     Args:
         points: Its trials; one finished at least.
         importances: The share of each setting in how scores differ; may be empty.
         is_log: Each searched setting, and whether its axis is logarithmic.
-        metric: What a score is of, in words.
+        metric: The meaning of a score, in words.
     """
     n_columns = min(MOST_COLUMNS, len(is_log))
     n_rows = math.ceil(len(is_log) / n_columns)

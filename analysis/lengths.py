@@ -46,12 +46,12 @@ EVALUATION = {"env": str, "n_episodes": int, "env_steps": int, "random": bool, "
 
 
 class Task(NamedTuple):
-    """What the length of an environment means.
+    """A task that has a length.
 
     Attributes:
-        metric: Of a score, without what it was measured in.
+        metric: Of a score, without "eval/" and "rollout/".
         chance: The score of the best agent without a memory, or without credit assignment.
-        more: What the horizon is beyond the length. The horizon is the number of steps from the
+        more: Steps of the horizon beyond the length. The horizon is the number of steps from the
             last sight of the cue to the first decision that needs it; in Key-to-Door, from the last
             step at which the key can be taken to the first at which it can pay.
     """
@@ -70,10 +70,10 @@ TASKS = {
 
 
 class Played(NamedTuple):
-    """What a run comes to at one length.
+    """The score of a run at one length.
 
     Attributes:
-        environment, agent: Where, and who.
+        environment, agent: Their names.
         trained, tested: Lengths.
         seed: Of the run.
         score: The mean over episodes.
@@ -110,12 +110,12 @@ class Cell(NamedTuple):
 
     @property
     def context(self) -> str:
-        """What its runs look back, which may not be the same for all of them."""
+        """Steps that its runs look back, which may not be the same for all of them."""
         return " or ".join(dict.fromkeys(one.context for one in self.played))
 
 
 def analyse(paths: Iterable[Path], keys: Sequence[str]) -> Findings:
-    """Print what does not count, and return scores against length of all runs in folders.
+    """Print which runs are left out, and return scores against length of all runs in folders.
 
     Args:
         paths: Run folders, or folders of them.

@@ -136,7 +136,7 @@ def analyse_distances(source: "Source", betas: Sequence[float] = BETAS) -> Findi
 def token_distances(
     retrieval: FrozenHopfield, images: Tensor, betas: Sequence[float]
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the Euclidean distances of all pairs of images, and of what becomes of them.
+    """Return the Euclidean distances of all pairs of images, and of their tokens.
 
     Args:
         retrieval: Its projection and embeddings are used.

@@ -1,7 +1,7 @@
-"""Is it in memory? What can be read from hidden states that was shown k steps before.
+"""Is it in memory? A linear read-out of cues from hidden states, k steps after they were shown.
 
 An agent that fails where something must be remembered may have forgotten it, or never learned to
-use it. A linear read-out tells these apart: each agent plays its own episodes, and from the output
+use it. The read-out tells these apart: each agent plays its own episodes, and from the output
 of its memory (HELM's last hidden state, an LSTM's h, a GPT's output; the encoder's features where
 there is no memory) the cue is read that was shown k steps before.
 
@@ -60,7 +60,7 @@ NOTE = "each line is a run, with its 95 % interval over episodes; at the right w
 
 CHANCES = {task.env: task.chance for task in LADDER}
 CHANCES |= {env: task.chance for env, task in TASKS.items()}
-# Where nothing but what was shown decides the score. In Key-to-Door nothing has to be remembered.
+# Where nothing but the cue decides the score. In Key-to-Door nothing has to be remembered.
 DECIDED = (
     "TMazePassive-v0",
     "TMazeActive-v0",
@@ -113,7 +113,7 @@ class Reading(NamedTuple):
 
 
 class States(NamedTuple):
-    """States of one k: the features [R, D], what is to be read [R], and of which episode [R]."""
+    """States of one k: their features [R, D], the answers [R], and the episodes' numbers [R]."""
 
     features: np.ndarray
     answers: np.ndarray
@@ -228,7 +228,7 @@ def analyse(
     untrained: bool = False,
     trust: bool = False,
 ) -> Findings:
-    """Let the agents of runs play, and return what can be read from their memories.
+    """Let the agents of runs play, and read cues from their memories.
 
     Args:
         paths: Run folders, folders of them, or checkpoints.
@@ -236,7 +236,7 @@ def analyse(
         random_share: Probability of an action drawn at random in the place of the agent's.
         seed: Of all that is drawn.
         untrained: Whether a fresh agent of the same settings reads the same episodes besides.
-        trust: Whether the runs are trusted, whoever has begun them.
+        trust: Whether runs begun elsewhere are trusted.
 
     Raises:
         UserError: a run cannot be read; told before the first plays where that can be seen.
@@ -312,7 +312,7 @@ def lines_of(
 
 @contextmanager
 def _telling(source: Source) -> Iterator[VectorEnv]:
-    """Return the run's environments, slower ones where only those tell what is to be remembered.
+    """Return the run's environments, slower ones where only those tell their cues.
 
     Raises:
         UserError: neither do.
@@ -338,8 +338,8 @@ def read_out(states: Sequence[np.ndarray], cues: Sequence[np.ndarray], seed: int
 
     Args:
         states: Of each episode as one memory has read it.  each [T, D] float32
-        cues: What was shown that is to be remembered, NOT_SHOWN where nothing was.  each [T] int64
-        seed: Of noise, shuffling, and what is drawn of very many states.
+        cues: Numbers of the things to be remembered, or NOT_SHOWN.  each [T] int64
+        seed: Of noise, shuffling, and the choice among very many states.
     """
     rng = np.random.default_rng(seed)
     # In random order, but so that every second episode has the same answers: halves of unlike ones
@@ -388,10 +388,10 @@ def points(cues: Sequence[np.ndarray], is_stream: bool) -> list[int]:
 
 
 def recalled(cues: np.ndarray, k: int, is_stream: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the steps of an episode to read at, and what was shown k steps before each.
+    """Return the steps of an episode to read at, and the cues k steps before each.
 
     Args:
-        cues: What was shown at each step.  [T]
+        cues: Of each step.  [T]
         k: Steps since then.
         is_stream: Whether each is to be read whatever was shown since; else only the last.
 

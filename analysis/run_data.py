@@ -142,7 +142,7 @@ def read_rows(path: Path, writer: str = "main.py") -> list[dict[str, str]]:
     """Return the rows of a CSV file, without a last one that is still being written.
 
     Raises:
-        UserError: it is missing, has no rows, or is not what `writer` writes.
+        UserError: it is missing, has no rows, or was not written by `writer`.
     """
     if not os.path.isfile(path):
         raise UserError(f"{path} is missing. Name folders that main.py wrote")
@@ -237,7 +237,7 @@ def read_runs(
 
 
 def agent_name(run: RunRecord, keys: Sequence[str]) -> str:
-    """Return what an agent is called by some settings: GPT DQN, memory_layers=2.
+    """Return the name of an agent by some settings: GPT DQN, memory_layers=2.
 
     The value of a plain setting says enough, and nothing of it is said where it is null.
     """
@@ -262,7 +262,7 @@ def group_runs(
         runs: To be grouped.
         keys: Settings that tell agents apart.
         left_out: Gets a line for each group from which runs are left out.
-        panels: Settings that stand for the environment: what is never averaged over.
+        panels: Settings that stand for the environment and are never averaged over.
 
     Raises:
         UserError: a setting no run has; runs of a group that differ in more than the seed.

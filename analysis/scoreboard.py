@@ -12,7 +12,7 @@ agents stand in configs/Scoreboard, which trains them.
 import json
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-GRID = "MiniGrid-"
 RETURN = "return_mean"
 NOTE = (
     "Normalised score: 0 is chance, 1 the best there is, of each task as told below; in brackets "
@@ -70,15 +69,15 @@ class Task(NamedTuple):
     """A task of the ladder.
 
     Attributes:
-        name: What the table calls it.
+        name: In the table.
         env: The environment.
         length: Its setting of that name, where it reads one.
-        algorithm: Who learns there.
-        metric: What a score is measured in, without "eval/" and "rollout/".
+        algorithm: That learns there.
+        metric: Of a score, without "eval/" and "rollout/".
         chance: Of that metric, the normalised score 0.
         best: The same for 1.
-        memory: What must be remembered, and for how long.
-        source: What chance and best are, and where they are from.
+        memory: The things to be remembered, and for how long.
+        source: The policies of chance and best, and where the numbers are from.
     """
 
     name: str
@@ -106,16 +105,20 @@ class AgentKind(NamedTuple):
     """A column of the table.
 
     Attributes:
-        name: What the table calls it.
+        name: In the table.
         model: The setting, by the name agents are listed under.
         others: Further settings that make a run this agent's.
-        blind: Why it cannot see a task, or "".
+        sees: The beginning of the environments that it can see.
     """
 
     name: str
     model: str
     others: Mapping[str, str] = {}
-    blind: Callable[[Task], str] = lambda task: ""
+    sees: str = ""
+
+    def blind(self, task: Task) -> str:
+        """Return why it cannot see a task, or ""."""
+        return "" if task.env.startswith(self.sees) else f"{self.sees.strip('-')} only"
 
     def is_of(self, settings: Mapping[str, Any]) -> bool:
         """Return whether a run's settings are this agent's."""
@@ -185,18 +188,13 @@ TASKS = (
 )
 
 
-def _not_a_grid(task: Task) -> str:
-    """Return why grid-clip cannot see a task: it was trained on MiniGrid's tiles."""
-    return "" if task.env.startswith(GRID) else "MiniGrid only"
-
-
 AGENTS = (
     AgentKind("none", "CNN"),
     AgentKind("LSTM", "LSTM"),
     AgentKind("GPT", "GPT"),
     AgentKind("HELM, MiniLM", "HELM", {"language_model": "all-MiniLM-L6-v2"}),
     AgentKind("HELM, SmolLM2", "HELM", {"language_model": "SmolLM2-135M-Instruct"}),
-    AgentKind("SHELM, grid-clip", "SHELM", {"clip_encoder": "grid-clip"}, _not_a_grid),
+    AgentKind("SHELM, grid-clip", "SHELM", {"clip_encoder": "grid-clip"}, sees="MiniGrid-"),
 )
 
 
@@ -334,7 +332,7 @@ def read_cells(paths: Iterable[Path], left_out: LeftOut) -> list[Cell]:
 
 
 def scores_table(cells: Sequence[Cell]) -> Table:
-    """Return a line a task and a column an agent, then how fast agents were and what they train."""
+    """Return a line a task and a column an agent, then speeds and sizes of the agents."""
     rows: list[Sequence[object]] = [("task, steps", *(agent.name for agent in AGENTS))]
     for task in TASKS:
         own = [cell for cell in cells if cell.task is task]
@@ -353,7 +351,7 @@ def score_of(columns: Mapping[str, np.ndarray], metric: str) -> float | None:
     """Return the mean of a run's last five greedy evaluations, else of its last 100 episodes.
 
     Args:
-        columns: What the run has logged, by name; NaN where there was nothing to say.  [rows]
+        columns: All that the run has logged, by name; NaN where there was nothing to say.  [rows]
         metric: The last part of a column's name.
     """
     for name, n_last in (f"eval/{metric}", N_LAST), (f"rollout/{metric}", 1):

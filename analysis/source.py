@@ -1,4 +1,4 @@
-"""What is analysed: episodes, played or recorded, and the agent whose frozen parts look at them."""
+"""Episodes to be analysed, played or recorded, and an agent whose frozen parts look at them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ NOTHING = np.empty(0)
 class Source:
     """Episodes and an agent, each loaded when first asked for.
 
-    The agent is a checkpoint's, or an untrained one of the settings: what is frozen is the same.
+    The agent is a checkpoint's, or an untrained one of the settings: its frozen parts are the same.
     The episodes are the named files, else played by the checkpoint's agent, else at random.
 
     Args:
@@ -38,8 +38,8 @@ class Source:
         settings: A settings file, for an agent without checkpoint.
         overrides: KEY=VALUE, for an agent without checkpoint.
         n_episodes: How many to play, where none are named.
-        seed: Of what is played and drawn.
-        trust: Whether the run is trusted, whoever has begun it.
+        seed: Of all that is played and drawn.
+        trust: Whether a run begun elsewhere is trusted.
     """
 
     def __init__(

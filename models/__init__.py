@@ -117,9 +117,6 @@ def resolve_device(name: str) -> str:
     return name
 
 
-MEMORIES = ("memory_class", "language_class")  # what agents built around a memory name
-
-
 def own_agent_class(name: str) -> type[ActorCriticAgent]:
     """Import the class that a name leads to.
 
@@ -136,7 +133,10 @@ def own_agent_class(name: str) -> type[ActorCriticAgent]:
         raise UserError(f"{where}: there is no such class.{suggestion(class_name, classes)}")
     if not _is_agent(kind):
         raise UserError(f"{where} is no agent. Derive it from models.agent.ActorCriticAgent")
-    missing = [*sorted(getattr(kind, "__abstractmethods__", ())), *_missing_classes(kind)]
+    missing = sorted(getattr(kind, "__abstractmethods__", ()))
+    declared = {key for base in kind.__mro__ for key in inspect.get_annotations(base)}
+    if "memory_class" in declared and not hasattr(kind, "memory_class"):
+        missing.append("memory_class")
     if missing:
         raise UserError(f"{where} is not whole, it lacks {', '.join(missing)}")
     methods = [kind.act, *([kind.memory_class.step] if hasattr(kind, "memory_class") else [])]
@@ -156,12 +156,6 @@ def own_agent_class(name: str) -> type[ActorCriticAgent]:
 
 def _is_agent(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, ActorCriticAgent)
-
-
-def _missing_classes(kind: type) -> list[str]:
-    """Return which memory a class is to name and does not."""
-    declared = {name for base in kind.__mro__ for name in inspect.get_annotations(base)}
-    return [name for name in MEMORIES if name in declared and not hasattr(kind, name)]
 
 
 def _are_settings(reads: object) -> bool:

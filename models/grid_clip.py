@@ -170,7 +170,10 @@ class ContrastiveLoss:
     ) -> None:
         self.embed_texts = embed_texts
         self.number_of = {word: number for number, word in enumerate(vocabulary)}
-        self.words = self._embed_words(list(vocabulary), progress)  # [V, W]
+        starts = range(0, len(vocabulary), BLOCK)
+        blocks = [list(vocabulary[start : start + BLOCK]) for start in starts]
+        bar = tqdm(blocks, desc="vocabulary", unit="block", disable=not progress)
+        self.words = F.normalize(torch.cat([embed_texts(block) for block in bar]), dim=-1)  # [V, W]
         self._captions: dict[str, Tensor] = {}
 
     def __call__(self, features: Tensor, captions: list[str]) -> Tensor:
@@ -196,11 +199,6 @@ class ContrastiveLoss:
         ]
         rows, columns, shares = zip(*entries, strict=True)
         return -(torch.tensor(shares) * log_probs[rows, columns]).sum() / len(captions)
-
-    def _embed_words(self, words: list[str], progress: bool) -> Tensor:
-        blocks = [words[begin : begin + BLOCK] for begin in range(0, len(words), BLOCK)]
-        bar = tqdm(blocks, desc="vocabulary", unit="block", disable=not progress)
-        return F.normalize(torch.cat([self.embed_texts(block) for block in bar]), dim=-1)
 
     def _embed_captions(self, captions: list[str]) -> Tensor:
         """Return unit vectors [B, W]; a caption met before is not embedded again."""

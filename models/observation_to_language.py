@@ -296,7 +296,8 @@ class TokenRetrieval(ImageToLanguage):
     ) -> None:
         super().__init__()
         self._encoder = Frozen(encoder)
-        self._table_fingerprint = _fingerprint(words, text_features)
+        table = text_features.cpu().numpy().tobytes()  # as it was prepared
+        self._table_fingerprint = hashlib.sha256("\n".join(words).encode() + table).hexdigest()
         self.block_size = encoder.images_at_a_time
         self.register_buffer("text_features", F.normalize(text_features, dim=-1), persistent=False)
         self.register_buffer("token_vectors", token_vectors, persistent=False)
@@ -325,10 +326,3 @@ class TokenRetrieval(ImageToLanguage):
 def retrieved(encoded: Tensor) -> Retrieval:
     """Return what became of images [N, K, 2] under its names."""
     return Retrieval(encoded[..., 0].long(), encoded[..., 1])
-
-
-def _fingerprint(words: list[str], text_features: Tensor) -> str:
-    """Return the sha256 of words and their features as they were prepared."""
-    digest = hashlib.sha256("\n".join(words).encode())
-    digest.update(text_features.cpu().numpy().tobytes())
-    return digest.hexdigest()

@@ -34,7 +34,7 @@ def write_movies(path: Path, recording: Recording, actions: Sequence[str]) -> No
     Args:
         path: Its ending is replaced.
         recording: The episode.
-        actions: What the actions are called.
+        actions: Their names.
 
     Raises:
         RunError: they cannot be written.

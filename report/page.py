@@ -19,7 +19,7 @@ from utils.files import written_whole
 
 HERE = Path(__file__).parent
 SCRIPTS = ("decode.js", "charts.js", "player.js", "page.js")
-# What compressed bytes may take, so that ten episodes stay under 5 MB once written as text.
+# Limits of compressed bytes, so that ten episodes stay under 5 MB once written as text.
 ATTENTION_BYTES = 1.5e6
 PICTURE_BYTES = 0.6e6
 TEXTS = {  # of an episode, by their names in the page
@@ -53,10 +53,10 @@ class EpisodePage:
     """Gathers episodes as they are played and writes their page.
 
     Args:
-        title: Who played what.
-        actions: What the A actions are called.
-        numbers: What the numbers of a vector are called, the first of them or all.
-        legend: What the colours of the whole world mean.
+        title: The agent and its task.
+        actions: The names of the A actions.
+        numbers: The names of a vector's numbers, the first of them or all.
+        legend: The meaning of the colours of the whole world.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ def is_picture(arrays: Mapping[str, np.ndarray]) -> bool:
 
 
 def judged_actions(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
-    """Return how probable each action is, or what it is worth, [T, A]; of many the best, [T, K].
+    """Return the probability or the value of each action, [T, A]; of many the best, [T, K].
 
     Which those are, [T, K], stands beside them then; the chosen one is among them.
     """
@@ -195,7 +195,7 @@ def coloured(images: np.ndarray) -> np.ndarray:
 
 
 def looking_back(attention: np.ndarray) -> np.ndarray:
-    """Return what can be seen of an episode's attention, its steps one after the other.
+    """Return an episode's attention, its steps one after the other.
 
     Args:
         attention: Of each step to the last S steps, oldest first.  [T, L, H, S]

@@ -1,4 +1,4 @@
-"""What a run shows of itself while it trains: an episode's movie or numbers, words, attention."""
+"""The showcase of a run while it trains: an episode's movie or numbers, words, attention."""
 
 import io
 import math
@@ -46,7 +46,7 @@ class Showcase:
     ) -> None:
         self.agent, self.seconds, self._clock = agent, 60 * minutes, clock
         self._due = -math.inf
-        self._running: list[Observations] | None = None  # what was seen; None until a begin is
+        self._running: list[Observations] | None = None  # None until an episode begins
         self._latest: Observations | None = None
 
     def follow(self, transition: Transition) -> None:
@@ -61,7 +61,7 @@ class Showcase:
             self._running.append(observations.map(lambda kind: kind[0].cpu()))
 
     def media(self, is_last: bool) -> Media:
-        """Return what there is to show after an update, mostly nothing."""
+        """Return pictures and texts to show after an update, mostly none."""
         if self._latest is None or not (is_last or self._clock() >= self._due):
             return {}
         self._due = self._clock() + self.seconds
@@ -71,11 +71,11 @@ class Showcase:
 
 @torch.no_grad()
 def media(agent: Agent, episode: Observations) -> Media:
-    """Return what there is to show of an episode: a movie or numbers, words and attention.
+    """Return pictures and texts of an episode: a movie or numbers, words and attention.
 
     Args:
         agent: Whose memory is shown where it can be read.
-        episode: What was seen.  [T, ...] of each kind
+        episode: Its observations.  [T, ...] of each kind
     """
     shown: dict[str, EncodedImage | str] = {}
     if episode.images is not None:

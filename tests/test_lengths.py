@@ -1,6 +1,5 @@
 """The length study: what counts, what a score is, and what is told of it."""
 
-import csv
 import json
 import re
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from analysis.__main__ import main
 from analysis.lengths import context_of, final_score, rolling_mean
 from settings import load_config
+from tests.test_analysis import refusal, rows
 
 N_STEPS = 1000
 PASSIVE = {"model": "GPT", "algorithm": "DQN", "env": "TMazePassive-v0", "mem_len": 64}
@@ -32,11 +32,6 @@ def write_evaluation(folder, score, name="last_eval_greedy", **changes):
     result = {"env": "TMazePassive-v0", "n_episodes": 10, "env_steps": N_STEPS, "random": False}
     result |= {"greedy": True, "return_mean": score, "success_mean": score, "var": {}}
     (folder / f"{name}.json").write_text(json.dumps(result | changes))
-
-
-def rows(name):
-    with (Path("analysis_output") / name).open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.fixture
@@ -178,8 +173,4 @@ def test_a_mistake_about_runs_gets_one_line(runs, capsys, command, line):
     write_run("other", 1.0, mem_len=32, seed=5)
     write_run("young", 1.0, n_rows=1)
     write_evaluation(write_run("damaged", 1.0), None)
-    assert main(["lengths", *command]) == 2
-    error = capsys.readouterr().err
-    assert line in error
-    assert len(error.strip().splitlines()) == 1
-    assert not Path("analysis_output").exists()
+    assert line in refusal(capsys, ["lengths", *command])

@@ -30,14 +30,22 @@ class Lstm(TrainedMemory):
     @torch.no_grad()
     def step(self, x: Tensor, state: Memory, starts: Tensor, advance: bool = True) -> Tensor:
         """Advance every layer by one step; return the last layer's h [N, D]."""
-        after = self._advanced(x, self.context(state, starts))
+        layers = (part.split(self.width, dim=-1) for part in self.context(state, starts).unbind(1))
+        states = []  # (h, c) of each layer  [N, 2, D]
+        for hidden, cell, weights in zip(*layers, self.lstm.all_weights, strict=True):
+            x, cell = torch.lstm_cell(x, (hidden, cell), *weights)
+            states.append(torch.stack((x, cell), dim=1))
+        after = states[0] if len(states) == 1 else torch.cat(states, dim=-1)
         if advance:
             cast(TensorMemory, state).state = after  # not in place: a caller may hold the context
         return after[:, 0, -self.width :]
 
     def context(self, state: Memory, starts: Tensor) -> Tensor:
         """Return (h, c) before the present step, zero where an episode starts.  [N, 2, L*D]"""
-        return _without_ended(cast(TensorMemory, state).state, starts)
+        before = cast(TensorMemory, state).state
+        if not starts.is_cuda and not starts.any():  # on a GPU, asking would make the host wait
+            return before
+        return before.masked_fill(starts[:, None, None], 0.0)
 
     def unroll(self, x: Tensor, starts: Tensor, context: Tensor) -> Tensor:
         """Run from one step at which any episode starts to the next; quickest if that is the first.
@@ -45,31 +53,11 @@ class Lstm(TrainedMemory):
         The host has to know these steps: with `starts` on the CPU it waits for no device.
         """
         starting = starts[1:].any(dim=1).nonzero().squeeze(-1) + 1
-        outputs, state = [], self._by_layer(context)
+        by_layer = context.unflatten(-1, (-1, self.width)).permute(1, 2, 0, 3).contiguous()
+        outputs, state = [], (by_layer[0], by_layer[1])  # h and c  [L, B, D]
         for first, last in pairwise([0, *starting.tolist(), len(x)]):
             begun = starts[first].to(x.device)
             hidden, cell = (part.masked_fill(begun[:, None], 0.0) for part in state)
             output, state = self.lstm(x[first:last], (hidden, cell))
             outputs.append(output)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-
-    def _by_layer(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Return h and c [L, B, D] of contexts [B, 2, L*D]."""
-        by_layer = context.unflatten(-1, (-1, self.width)).permute(1, 2, 0, 3).contiguous()
-        return by_layer[0], by_layer[1]
-
-    def _advanced(self, x: Tensor, before: Tensor) -> Tensor:
-        """Return (h, c) [N, 2, L*D] of all layers after one more step."""
-        layers = (part.split(self.width, dim=-1) for part in before.unbind(1))
-        states = []
-        for hidden, cell, weights in zip(*layers, self.lstm.all_weights, strict=True):
-            x, cell = torch.lstm_cell(x, (hidden, cell), *weights)
-            states.append(torch.stack((x, cell), dim=1))
-        return states[0] if len(states) == 1 else torch.cat(states, dim=-1)
-
-
-def _without_ended(state: Tensor, starts: Tensor) -> Tensor:
-    """Return states [N, 2, L*D] with the rows of starting episodes at zero."""
-    if not starts.is_cuda and not starts.any():  # on a GPU, asking would make the host wait
-        return state
-    return state.masked_fill(starts[:, None, None], 0.0)
