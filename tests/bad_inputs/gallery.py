@@ -161,9 +161,9 @@ def _train(command):
     assert PROGRAMS["main"].main([*command, "--run-id=good"]) == 0
     after_update = Checkpoints.after_update
 
-    def interrupting(keeper, is_last):
+    def interrupting(*arguments, **named):
         os.kill(os.getpid(), signal.SIGTERM)
-        after_update(keeper, is_last)
+        after_update(*arguments, **named)
 
     with mock.patch.object(Checkpoints, "after_update", interrupting):
         status = PROGRAMS["main"].main([*command, "--var=seed=1", "--run-id=unfinished"])
