@@ -209,10 +209,12 @@ class Curiosity(ABC):
 
         task_reward_weight * r_task + curiosity_weight * r_intrinsic
         """
+        # The agent never learns from these losses; one pass of its encoder reads both halves.
         with torch.no_grad():
             both = self.features_of(steps.observations, steps.context)
         n_steps = len(steps.actions)
         before, after = _selected(both, slice(n_steps)), _selected(both, slice(n_steps, None))
+        # Rewards come first: a batch is as novel as it was before the networks learned from it.
         rewards, config = self.rewards(before, after), self.config
         logged = {"reward_mean": rewards.mean(), "reward_std": rewards.std(correction=0)}
         logged |= self.learn(before, after, steps.actions)

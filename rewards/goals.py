@@ -294,6 +294,7 @@ class GoalRewards(VectorWrapper):
         self, actions: np.ndarray
     ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Take one step everywhere and pay for the goals that were reached."""
+        # The environment's own rewards are left aside: its statistics have counted them.
         observations, _, terminated, truncated, info = self.env.step(actions)
         deeds = [_deed(info, row) for row in range(self.num_envs)]
         pairs = list(zip(self.episodes, deeds, strict=True))
@@ -380,7 +381,7 @@ class GoalRewards(VectorWrapper):
                 (suggested,) = self.suggester.suggest([told])
                 shown = sentence(episode.wanted(suggested))
                 info["final_obs"][row] = _joined(info["final_obs"][row], shown)
-        if self._tells_success:
+        if self._tells_success:  # a task that was completed once makes the episode a success
             info["episode"]["success"] = self._completed & ended
             info |= {"success": self._completed & ended, "_success": ended}
         self._recent.extend(self._returns[rows].tolist())
@@ -389,6 +390,7 @@ class GoalRewards(VectorWrapper):
     def _shown(self, observations: Any, info: dict[str, Any]) -> Any:
         """Have goals suggested for the present view, and add them where they are shown."""
         told = [each.told(_situation(info, row)) for row, each in enumerate(self.episodes)]
+        # All environments at once: a language model reads their new scenes together.
         suggested = self.suggester.suggest(told)
         for episode, situation, goals in zip(self.episodes, told, suggested, strict=True):
             episode.look(situation, goals)
@@ -411,7 +413,7 @@ def _check_described(env: VectorEnv, name: str, action_names: Sequence[str]) -> 
 
     The episodes that are begun to find out are nobody's: the first step needs a reset.
     """
-    _, info = env.reset()
+    _, info = env.reset()  # a wrapper may add words, so that no class tells whether there are any
     if action_names and all(key in info for key in SITUATION):
         return
     kind = type(env.unwrapped).__name__

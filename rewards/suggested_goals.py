@@ -55,7 +55,7 @@ class Similarity:
 
         The phrase itself comes before others; None and 0 where there are no goals.
         """
-        if phrase in goals:
+        if phrase in goals:  # nothing is more alike, and no text need be read
             return phrase, 1.0
         if self._encoder is None or not goals:
             return None, 0.0
@@ -191,7 +191,7 @@ class SuggestedGoals(Episode):
 
     def reached(self, deed: Deed) -> Reached:
         reached, payment = NOTHING, self.payment
-        if deed.changed:
+        if deed.changed:  # a suggester is told of real changes alone
             self.actions.append(deed.phrase)
         if deed.succeeded or not payment.checks_success:
             self.done |= _both_names(deed.phrase)

@@ -12,7 +12,6 @@ import eval as eval_program
 import main as main_program
 from envs import make_vector_env
 from models import build_agent
-from settings import load_config
 from tests.agents import collect_rollout, small_config
 from tests.test_resume import command, folder_of
 from trainers.collector import Collector
@@ -124,9 +123,3 @@ def test_doors_are_drawn_as_the_player_wants_and_a_page_says_how_it_was_played(i
     page = path.with_suffix(".html").read_text()
     assert "CNN on VisualMatch-v0 with door_order=episode, length=1" in page
     assert '"success":"' in page
-
-
-def test_the_settings_of_the_four_tasks_are_read_by_them_alone():
-    config = load_config(overrides=["env=VisualMatch-v0", "length=60", "door_order=environment"])
-    assert (config.length, config.door_order) == (60, "environment")
-    assert load_config().length == 10

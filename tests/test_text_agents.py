@@ -1,8 +1,9 @@
 """Agents that are told something in words: who reads it, and that acting and learning agree."""
 
+import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Discrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, Text
 from torch.nn import functional as F
 
 from analysis.memory import episode_tokens
@@ -200,29 +201,23 @@ def test_an_environment_of_words_alone_can_be_played(name, algorithm, encoder):
         torch.testing.assert_close(agent.evaluate(batch).values, step.values)
 
 
-REFUSED = {
-    "HELM": ({}, "text_to: the environment shows text alone"),
-    "SHELM": ({}, "SHELM reads images"),
-    "HELMv2": ({"text_to": "memory"}, "HELMv2 reads images"),
-}
+MAZE = Dict({"image": Box(0, 255, (3, 56, 56), np.uint8)}), Discrete(3)
+REFUSED = [
+    ("HELM", {}, WORDS, "text_to: the environment shows text alone"),
+    ("SHELM", {}, WORDS, "SHELM reads images"),
+    ("HELMv2", {"text_to": "memory"}, WORDS, "HELMv2 reads images"),
+    ("HELM", {"text_to": "memory"}, MAZE, "text_to: memory has the language model read texts"),
+    ("HELM", {"text_to": "memory", "text_tokens": 9}, WORDS, "has 9 tokens, and 8 can be seen"),
+]
 
 
-@pytest.mark.parametrize("model", REFUSED)
-def test_words_alone_are_refused_where_a_memory_would_have_nothing_to_read(model, encoder):
-    changes, reason = REFUSED[model]
+@pytest.mark.parametrize(("model", "changes", "spaces", "reason"), REFUSED)
+def test_texts_are_refused_where_a_memory_has_none_to_read_or_too_many_tokens(
+    model, changes, spaces, reason, encoder
+):
     with pytest.raises(UserError, match=reason) as refused:
-        build_agent(config_of(model, encoder, **changes), *WORDS)
+        build_agent(config_of(model, encoder, **changes), *spaces)
     assert len(refused.value.lines) == 1
-
-
-def test_texts_for_a_memory_are_refused_where_there_are_none_or_too_many_tokens(encoder):
-    config = config_of("HELM", encoder, text_to="memory", env="RandomMaze-v0")
-    env = make_vector_env(config, 0)
-    with pytest.raises(UserError, match="text_to: memory has the language model read texts"):
-        build_agent(config, env.single_observation_space, env.single_action_space)
-    long = config_of("HELM", encoder, text_to="memory", text_tokens=9)
-    with pytest.raises(UserError, match="a step has 9 tokens, and 8 can be seen"):
-        build_agent(long, *WORDS)
 
 
 def test_a_row_behind_the_end_of_what_replay_holds_has_no_sentence_and_hurts_nobody(encoder):

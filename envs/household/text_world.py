@@ -458,7 +458,7 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         possible = map(np.flatnonzero, house.suits[kinds] != self._is_misplaced[:, None])
         drawn = zip(possible, chances, strict=True)
         places = np.array([own[int(chance * len(own))] for own, chance in drawn])
-        order = generator.permutation(n_things)
+        order = generator.permutation(n_things)  # misplaced things have no slots of their own
         start = int(generator.integers(len(house.places)))
         self.begin_with(row, kinds[order], places[order], start)
 
@@ -475,6 +475,7 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         self._steps += 1
         deeds = self.households.act(actions)
         suits = self.households.house.suits[deeds.things, self.households.at]
+        # r_t = n_t - n_{t-1}: only a thing that is picked up or placed where it belongs changes n.
         change = WORTH[actions] * (deeds.succeeded & suits)
         self._n_right[:, 1] += change
         np.maximum(self._n_right[:, 2], self._n_right[:, 1], out=self._n_right[:, 2])

@@ -282,7 +282,7 @@ class ServerSuggester(PromptedSuggester):
             self._fail(failures[0])
         elif any(each is not None for each in found):
             self._rest = FIRST_REST
-        if None in found and not self._told_budget:
+        if None in found and not self._told_budget:  # told once
             log.warning("%s: what is new from now on has no suggestions", self._spent())
             self._told_budget = True
         return [each if isinstance(each, Answer) else None for each in found]
