@@ -8,6 +8,8 @@ CORRIDORS = (
     "'MiniGrid-KeyCorridorS3R1-v0', 'MiniGrid-KeyCorridorS3R2-v0' or 'MiniGrid-KeyCorridorS3R3-v0'"
 )
 
+NAMES = [name for name in minigrid.names() if name.startswith("MiniGrid-")]
+
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
@@ -29,12 +31,12 @@ CORRIDORS = (
     ],
 )
 def test_a_misspelt_task_is_answered_with_the_near_ones(typed, meant):
-    assert suggestion(typed, minigrid.names()) == f" Did you mean {meant}?"
+    assert suggestion(typed, NAMES) == f" Did you mean {meant}?"
 
 
 @pytest.mark.parametrize("typed", ["MiniGrid-Foo", "Pong", "", "MiniGrid-", "\0"])
 def test_nothing_far_is_suggested(typed):
-    assert suggestion(typed, minigrid.names()) == ""
+    assert suggestion(typed, NAMES) == ""
 
 
 @pytest.mark.parametrize(
