@@ -65,8 +65,12 @@ ANALYSES: dict[str, tuple[str, Callable[[argparse.Namespace], Findings]]] = {
         "what can be read from hidden states k steps after it was shown: is it in memory, is it "
         "used",
         lambda asked: probe.analyse(
-            *(asked.runs, asked.n_episodes, asked.random_share, asked.seed, asked.untrained),
-            trust=asked.trust,
+            asked.runs,
+            asked.n_episodes,
+            asked.random_share,
+            asked.seed,
+            asked.untrained,
+            asked.trust,
         ),
     ),
 }

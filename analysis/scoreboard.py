@@ -340,10 +340,10 @@ def scores_table(cells: Sequence[Cell]) -> Table:
         rows.append((task.name + "".join(steps[:1]), *map(_score_text, own)))
     speeds, trained = [], []
     for agent in AGENTS:
-        by_task = [cell.results for cell in cells if cell.agent is agent]
-        known = [[r.steps_per_second for r in own if r.steps_per_second] for own in by_task]
+        results = [cell.results for cell in cells if cell.agent is agent]
+        known = [_known(each.steps_per_second for each in own) for own in results]
         speeds.append(_range([float(np.median(own)) for own in known if own]))
-        trained.append(_range([r.n_trained for own in by_task for r in own if r.n_trained]))
+        trained.append(_range(_known(each.n_trained for own in results for each in own)))
     return [*rows, ("steps/s", *speeds), ("parameters trained", *trained)]
 
 
@@ -377,6 +377,10 @@ def _score_text(cell: Cell) -> str:
     value, low, high = cell.mean
     interval = "" if low is None else f" [{low:.2f}, {high:.2f}]"
     return f"{value:.2f}{interval} ×{len(cell.scores)}"
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def _range(values: Sequence[float]) -> str:
@@ -559,15 +563,8 @@ def _draw_task(axes: "Axes", cells: Sequence[Cell]) -> None:
     axes.axvspan(0, 1, color=RULE, alpha=0.4, linewidth=0, zorder=0)
     axes.set_title(task.name, pad=PAD)
     told = textwrap.fill(task.memory.partition(";")[0], LINE)
-    axes.annotate(
-        *(told, (0, 1)),
-        xycoords="axes fraction",
-        xytext=(0, PAD - 5),
-        textcoords="offset points",
-        va="top",
-        size=8,
-        color=QUIET,
-    )
+    above: dict[str, Any] = {"xytext": (0, PAD - 5), "textcoords": "offset points"}
+    axes.annotate(told, (0, 1), xycoords="axes fraction", va="top", size=8, color=QUIET, **above)
     axes.set_yticks(range(len(cells)), [cell.agent.name for cell in cells], color=INK)
     axes.set_ylim(len(cells) - 0.5, -0.6)
     axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])

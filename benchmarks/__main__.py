@@ -10,11 +10,18 @@ from utils.starting import let_waiting_threads_sleep
 if __name__ == "__main__":
     let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below
 
-import torch
 
-from benchmarks.measuring import MOST_THREADS, Machine, Pair, Table, check_names, compare
+from benchmarks.measuring import (
+    Pair,
+    Table,
+    add_threads,
+    check_names,
+    compare,
+    in_words,
+    this_machine,
+)
 from runs.folder import write_json
-from utils.command_line import Parser, run_program, whole_number
+from utils.command_line import Parser, run_program
 
 PARTS = {
     "transformer-xl": "benchmarks.language_models:transformer_xl",
@@ -46,18 +53,13 @@ def benchmark(argv: Sequence[str] | None) -> None:
     parser.add_argument(
         "--quick", action="store_true", help="tiny sizes: that it runs, not how fast"
     )
-    parser.add_argument(
-        "--threads",
-        type=whole_number(1, MOST_THREADS),
-        default=torch.get_num_threads(),
-        help="cores to use; else OMP_NUM_THREADS, or all",
-    )
+    add_threads(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
     arguments = parser.parse_args(argv)
     check_names("--only", arguments.only, PARTS)
-    machine = Machine.here(arguments.threads)
+    machine = this_machine(arguments.threads)
     print(
-        machine,
+        in_words(machine),
         "\nmilliseconds a step; peak memory of a process that does nothing else",
         flush=True,
     )
@@ -75,10 +77,10 @@ def benchmark(argv: Sequence[str] | None) -> None:
     for name in PARTS:
         for pair in pairs(name, arguments.quick) if name in arguments.only else ():
             found.append(compare(pair, arguments.threads, apart=not arguments.quick))
-            table.row(*found[-1])
+            table.row(*found[-1].values())
     if arguments.json:
-        content = {"machine": machine._asdict(), "quick": arguments.quick}
-        write_json(arguments.json, content | {"parts": [row._asdict() for row in found]})
+        content = {"machine": machine, "quick": arguments.quick}
+        write_json(arguments.json, content | {"parts": found})
 
 
 def pairs(name: str, quick: bool) -> Iterator[Pair]:

@@ -20,7 +20,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import Tensor
 
-from benchmarks.measuring import Machine, Pair, Table, Work
+from benchmarks.measuring import Pair, Table, Work, in_words, this_machine
 from envs import make_vector_env
 from envs import minigrid as our_minigrid
 from envs.episodes import SingleEnvs
@@ -220,7 +220,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds per task")
     parser.add_argument("tasks", nargs="*", help="only these")
     arguments = parser.parse_args(argv)
-    print(Machine.here(), flush=True)
+    print(in_words(this_machine()), flush=True)
     table = Table(**{"task": "<32", "n_envs": ">6", "steps/s": ">9,.0f"})
     for task in arguments.tasks or TASKS:
         try:

@@ -8,6 +8,7 @@ emptied afterwards. Batches of 64 are drawn first from files the system may stil
 memory, then from files it was asked to forget, as where the machine has little to spare.
 """
 
+import itertools
 import os
 import sys
 import time
@@ -16,13 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
 from analysis.run_data import aligned
-from benchmarks.measuring import Machine, peak_megabytes
+from benchmarks.measuring import in_words, measure, peak_megabytes, this_machine
 from models.observations import Observations
 from settings import load_config
 from trainers.frame_replay import FrameReplay, FrameReplaySettings
@@ -49,7 +51,7 @@ def run(argv: Sequence[str] | None) -> None:
     parser.add_argument("--rows", metavar="N", type=n_rows, default=10**6, help="rows to keep")
     parser.add_argument("--folder", type=Path, help="a folder on the disk that is meant")
     arguments = parser.parse_args(argv)
-    print(Machine.here())
+    print(in_words(this_machine()))
     with TemporaryDirectory(dir=arguments.folder) as folder:
         table = [("", ""), *measured(Path(folder), arguments.rows)]
     print(aligned(table))
@@ -71,11 +73,11 @@ def measured(folder: Path, n_rows: int) -> Iterator[tuple[str, str]]:
     yield "written, rows/s", f"{len(replay) / seconds:,.0f}"
     on_disk = sum(file.stat().st_size for file in folder.iterdir())
     yield "on the disk", f"{on_disk / 1e9:.2f} GB"
-    yield "a checkpoint of it", f"{1000 * _seconds(replay.state_dict):.0f} ms"
+    yield "a checkpoint of it", _ms(replay.state_dict)
     draw = partial(replay.sample, BATCH)
-    yield f"a batch of {BATCH}", f"{1000 * _median_seconds(draw):.1f} ms"
+    yield f"a batch of {BATCH}", _ms(draw, N_BATCHES)
     _forget(folder)
-    yield "a batch, first time from the disk", f"{1000 * _median_seconds(draw):.1f} ms"
+    yield "a batch, first time from the disk", _ms(draw, N_BATCHES)
     after = peak_megabytes()
     yield "most memory of the process", f"{after:,.0f} MB, {after - before:,.0f} of them since"
 
@@ -100,14 +102,8 @@ def _shown(numbers: np.random.Generator) -> Iterator[Observations]:
         yield Observations(images=torch.from_numpy(frames), text=torch.from_numpy(sentences))
 
 
-def _median_seconds(draw: Callable[[], object]) -> float:
-    return float(np.median([_seconds(draw) for _ in range(N_BATCHES)]))
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
+def _ms(work: Callable[[], Any], rounds: int = 1) -> str:
+    return f"{measure(lambda: itertools.repeat(work), rounds).ms:.1f} ms"
 
 
 def _forget(folder: Path) -> None:

@@ -29,7 +29,15 @@ from torch import Tensor
 from analysis.run_data import write_text
 from benchmarks import training, updates
 from benchmarks.language_models import full_memory, random_model
-from benchmarks.measuring import Machine, Version, Work, check_names, in_own_process, measure
+from benchmarks.measuring import (
+    Version,
+    Work,
+    check_names,
+    in_own_process,
+    in_words,
+    measure,
+    this_machine,
+)
 from benchmarks.random_models import MINILM, TINY, WITHOUT_VOCABULARY
 from models.language.load import load_language_model
 from models.language.transformer import LayerStack
@@ -107,7 +115,7 @@ def heading(tiny: bool) -> list[str]:
     said = ["", "A rehearsal on the CPU with tiny sizes: no figure means anything."] if tiny else []
     if not tiny:
         title, of = f"# {torch.cuda.get_device_name()}", "tensors"
-    machine = f"CUDA {torch.version.cuda}; {Machine.here()}"
+    machine = f"CUDA {torch.version.cuda}; {in_words(this_machine())}"
     head = f"| what | figure | peak memory of {of} | size |"
     return [title, "", machine, *said, "", head, "|---|---|---|---|"]
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.measuring import Machine, Table
+from benchmarks.measuring import Table, in_words, this_machine
 from envs.minigrid import draw
 from envs.minigrid_captions import (
     HELD_OUT_TASKS,
@@ -102,7 +102,7 @@ def main(argv: list[str] | None = None) -> int:
         views = new_views(all_views, seen, arguments.views)
         report(title, views, nearest_words(encoder, words, views))
     print(f"\n{len(words)} words; trained in {seconds:.0f} s ({cpu:.0f} s of processor time)")
-    print(Machine.here())
+    print(in_words(this_machine()))
     return 0
 
 

@@ -10,54 +10,52 @@ import platform
 import re
 import resource
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from utils.command_line import whole_number
 from utils.errors import UserError, suggestion
 
 Result = TypeVar("Result")
 Work = Callable[[], Tensor | None]
 Version = Callable[[], Iterator[Work]]  # to be sent to another process: no lambda, no closure
-MOST_THREADS = 1024
 
 
-class Machine(NamedTuple):
-    """The machine of some figures; `load` is the average of the minute before."""
+def this_machine(threads: int | None = None) -> dict[str, Any]:
+    """Return the machine of some figures; its load is the average of the minute before."""
+    return {
+        "processor": platform.machine(),
+        "cores": os.cpu_count() or 1,
+        "threads": threads or torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 1),
+        "torch": torch.__version__,
+        "GPU": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+    }
 
-    processor: str
-    cores: int
-    threads: int
-    load: float
-    torch: str
-    device: str
 
-    @classmethod
-    def here(cls, threads: int | None = None) -> "Machine":
-        """Return this machine, used with so many threads or as many as PyTorch has now."""
-        device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-        return cls(
-            platform.machine(),
-            os.cpu_count() or 1,
-            threads or torch.get_num_threads(),
-            round(os.getloadavg()[0], 1),
-            torch.__version__,
-            device,
-        )
+def in_words(machine: Mapping[str, Any]) -> str:
+    """Return a line that says which machine it is."""
+    return "machine: " + ", ".join(f"{name} {value}" for name, value in machine.items())
 
-    def __str__(self) -> str:
-        return (
-            f"machine: {self.processor}, {self.cores} cores, {self.threads} threads, "
-            f"load {self.load}, torch {self.torch}, GPU: {self.device}"
-        )
+
+def add_threads(parser: ArgumentParser) -> None:
+    """Let a program be told how many cores to use."""
+    parser.add_argument(
+        "--threads",
+        type=whole_number(1, 1024),
+        default=torch.get_num_threads(),
+        help="cores to use; else OMP_NUM_THREADS, or all",
+    )
 
 
 class Measured(NamedTuple):
@@ -97,25 +95,11 @@ class Pair(NamedTuple):
     note: str = ""
 
 
-class Figures(NamedTuple):
-    """A comparison: milliseconds a step, and the largest difference of results, if there are any.
-
-    Attributes:
-        plain_mb, ours_mb: The most memory a process held that did nothing else.  [10^6 bytes]
-    """
-
-    name: str
-    plain_ms: float
-    ours_ms: float
-    ratio: float
-    difference: float | None
-    plain_mb: float
-    ours_mb: float
-    note: str
-
-
-def compare(pair: Pair, threads: int, apart: bool = True) -> Figures:
+def compare(pair: Pair, threads: int, apart: bool = True) -> dict[str, Any]:
     """Measure both versions, each in a process of its own so that its memory can be told apart.
+
+    Milliseconds are those of a step, memory the most that a process held which did nothing else;
+    there is no difference where no results are compared.
 
     Args:
         pair: The versions.
@@ -129,16 +113,16 @@ def compare(pair: Pair, threads: int, apart: bool = True) -> Figures:
         float(np.abs(a.astype(np.float64) - b).max())
         for a, b in zip(plain.results, ours.results, strict=False)
     ]
-    return Figures(
-        pair.name,
-        plain.ms / pair.steps,
-        ours.ms / pair.steps,
-        plain.ms / ours.ms,
-        max((math.inf if math.isnan(gap) else gap for gap in gaps), default=None),
-        plain.peak_mb,
-        ours.peak_mb,
-        pair.note,
-    )
+    return {
+        "name": pair.name,
+        "plain_ms": plain.ms / pair.steps,
+        "ours_ms": ours.ms / pair.steps,
+        "ratio": plain.ms / ours.ms,
+        "difference": max((math.inf if math.isnan(gap) else gap for gap in gaps), default=None),
+        "plain_mb": plain.peak_mb,
+        "ours_mb": ours.peak_mb,
+        "note": pair.note,
+    }
 
 
 def measure(

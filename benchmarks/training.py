@@ -30,13 +30,14 @@ import torch
 
 from analysis.run_data import AXES, read_columns
 from benchmarks.measuring import (
-    MOST_THREADS,
-    Machine,
     Table,
+    add_threads,
     check_names,
     in_own_process,
+    in_words,
     peak_gpu_megabytes,
     peak_megabytes,
+    this_machine,
 )
 from benchmarks.random_models import write_clip, write_transformer_xl
 from main import configured_run
@@ -139,12 +140,7 @@ def benchmark(argv: Sequence[str] | None) -> None:
     parser.add_argument(
         "--warm-up", type=whole_number(0, MOST_STEPS), default=4096, help=warm_up_help
     )
-    parser.add_argument(
-        "--threads",
-        type=whole_number(1, MOST_THREADS),
-        default=torch.get_num_threads(),
-        help="cores to use; else OMP_NUM_THREADS, or all",
-    )
+    add_threads(parser)
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument(
         "--var", metavar="KEY=VALUE", action="append", default=[], help="one setting, repeatable"
@@ -160,12 +156,12 @@ def benchmark(argv: Sequence[str] | None) -> None:
         not arguments.no_shares,
         tuple(arguments.var),
     )
-    machine = Machine.here(options.threads)
-    print(machine, flush=True)
+    machine = this_machine(options.threads)
+    print(in_words(machine), flush=True)
     runs = report_runs(with_rivals(check_names("--agents", arguments.agents, names)), options)
     report_shares(runs)
     if arguments.json:
-        content = {"machine": machine._asdict(), "options": options._asdict()}
+        content = {"machine": machine, "options": options._asdict()}
         write_json(arguments.json, content | {"runs": [run._asdict() for run in runs]})
 
 

@@ -87,8 +87,6 @@ class NumpyVectorEnv(VectorEnv):
         n_actions: int = 2,
         observation_space: gymnasium.Space | None = None,
     ) -> None:
-        if (image_shape is None) == (observation_space is None):
-            raise TypeError("give either image_shape or observation_space")
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.num_envs = n_envs
         self.single_observation_space = observation_space or gymnasium.spaces.Box(

@@ -4,7 +4,7 @@ import io
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -101,13 +101,12 @@ def movie(images: Tensor) -> EncodedImage:
     enlarged = images.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
     frames = [Image.fromarray(image) for image in coloured(enlarged.numpy())]
     file = io.BytesIO()
-    frames[0].save(
-        *(file, "GIF"),
-        save_all=True,
-        append_images=frames[1:],
-        duration=FRAME_MILLISECONDS,
-        loop=0,
-    )
+    options: dict[str, Any] = {
+        "append_images": frames[1:],
+        "duration": FRAME_MILLISECONDS,
+        "loop": 0,
+    }
+    frames[0].save(file, "GIF", save_all=True, **options)
     return EncodedImage(file.getvalue(), *frames[0].size, "gif")
 
 
@@ -117,14 +116,8 @@ def numbers_figure(vectors: np.ndarray) -> "Figure":
     with style():
         figure = new_figure(7, 1.6 + min(0.25 * vectors.shape[1], 5))
         axes = figure.subplots()
-        image = axes.imshow(
-            vectors.T,
-            cmap="RdBu_r",
-            vmin=-largest,
-            vmax=largest,
-            aspect="auto",
-            interpolation="none",
-        )
+        scale: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}
+        image = axes.imshow(vectors.T, aspect="auto", interpolation="none", **scale)
         axes.locator_params(integer=True)
         axes.set_xlabel("step")
         axes.set_ylabel("number")

@@ -149,9 +149,9 @@ def test_the_first_minibatch_meets_the_policy_that_acted(name):
     rollout.estimate(gamma=0.9, gae_lambda=0.9)
     if learner.agent.sequential:
         n = len(rollout.sequences.firsts)
-        (batch,) = rollout.sequence_minibatches([torch.arange(n)])
+        batch = rollout.sequence_batch(torch.arange(n))
     else:
-        (batch,) = rollout.minibatches([torch.arange(rollout.n_samples)])
+        batch = rollout.batch(torch.arange(rollout.n_samples))
     result = learner.agent.evaluate(batch)
     torch.testing.assert_close(result.log_probs, batch.log_probs, atol=1e-5, rtol=0)
     torch.testing.assert_close(result.values, batch.values, atol=1e-5, rtol=0)
@@ -281,7 +281,7 @@ def test_a_memory_that_reaches_across_rollouts_meets_the_policy_that_acted(name)
         rollout.estimate(gamma=0.9, gae_lambda=0.9)
         n = len(rollout.sequences.firsts)
         for chosen in (torch.arange(n), torch.randperm(n)[:3]):
-            (batch,) = rollout.sequence_minibatches([chosen])
+            batch = rollout.sequence_batch(chosen)
             result = agent.evaluate(batch)
             torch.testing.assert_close(result.log_probs, batch.log_probs, atol=1e-5, rtol=0)
             torch.testing.assert_close(result.values, batch.values, atol=1e-5, rtol=0)

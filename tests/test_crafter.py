@@ -25,7 +25,7 @@ from envs.crafter.rules import (
 from envs.crafter.sentences import facts_of_worlds, unlocked_names
 from envs.crafter.sentences import said as said_of
 from envs.crafter.text import ALL_ACTIONS, GOOD_ACTIONS
-from envs.crafter.world import ACHIEVEMENTS, ITEMS, NAMES, constants, kind_at, material_at, target
+from envs.crafter.world import ACHIEVEMENTS, ITEMS, NAMES, constants, material_at, target
 from envs.episodes import episode_seed
 from envs.vector import EpisodeStatistics
 from tests.crafter_worlds import add_things, their_game, world_of
@@ -144,14 +144,6 @@ def test_a_state_is_seen_and_said_as_in_the_original(worlds, steps, said):
     np.testing.assert_array_equal(local_views(worlds), steps["local_view"])
     expected = [(row["scene"], row["inventory_text"], row["status_text"]) for row in said]
     assert sentences(worlds) == expected
-
-
-def test_what_is_faced_is_what_the_original_says(worlds, steps):
-    cells = [target(world) for world in worlds]
-    found = [material_at(world, *cell) for world, cell in zip(worlds, cells, strict=True)]
-    assert found == steps["faced_material"].tolist()
-    found = [kind_at(world, *cell) for world, cell in zip(worlds, cells, strict=True)]
-    assert found == steps["faced_object"].tolist()
 
 
 def test_every_step_of_the_original_is_repeated_exactly(played, steps):

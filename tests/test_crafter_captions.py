@@ -25,8 +25,7 @@ from envs.crafter.sentences import said as said_of
 from envs.crafter.world import NAMES
 from models.tile_reader import FILE, TileNetwork, TileReader, load_tile_reader, train_tile_reader
 from settings import load_config
-from tests.robustness.faults import outcome, same
-from tests.test_resume import folder_of, resume, signal_at
+from tests.runs import folder_of, outcome, resume, same, signal_at
 from trainers.build import opened_env
 from utils.errors import UserError
 

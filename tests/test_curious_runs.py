@@ -13,8 +13,7 @@ from models.observations import ObservationBatch, Observations
 from rewards.curiosity import configured_curiosity
 from tests.agents import collect_rollout, random_images, small_config
 from tests.counting import CountingEnv
-from tests.robustness.faults import outcome, same
-from tests.test_resume import folder_of, resume, signal_at
+from tests.runs import folder_of, outcome, resume, same, signal_at
 from tests.test_text_runs import command as on_missions
 from tests.test_text_runs import encoder as encoder  # a fixture
 from tests.tiny_clip import tiny_settings

@@ -85,11 +85,6 @@ def test_details_are_what_the_agent_held_before_it_acted():
         assert recording.details["probabilities"] == pytest.approx(0.25)
 
 
-def test_nothing_is_looked_into_unless_asked_for():
-    (recording,) = evaluate(Telling(), CountingEnv(lengths=[2]), n_episodes=1)
-    assert recording.details == {}
-
-
 @pytest.mark.parametrize("in_detail", [False, True])
 def test_details_are_not_written_with_the_steps(in_detail, tmp_path):
     env = CountingEnv(lengths=[2])

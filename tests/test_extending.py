@@ -14,8 +14,8 @@ import main as main_program
 import models
 from envs import Suite
 from models.memories import NetworkSettings
-from tests.robustness.faults import outcome, same
-from tests.test_resume import command, folder_of, resume, signal_at
+from tests.runs import folder_of, outcome, resume, same, signal_at
+from tests.test_resume import command
 from trainers.collector import Collector
 
 PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("agent", ["HELM", "GPT by DQN"])
+@pytest.mark.parametrize("agent", ["PPO HELM", "DQN GPT"])
 def test_a_few_runs_broken_in_every_way_end_as_if_nothing_had_been(agent):
     command = [sys.executable, "-m", "tests.robustness.faults", "--rounds", "1", "--agents", agent]
     command += ["--faults", "killed", "checkpoint flipped", "disk full"]

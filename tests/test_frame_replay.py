@@ -9,8 +9,7 @@ import torch
 from models.observations import Observations
 from settings import load_config
 from tests import golden_data
-from trainers.frame_log import FrameLog
-from trainers.frame_replay import FrameReplay
+from trainers.frame_replay import FrameLog, FrameReplay
 from trainers.losses import n_step_returns
 
 CASES = ("n3", "n1", "n5", "n3_unclipped")

@@ -14,8 +14,7 @@ import eval as eval_program
 import helm
 import main as main_program
 from tests.bad_inputs.harness import refused
-from tests.robustness.faults import outcome, same
-from tests.test_resume import signal_at
+from tests.runs import outcome, same, signal_at
 from trainers.checkpoint import LAST, load_checkpoint
 from utils.errors import Interrupted, UserError
 

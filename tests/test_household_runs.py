@@ -9,7 +9,7 @@ import eval as eval_program
 import main as main_program
 from envs.household.text_world import ACTION_NAMES, NAME, SENTENCES
 from tests.published_models import tiny_sentence_encoder
-from tests.test_resume import folder_of
+from tests.runs import folder_of
 
 TINY = {"env": NAME, "device": "cpu", "n_envs": 2, "n_rollout_steps": 16, "n_batches": 2}
 TINY |= {"n_epochs": 1, "n_steps": 64, "media_minutes": "null"}

@@ -2,6 +2,8 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests import golden_data
 from trainers.losses import (
@@ -10,10 +12,6 @@ from trainers.losses import (
     generalized_advantages,
     value_loss,
 )
-
-
-def column(*values):
-    return torch.tensor(values)[:, None]
 
 
 def test_advantages_agree_with_the_original():
@@ -31,44 +29,21 @@ def test_advantages_agree_with_the_original():
     torch.testing.assert_close(advantages + gae["values"], gae["returns"], atol=1e-5, rtol=0)
 
 
-def test_advantages_by_hand():
-    advantages = generalized_advantages(
-        rewards=column(1.0, 2.0),
-        values=column(0.5, 1.0),
-        bootstrap=torch.tensor([4.0]),
-        continues=column(1.0, 1.0),
-        gamma=0.5,
-        gae_lambda=0.5,
-    )
-    # delta_1 = 2 + 0.5 * 4 - 1 = 3; delta_0 = 1 + 0.5 * 1 - 0.5 = 1; A_0 = 1 + 0.25 * 3
-    assert advantages.flatten().tolist() == [1.75, 3.0]
-
-
-def test_lambda_zero_is_the_one_step_difference():
-    rewards, values = torch.randn(5, 2), torch.randn(5, 2)
-    bootstrap, continues = torch.randn(2), torch.ones(5, 2)
-    advantages = generalized_advantages(rewards, values, bootstrap, continues, 0.9, 0.0)
-    following = torch.cat((values[1:], bootstrap[None]))
-    torch.testing.assert_close(advantages, rewards + 0.9 * following - values)
-
-
-def test_lambda_one_is_the_discounted_return_minus_the_value():
-    rewards, values = torch.randn(4, 1), torch.randn(4, 1)
-    advantages = generalized_advantages(
-        rewards, values, torch.tensor([2.0]), torch.ones(4, 1), 0.9, 1.0
-    )
-    target = torch.tensor([2.0])
-    for reward in reversed(rewards):
-        target = reward + 0.9 * target
-    torch.testing.assert_close(advantages[0] + values[0], target)
-
-
-def test_nothing_leaks_over_the_end_of_an_episode():
-    rewards, values, bootstrap = torch.zeros(3, 1), torch.zeros(3, 1), torch.tensor([100.0])
-    continues = column(1.0, 0.0, 1.0)
-    advantages = generalized_advantages(rewards, values, bootstrap, continues, 0.99, 0.99)
-    assert advantages[:2].abs().max() == 0
-    assert advantages[2] == 99
+@given(st.integers(0, 2**31), st.floats(0, 1), st.floats(0, 1))
+def test_advantages_are_the_discounted_differences_of_their_own_episode(seed, gamma, lamda):
+    torch.manual_seed(seed)
+    rewards, values = torch.randn(2, 6, 3, dtype=torch.float64)
+    bootstrap, continues = torch.randn(3, dtype=torch.float64), (torch.rand(6, 3) > 0.3).double()
+    found = generalized_advantages(rewards, values, bootstrap, continues, gamma, lamda)
+    next_values = torch.cat((values[1:], bootstrap[None]))
+    for n in range(3):
+        for t in range(6):
+            expected, weight = 0.0, 1.0
+            for k in range(t, 6):
+                delta = rewards[k, n] + gamma * continues[k, n] * next_values[k, n] - values[k, n]
+                expected, weight = expected + weight * delta, weight * gamma * lamda
+                weight *= continues[k, n]
+            torch.testing.assert_close(found[t, n], expected)
 
 
 def test_the_policy_loss_by_hand():

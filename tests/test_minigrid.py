@@ -26,7 +26,6 @@ PUBLISHED = [
 ]
 LEVEL = "BabyAI-GoToObjS4-v0"
 DOORS = {"open": {"is_open": True}, "closed": {}, "locked": {"is_locked": True}}
-# MiniGrid's wheel lacks the pictures from which the tasks of wave function collapse are made.
 needs_envpool = pytest.mark.skipif(not pool_tasks(), reason="envpool is not installed")
 
 

@@ -155,11 +155,6 @@ def test_the_agent_stands_on_nothing_but_what_it_carries():
     assert carried == {"empty", "key", "ball", "box"}
 
 
-def test_rooms_follow_their_seed():
-    np.testing.assert_array_equal(rooms(20, seed=3), rooms(20, seed=3))
-    assert (rooms(20, seed=3) != rooms(20, seed=4)).any()
-
-
 def test_play_follows_its_seed_and_shows_views_of_its_tasks():
     tasks = ["MiniGrid-Empty-5x5-v0", "MiniGrid-Dynamic-Obstacles-5x5-v0"]
     first, again, other = (

@@ -15,8 +15,8 @@ from main import configured_run
 from settings import load_config
 from tests.bad_inputs.harness import refused
 from tests.published_models import tiny_sentence_encoder
-from tests.robustness.faults import outcome, same
-from tests.test_resume import damage, folder_of, resume, signal_at
+from tests.runs import folder_of, outcome, resume, same, signal_at
+from tests.test_resume import damage
 from tests.told_in_words import N_STEPS
 from trainers.checkpoint import BEST, LAST, load_checkpoint
 from trainers.n_step_dqn import NStepDQN
@@ -77,51 +77,14 @@ def test_an_agent_is_trained_then_evaluated_with_a_page_of_its_values(command):
     assert '"actionValues":' in page.read_text()
 
 
-def test_frames_written_after_the_last_checkpoint_do_not_count(command, monkeypatch):
-    """What a killed process leaves behind its last checkpoint does not count."""
-    train(command, "whole")
-    signal_at(monkeypatch, signal.SIGINT, at=47)
-    assert main_program.main(command("cut")) == 130
-    replay = folder_of("cut") / "replay"
-    for path in replay.iterdir():
-        path.write_bytes(path.read_bytes() + b"half a row and more" * 9)
-    (replay / "env0001_000000000256.rows").write_bytes(b"begun later")
-    assert resume("cut") == 0
-    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
-
-
-def test_a_run_that_died_before_its_first_checkpoint_begins_anew(command, monkeypatch):
-    train(command, "whole")
-    with monkeypatch.context() as patched:
-        patched.setattr("trainers.train.Checkpoints.after_update", _die_at_the_second())
-        with pytest.raises(SystemError):
-            main_program.main(command("cut"))
-    assert list((folder_of("cut") / "replay").iterdir())
-    assert resume("cut") == 0
-    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
-
-
-def _die_at_the_second():
-    """Return what takes the place of the checkpoint after an update."""
-    calls = []
-
-    def after_update(self, is_over):
-        calls.append(is_over)
-        if len(calls) == 2:
-            raise SystemError
-
-    return after_update
-
-
-@pytest.mark.parametrize("fault", ["missing", "damaged"])
-def test_with_damaged_rows_the_run_begins_anew(fault, command, monkeypatch, caplog):
+def test_with_damaged_rows_the_run_begins_anew(command, monkeypatch, caplog):
     train(command, "whole")
     signal_at(monkeypatch, signal.SIGINT, at=47)
     assert main_program.main(command("cut")) == 130
     path = sorted((folder_of("cut") / "replay").iterdir())[0]  # of both checkpoints
-    damage(path, fault)
+    damage(path, "damaged")
     assert resume("cut") == 0
-    assert f"{path}: {fault}" in caplog.text
+    assert f"{path}: damaged" in caplog.text
     assert "beginning anew: 120 steps are lost" in caplog.text
     assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
 
@@ -266,15 +229,10 @@ def test_an_intrinsic_reward_joins_what_is_learned_from(command):
 
 
 BAD = {
-    "no such part": ({"finetune": "heads"}, "finetune: 'heads' is none of"),
     "nothing to finetune": ({"finetune": "critic"}, "finetune: critic leaves all else as it is"),
     "no guide": ({"guide": "nowhere"}, "guide nowhere: no such file or folder"),
     "a guide of another kind": ({"guide": "__file__"}, "test_n_step_runs.py: not a checkpoint"),
     "a share of no guide": ({"guide_share": 0.3}, "guide_share: nobody's actions are meant"),
-    "no frames": ({"frame_stack": 0}, "frame_stack: 0 is out of range (1 to 64)"),
-    "no such sampling": ({"replay_sampling": "frames"}, "replay_sampling: 'frames' is none of"),
-    "no such encoder": ({"text_encoder_init": "random"}, "text_encoder_init: 'random' is none of"),
-    "no such number": ({"return_dtype": "float64"}, "return_dtype: 'float64' is none of"),
     "too small": ({"env_args": '{"side": 4}'}, "an image below 5x5"),
     "the learner's, of DQN": ({"tau": 0.1}, "tau is read by DQN and SAC, and this is NStepDQN"),
 }

@@ -15,8 +15,8 @@ from runs.folder import recorded_config
 from settings import all_settings, load_config, read_settings
 from sweeps.grid import make_grid, parse_lists, swept_settings
 from tests.bad_inputs.harness import refused
-from tests.robustness.faults import outcome, same
-from tests.test_resume import command, signal_at
+from tests.runs import outcome, same, signal_at
+from tests.test_resume import command
 from tests.user_code import MY_AGENTS, MY_ENVS, forget_modules_of
 from utils import user_modules
 

@@ -15,11 +15,9 @@ from torch import nn
 import main as main_program
 from main import configured_run
 from settings import load_config
-from tests.agents import collect_rollout
 from tests.published_models import tiny_sentence_encoder
 from tests.ranks import errors, on_ranks
-from tests.robustness.faults import outcome, same
-from tests.test_resume import folder_of, signal_at
+from tests.runs import folder_of, outcome, same, signal_at
 from tests.test_threads import ROOT
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import LAST, load_checkpoint
@@ -157,23 +155,6 @@ def test_gradients_are_averaged(tmp_path):
     assert same(on_ranks(2, on_rank, tmp_path), [expected, expected])
 
 
-def test_ranks_cut_their_sequences_into_as_many_minibatches(words_of, tmp_path):
-    many_ends = {"env": "TMazePassive-v0", "length": 1, "sequences_per_batch": 4}
-    config = config_of(words_of("sequences", **many_ends))
-
-    def on_rank(rank):
-        with joined_ranks() as ranks, configured_run(config, ranks) as run:
-            run.collector.begin(0)
-            learner, rollout = run.learner, collect_rollout(run.collector)
-            n_shown = len(rollout.sequences.firsts) - 5 * rank
-            batches = list(learner._minibatches(rollout, torch.randperm(n_shown)))
-            return [n_shown, len(batches), sum(len(batch.lengths) for batch in batches)]
-
-    one, two = on_ranks(2, on_rank, tmp_path)
-    assert one[1] == two[1] == -(-one[0] // 2) or one[1] == two[1] == two[0]
-    assert (one[2], two[2]) == (one[0], two[0])
-
-
 def test_no_rank_leaves_before_all_are_done(tmp_path):
     def on_rank(rank):
         with joined_ranks() as ranks:
@@ -265,9 +246,8 @@ def test_numbers_that_are_not_finite_stop_all_ranks(words_of, in_empty_folder, m
     assert len(bad["actions"]) == len(other["actions"]) == N_ENVS // 2 * 16 // 2
 
 
-@pytest.mark.parametrize("name", ["single steps", "DQN"])
-def test_torchrun_trains_and_writes_one_run_folder(name, words_of, in_empty_folder):
-    arguments = [*words_of(name), "--run-id=run"]
+def test_torchrun_trains_and_writes_one_run_folder(words_of, in_empty_folder):
+    arguments = [*words_of("DQN"), "--run-id=run"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
     finished = subprocess.run(
         [*torchrun, ROOT / "main.py", *arguments],
@@ -279,7 +259,7 @@ def test_torchrun_trains_and_writes_one_run_folder(name, words_of, in_empty_fold
     assert finished.stdout.count("mean return") == 1
     (folder,) = Path("experiments").glob("*/*/*")
     last = outcome(folder)["metrics"][-1]
-    assert int(last["env_steps"]) >= RUNS[name]["n_steps"]
+    assert int(last["env_steps"]) >= RUNS["DQN"]["n_steps"]
     assert int(float(last["train/n_updates"])) > 0
 
 

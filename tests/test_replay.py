@@ -1,6 +1,5 @@
 """Replay against the original's rows and batches, and what is kept of it in files."""
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import torch
 
 from models.observations import Observations
 from tests import golden_data
-from trainers.replay import WHOLE, EpisodeSteps, Replay, ReplayFiles
+from trainers.sequence_replay import WHOLE, EpisodeSteps, Replay, ReplayFiles
 from utils.errors import RunError
 
 CASES = ("equal", "wrapped", "windows")
@@ -162,13 +161,6 @@ def test_a_row_takes_no_more_memory_than_the_originals(shape):
     assert ours <= 1.1 * theirs
 
 
-def test_no_observation_is_stored_twice():
-    replay = replay_of([4, 6], 100)
-    shown = replay.rows["vectors"][: len(replay)]
-    assert len(replay) == 4 + 1 + 6 + 1
-    assert len(shown.unique(dim=0)) == len(replay)
-
-
 def test_an_episode_longer_than_the_ring_is_one_line():
     replay = replay_of([4], 8)
     replay.add(episode(7))
@@ -194,23 +186,6 @@ def assert_same(one, other):
     second = other.sample(16)
     assert torch.equal(first.observations.vectors, second.observations.vectors)
     assert torch.equal(first.mask, second.mask)
-
-
-def test_only_new_rows_are_written(tmp_path):
-    folder, replay = tmp_path / "replay", replay_of([4, 6], 100)
-    files = ReplayFiles(folder)
-    first = files.save(replay)
-    assert list(first["files"]) == ["rows_000000000000.pt"]
-    assert files.save(replay) == first
-    path = folder / "rows_000000000000.pt"
-    content = path.read_bytes()
-    digest = hashlib.sha256(content).hexdigest()
-    assert first["files"][path.name] == (len(content), digest)
-    replay.add(episode(5, 2))
-    second = files.save(replay)
-    assert list(second["files"]) == ["rows_000000000000.pt", "rows_000000000012.pt"]
-    assert path.read_bytes() == content
-    assert_same(replay, loaded(folder, second, replay))
 
 
 @pytest.mark.parametrize("context_length", [WHOLE, 3])

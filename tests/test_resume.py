@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import shutil
 import signal
 from pathlib import Path
@@ -20,7 +19,7 @@ from runs import folder as run_description
 from runs.folder import locked
 from settings import load_config
 from tests.bad_inputs.harness import refused
-from tests.robustness.faults import outcome, same
+from tests.runs import folder_of, outcome, resume, same, signal_at
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import BEST, LAST, PREVIOUS, load_checkpoint, save_checkpoint
 from trainers.collector import Collector
@@ -44,28 +43,6 @@ TINY = {
 def command(model, run_id, **changes):
     settings = TINY | {"model": model} | tiny_settings(model) | changes
     return [*(f"--var={key}={value}" for key, value in settings.items()), "--run-id", run_id]
-
-
-def folder_of(run_id):
-    (folder,) = Path("experiments").glob(f"*/*/{run_id}")
-    return folder
-
-
-def resume(run_id):
-    return main_program.main(["--resume", str(folder_of(run_id))])
-
-
-def signal_at(monkeypatch, number, at):
-    """Send this process a signal before vector step `at`, counted from here on."""
-    step, n_steps = Collector.step, []
-
-    def stepping(self):
-        n_steps.append(1)
-        if len(n_steps) == at:
-            os.kill(os.getpid(), number)
-        return step(self)
-
-    monkeypatch.setattr(Collector, "step", stepping)
 
 
 @pytest.fixture

@@ -30,15 +30,10 @@ def numbered_rollout(n_steps=4, n_envs=3, keeps_following=False):
 
 def test_samples_are_numbered_environment_by_environment():
     rollout = numbered_rollout()
-    (batch,) = rollout.minibatches([torch.arange(12)])
+    batch = rollout.batch(torch.arange(12))
     assert batch.actions.tolist() == list(range(12))
     assert batch.observations.images[:, 0, 0, 0].tolist() == list(range(12))
     assert batch.context[:, 0].tolist() == list(range(12))
-
-
-def test_a_permutation_is_cut_into_slices_and_a_remainder():
-    batches = list(numbered_rollout().minibatches(torch.arange(12).flip(0).split(5)))
-    assert [b.actions.tolist() for b in batches] == [[11, 10, 9, 8, 7], [6, 5, 4, 3, 2], [1, 0]]
 
 
 def test_sequences_are_cut_at_episode_starts_and_at_the_rollouts_ends():
@@ -55,21 +50,10 @@ def test_sequences_are_cut_at_episode_starts_and_at_the_rollouts_ends():
 def test_a_sequence_batch_holds_whole_sequences_one_after_another():
     rollout = numbered_rollout()
     rollout.starts[2, 0] = True
-    batches = list(rollout.sequence_minibatches(torch.tensor([3, 0, 1, 2]).split(2)))
+    batches = [rollout.sequence_batch(each) for each in torch.tensor([3, 0, 1, 2]).split(2)]
     assert [b.lengths.tolist() for b in batches] == [[4, 2], [2, 4]]
     assert batches[0].actions.tolist() == [8, 9, 10, 11, 0, 1]
     assert batches[1].actions.tolist() == [2, 3, 4, 5, 6, 7]
-
-
-def test_returns_are_advantages_plus_values():
-    rollout = numbered_rollout(n_steps=2, n_envs=1)
-    rollout.rewards[:] = 1.0
-    rollout.values[:] = 0.5
-    rollout.continues[:] = 1.0
-    rollout.bootstrap = torch.tensor([0.5])
-    rollout.estimate(gamma=1.0, gae_lambda=1.0)
-    assert rollout.advantages.flatten().tolist() == [2.0, 1.0]
-    assert rollout.returns.flatten().tolist() == [2.5, 1.5]
 
 
 def test_transitions_lead_to_what_followed_and_to_its_context():
@@ -85,15 +69,11 @@ def test_transitions_lead_to_what_followed_and_to_its_context():
     assert steps.context[:, 0].tolist() == [*before, 1, -1, 2, 5, -1, -1]
 
 
-def test_images_stay_bytes():
-    assert numbered_rollout().observations.images.dtype == torch.uint8
-
-
 def test_an_image_seen_twice_is_passed_on_once():
     rollout = numbered_rollout()
     images = rollout.observations.images
     images[3, 0] = images[0, 1]  # sample 3 shows what sample 4 does
-    (batch,) = rollout.minibatches([torch.tensor([3, 4, 5, 3])])
+    batch = rollout.batch(torch.tensor([3, 4, 5, 3]))
     different = DistinctImages(batch.observations)
     assert len(different.images) == 2
     assert torch.equal(different.images[different.row_of], batch.observations.images)
@@ -107,7 +87,7 @@ def test_a_sequence_shows_the_steps_of_its_episode_before_the_rollout():
     second.starts[2, 1] = True
     second.past = first.past_of_next(n_context=4)
     assert second.sequences.before.tolist() == [3, 4, 0, 0]
-    (batch,) = second.sequence_minibatches([torch.tensor([0, 2, 3])])
+    batch = second.sequence_batch(torch.tensor([0, 2, 3]))
     seen = [1, 2, 3, 0, 1, 2, 3, 6, 7, 8, 9, 10, 11]
     assert batch.observations.images[:, 0, 0, 0].tolist() == seen
     assert batch.context[:, 0].tolist() == seen

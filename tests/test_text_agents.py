@@ -73,10 +73,9 @@ def test_learning_sees_what_acting_saw(name, encoder):
     rollout = collect_rollout(collector)
     rollout.estimate(config.gamma, config.gae_lambda)
     if agent.sequential:
-        batches = rollout.sequence_minibatches([torch.arange(len(rollout.sequences.firsts))])
+        batch = rollout.sequence_batch(torch.arange(len(rollout.sequences.firsts)))
     else:
-        batches = rollout.minibatches([torch.arange(rollout.n_samples)])
-    (batch,) = batches
+        batch = rollout.batch(torch.arange(rollout.n_samples))
     found = agent.evaluate(batch)
     torch.testing.assert_close(found.log_probs, batch.log_probs, atol=2e-5, rtol=1e-4)
     torch.testing.assert_close(found.values, batch.values, atol=2e-5, rtol=1e-4)

@@ -10,8 +10,7 @@ import eval as eval_program
 import main as main_program
 from analysis.__main__ import main as analyse
 from tests.published_models import tiny_sentence_encoder
-from tests.robustness.faults import same
-from tests.test_resume import folder_of, resume, signal_at
+from tests.runs import folder_of, resume, same, signal_at
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import LAST, load_checkpoint, save_checkpoint
 

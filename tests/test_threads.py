@@ -15,8 +15,8 @@ import main as main_program
 from benchmarks.training import Options, trained_agent
 from models import build_agent
 from tests.agents import small_config, spaces
-from tests.robustness.faults import same
-from tests.test_resume import command, folder_of, resume, signal_at
+from tests.runs import folder_of, resume, same, signal_at
+from tests.test_resume import command
 from utils.starting import let_waiting_threads_sleep, number_of_threads
 
 ROOT = Path(__file__).parent.parent

@@ -11,8 +11,8 @@ import main as main_program
 from main import configured_run
 from settings import load_config
 from tests.bad_inputs.harness import refused
-from tests.robustness.faults import same
-from tests.test_resume import command, folder_of, resume, signal_at
+from tests.runs import folder_of, resume, same, signal_at
+from tests.test_resume import command
 from trainers.checkpoint import LAST, UNWRITTEN, WarmStart, load_checkpoint, save_checkpoint
 from trainers.ranks import Ranks
 from trainers.train import RunSettings

@@ -2,14 +2,14 @@
 
 import math
 from collections import deque
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from models.agent import Memory
-from models.observations import Observations, Percept, SentenceTable
+from models.observations import Observations, Percept
 from trainers.evaluation import Episode
 from trainers.learner import Learner, RewardTransform, Transition
 from trainers.ranks import Ranks
@@ -17,47 +17,24 @@ from trainers.ranks import Ranks
 EPISODES_AVERAGED = 100
 
 
-class TrainingEnv(Protocol):
-    """A Gymnasium vector environment in SAME_STEP mode whose episodes may be saved.
-
-    Where episodes succeed or fail it has `has_success`, true, and info["episode"]["success"]. Where
-    there is more to log than returns it has `metrics() -> dict[str, float]`, always the same names.
-    """
-
-    @property
-    def num_envs(self) -> int:
-        """N."""
-
-    def reset(
-        self, *, seed: int, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Open an episode in every environment.
-
-        The option "first_env" is the number of the first of them in the run, 0 without it.
-        """
-
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Return observations, rewards, terminated, truncated and info."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the running episodes where "resumable" is true."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Continue saved episodes; return False where new ones must be begun."""
-
-
 class Collector:
     """N environments, what the agent knows of their episodes, and the statistics of those.
 
     Args:
-        env: The environments of this rank.
-        learner: Who acts in them.
+        env: The environments of this rank: a vector of Gymnasium in SAME_STEP mode.
+
+            - `reset` takes the option "first_env", the number of the first of them in the run;
+            - `state_dict` returns the running episodes where its "resumable" is true, and
+              `load_state_dict` returns False where new ones must be begun;
+            - where episodes succeed or fail, `has_success` is true and info["episode"] has
+              "success";
+            - `metrics`, if it has that, returns more to log, always under the same names.
+        learner: It acts in them.
         scaling: Of rewards, if they are scaled.
         ranks: The processes that train together, each with N environments; None for this one alone.
 
     Attributes:
+        percept: The agent will be told this next; None until episodes have begun.
         env_steps: Steps of all environments of all ranks.
         n_episodes: Episodes that have ended: on the first rank those of all, else of this one.
         episodes: The last of them.
@@ -65,7 +42,7 @@ class Collector:
 
     def __init__(
         self,
-        env: TrainingEnv,
+        env: Any,
         learner: Learner,
         scaling: RewardTransform | None = None,
         ranks: Ranks | None = None,
@@ -79,13 +56,8 @@ class Collector:
         self.env_steps = self.n_episodes = 0
         self.episodes: deque[Episode] = deque(maxlen=EPISODES_AVERAGED)
         self._untold: list[Episode] = []  # to the first rank, where this is another
-        self._percept: Percept | None = None  # None until episodes have begun
+        self.percept: Percept | None = None
         self._memory: Memory | None = None
-
-    @property
-    def percept(self) -> Percept | None:
-        """What the agent will be told next; None until episodes have begun."""
-        return self._percept
 
     def begin(self, seed: int) -> None:
         """Open an episode in every environment, with an empty memory."""
@@ -95,12 +67,12 @@ class Collector:
         if self.scaling is not None:
             self.scaling.begin()
         agent = self.learner.agent
-        self._percept = Percept.first(agent.read(observations))
+        self.percept = Percept.first(agent.read(observations))
         self._memory = agent.initial_memory(self.env.num_envs)
 
     def step(self) -> Transition:
         """Let the learner act once in every environment and take in what comes of it."""
-        percept, memory = self._percept, self._memory
+        percept, memory = self.percept, self._memory
         assert percept is not None, "begin() opens the episodes"
         assert memory is not None, "begin() makes the memory"
         step = self.learner.act(percept, memory)
@@ -108,7 +80,7 @@ class Collector:
         ended = terminated | truncated
         rewards = paid if self.scaling is None else self.scaling(paid, ended)
         shown = self.learner.agent.read(observations)
-        self._percept = Percept.after(shown, step.actions, paid, ended)
+        self.percept = Percept.after(shown, step.actions, paid, ended)
         transition = Transition(
             percept=percept,
             step=step,
@@ -116,7 +88,7 @@ class Collector:
             terminated=self._to_device(terminated),
             truncated=self._to_device(truncated),
             following=self._following(step.actions, paid, ended, info),
-            after=self._percept,
+            after=self.percept,
             memory=memory,
             info=info,
         )
@@ -163,6 +135,8 @@ class Collector:
 
     def state_dict(self) -> dict[str, Any]:
         """Return counts and statistics, and where all environments can be saved, their episodes."""
+        assert self.percept is not None, "episodes have begun"
+        assert self._memory is not None, "episodes have begun"
         env = self.env.state_dict()
         resumable = not any(self.ranks.all_reduce_max(not env["resumable"]))
         state: dict[str, Any] = {
@@ -171,8 +145,10 @@ class Collector:
             "episodes": [tuple(episode) for episode in self.episodes],
             "resumable": resumable,
             "env": env,
-            "sentences": self._sentences.state_dict(),
-            **self._running(),
+            "sentences": self.learner.agent.reader.sentences.state_dict(),
+            "percept": self.percept._asdict()
+            | {"observations": self.percept.observations.tensors()},
+            "memory": self._memory.state_dict(),
         }
         if self.scaling is not None:
             state["scaling"] = self.scaling.state_dict()
@@ -193,42 +169,30 @@ class Collector:
         """
         self.env_steps, self.n_episodes = state["env_steps"], state["n_episodes"]
         self.episodes.extend(_episode(*saved) for saved in state["episodes"])
-        self._sentences.load_state_dict(state["sentences"])
+        self.learner.agent.reader.sentences.load_state_dict(state["sentences"])
         if self.scaling is not None:
             self.scaling.load_state_dict(state["scaling"])
         assert self._memory is not None, "episodes have begun"
         is_lost = not (state["resumable"] and self.env.load_state_dict(state["env"]))
         if any(self.ranks.all_reduce_max(is_lost)):  # all ranks go on, or none
             self.begin(seed)
-            assert self._percept is not None, "episodes have begun"
-            return self._percept, None
+            assert self.percept is not None, "episodes have begun"
+            return self.percept, None
         percept, device = state["percept"], self._device
         self._memory.load_state_dict(state["memory"])
-        self._percept = Percept(
+        self.percept = Percept(
             Observations(**percept["observations"]).map(lambda kind: kind.to(device)),
             *(percept[name].to(device) for name in Percept._fields[1:]),
         )
-        return self._percept, self._memory
-
-    @property
-    def _sentences(self) -> SentenceTable:
-        """What the numbers stand for that this collector and its learner keep for text."""
-        return self.learner.agent.reader.sentences
-
-    def _running(self) -> dict[str, Any]:
-        """Return what the agent is about to be told, and what it remembers."""
-        assert self._percept is not None, "episodes have begun"
-        assert self._memory is not None, "episodes have begun"
-        percept = self._percept._asdict() | {"observations": self._percept.observations.tensors()}
-        return {"percept": percept, "memory": self._memory.state_dict()}
+        return self.percept, self._memory
 
     def _following(
         self, actions: Tensor, paid: np.ndarray, ended: np.ndarray, info: dict[str, Any]
     ) -> Percept:
         """Return what the agent would be told next if no episode began."""
-        assert self._percept is not None, "a step has been taken"
+        assert self.percept is not None, "a step has been taken"
         if not ended.any():
-            return self._percept
+            return self.percept
         rows = self._to_device(ended)
         last = self.learner.agent.read(stacked(info["final_obs"][ended]))
 
@@ -237,7 +201,7 @@ class Collector:
             kind[rows] = final
             return kind
 
-        shown = self._percept.observations.map(with_last, last)
+        shown = self.percept.observations.map(with_last, last)
         return Percept.after(shown, actions, paid, np.zeros_like(ended))
 
     def _note_episodes(self, ended: np.ndarray, info: dict[str, Any]) -> None:

@@ -13,10 +13,15 @@ from torch import Tensor
 
 from models.agent import QAgent, Sequences, Step
 from settings import Part, setting
-from trainers.exploration import EpsilonSettings, epsilon_after, explored
 from trainers.learner import Reward
 from trainers.losses import double_q_targets, follow, masked_mean, mean_norm, values_of
-from trainers.off_policy import OffPolicyLearner, OffPolicySettings
+from trainers.off_policy import (
+    EpsilonSettings,
+    OffPolicyLearner,
+    OffPolicySettings,
+    epsilon_after,
+    explored,
+)
 from trainers.ranks import Ranks
 from utils.saved_state import with_moments
 

@@ -171,7 +171,7 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return (values * mask).sum() / mask.sum()
 
 
-def mean_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+def mean_norm(parameters: Iterable[Tensor]) -> Tensor:
     """Return the mean over parameter tensors of the norm of each one's gradient; of none, 0."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:

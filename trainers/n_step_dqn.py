@@ -19,10 +19,10 @@ from torch.nn import functional as F
 from models.agent import Agent, FrameValueAgent, Memory, Step, Transitions
 from models.observations import ObservationBatch, Percept
 from settings import Config, Part, setting
-from trainers.exploration import EpsilonSettings, epsilon_after, explored
 from trainers.frame_replay import FrameReplay, FrameReplaySettings, FrameSteps
 from trainers.learner import LoggedMeans, NotFiniteError, Reward, Transition
 from trainers.losses import double_q_targets, follow, n_step_returns
+from trainers.off_policy import EpsilonSettings, epsilon_after, explored
 from trainers.ranks import Ranks
 from utils.errors import UserError
 from utils.saved_state import load_moments, moments, with_moments

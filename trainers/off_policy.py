@@ -7,7 +7,7 @@ episode has ended, as many gradient steps as are owed for the steps since the la
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,18 +26,19 @@ from models.agent import (
     Transitions,
 )
 from models.observations import Percept
-from settings import Part, setting
+from settings import Config, Part, setting
 from trainers.learner import LoggedMeans, NotFiniteError, Reward, Transition
 from trainers.ranks import Ranks
-from trainers.replay import (
+from trainers.sequence_replay import (
     EpisodeSteps,
     Replay,
     ReplayFiles,
     ReplaySettings,
+    RunningEpisodes,
     example_episode,
     n_rows_wanted,
+    step_tensors,
 )
-from trainers.running_episodes import RunningEpisodes, step_tensors
 from utils.saved_state import load_moments, moments
 
 SUMMED_AT_ONCE = 64  # gradient steps whose metrics wait on the device
@@ -48,6 +49,21 @@ COUNTS = (
 )
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class EpsilonSettings(Config):
+    """What learners that explore by epsilon read."""
+
+    title = "exploration"
+
+    epsilon_final: float | None = setting(
+        "share of random actions in the end; null: of DQN one in the longest episode of the "
+        "warm-up, of NStepDQN 0.01",
+        low=0,
+        high=1,
+        default=None,
+    )
 
 
 @dataclass(frozen=True)
@@ -344,3 +360,15 @@ class OffPolicyLearner(ABC):
         if "text" in replay.rows:
             self.agent.reader.sentences.check(replay.rows["text"][: len(replay)])
         self.replay = replay
+
+
+def epsilon_after(n_steps: int, n_falling: float, start: float, final: float) -> float:
+    """Return epsilon after so many steps: it falls linearly over n_falling, then is constant."""
+    fraction = min(n_steps / n_falling, 1.0) if n_falling > 0 else 1.0
+    return start + fraction * (final - start)
+
+
+def explored(chosen: Tensor, others: Tensor, epsilons: Sequence[float]) -> Tensor:
+    """Replace actions [N] by others [N], each with a probability of its own."""
+    is_other = torch.rand(len(chosen), dtype=torch.float64) < torch.tensor(epsilons).double()
+    return torch.where(is_other.to(chosen.device), others, chosen)

@@ -96,7 +96,8 @@ class PPO:
         self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
         self.reward = reward
         self.parameters = [p for p in agent.parameters() if p.requires_grad]
-        self._check_fits()
+        n_envs, shape = self.ranks.part_of(config.n_envs), agent.reader.image_shape
+        check_rollout_fits(n_envs, config.n_rollout_steps, shape, config.device)
         self.optimizer = with_moments(
             torch.optim.AdamW(
                 self.parameters, lr=config.learning_rate, eps=1e-8, weight_decay=0.01, fused=True
@@ -174,15 +175,20 @@ class PPO:
         """
         rollout, config = self.rollout, self.config
         assert rollout is not None, "an update needs a full rollout"
+
+        # Intrinsic rewards are those of the whole rollout: they come before the advantages.
         rewarded: dict[str, Tensor] = {}
         if self.reward is not None:
             rewards, rewarded = self.reward(rollout.transitions())
             rollout.rewards = rewards.view_as(rollout.rewards)
+        # A_t = sum_k (gamma lambda)^k delta_{t+k} within the episode; its return is A_t + V(s_t).
         rollout.estimate(config.gamma, config.gae_lambda)
-        now = self.coefficients(progress)
+
+        now = Coefficients(*(schedule.value(progress) for schedule in self.schedules))
         for group in self.optimizer.param_groups:
             group["lr"] = now.learning_rate
 
+        # Several passes, each in an order of its own: of steps, or of sequences from a start on.
         logged, orders = [], []
         n_shown = len(rollout.sequences.firsts) if self.agent.sequential else rollout.n_samples
         for epoch in range(config.n_epochs):
@@ -198,6 +204,8 @@ class PPO:
         is_finite = math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"])
         if any(self.ranks.all_reduce_max(not is_finite)):
             raise NotFiniteError(self._first_not_finite(rollout, orders, logged))
+
+        # A GPT reads the last steps again in the next rollout, by then with other weights.
         if self.agent.n_context:
             self.past, self._memory_is_stale = rollout.past_of_next(self.agent.n_context), True
         self.rollout = None
@@ -214,10 +222,6 @@ class PPO:
         step = self.agent.act(percept, memory, deterministic=True, advance=False)
         assert step.values is not None, "an agent that PPO trains has a critic"
         return step.values, step.context
-
-    def coefficients(self, progress: float) -> Coefficients:
-        """Return the scheduled coefficients of the update at this share of the run."""
-        return Coefficients(*(schedule.value(progress) for schedule in self.schedules))
 
     def keep_in(self, folder: Path) -> None:
         """Keep nothing there: a rollout is small enough for a checkpoint."""
@@ -248,35 +252,32 @@ class PPO:
         check_steps(past, Past(percept.observations, percept.starts, context).tensors(), "past")
         self.past, self._memory_is_stale = Past.of(past, self.agent.device), True
 
-    def _check_fits(self) -> None:
-        """Raise UserError where a rollout is more than the memory there is."""
-        config, shape = self.config, self.agent.reader.image_shape
-        n_envs = self.ranks.part_of(config.n_envs)
-        check_rollout_fits(n_envs, config.n_rollout_steps, shape, config.device)
-
     def _minibatches(self, rollout: Rollout, order: Tensor) -> Iterator[Batch]:
         """Yield minibatches of samples, or of sequences, in this order: as many on every rank."""
         config, ranks = self.config, self.ranks
         if not self.agent.sequential:
             samples = order.to(self.agent.device)
-            return rollout.minibatches(samples.split(len(order) // config.n_batches))
+            return map(rollout.batch, samples.split(len(order) // config.n_batches))
         if ranks.size == 1:
-            return rollout.sequence_minibatches(order.split(config.sequences_per_batch))
+            return map(rollout.sequence_batch, order.split(config.sequences_per_batch))
         # Ranks have cut different numbers of sequences, and each minibatch needs some of each rank.
         wanted = -(-len(order) // ranks.part_of(config.sequences_per_batch))
         n_batches = min(ranks.all_reduce_max(wanted)[0], ranks.least(len(order)))
-        return rollout.sequence_minibatches(order.tensor_split(n_batches))
+        return map(rollout.sequence_batch, order.tensor_split(n_batches))
 
     def _learn(self, batch: Batch, now: Coefficients) -> dict[str, Tensor]:
         """Take one gradient step and return what to log of it, without waiting for the device."""
         config = self.config
         result = self.agent.evaluate(batch)
+
+        # L = L_clip + vf_coef * L_value - ent_coef * H
         advantages = self._normalized(batch.advantages)
         policy = clipped_policy_loss(result.log_probs, batch.log_probs, advantages, now.clip_range)
         critic = value_loss(result.values, batch.values, batch.returns, config.clip_range_vf)
         entropy = result.entropy.mean()
         loss = policy.loss + config.vf_coef * critic - now.ent_coef * entropy
 
+        # Ranks average their gradients before these are clipped, so that all take the same step.
         self.optimizer.zero_grad()
         loss.backward()
         grad_norm = self.ranks.step(self.optimizer, config.max_grad_norm)

@@ -5,8 +5,8 @@ Samples are numbered environment by environment: n * T + t.
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Sequence
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -32,7 +32,10 @@ def check_rollout_fits(
         image_shape: (C, H, W); None where there are no images.
         device: Where the rollout is kept.
     """
-    n_bytes_here = _memory(device)
+    if device.startswith("cuda"):
+        n_bytes_here = torch.cuda.get_device_properties(device).total_memory
+    else:
+        n_bytes_here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     n_bytes = n_envs * n_steps * math.prod(image_shape or (0,))
     if n_bytes > n_bytes_here:
         size = "x".join(map(str, image_shape or ()))
@@ -41,13 +44,6 @@ def check_rollout_fits(
             f"steps take {n_bytes / GIB:.1f} GiB, and there are {n_bytes_here / GIB:.1f}. "
             "Choose fewer environments or a shorter rollout"
         )
-
-
-def _memory(device: str) -> int:
-    """Return the bytes of memory of this machine, or of its GPU."""
-    if device.startswith("cuda"):
-        return torch.cuda.get_device_properties(device).total_memory
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class Past(NamedTuple):
@@ -134,15 +130,10 @@ class Rollout:
             self.contexts_at_ends = context.new_zeros((n_steps, *context.shape))
         self.bootstrap = torch.zeros(n_envs, device=device)
         self.context = context.new_empty((n_steps, *context.shape))
-        self.actions = torch.empty((n_steps, n_envs), dtype=torch.int64, device=device)
-        self.starts = torch.empty((n_steps, n_envs), dtype=torch.bool, device=device)
-        self.log_probs = torch.empty((n_steps, n_envs), device=device)
-        self.values = torch.empty((n_steps, n_envs), device=device)
-        self.rewards = torch.empty((n_steps, n_envs), device=device)
-        self.continues = torch.empty((n_steps, n_envs), device=device)
-        self.beyond = torch.zeros((n_steps, n_envs), device=device)
-        self.advantages = torch.empty((n_steps, n_envs), device=device)
-        self.returns = torch.empty((n_steps, n_envs), device=device)
+        zeros = partial(torch.zeros, n_steps, n_envs, device=device)
+        self.actions, self.starts = zeros(dtype=torch.int64), zeros(dtype=torch.bool)
+        self.log_probs, self.values, self.rewards = zeros(), zeros(), zeros()
+        self.continues, self.beyond, self.advantages, self.returns = (zeros() for _ in range(4))
 
     @cached_property
     def _batch_of_all(self) -> ObservationBatch:
@@ -167,16 +158,12 @@ class Rollout:
 
     def past_of_next(self, n_context: int) -> Past:
         """Return the last steps of this full rollout and of what was before it."""
-        own = Past(self.observations, self.starts, self.context)
+        own = Past(self.observations, self.starts, self.context).tensors()
         if self.past is not None:
-            before = self.past
-            own = Past(
-                own.observations.map(lambda new, old: torch.cat((old, new)), before.observations),
-                torch.cat((before.starts, own.starts)),
-                torch.cat((before.context, own.context)),
-            )
-        observations = own.observations.map(lambda kind: kind[-n_context:].clone())
-        return Past(observations, own.starts[-n_context:].clone(), own.context[-n_context:].clone())
+            before = self.past.tensors()
+            own = {name: torch.cat((before[name], kind)) for name, kind in own.items()}
+        last = {name: kind[-n_context:].clone() for name, kind in own.items()}
+        return Past.of(last, self.context.device)
 
     @property
     def is_full(self) -> bool:
@@ -220,20 +207,9 @@ class Rollout:
 
     def estimate(self, gamma: float, gae_lambda: float) -> None:
         """Fill in advantages and returns."""
-        self.advantages = generalized_advantages(
-            self.rewards + self.beyond,
-            self.values,
-            self.bootstrap,
-            self.continues,
-            gamma,
-            gae_lambda,
-        )
+        rewards, ends = self.rewards + self.beyond, (self.bootstrap, self.continues)
+        self.advantages = generalized_advantages(rewards, self.values, *ends, gamma, gae_lambda)
         self.returns = self.advantages + self.values
-
-    def minibatches(self, parts: Iterable[Tensor]) -> Iterator[Batch]:
-        """Yield a batch of each part: numbers of samples [B]."""
-        for samples in parts:
-            yield self._batch(samples)
 
     @cached_property
     def sequences(self) -> Sequences:
@@ -242,24 +218,20 @@ class Rollout:
         opens[0] = True
         firsts = opens.T.flatten().nonzero().squeeze(-1)  # [N, T] read environment by environment
         ends = torch.cat((firsts[1:], firsts.new_tensor([self.n_samples])))
-        return Sequences(firsts, ends - firsts, self._before(firsts))
+        before = torch.zeros_like(firsts)
+        if self.past is not None:
+            n, t = firsts // self.n_steps, firsts % self.n_steps
+            goes_on = (t == 0) & ~self.starts[0].cpu()[n]
+            before = self.past.of_running_episodes().cpu()[n] * goes_on
+        return Sequences(firsts, ends - firsts, before)
 
-    def _before(self, firsts: Tensor) -> Tensor:
-        """Return how many steps of its episode stand before each sequence in the past.  [S]"""
-        n, t = firsts // self.n_steps, firsts % self.n_steps
-        if self.past is None:
-            return torch.zeros_like(firsts)
-        goes_on = (t == 0) & ~self.starts[0].cpu()[n]
-        return self.past.of_running_episodes().cpu()[n] * goes_on
-
-    def sequence_minibatches(self, parts: Iterable[Tensor]) -> Iterator[Batch]:
-        """Yield a batch of whole sequences of each part: numbers of sequences, on the CPU."""
-        for chosen in parts:
-            firsts, lengths, before = (each[chosen] for each in self.sequences)
-            batch = self._batch(_ranges(firsts, lengths).to(self.starts.device))
-            if self.past is not None:
-                batch = self._with_past(batch, firsts, before, lengths)
-            yield batch._replace(lengths=lengths, before=before)
+    def sequence_batch(self, chosen: Tensor) -> Batch:
+        """Return a batch of whole sequences, numbers [S] on the CPU."""
+        firsts, lengths, before = (each[chosen] for each in self.sequences)
+        batch = self.batch(_ranges(firsts, lengths).to(self.starts.device))
+        if self.past is not None:
+            batch = self._with_past(batch, firsts, before, lengths)
+        return batch._replace(lengths=lengths, before=before)
 
     def _with_past(self, batch: Batch, firsts: Tensor, before: Tensor, lengths: Tensor) -> Batch:
         """Return a batch that shows the steps before each sequence as well."""
@@ -271,7 +243,8 @@ class Rollout:
         context = torch.cat((self.past.context, self.context)).flatten(0, 1)
         return batch._replace(observations=self._batch_of_all.select(rows), context=context[rows])
 
-    def _batch(self, samples: Tensor) -> Batch:
+    def batch(self, samples: Tensor) -> Batch:
+        """Return a batch of single steps, numbers of samples [B]."""
         n, t = samples // self.n_steps, samples % self.n_steps
         return Batch(
             observations=self._batch_of_all.select((self.n_past + t) * self.n_envs + n),

@@ -6,9 +6,9 @@ they value, target critics follow slowly. With the settings of Ni et al. 2023, a
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -88,12 +88,18 @@ class SAC(OffPolicyLearner):
         self.target = copy.deepcopy(self._critic).requires_grad_(False)
         self.log_temperature = torch.zeros((), device=agent.device, requires_grad=True)
         self.beside = {"log_temperature": self.log_temperature}
-        rate, groups = config.learning_rate, self._parameters()
+        if agent.critic_body is None:
+            self.groups = {"all": _trained(agent.parameters())}
+        else:
+            actor = [*agent.body.parameters(), *agent.policy.parameters()]
+            critic = self._critic.parameters()
+            self.groups = {"critic": _trained(critic), "actor": _trained(actor)}
         self.optimizers = {
-            name: with_moments(torch.optim.Adam(group, lr=rate, fused=True))
-            for name, group in groups.items()
+            name: with_moments(torch.optim.Adam(group, lr=config.learning_rate, fused=True))
+            for name, group in self.groups.items()
         }
         if config.learn_temperature:
+            self.groups["temperature"] = [self.log_temperature]
             self.optimizers["temperature"] = with_moments(
                 torch.optim.Adam([self.log_temperature], lr=config.temperature_learning_rate)
             )
@@ -107,54 +113,47 @@ class SAC(OffPolicyLearner):
 
     def learn(self, sequences: Sequences) -> dict[str, Tensor]:
         """Take one gradient step of critics, policy and temperature."""
-        step = self._learn_together if self.config.shared_encoder else self._learn_apart
-        logged, entropy = step(sequences)
-        if self.config.learn_temperature:
-            self._learn_temperature(entropy)
-        follow(self.target, self._critic, self.config.tau)
-        alpha = torch.as_tensor(self.temperature, device=self.agent.device)
-        logged |= {"entropy": entropy, "temperature": alpha}
+        config, agent = self.config, self.agent
+        view = self._view(sequences)
+        critic_loss, logged = self._critic_loss(sequences, view)
+        memory = agent.body.memory_parameters()
+        if config.shared_encoder:
+            # One optimiser for everything: L = (L_1 + L_2) / 2 + L_policy
+            actor_loss, entropy = self._actor_loss(sequences, view)
+            critic, actor = agent.critics.first.parameters(), agent.policy.parameters()
+            norms: dict[str, Iterable[Tensor]]
+            norms = {"critic": critic, "actor": actor, "memory": memory}
+            logged |= self._step("all", 0.5 * critic_loss + actor_loss, norms)
+        else:
+            # The critics' step first; the policy then turns to the values after it.
+            logged |= self._step("critic", critic_loss, {"critic": self._critic.parameters()})
+            with torch.no_grad():
+                view = view._replace(values=self._critic_values(sequences))
+            actor_loss, entropy = self._actor_loss(sequences, view)
+            norms = {"actor": self.groups["actor"], "memory": memory}
+            logged |= self._step("actor", actor_loss, norms)
+
+        # L = -alpha (target - H): the temperature rises where the entropy is below its target.
+        if config.learn_temperature:
+            wanted = config.target_entropy * math.log(agent.n_actions)
+            self._step("temperature", -self.log_temperature.exp() * (wanted - entropy), {})
+
+        # target <- (1 - tau) target + tau critics
+        follow(self.target, self._critic, config.tau)
+        alpha = torch.as_tensor(self.temperature, device=agent.device)
+        logged |= {"actor_loss": actor_loss, "entropy": entropy, "temperature": alpha}
         return {f"train/{name}": logged[name].detach() for name in self.logged}
 
-    def _learn_together(self, sequences: Sequences) -> tuple[dict[str, Tensor], Tensor]:
-        """One step of everything: half the critics' loss and the policy's, one optimiser."""
-        view = self._view(sequences)
-        losses, values = self._critic_losses(sequences, view)
-        actor_loss, entropy = self._actor_loss(sequences, view)
-        optimizer = self.optimizers["all"]
-        optimizer.zero_grad()
-        (0.5 * sum(losses) + actor_loss).backward()
-        agent = self.agent
-        self.ranks.average_gradients(self._parameters()["all"])
-        logged = {
-            "critic_grad_norm": mean_norm(agent.critics.first.parameters()),
-            "actor_grad_norm": mean_norm(agent.policy.parameters()),
-            "memory_grad_norm": mean_norm(agent.body.memory_parameters()),
-        }
-        optimizer.step()
-        return logged | values | {"actor_loss": actor_loss}, entropy
-
-    def _learn_apart(self, sequences: Sequences) -> tuple[dict[str, Tensor], Tensor]:
-        """The critics' step first; the policy then turns to what they say after it."""
-        view = self._view(sequences)
-        losses, logged = self._critic_losses(sequences, view)
-        self.optimizers["critic"].zero_grad()
-        cast(Tensor, sum(losses)).backward()
-        groups = self._parameters()
-        self.ranks.average_gradients(groups["critic"])
-        logged["critic_grad_norm"] = mean_norm(self._critic.parameters())
-        self.optimizers["critic"].step()
-
-        with torch.no_grad():
-            view = view._replace(values=self._critics_say(sequences))
-        actor_loss, entropy = self._actor_loss(sequences, view)
-        self.optimizers["actor"].zero_grad()
-        actor_loss.backward()
-        self.ranks.average_gradients(groups["actor"])
-        logged["actor_grad_norm"] = mean_norm(groups["actor"])
-        logged["memory_grad_norm"] = mean_norm(self.agent.body.memory_parameters())
-        self.optimizers["actor"].step()
-        return logged | {"actor_loss": actor_loss}, entropy
+    def _step(
+        self, name: str, loss: Tensor, norms: Mapping[str, Iterable[Tensor]]
+    ) -> dict[str, Tensor]:
+        """Take one step of an optimiser; return mean norms of some parameters' gradients."""
+        self.optimizers[name].zero_grad()
+        loss.backward()
+        self.ranks.average_gradients(self.groups[name])
+        found = {f"{part}_grad_norm": mean_norm(group) for part, group in norms.items()}
+        self.optimizers[name].step()
+        return found
 
     def _view(self, sequences: Sequences) -> _View:
         """Let all networks read the sequences, each once."""
@@ -166,21 +165,19 @@ class SAC(OffPolicyLearner):
             with torch.no_grad():
                 targets = self.target.critics(features)
         else:
-            values = self._critics_say(sequences)
+            values = self._critic_values(sequences)
             with torch.no_grad():
                 targets = self.target.critics(self.target.body.unroll(sequences))
         return _View(agent.policy(features), values, targets)
 
-    def _critics_say(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
+    def _critic_values(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
         """Return the values of critics with a body of their own."""
         body = self.agent.critic_body
         assert body is not None, "these critics do not share the policy's body"
         return self.agent.critics(body.unroll(sequences))
 
-    def _critic_losses(
-        self, sequences: Sequences, view: _View
-    ) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """Return both critics' losses, and what to log of them."""
+    def _critic_loss(self, sequences: Sequences, view: _View) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the sum of both critics' losses, and what to log of them."""
         policy = Policy.of(view.logits[1:].detach())
         following = (policy, view.targets[0][1:], view.targets[1][1:])
         terminated, gamma = sequences.terminated, self.config.gamma
@@ -190,7 +187,8 @@ class SAC(OffPolicyLearner):
             chosen = values_of(sequences.actions, values)
             losses.append(masked_mean((chosen - targets) ** 2, sequences.mask))
             logged[f"q{number}_mean"] = masked_mean(chosen.detach(), sequences.mask)
-        return losses, logged | {"critic_loss": cast(Tensor, sum(losses))}
+        loss = losses[0] + losses[1]
+        return loss, logged | {"critic_loss": loss}
 
     def _actor_loss(self, sequences: Sequences, view: _View) -> tuple[Tensor, Tensor]:
         """Return the policy's loss and its entropy, means over the steps that count.
@@ -205,27 +203,9 @@ class SAC(OffPolicyLearner):
         entropy = -(policy.probs * policy.log_probs).sum(-1).detach()
         return masked_mean(soft, mask), masked_mean(entropy, mask)
 
-    def _learn_temperature(self, entropy: Tensor) -> None:
-        """Raise the temperature where the entropy is below its target, and the other way round."""
-        wanted = self.config.target_entropy * math.log(self.agent.n_actions)
-        loss = -self.log_temperature.exp() * (wanted - entropy)
-        optimizer = self.optimizers["temperature"]
-        optimizer.zero_grad()
-        loss.backward()
-        self.ranks.average_gradients([self.log_temperature])
-        optimizer.step()
-
     @property
     def _critic(self) -> "Critic":
         return Critic(self.agent.critics, self.agent.critic_body)
-
-    def _parameters(self) -> dict[str, list[nn.Parameter]]:
-        """Return what each optimiser trains."""
-        agent = self.agent
-        if agent.critic_body is None:
-            return {"all": _trained(agent.parameters())}
-        actor = [*agent.body.parameters(), *agent.policy.parameters()]
-        return {"critic": _trained(self._critic.parameters()), "actor": _trained(actor)}
 
 
 class Critic(nn.Module):
@@ -236,5 +216,5 @@ class Critic(nn.Module):
         self.critics, self.body = critics, body
 
 
-def _trained(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+def _trained(parameters: Iterable[Tensor]) -> list[Tensor]:
     return [parameter for parameter in parameters if parameter.requires_grad]

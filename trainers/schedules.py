@@ -4,11 +4,12 @@ The progress of an update is the share of the run's environment steps taken befo
 own rollout included: 1 / n_updates at the first update, 1 or a little more at the last.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from settings import Config, setting
+
+DECAYS = ("none", "linear", "linear_burn_in", "exp")
 
 
 class Coefficients(NamedTuple):
@@ -23,7 +24,7 @@ class Schedule(NamedTuple):
     """A named decay of one coefficient.
 
     Attributes:
-        decay: A key of DECAYS.
+        decay: One of DECAYS.
         start: Value before the decay.
         end: Value after a linear decay.
         start_fraction: Progress at which the decay starts (linear starts at once).
@@ -42,47 +43,19 @@ class Schedule(NamedTuple):
 
     def value(self, progress: float) -> float:
         """Return the coefficient of the update at this progress."""
-        return DECAYS[self.decay](self, progress)
-
-
-def _constant(schedule: Schedule, progress: float) -> float:
-    return schedule.start
-
-
-def _linear(schedule: Schedule, progress: float) -> float:
-    return _between(schedule, progress / schedule.end_fraction if schedule.end_fraction else 1.0)
-
-
-def _linear_burn_in(schedule: Schedule, progress: float) -> float:
-    length = schedule.end_fraction - schedule.start_fraction
-    return _between(schedule, (progress - schedule.start_fraction) / length)
-
-
-def _exponential(schedule: Schedule, progress: float) -> float:
-    """Return start * factor^n from start_fraction on, and start before.
-
-    As in the original implementation, n counts all updates before this one, those before
-    start_fraction too: the first update has the factor 1, and a decay that begins late begins with
-    a drop to where it would be by then.
-    """
-    if progress < schedule.start_fraction:
-        return schedule.start
-    n_before = max(round(progress * schedule.n_updates) - 1, 0)
-    return schedule.start * schedule.factor**n_before
-
-
-def _between(schedule: Schedule, share: float) -> float:
-    """Return the point between start and end, a share outside 0..1 standing for the nearer end."""
-    share = min(max(share, 0.0), 1.0)
-    return schedule.start + share * (schedule.end - schedule.start)
-
-
-DECAYS: dict[str, Callable[[Schedule, float], float]] = {
-    "none": _constant,
-    "linear": _linear,
-    "linear_burn_in": _linear_burn_in,
-    "exp": _exponential,
-}
+        if self.decay == "none":
+            return self.start
+        if self.decay == "exp":
+            # start * factor^n. As in the original, n counts all updates before this one, those
+            # before start_fraction too: a decay that begins late begins with a drop.
+            if progress < self.start_fraction:
+                return self.start
+            n_before = max(round(progress * self.n_updates) - 1, 0)
+            return self.start * self.factor**n_before
+        begin = self.start_fraction if self.decay == "linear_burn_in" else 0.0
+        length = self.end_fraction - begin
+        share = (progress - begin) / length if length else 1.0
+        return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
 
 
 @dataclass(frozen=True)
@@ -91,7 +64,7 @@ class ScheduleSettings(Config):
 
     title = "schedules"
 
-    lr_decay: str = setting("learning-rate schedule", choices=(*DECAYS,), default="none")
+    lr_decay: str = setting("learning-rate schedule", choices=DECAYS, default="none")
     min_lr: float = setting(
         "learning rate at the end of a linear schedule", low=0, high=10, default=1e-07
     )
@@ -107,7 +80,7 @@ class ScheduleSettings(Config):
     ent_coef: float = setting(
         "weight of the entropy bonus at the start", low=0, high=1e6, default=0.05
     )
-    ent_decay: str = setting("entropy schedule", choices=(*DECAYS,), default="none")
+    ent_decay: str = setting("entropy schedule", choices=DECAYS, default="none")
     min_ent_coef: float = setting(
         "entropy weight at the end of a linear schedule", low=0, high=1e6, default=0.0001
     )
@@ -145,22 +118,13 @@ def configured_schedules(
     config: ScheduleSettings, n_updates: float
 ) -> tuple[Schedule, Schedule, Schedule]:
     """Return the schedules of a run of so many updates, in the order of `Coefficients`."""
-    learning_rate = Schedule(
-        config.lr_decay,
-        config.learning_rate,
-        config.min_lr,
-        config.lr_decay_start,
-        config.lr_decay_end,
-        config.lr_decay_factor,
-        n_updates,
-    )
-    entropy = Schedule(
-        config.ent_decay,
-        config.ent_coef,
-        config.min_ent_coef,
-        config.ent_decay_start,
-        config.ent_decay_end,
-        config.ent_decay_factor,
-        n_updates,
-    )
+
+    def decayed(name: str, start: float, end: float) -> Schedule:
+        def of(way: str) -> Any:
+            return getattr(config, f"{name}_decay{way}")
+
+        return Schedule(of(""), start, end, of("_start"), of("_end"), of("_factor"), n_updates)
+
+    learning_rate = decayed("lr", config.learning_rate, config.min_lr)
+    entropy = decayed("ent", config.ent_coef, config.min_ent_coef)
     return learning_rate, entropy, Schedule(config.clip_decay, config.clip_range)

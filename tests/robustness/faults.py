@@ -10,7 +10,6 @@ imported everything, so a round takes a second or two.
 
 import argparse
 import contextlib
-import csv
 import logging
 import os
 import random
@@ -29,74 +28,11 @@ import torch
 from tqdm import tqdm
 
 import main as main_program
-from benchmarks.random_models import write_decoder
-from envs import minigrid
-from tests.tiny_clip import tiny_settings
-from tests.user_code import MY_ENVS
-from trainers.checkpoint import LAST, PREVIOUS, load_checkpoint
-from utils.files import folder_name, load_saved
-from utils.user_modules import search
+from envs import SUITES, Suite, minigrid
+from tests.runs import DESCRIBED, ROWS, outcome, same, words_of
+from trainers.checkpoint import LAST, PREVIOUS
+from utils.files import folder_name
 
-SETTINGS = {
-    "device": "cpu",
-    "n_envs": 2,
-    "checkpoint_minutes": 0,
-    "normalize_reward": "true",
-    "media_minutes": "null",
-}
-FROM_ROLLOUTS = {
-    "n_steps": 192,
-    "n_rollout_steps": 16,
-    "n_batches": 2,
-    "n_epochs": 1,
-    "bootstrap_truncated": "true",
-}
-FROM_REPLAY = {
-    "n_steps": 400,
-    "learning_rate": 1e-3,
-    "batch_size": 4,
-    "warmup_episodes": 3,
-    "replay_capacity": 60,
-    "head_width": 16,
-}
-FROM_FRAMES = {
-    "algorithm": "NStepDQN",
-    "n_steps": 400,
-    "learning_rate": 1e-3,
-    "batch_size": 4,
-    "warmup_steps": 50,
-    "replay_capacity": 120,
-    "hidden_dim": 16,
-    "epsilon_steps": 300,
-    "target_update_steps": 40,
-    "log_steps": 40,
-}
-MAZE, GRID = "RandomMaze-v0", "MiniGrid-RedBlueDoors-6x6-v0"
-CORRIDOR = {"env": "TMazeActive-v0", "length": 4}
-CASES: dict[str, dict[str, Any]] = {
-    "CNN-PPO": FROM_ROLLOUTS | {"env": MAZE, "adv_norm": "true"},
-    "Impala-PPO": FROM_ROLLOUTS | {"env": MAZE},
-    "HELM": FROM_ROLLOUTS | {"env": GRID, "lr_decay": "linear"},
-    "HELM by PPO for what is new": FROM_ROLLOUTS
-    | {"env": MAZE, "curiosity": "NovelD", "curiosity_width": 8},
-    "GPT by PPO": FROM_ROLLOUTS | {"env": MAZE, "memory_width": 16, "memory_heads": 2},
-    "LSTM by PPO in an environment of one's own": FROM_ROLLOUTS | {"env": "my_envs:MyCartPole-v0"},
-    "HELMv2": FROM_ROLLOUTS | {"env": MAZE},
-    "SHELM": FROM_ROLLOUTS | {"env": MAZE},
-    "LSTM by DQN": FROM_REPLAY | CORRIDOR | {"algorithm": "DQN", "memory_width": 16},
-    "GPT by DQN": FROM_REPLAY
-    | {"env": MAZE, "algorithm": "DQN", "memory_width": 16, "memory_heads": 2}
-    | {"warmup_episodes": 1, "updates_per_step": 0.05, "replay_capacity": 250},
-    "HELM by SAC": FROM_REPLAY | CORRIDOR | {"algorithm": "SAC"},
-    "LSTM by SAC": FROM_REPLAY
-    | CORRIDOR
-    | {"algorithm": "SAC", "shared_encoder": "false", "learn_temperature": "true"},
-    "ELLM by NStepDQN": FROM_FRAMES | {"env": MAZE},
-    "ELLM by NStepDQN for goals": FROM_FRAMES
-    | {"env": "CrafterText-v0", "crafter_length": 40, "goal_conditioned": "true"}
-    | {"suggester": "language-model", "suggester_cache": "answers.sqlite"},
-}
-UNEVEN = ("time/", "suggester/")  # beginnings of metrics that a resumed run may have otherwise
 MOST_KILLS = 3
 LOG = "log.txt"
 DISK_MB = 256
@@ -123,19 +59,10 @@ class Case(NamedTuple):
 
 def make_case(name: str, workplace: Path) -> Case:
     """Return a case with the outcome of an undisturbed run."""
-    model = name.partition(" by ")[0]
-    settings = SETTINGS | {"model": model} | tiny_settings(model) | CASES[name]
-    if "suggester" in settings:
-        decoder = workplace.with_name("decoder")
-        decoder.mkdir()
-        settings |= {"suggester_model": str(write_decoder(decoder))}
-    if ":" in settings["env"]:
-        users = workplace.with_name("users")
-        users.mkdir()
-        (users / "my_envs.py").write_text(MY_ENVS)
-        search(users)
-    command = [*(f"--var={key}={value}" for key, value in settings.items()), "--run-id=run"]
-    folder = Path("experiments", model, folder_name(settings["env"]), "run")
+    longer = {"checkpoint_minutes": 0, "n_steps": 3 * ROWS[name]["n_steps"]}
+    settings = ROWS[name] | longer
+    command = [*words_of(settings), "--run-id=run"]
+    folder = Path("experiments", settings["model"], folder_name(settings["env"]), "run")
     workplace.mkdir()
     warm_up(command, workplace)
     begun = time.perf_counter()
@@ -156,42 +83,6 @@ def warm_up(command: list[str], workplace: Path) -> None:
     ):
         status = main_program.main([*command[:-1], "--run-id=warm-up", "--var=n_steps=1"])
     assert status == 0, (workplace / LOG).read_text()
-
-
-def outcome(folder: Path) -> dict[str, Any]:
-    """Return the trained state of a finished run and its metrics without what the clock says."""
-    with (folder / "metrics.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    checkpoint = load_checkpoint(folder / LAST)
-    kept = {name: checkpoint[name] for name in ("agent", "learner", "env_steps")}
-    kept["learner"] |= {"replay": replay_rows(folder, checkpoint["learner"].get("replay"))}
-    kept["episodes"] = checkpoint["collector"]["episodes"]
-    metrics = [{k: v for k, v in row.items() if not k.startswith(UNEVEN)} for row in rows]
-    return {"metrics": metrics, **kept}
-
-
-def replay_rows(folder: Path, saved: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return what a replay holds, however many files it was written into.
-
-    Files of frames are the same ones whatever happens: their checksums say what they hold.
-    """
-    if saved is None or "logs" in saved:
-        return saved
-    parts = [load_saved(folder / "replay" / name) for name in saved["files"]]
-    rows = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    kept = {name: row[-saved["capacity"] :] for name, row in rows.items()}
-    return kept | {"n_written": saved["n_written"]}
-
-
-def same(one: Any, other: Any) -> bool:
-    """Return whether two nested values agree in every bit."""
-    if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
 
 
 def start(command: list[str], workplace: Path) -> int:
@@ -357,18 +248,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=100, help="of every fault (default 100)")
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS))
-    parser.add_argument("--agents", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--agents", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     logging.basicConfig(format="%(message)s", level=logging.ERROR)
     minigrid.pool_tasks = list  # MiniGrid's own environments, which can be saved
+    SUITES[DESCRIBED] = Suite("tests.described", scale_rewards=False)
     if "disk full" in arguments.faults and not can_mount():
         print("disk full: skipped, file systems cannot be mounted here")
         arguments.faults.remove("disk full")
     failures = 0
     with tempfile.TemporaryDirectory() as place:
-        cases = [make_case(agent, Path(place) / agent) for agent in arguments.agents]
+        names = enumerate(arguments.agents)
+        cases = [make_case(name, Path(place, str(number))) for number, name in names]
         for fault in arguments.faults:
             failures += break_runs(fault, cases, arguments.rounds, arguments.seed)
     return int(failures > 0)

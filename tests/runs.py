@@ -1,0 +1,169 @@
+"""Whole runs by the command line, at tiny sizes: one a row, and what comes out of them."""
+
+import csv
+import functools
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import main as main_program
+from benchmarks.random_models import write_decoder
+from tests.described import NAME as DESCRIBED
+from tests.published_models import tiny_sentence_encoder
+from tests.tiny_clip import tiny_settings
+from trainers.checkpoint import LAST, load_checkpoint
+from trainers.collector import Collector
+from utils.files import load_saved
+
+UNEVEN = ("time/", "suggester/")  # beginnings of metrics that a resumed run may have otherwise
+COMMON = {"device": "cpu", "n_envs": 2, "media_minutes": "null", "checkpoint_minutes": 60}
+PPO = COMMON | {"algorithm": "PPO", "env": "RandomMaze-v0", "n_steps": 96}
+PPO |= {"n_rollout_steps": 16, "n_batches": 2, "n_epochs": 1}
+REPLAY = COMMON | {"env": "TMazeActive-v0", "n_steps": 200, "learning_rate": 1e-3}
+REPLAY |= {"batch_size": 3, "warmup_episodes": 1, "updates_per_step": 0.1, "head_width": 8}
+DQN, SAC = (REPLAY | {"algorithm": algorithm} for algorithm in ("DQN", "SAC"))
+ELLM = COMMON | {"algorithm": "NStepDQN", "model": "ELLM", "env": "tests.told_in_words:Told-v0"}
+ELLM |= {"n_steps": 160, "hidden_dim": 8, "learning_rate": 1e-3, "batch_size": 4, "n_step": 2}
+ELLM |= {"warmup_steps": 30, "target_update_steps": 40, "epsilon_steps": 200, "log_steps": 40}
+ELLM |= {"replay_capacity": 60}
+
+CNN, HELM, HELMV2, SHELM = ({"model": name} for name in ("CNN", "HELM", "HELMv2", "SHELM"))
+LSTM = {"model": "LSTM", "memory_width": 8}
+GPT = {"model": "GPT", "memory_width": 8, "memory_heads": 2, "mem_len": 8}
+MAZE = {"env": "RandomMaze-v0", "updates_per_step": 0.05, "n_steps": 400, "replay_capacity": 250}
+READS = {"sentence_encoder": "tiny"}
+MISSIONS = {"env": "BabyAI-GoToObjS4-v0"}
+HOUSE = {"env": "HousekeepText-v0", "house_rooms": 2, "house_things": 3, "house_misplaced": 2}
+HOUSE |= {"house_steps": 12}
+GOALS = READS | {"env": DESCRIBED, "goal_conditioned": "true"}
+SUGGESTED = GOALS | {"goal_encoder": "tiny", "novelty_filter": "false"}
+TOLD_OF_CRAFTER = {"env": "CrafterText-v0", "crafter_length": 20, "suggester": "language-model"}
+TOLD_OF_CRAFTER |= {"suggester_model": "decoder", "suggester_cache": "answers.sqlite"}
+SUBGOALS = {"single_task": "make wood pickaxe", "single_task_goals": "subgoals"}
+CURIOUS = {"curiosity_width": 8, "curiosity_weight": 0.5}
+
+ROWS: dict[str, dict[str, Any]] = {
+    "PPO CNN": PPO | CNN | {"normalize_reward": "true", "adv_norm": "true"},
+    "PPO CNN, MiniGrid by Gymnasium": PPO | CNN | {"env": "MiniGrid-Dynamic-Obstacles-5x5-v0"},
+    "PPO CNN, RND": PPO | CNN | CURIOUS | {"curiosity": "RND", "curiosity_features": "observation"},
+    "PPO CNN, suggested goals": PPO | CNN | SUGGESTED | {"suggester": "novelty"},
+    "PPO CNN, a task's subgoals": PPO | CNN | GOALS | SUBGOALS,
+    "PPO CNN, told of a house": PPO | CNN | HOUSE | READS,
+    "PPO CNN, a number is seen": PPO | CNN | {"env": "FrozenLake-v1"},
+    "PPO LSTM": PPO | LSTM | {"normalize_reward": "true", "sequences_per_batch": 3},
+    "PPO LSTM, a user's environment": PPO | LSTM | {"env": "tests.any_envs:Sampled-v0"},
+    "PPO LSTM of two layers, CartPole": PPO | LSTM | {"env": "CartPole-v1", "memory_layers": 2},
+    "PPO LSTM, APT": PPO | LSTM | CURIOUS | {"curiosity": "APT", "apt_group": 16, "icm": "paper"},
+    "PPO GPT, POPGym": PPO | GPT | {"env": "popgym-RepeatPreviousEasy-v0"},
+    "PPO GPT of learned positions": PPO | GPT | MISSIONS | READS | {"memory_positions": "learned"},
+    "PPO HELM": PPO | HELM | {"adv_norm": "true", "lr_decay": "linear"},
+    "PPO HELM, NovelD": PPO | HELM | CURIOUS | {"curiosity": "NovelD"},
+    "PPO HELM reads": PPO
+    | HELM
+    | MISSIONS
+    | READS
+    | {"text_to": "both", "text_tokens": 2, "mem_len": 8},
+    "PPO HELMv2": PPO | HELMV2,
+    "PPO SHELM": PPO | SHELM,
+    "PPO SHELM reads": PPO | SHELM | MISSIONS | {"text_to": "memory", "mem_len": 8},
+    "DQN CNN, suggested goals": DQN | CNN | SUGGESTED | {"suggester": "oracle"},
+    "DQN LSTM": DQN | LSTM | {"replay_capacity": 60},
+    "DQN LSTM of windows, a task": DQN | LSTM | GOALS | SUBGOALS | {"context_length": 5},
+    "DQN LSTM, a house without words": DQN | LSTM | HOUSE | {"use_text": "false"},
+    "DQN GPT": DQN | GPT | MAZE,
+    "DQN HELM, RND": DQN | HELM | CURIOUS | {"curiosity": "RND", "curiosity_features": "memory"},
+    "DQN HELMv2": DQN | HELMV2 | MAZE,
+    "DQN SHELM": DQN | SHELM | MAZE,
+    "DQN CNN reads, NovelD": DQN | CNN | MISSIONS | READS | CURIOUS | {"curiosity": "NovelD"},
+    "SAC CNN of two encoders": SAC | CNN | {"shared_encoder": "false"},
+    "SAC CNN, NovelD": SAC | CNN | CURIOUS | {"curiosity": "NovelD", "task_reward_weight": 0},
+    "SAC LSTM": SAC | LSTM | {"learn_temperature": "true"},
+    "SAC GPT": SAC | GPT | {"freeze_critic": "false"},
+    "SAC HELM, a house": SAC | HELM | HOUSE | READS | {"text_to": "memory", "mem_len": 8},
+    "SAC HELMv2": SAC | HELMV2 | MAZE,
+    "SAC SHELM reads": SAC | SHELM | MISSIONS | {"text_to": "memory", "mem_len": 8},
+    "ELLM": ELLM | {"decay_after_reward": "true"},
+    "ELLM, any step, several colours": ELLM
+    | {"replay_sampling": "step", "env_args": '{"n_colours": 3, "side": 40}'},
+    "ELLM reads, APT": ELLM | MISSIONS | READS | {"curiosity": "APT", "curiosity_width": 8},
+    "ELLM, goals of a language model": ELLM | SUGGESTED | TOLD_OF_CRAFTER,
+    "ELLM, vectors": ELLM | {"env": "CartPole-v1", "replay_capacity": 1000},
+}
+
+
+@functools.cache
+def _models() -> tuple[tempfile.TemporaryDirectory, dict[str, str]]:
+    """Return a folder that lives as long as the process, and the tiny models in it."""
+    folder = tempfile.TemporaryDirectory()
+    encoder, decoder = Path(folder.name, "encoder"), Path(folder.name, "decoder")
+    decoder.mkdir()
+    made = {"tiny": str(tiny_sentence_encoder(encoder)), "decoder": str(write_decoder(decoder))}
+    return folder, made
+
+
+def words_of(settings: dict[str, Any]) -> list[str]:
+    """Return the command line of a row."""
+    settings = settings | tiny_settings(settings["model"])
+    made = _models()[1]
+    return [f"--var={key}={made.get(str(value), value)}" for key, value in settings.items()]
+
+
+def folder_of(run_id):
+    (folder,) = Path("experiments").glob(f"*/*/{run_id}")
+    return folder
+
+
+def resume(run_id):
+    return main_program.main(["--resume", str(folder_of(run_id))])
+
+
+def signal_at(monkeypatch, number, at):
+    """Send this process a signal before vector step `at`, counted from here on."""
+    step, n_steps = Collector.step, []
+
+    def stepping(self):
+        n_steps.append(1)
+        if len(n_steps) == at:
+            os.kill(os.getpid(), number)
+        return step(self)
+
+    monkeypatch.setattr(Collector, "step", stepping)
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """Return the trained state of a finished run and its metrics without what the clock says."""
+    with (folder / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    checkpoint = load_checkpoint(folder / LAST)
+    kept = {name: checkpoint[name] for name in ("agent", "learner", "env_steps")}
+    kept["learner"] |= {"replay": replay_rows(folder, checkpoint["learner"].get("replay"))}
+    kept["episodes"] = checkpoint["collector"]["episodes"]
+    metrics = [{k: v for k, v in row.items() if not k.startswith(UNEVEN)} for row in rows]
+    return {"metrics": metrics, **kept}
+
+
+def replay_rows(folder: Path, saved: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return what a replay holds, however many files it was written into.
+
+    Files of frames are the same ones whatever happens: their checksums say what they hold.
+    """
+    if saved is None or "logs" in saved:
+        return saved
+    parts = [load_saved(folder / "replay" / name) for name in saved["files"]]
+    rows = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    kept = {name: row[-saved["capacity"] :] for name, row in rows.items()}
+    return kept | {"n_written": saved["n_written"]}
+
+
+def same(one: Any, other: Any) -> bool:
+    """Return whether two nested values agree in every bit."""
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
