@@ -71,7 +71,10 @@ def train(
         values["env"] = given_name(env)
     if isinstance(env, VectorEnv):
         values.setdefault("n_envs", env.num_envs)
-    texts = [f"{name}={_text(value)}" for name, value in settings.items()]
+    texts = [
+        f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"
+        for name, value in settings.items()
+    ]
     start = None if init_from is None else Path(init_from)
     with joined_ranks() as ranks:
         config = load_config(values=values).part(RunSettings)
@@ -226,11 +229,6 @@ class Player:
     def _first(self, observations: Any) -> Any:
         """Return what the only one of some environments shows."""
         return next(iter(iterate(self.env.observation_space, observations)))
-
-
-def _text(value: Any) -> str:
-    """Return a setting's value as it would stand on a command line."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _name_of(agent: type[Agent]) -> str:

@@ -29,37 +29,8 @@ from models import agent_class
 from runs.folder import EXPERIMENTS, SETTINGS, locked
 from runs.loggers import RETURN
 from settings import Config
-from sweeps.grid import (
-    MOST_RUNS,
-    PAPER_SEEDS,
-    Run,
-    check_runs,
-    make_grid,
-    parse_lists,
-    swept_settings,
-)
-from sweeps.jobs import (
-    Job,
-    Jobs,
-    State,
-    carry_out,
-    check_address,
-    ray_pool,
-    show,
-    summary,
-    told,
-)
-from sweeps.search import (
-    PRUNERS,
-    SAMPLERS,
-    Plan,
-    Search,
-    check_search,
-    open_study,
-    read_space,
-    results,
-    write_results,
-)
+from sweeps import grid, jobs, search
+from sweeps.jobs import Job, State
 from trainers.checkpoint import CheckpointSettings, Interruption
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import Interrupted, RunError, UserError, raise_all
@@ -80,65 +51,65 @@ def sweep(argv: Sequence[str] | None) -> None:
     arguments = parse_arguments(argv)
     check = partial(check_settings, n_gpus=arguments.gpus)
     if arguments.search:
-        search(arguments, argv, check)
+        sweep_search(arguments, argv, check)
     else:
-        grid(arguments, argv, check)
+        sweep_grid(arguments, argv, check)
 
 
-def grid(arguments: argparse.Namespace, argv: Sequence[str] | None, check: Check) -> None:
+def sweep_grid(arguments: argparse.Namespace, argv: Sequence[str] | None, check: Check) -> None:
     """Train a grid of runs."""
     agents = arguments.agents.split(",") if arguments.agents else ()
-    runs = make_grid(arguments.config, arguments.lists, arguments.name, agents)
+    runs = grid.make_grid(arguments.config, arguments.lists, arguments.name, agents)
     raise_all(
-        lambda: check_runs(runs, check),
+        lambda: grid.check_runs(runs, check),
         *machine_checks(arguments),
         lambda: plot.check_picture(arguments.output),
     )
-    jobs = [Job(run) for run in runs]
+    work = [Job(run) for run in runs]
     if arguments.dry_run:
-        print("\n".join(map(told, jobs)))
-        print(cost(jobs))
+        print("\n".join(map(jobs.told, work)))
+        print(cost(work))
         return
-    complete = all(job.state is State.DONE for job in jobs)
-    stopped_by = None if complete else train(Jobs(jobs), arguments)
-    print("\n".join(map(told, jobs)))
-    print(summary(jobs))
-    if any(job.state is State.STOPPED for job in jobs):
+    complete = all(job.state is State.DONE for job in work)
+    stopped_by = None if complete else train(jobs.Jobs(work), arguments)
+    print("\n".join(map(jobs.told, work)))
+    print(jobs.summary(work))
+    if any(job.state is State.STOPPED for job in work):
         raise_interrupted(stopped_by, argv)
-    done = [job.run for job in jobs if job.state is State.DONE]
+    done = [job.run for job in work if job.state is State.DONE]
     if done:  # agents apart by what they differ in
-        by = ["model", *swept_settings(done)]
+        by = ["model", *grid.swept_settings(done)]
         plot.draw_runs([run.folder for run in done], arguments.output, by)
-    raise_failed(jobs)
+    raise_failed(work)
 
 
-def search(arguments: argparse.Namespace, argv: Sequence[str] | None, check: Check) -> None:
+def sweep_search(arguments: argparse.Namespace, argv: Sequence[str] | None, check: Check) -> None:
     """Try what is missing of the trials of a search."""
-    space = read_space(next(iter(arguments.config), None), arguments.var)
+    space = search.read_space(next(iter(arguments.config), None), arguments.var)
     corners, name = space.corners(), arguments.name or "search"
     how = arguments.sampler, arguments.pruner, arguments.metric
-    plan = Plan(name, arguments.search, *how, corners[0].seed)
+    plan = search.Plan(name, arguments.search, *how, corners[0].seed)
     raise_all(
         *(partial(check, corner) for corner in corners),
-        lambda: check_search(plan, space),
+        lambda: search.check_search(plan, space),
         *machine_checks(arguments),
         lambda: check_writable(plan.folder, "search:"),
     )
     if arguments.dry_run:
-        work = Search(plan, space, check, open_study(plan, space, is_kept=False))
-        corner = Job(Run(corners[0], f"{plan.name}_trial"))
+        work = search.Search(plan, space, check, search.open_study(plan, space, is_kept=False))
+        corner = Job(grid.Run(corners[0], f"{plan.name}_trial"))
         width = max(map(len, space.dimensions))
         print("\n".join(f"{name:{width}}  {each}" for name, each in space.dimensions.items()))
         print(cost([*work.jobs, *[corner] * work.n_to_come]))
         return
     plan.folder.mkdir(parents=True, exist_ok=True)
     with locked(plan.folder):
-        work = Search(plan, space, check, open_study(plan, space))
+        work = search.Search(plan, space, check, search.open_study(plan, space))
         work.follow()  # what ended before it could be told
         stopped_by = None if work.is_over else train(work, arguments)
         importances = work.study.importances()
-        files = write_results(work, importances)
-    print(results(work, importances))
+        files = search.write_results(work, importances)
+    print(search.results(work, importances))
     print(f"written to {', '.join(map(str, files))}")
     if not work.is_over:
         raise_interrupted(stopped_by, argv)
@@ -168,34 +139,31 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add, number = parser.add_argument, partial(whole_number, 1)
     add("--config", metavar="FILE", nargs="+", type=Path, default=[], help="settings files")
-    help_of_var = "values of one setting of main.py; repeatable"
-    add("--var", metavar="KEY=VALUE,VALUE", action="append", default=[], help=help_of_var)
+    values = "values of one setting of main.py; repeatable"
+    add("--var", metavar="KEY=VALUE,VALUE", action="append", default=[], help=values)
     add("--agents", metavar="NAME,NAME", help="which of the settings files' agents; all")
     add("--seeds", metavar="N", type=seeds, help="seeds 0 to N-1, or paper: the published thirty")
     add("--name", help="begins the names of the run folders")
     add("--cpus", metavar="N", type=number(MOST_CPUS), default=1, help="cores a run (1)")
     add("--gpus", metavar="X", type=gpus, default=0.0, help="GPUs a run, 0.25: four share one (0)")
     add("--address", help="Ray cluster, such as auto; without it, this machine")
-    help_of_retries, retries = (
-        "how often a run that fails is tried again (3)",
-        whole_number(0, MOST_RETRIES),
-    )
-    add("--retries", metavar="N", type=retries, default=3, help=help_of_retries)
+    again, retries = "how often a run that fails is tried again (3)", whole_number(0, MOST_RETRIES)
+    add("--retries", metavar="N", type=retries, default=3, help=again)
     add("--output", metavar="FILE", type=Path, help="(curves.png)")
-    help_of_dry_run = "show the grid and the steps it costs, begin nothing"
-    add("--dry-run", action="store_true", help=help_of_dry_run)
+    shown = "show the grid and the steps it costs, begin nothing"
+    add("--dry-run", action="store_true", help=shown)
     add = parser.add_argument_group("search").add_argument
-    help_of_search = "trials, with those of earlier calls"
-    add("--search", metavar="N", type=number(MOST_RUNS), help=help_of_search)
-    add("--sampler", choices=SAMPLERS, help="who draws the values (tpe)")
-    add("--pruner", choices=PRUNERS, help="who ends runs early (median)")
+    trials = "trials, with those of earlier calls"
+    add("--search", metavar="N", type=number(grid.MOST_RUNS), help=trials)
+    add("--sampler", choices=search.SAMPLERS, help="who draws the values (tpe)")
+    add("--pruner", choices=search.PRUNERS, help="who ends runs early (median)")
     add("--metric", metavar="NAME", help=f"column of metrics.csv to become high ({RETURN})")
     add("--seed", metavar="N", help="of runs and of what is drawn: --var seed=N")
     arguments = parser.parse_args(argv)
     check_options(parser, arguments)
     if arguments.search:
         return arguments
-    arguments.lists = parse_lists(arguments.var)
+    arguments.lists = grid.parse_lists(arguments.var)
     if arguments.seeds:
         if "seed" in arguments.lists:
             parser.error("--seeds and --var seed=... both name the seeds, give one of them")
@@ -226,7 +194,7 @@ def check_options(parser: Parser, arguments: argparse.Namespace) -> None:
 def seeds(text: str) -> tuple[int, ...]:
     """Return the seeds that a text names."""
     if text == "paper":
-        return PAPER_SEEDS
+        return grid.PAPER_SEEDS
     return tuple(range(whole_number(1, MOST_SEEDS)(text)))
 
 
@@ -259,7 +227,7 @@ def machine_checks(arguments: argparse.Namespace) -> Sequence[Callable[[], None]
     """Return checks of the place where runs are to be trained."""
     return (
         lambda: check_room(arguments),
-        lambda: check_address(arguments.address),
+        lambda: jobs.check_address(arguments.address),
         lambda: check_writable(EXPERIMENTS, "run folders:"),
     )
 
@@ -284,14 +252,14 @@ def cost(jobs: Sequence[Job]) -> str:
     return f"{len(jobs)} runs, {len(missing)} of them missing: {steps:,} environment steps"
 
 
-def train(work: Jobs, arguments: argparse.Namespace) -> signal.Signals | None:
+def train(work: jobs.Jobs, arguments: argparse.Namespace) -> signal.Signals | None:
     """Do what is missing; return the signal that ended it early, if one did."""
     with (
-        ray_pool(arguments.address, arguments.cpus, arguments.gpus) as pool,
+        jobs.ray_pool(arguments.address, arguments.cpus, arguments.gpus) as pool,
         Interruption("ending the runs, they save first; Ctrl-C leaves at once") as interruption,
     ):
         is_asked_to_stop = lambda: interruption.stop is not None  # noqa: E731
-        show(work, carry_out(work, pool, arguments.retries, is_asked_to_stop))
+        jobs.show(work, jobs.carry_out(work, pool, arguments.retries, is_asked_to_stop))
     return interruption.stop
 
 

@@ -317,5 +317,5 @@ def _embed(encoder: ImageTextEncoder, plan: PromptEmbeddings, partial: Path) -> 
             rows = prompt_means(encoder, words[begin : begin + BLOCK], prompts).cpu().numpy()
             with written_whole(path) as file:
                 np.save(file, rows)
-        blocks.append(np.load(path))
+        blocks.append(np.load(path, allow_pickle=False))
     return np.concatenate(blocks)

@@ -101,7 +101,9 @@ def create_run_folder(
             description[INIT_FROM] = dict(begun_with)
         description[BEGUN_HERE] = begun_here(config, description)
         write_json(unfinished / DESCRIPTION, description)
-        return _rename_to_free(unfinished, [folder] if run_id else _numbered(folder))
+        others = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+        names = [folder] if run_id else itertools.chain([folder], others)
+        return _rename_to_free(unfinished, names)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
     finally:
@@ -282,13 +284,6 @@ def _description_to_amend(folder: Path) -> dict[str, Any]:
     kept = f", the file as it was is {keep_copy(path)}" if path.is_file() else ""
     log.warning(f"{problem}; the run's first command and source are no longer recorded{kept}")
     return {}
-
-
-def _numbered(folder: Path) -> Iterator[Path]:
-    """Yield a folder and then others of its name with a number behind it."""
-    yield folder
-    for number in itertools.count(2):
-        yield folder.with_name(f"{folder.name}-{number}")
 
 
 def _rename_to_free(folder: Path, names: Iterable[Path]) -> Path:

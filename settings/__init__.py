@@ -256,7 +256,11 @@ _declared = functools.cache(declared)
 def _composed(parts: tuple[type[Part], ...]) -> type[Config]:
     # Only those that nobody builds on; the fields of the last base come first.
     bases = [part for part in parts if sum(issubclass(other, part) for other in parts) == 1]
-    namespace = {"__reduce__": _reduced, "__hash__": _hashed}
+    # Some settings are objects, which have no hash.
+    namespace = {
+        "__reduce__": _reduced,
+        "__hash__": lambda config: hash(json.dumps(dataclasses.asdict(config), sort_keys=True)),
+    }
     made = dataclasses.make_dataclass(
         "RunConfig", [], bases=tuple(reversed(bases)), namespace=namespace, frozen=True
     )
@@ -275,11 +279,6 @@ def recomposed(values: Mapping[str, Any], places: Iterable[Path]) -> Config:
     for place in places:
         search(place)
     return composed_class(values)(**values)
-
-
-def _hashed(config: Config) -> int:
-    """Return the hash of settings, of which some are objects that have none."""
-    return hash(json.dumps(dataclasses.asdict(config), sort_keys=True))
 
 
 def _leads_outside(safe: tuple[Any, ...], value: Any) -> bool:

@@ -118,7 +118,7 @@ def drawn_search(here, monkeypatch):
     def searched(n_trials, *options, runs=None):
         runs = runs or FakeRuns()
         fake = contextlib.nullcontext(runs)
-        monkeypatch.setattr(sweep_program, "ray_pool", lambda *_: fake)
+        monkeypatch.setattr(sweep_program.jobs, "ray_pool", lambda *_: fake)
         command = ["--search", str(n_trials), "--config", "mine.json", *options]
         return sweep_program.main(command), runs
 

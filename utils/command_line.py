@@ -106,9 +106,13 @@ def run_program(program: Callable[[Sequence[str] | None], None], argv: Sequence[
     except OSError as error:
         return _ended(*_failure(error))
     except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+        # PyTorch tells that memory ran out in RuntimeErrors, and in a kind of its own.
+        told = str(error)
+        is_full = "allocate memory" in told or "out of memory" in told.lower()
+        if not (is_full or isinstance(error, MemoryError)):
             raise
-        return _ended(1, f"not enough memory: {_first_line(error)}. Choose smaller settings")
+        line = (told.splitlines() or [type(error).__name__])[0].rpartition("] ")[2].rstrip(".")
+        return _ended(1, f"not enough memory: {line}. Choose smaller settings")
     return 0
 
 
@@ -155,7 +159,9 @@ def _failure(error: OSError) -> tuple[int, str]:
     status = 1 if error.errno in EXHAUSTED else 2
     if error.filename is not None:
         return status, printable(f"{error.filename}: {error.strerror}")
-    if _is_output_broken():
+    try:
+        print(flush=True)  # the output that could not be printed is forgotten by now
+    except OSError:
         _discard_output()
         return status, f"standard output: {error.strerror}"
     if status == 2:
@@ -163,30 +169,10 @@ def _failure(error: OSError) -> tuple[int, str]:
     return status, str(error.strerror)
 
 
-def _is_output_broken() -> bool:
-    """Return whether nothing can be printed; what could not be is forgotten by then."""
-    try:
-        print(flush=True)
-    except OSError:
-        return True
-    return False
-
-
 def _discard_output() -> None:
     """Lead what is still to be printed nowhere; Python would try once more in the end."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Return whether memory ran out; PyTorch says so in RuntimeErrors and a kind of its own."""
-    told = "allocate memory" in str(error) or "out of memory" in str(error).lower()
-    return isinstance(error, MemoryError) or told
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).splitlines() or [type(error).__name__]
-    return lines[0].rpartition("] ")[2].rstrip(".")
 
 
 def finite_number(low: float, high: float = math.inf) -> Callable[[str], float]:

@@ -24,6 +24,8 @@ GOOD = "good.json"
 XL, BERT, CLIP, WORDS = "models/xl", "models/bert", "clip.safetensors", "embeddings.npz"
 PICTURES, EPISODES = "pictures", "episodes/RandomMaze-v0/SHELM"
 N_PICTURES = 60
+PREPARED = ["--clip-encoder=tiny-vit", f"--clip-pretrained={CLIP}", f"--language-model={XL}"]
+PREPARED += ["--device=cpu", "--data-folder=folder"]
 TINY = {
     **{"model": "CNN-PPO", "env": "RandomMaze-v0", "device": "cpu", "media_minutes": "null"},
     **{"n_envs": 2, "n_rollout_steps": 8, "n_batches": 2, "n_epochs": 1, "n_steps": 32},
@@ -159,9 +161,9 @@ def _train(command):
     assert PROGRAMS["main"].main([*command, "--run-id=good"]) == 0
     after_update = Checkpoints.after_update
 
-    def interrupting(keeper, is_last):
+    def interrupting(*arguments, **named):
         os.kill(os.getpid(), signal.SIGTERM)
-        after_update(keeper, is_last)
+        after_update(*arguments, **named)
 
     with mock.patch.object(Checkpoints, "after_update", interrupting):
         status = PROGRAMS["main"].main([*command, "--var=seed=1", "--run-id=unfinished"])

@@ -11,14 +11,302 @@ from hypothesis import strategies as st
 import main as main_program
 from runs.folder import check_run_id
 from settings import all_settings, load_config
-from tests.bad_inputs import tables
+from tests.bad_inputs.bad_envs import ACTIONS, BEHAVIOURS, OBSERVATIONS, PARTS
+from tests.bad_inputs.gallery import (
+    BERT,
+    CLIP,
+    EPISODES,
+    FOREIGN,
+    GOOD,
+    HELM,
+    HELM_GOOD,
+    HELM_UNFINISHED,
+    HELM_V2,
+    JSON_FILES,
+    MAZE_GOOD,
+    METRICS,
+    MODULES,
+    PICTURES,
+    PREPARED,
+    SHELM,
+    SHELM_GOOD,
+    TINY,
+    WORDS,
+    XL,
+)
 from tests.bad_inputs.harness import refused, settings
 from tests.bad_inputs.spoiling import BYTES, Change, Trial, places_in, read
+from tests.published_models import TRANSFORMER_XL
+from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import load_checkpoint
 from utils.errors import UserError
 
 property_test = examples(max_examples=100, deadline=None, database=None, derandomize=True)
 SETTINGS = all_settings()
+LONG, ZERO, BIG = "x" * 5000, "a\0b", "9" * 5000
+
+NO_NUMBERS = (
+    *("many", "", "NaN", "-1", "1e999", "Infinity", "-Infinity", "[1]", "{}", "true", "1 2", "１2"),
+    *("--1", "0x10", "1_000", "9" * 400, "-" + "9" * 400, BIG, "1e300", "[" * 9999),
+)
+NOT_TRUE_OR_FALSE = ("0", "1", "True", "yes", "", "[true]", '"true"', "truefalse")
+NO_CHOICES = ("", "liner", "None", "exp,linear", "null")
+RUN_IDS = (
+    *("", ".", "..", "../x", "a/b", "/x", "a/", ".x", "-x", "--", "a b", "a\nb", "a\n", ZERO, "é"),
+    *("\u202ex", "\udcff", "１", "x" * 121, LONG, "a\\b", "~", "$HOME", "*", "a:b", "%2e", "good"),
+)
+ENVS = (
+    *("Pong", "MiniGrid-", "MiniGrid-Nowhere-v0", "MiniGrid-Empty-5x5-v0/..", "../x", "/x", ".."),
+    *("MiniGrid-Empty-5x5-v0\n", "maze ", "MAZE", "psychlab_x", "RandomMaze-v0/x", ZERO, "\ud800"),
+    *("psychlab_continuous_recognition", "MiniWorld-x", "MiniGrid-" + "x" * 10**6, "T-Maze-v0"),
+    *("TMazePassive", "TMazePassive-v1", "VisualMatch-v0x", "HousekeepTex-v0", "Housekeep-v0"),
+    *("Crafter-v0", "Crafter", "crafter-v1", "CrafterReward-v1", "BabyAI-GoToRedBal-v0", "-"),
+    *("CartPole", "cartpole-v1", "CartPole-v9", "Pendulum-v1", "MountainCarContinuous-v0"),
+    *("popgym-", "popgym-RepeatPrevious-v0", "popgym-repeatfirsteasy-v0", "popgym"),
+    *("popgym-PositionOnlyPendulumEasy-v0", "GymV26Environment-v0", "ALE/Pong-v5", "phys2d/x"),
+    *(":", ":CartPole-v1", "nowhere:Mine-v0", "nowhere.mine:Mine-v0", "no where:Mine-v0"),
+    *("..:Mine-v0", ".modules:Mine-v0", "a:b:c", "modules/raises.py:Mine-v0", f"{ZERO}:Mine-v0"),
+    *(f"{LONG}:Mine-v0", "é:Mine-v0", "\ud800:Mine-v0", "json:Mine-v0", "envs:Mine-v0", "1:2"),
+    *(f"modules.{name}:Mine-v0" for name in MODULES),
+    *("tests.bad_inputs.bad_envs:", "tests.bad_inputs.bad_envs:Nothing-v0"),
+    *("tests.bad_inputs.bad_envs:Bad", "tests.bad_inputs.bad_envs:Bad-v0/x"),
+    *("tests.bad_inputs.bad_envs:NoEnv-v0", "tests.bad_inputs.bad_envs:NoPlace-v0"),
+)
+NO_ARGUMENTS = (
+    *("", "[]", "3", "null", "true", "{", "{}x", '"text"', "length=3", '{"a": NaN}', "{1: 2}"),
+    *('{"no_such": 1}', '{"render_mode": "human"}', '{"id": "x"}', '{"a": ' * 9999),
+    *('{"disable_env_checker": true}', '{"max_episode_steps": "many"}', '{"a": -Infinity}'),
+)
+BAD_ENVS = [
+    json.dumps({kind: name})
+    for kind, names in (
+        ("behaviour", BEHAVIOURS),
+        ("observations", OBSERVATIONS),
+        ("actions", ACTIONS),
+        ("parts", PARTS),
+    )
+    for name in names
+]
+MODELS = ("helm", "GTP", "..", "../HELM", "HELM/", "HELM\n", "models.helm:Helm", "__class__", LONG)
+DEVICES = (
+    *("abacus", "meta", "CPU", "cpu\n", "cuda:99", "cuda:-1", "cuda:" + "9" * 20, "xpu", "mps"),
+    *("/dev/null", ZERO, LONG),
+)
+LANGUAGE_MODELS = (
+    *("folder", "..", "nowhere/", "foreign/text", "someone/some-model", "a/b/c", ZERO, LONG, "é"),
+    *("https://example.org/model", "all-MiniLM-L6", "a\nb", "-", " ", "\ud800"),
+)
+PATHS = ("nowhere", "nowhere/x", "foreign/text/x", ZERO, LONG, "a\nb", "\ud800", "folder")
+FILES = (*PATHS, *(f"foreign/{name}" for name in FOREIGN))
+OUTPUTS = ("", "picture", "picture.xyz", "nowhere/x.png", "folder", "foreign/text/x.png", LONG)
+COUNTS = ("-1", "1.5", "many", "", "１", "1e3", BIG, "1" + "0" * 12)
+LENGTHS = ("0", "-1", "1.5", "many", "", "null", "100001", "1e999", BIG, ZERO)
+
+PICTURED = TINY | {"env": "ContinuousRecognition-v0"}
+CNN = TINY | {"model": "CNN"}
+BAD = CNN | {"env": "tests.bad_inputs.bad_envs:Bad-v0"}
+STACKED = SHELM | {"env": "tests.bad_inputs.bad_envs:Stacked-v0", "env_processes": "false"}
+PLAYED = ["--ckpt-path", HELM_GOOD]
+# A program, good words, an option, and the values of it that are refused behind those words.
+COMMAND_LINES = [
+    ("main", [], "--config=", [*(f"json/{name}" for name in JSON_FILES), *PATHS]),
+    ("main", settings(**HELM), "--run-id=", RUN_IDS),
+    ("main", settings(**CNN), "--var=env=", ENVS),
+    ("main", settings(**TINY), "--var=model=", MODELS),
+    ("main", settings(**TINY), "--var=device=", DEVICES),
+    ("main", settings(**PICTURED), "--var=stimuli=", [*PATHS, "few"]),
+    ("main", settings(**(CNN | {"env": "CartPole-v1"})), "--var=env_args=", NO_ARGUMENTS),
+    ("main", settings(**BAD), "--var=env_args=", BAD_ENVS),
+    ("main", settings(**STACKED), "", ["--var=topk=1"]),
+    ("main", settings(**HELM), "--var=language_model=", LANGUAGE_MODELS),
+    ("main", settings(**HELM_V2), "--var=clip_encoder=", ["ViT-B16", "../tiny-vit", "", ZERO]),
+    ("main", settings(**HELM_V2), "--var=clip_pretrained=", FILES),
+    (
+        "main",
+        settings(**(HELM_V2 | {"clip_encoder": "ViT-B-16"})),
+        "--var=clip_pretrained=",
+        ["openai"],
+    ),
+    ("main", settings(**SHELM), "--var=embeddings=", FILES),
+    ("main", settings(**SHELM), "--var=topk=", ["6", "many"]),
+    ("main", [], "", ["--vra=gamma=1", "--var", "train", "", "a\nb", "--var=gamma", "--var==1"]),
+    ("main", [], "", [f"--var={LONG}", f"--seed={BIG}", f"--seed={2**32}", "--seed=1 2"]),
+    ("eval", [], "", ["--n-episodes=1"]),
+    ("eval", [], "--ckpt-path=", FILES),
+    ("eval", PLAYED, "--n-episodes=", ["0", *COUNTS]),
+    ("eval", PLAYED, "--seed=", [*COUNTS[:3], str(2**32), BIG]),
+    ("eval", PLAYED, "--device=", DEVICES),
+    ("eval", PLAYED, "", ["--report=yes", "--video=3", "--reprot", "--video=", "more", "--rnadom"]),
+    ("eval", [*PLAYED, "--random"], "--var=length=", ["3"]),
+    ("eval", ["--ckpt-path", MAZE_GOOD], "--var=length=", LENGTHS),
+    ("eval", ["--ckpt-path", MAZE_GOOD], "--var=", ["length", "=3", "", "lenght=3", "length=3 ,"]),
+    ("eval", ["--ckpt-path", MAZE_GOOD], "--var=", ["door_order=episode", "a\nb=1", LONG]),
+    ("eval", ["--ckpt-path", MAZE_GOOD], "--var=", ["gamma=0.5", "n_envs=3", "env=TMazeActive-v0"]),
+    ("prepare", PREPARED, "--suite=", ["minigird", "", "../minigrid", LONG]),
+    ("prepare", PREPARED[1:], "--clip-encoder=", ["ViT-B16", "", ZERO, LONG]),
+    ("prepare", [*PREPARED[:1], *PREPARED[2:]], "--clip-pretrained=", FILES),
+    ("prepare", [*PREPARED[:2], *PREPARED[3:]], "--language-model=", LANGUAGE_MODELS),
+    ("prepare", PREPARED[:4], "--data-folder=", ["foreign/text", ZERO, LONG, "/dev/null/x"]),
+    ("prepare", [*PREPARED[:3], PREPARED[4]], "--device=", DEVICES),
+    ("prepare", PREPARED, "", ["more", "--siute=all"]),
+    ("plot", [], "", [*PATHS, "foreign/text", *(f"runs/{name}" for name in METRICS)]),
+    ("plot", [HELM_GOOD], "", ["folder"]),
+    ("plot", [HELM_GOOD], "--output=", [*OUTPUTS, "/dev/null/x.png"]),
+    ("plot", [HELM_GOOD], "--metric=", ["rollout/retrun_mean", "a\nb"]),
+    ("sweep", [], "--config=", PATHS),
+    ("sweep", settings(**TINY), "--seeds=", ["0", *COUNTS[:4], BIG]),
+    ("sweep", settings(**TINY), "--cpus=", ["0", "1.5", "many", BIG]),
+    ("sweep", settings(**TINY), "--gpus=", ["-1", "x", "1.5", "nan", "inf", BIG]),
+    ("sweep", settings(**TINY), "--address=", ["", "x", ":1", "127.0.0.1:1", "127.0.0.1:x", ZERO]),
+    ("sweep", settings(**TINY), "--output=", OUTPUTS),
+    ("sweep", settings(**TINY), "--var=", ["learning_rate=1e-4,much", "seed=1,1"]),
+    (
+        "sweep",
+        settings(**TINY),
+        "",
+        ["--var=save_ckpt=false", "--agents=LSTM", "more", "--sedes=2"],
+    ),
+    ("sweep", [*settings(**TINY), "--seeds=2"], "", ["--var=seed=1"]),
+    ("analysis", ["words"], "", FILES),
+    ("analysis", ["words"], "--output=", ["foreign/text", ZERO, LONG, "/dev/null/x"]),
+    ("analysis", ["words"], "--n-episodes=", ["0", *COUNTS[:3], BIG]),
+    ("analysis", ["words"], "--most=", ["0", *COUNTS[:3], BIG]),
+    ("analysis", ["words"], "", ["-x"]),
+    ("analysis", [], "", ["wrods", "--beta=1"]),
+    ("analysis", ["distances"], "", ["--beta=much"]),
+]
+
+FROM_REPLAY = {
+    **{"algorithm": "DQN", "model": "LSTM", "env": "TMazePassive-v0", "length": 4},
+    **{"device": "cpu", "n_envs": 1, "n_steps": 20, "batch_size": 2, "media_minutes": "null"},
+}
+TOLD = TINY | tiny_settings("HELM") | {"model": "HELM", "env": "BabyAI-GoToObjS4-v0"}
+# Settings that contradict one another, or that nothing in the run reads.
+CONTRADICTIONS = (
+    (TINY, "n_envs=3 n_rollout_steps=5 n_batches=4", "house_rooms=2", "crafter_length=5"),
+    (TINY, "n_envs=1024 n_rollout_steps=16777216", "n_envs=1 n_rollout_steps=2 n_batches=4"),
+    (TINY, "lr_decay=linear_burn_in lr_decay_start=0.5 lr_decay_end=0.5", "missions=true"),
+    (TINY, "replay_capacity=50", "context_length=5", "tau=0.1", "warmup_episodes=3"),
+    (TINY, "length=3", "env=VisualMatch-v0 door_order=episodes"),
+    (TINY, "env=ContinuousRecognition-v0 length=3"),
+    (FROM_REPLAY, "context_length=0", "topk=2", "beta=1", "mem_len=4", "n_epochs=2"),
+    (FROM_REPLAY, "n_rollout_steps=8", "max_grad_norm=1", "lr_decay=linear", "temperature=0.2"),
+    (FROM_REPLAY, "bootstrap_truncated=true", "shared_encoder=true", "frozen_dtype=bfloat16"),
+    (FROM_REPLAY, "model=CNN-PPO", "algorithm=dqn", "algorithm=TD3", "model=HELMv2"),
+    (FROM_REPLAY, "replay_capacity=10 context_length=10", "model=HELM retrieval_colours=each"),
+    (FROM_REPLAY, "model=SHELM", "model=GPT mem_len=0", "model=GPT memory_width=8 memory_heads=3"),
+    (FROM_REPLAY | {"algorithm": "SAC"}, "temperature=-1", "target_entropy=1.5", "gae_lambda=0.9"),
+    (FROM_REPLAY | {"algorithm": "SAC"}, "model=Impala-PPO", "epsilon_final=0.1", "clip_range=0.1"),
+    (CNN, "curiosity=rnd", "curiosity=RDN", "curiosity=rewards.curiosity:NovelD"),
+    (CNN, "curiosity_weight=1", "task_reward_weight=0.5", "curiosity=RND noveld_alpha=0.5"),
+    (CNN, "curiosity=RND apt_neighbours=3", "curiosity=APT apt_neighbours=20 apt_group=10"),
+    (CNN, "curiosity=RND curiosity_weight=0 task_reward_weight=0"),
+    (CNN, "curiosity=RND curiosity_features=memory", "curiosity=APT icm=ELLM"),
+    (TOLD, "curiosity=APT curiosity_features=observation", "text_to=nobody", "missions=maybe"),
+    (TOLD, "text_to=both text_tokens=4 mem_len=4", "env=RandomMaze-v0 text_to=memory"),
+    (CNN | {"env": "BabyAI-GoToObjS4-v0"}, "text_to=memory", "sentence_encoder=nowhere/"),
+    (CNN | {"env": "BabyAI-GoToObjS4-v0"}, f"sentence_encoder={TRANSFORMER_XL}"),
+    (CNN | {"env": "TMazePassive-v0"}, "door_order=episode", "stimuli=pictures", "model=SHELM"),
+    (CNN | {"env": "KeyToDoor-v0"}, "door_order=environment", "length=100001", "length=null"),
+    (CNN | {"env": "HousekeepText-v0"}, "house_rooms=1 house_things=16", "housekeep_scene=rs_int"),
+    (CNN | {"env": "Housekeep-v0"}, "housekeep_folder=nowhere", "housekeep_episode=-1"),
+    (CNN | {"env": "CrafterText-v0"}, "captions=learned", "captions=pixels", "crafter_actions=17"),
+    (CNN | {"env": "Crafter-v1"}, "crafter_actions=good", "dying=false", "use_text=false"),
+    (CNN | {"env": "MiniGrid-Empty-5x5-v0"}, "env_args={}", "env_processes=true"),
+    (CNN | {"env": "popgym-RepeatFirstEasy-v0"}, "env_args={}", "env_processes=true"),
+)
+
+HELM_BEST, SHELM_BEST = f"{HELM_GOOD}/ckpt_best.pt", f"{SHELM_GOOD}/ckpt_best.pt"
+EVAL = ("eval", "--ckpt-path", HELM_BEST, "--n-episodes=1")
+LAYERS = ("analysis", "layers", HELM_BEST, "--n-episodes=1")
+RESUME = ("main", "--resume", HELM_UNFINISHED)
+WEIGHT = "agent heads.actor.0.weight"
+XL_CONFIG, BERT_CONFIG = f"{XL}/config.json", f"{BERT}/config.json"
+BERT_WEIGHT = "encoder.layer.1.output.dense.weight"
+WITH_XL, WITH_BERT = (
+    ("main", *settings(**HELM)),
+    ("main", *settings(**(HELM | {"language_model": BERT}))),
+)
+WITH_WORDS, WITH_PICTURES = (
+    ("main", *settings(**SHELM)),
+    ("main", *settings(**PICTURED, stimuli=PICTURES)),
+)
+# A command, a file, and how the values at some keys in it are changed.
+VALUES: list = [
+    (EVAL, HELM_BEST, "", "None", "in a list"),
+    (EVAL, HELM_BEST, "config", "None", "in a list", "text", "a number as key", "another key"),
+    (EVAL, HELM_BEST, "config seed", "removed", "in a list", "-1"),
+    (EVAL, HELM_BEST, "config model", "removed", "text", "above", "None", "a megabyte"),
+    (EVAL, HELM_BEST, "config env", "removed", "text", "above", "in a list", "text with signs"),
+    (EVAL, HELM_BEST, "config mem_len", "-1", "NaN", "nested", "2**63"),
+    (EVAL, HELM_BEST, "weights", "None", "text", "a number as key"),
+    (EVAL, HELM_BEST, "weights language_model", "text", "None"),
+    (EVAL, HELM_BEST, "env_steps", "text", "-1", "removed"),
+    (EVAL, HELM_BEST, "agent", "None", "text", "no dictionary", "another key", "in a list"),
+    (EVAL, HELM_BEST, WEIGHT, "removed", "flat", "text", "not finite", "an intruder"),
+    (EVAL, HELM_BEST, WEIGHT, "very large"),
+    (LAYERS, HELM_BEST, WEIGHT, "very large"),
+    ((*EVAL, "--random"), HELM_BEST, "config model", "above", "text"),
+    ((*EVAL, "--random"), HELM_BEST, "config env", "above"),
+    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "agent", "in a list"),
+    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "learner optimizer 4 exp_avg", "without a row"),
+    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "learner optimizer 0 step", "a megabyte"),
+    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "own random torch", "-1"),
+    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "own random numpy 2", "-1"),
+    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "collector env running seed", "-1"),
+    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "collector env actions", "very large"),
+    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "collector env lengths", "very large"),
+    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "collector scaling discounted", "true"),
+    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "collector episodes", "text"),
+    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "collector memory keys", "its first"),
+    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "collector n_episodes", "in a list"),
+    (RESUME, f"{HELM_UNFINISHED}/ckpt_last.pt", "run seconds", "text"),
+    (WITH_XL, XL_CONFIG, "", "in a list", "None"),
+    (WITH_XL, XL_CONFIG, "n_layer", "removed", "text", "0", "2**63"),
+    (("prepare", *PREPARED), f"{XL}/vocab.bin", "", "an intruder", "0", "in a list"),
+    (WITH_BERT, BERT_CONFIG, "", "in a list"),
+    (WITH_BERT, BERT_CONFIG, "hidden_size", "removed", "text", "0", "2**63"),
+    (WITH_BERT, BERT_CONFIG, "num_hidden_layers", "removed", "text", "0", "2**63"),
+    (WITH_BERT, BERT_CONFIG, "num_attention_heads", "removed", "text", "0", "2**63"),
+    (WITH_BERT, BERT_CONFIG, "vocab_size", "removed", "text", "0", "2**63"),
+    (WITH_BERT, BERT_CONFIG, "hidden_act", "removed", "in a list"),
+    (WITH_BERT, BERT_CONFIG, "layer_norm_eps", "removed", "in a list"),
+    (WITH_BERT, BERT_CONFIG, "max_position_embeddings", "removed", "in a list"),
+    (WITH_BERT, BERT_CONFIG, "model_type", "removed", "in a list", "text"),
+    (WITH_BERT, f"{BERT}/model.safetensors", BERT_WEIGHT, "removed", "without a row", "not finite"),
+    (WITH_BERT, f"{BERT}/model.safetensors", "", "no dictionary"),
+    (WITH_WORDS, WORDS, "embeddings", "without a row", "flat", "its first", "not finite", "text"),
+    (WITH_WORDS, WORDS, "ids", "negative", "very large", "as float64"),
+    (WITH_WORDS, WORDS, "tokens", "without a row", "an intruder"),
+    (WITH_WORDS, WORDS, "encoder", "text"),
+    (WITH_WORDS, WORDS, "encoder_fingerprint", "text"),
+    (WITH_WORDS, WORDS, "language_model_fingerprint", "text"),
+]
+BY_BERT = ("prepare", *(word.replace(XL, BERT) for word in PREPARED))
+EPISODE = f"{EPISODES}/good_ckpt_best_eval_sampled_2_episodes_seed_0_001.npz"
+WITH_EPISODE = ("analysis", "words", EPISODE, *settings(**SHELM))
+for _key in ("actions", "observations"):
+    VALUES += [(WITH_EPISODE, EPISODE, _key, "removed", "without a row", "without rows")]
+# A command, a file or folder of it, and how it is spoiled as a whole.
+WHOLES: list = [
+    (EVAL, HELM_BEST, "emptied", "cut", "beheaded", "a bit flipped", "/proc/self/mem", "locked"),
+    (EVAL, HELM_GOOD, "locked", "read-only"),
+    ((*EVAL, "--report"), HELM_GOOD, "read-only"),
+    (("main", "--config", GOOD), GOOD, "locked", "a folder", "a pipe", "/dev/zero"),
+    (("main", *settings(**TINY)), "experiments", "read-only"),
+    (("plot", HELM_GOOD), HELM_GOOD, "locked"),
+    (("plot", HELM_GOOD, "--output=folder/x.png"), "folder", "read-only"),
+    (("prepare", *PREPARED), "folder", "read-only", "locked"),
+    (WITH_PICTURES, PICTURES, "locked", "a folder", "a full folder"),
+    (WITH_PICTURES, f"{PICTURES}/00.png", "cut", "emptied"),
+    (WITH_XL, XL, "locked", "removed", "a folder"),
+    (WITH_XL, XL_CONFIG, "/proc/self/mem", "picture", "JSON, deep arrays", "JSON, truncated"),
+    (WITH_BERT, f"{BERT}/model.safetensors", "cut", "emptied", "picture", "removed"),
+    (BY_BERT, f"{BERT}/vocab.txt", "picture", "removed"),
+    (("main", *settings(**HELM_V2)), CLIP, "cut", "emptied"),
+    (WITH_WORDS, WORDS, "a bit flipped"),
+    (("plot", HELM_GOOD), f"{HELM_GOOD}/config.json", "JSON, array", "JSON, null", "JSON, latin-1"),
+]
 
 
 def not_refused(capsys, cases):
@@ -32,11 +320,11 @@ def not_refused(capsys, cases):
     return found
 
 
-@pytest.mark.parametrize("program", dict.fromkeys(row[0] for row in tables.COMMAND_LINES))
+@pytest.mark.parametrize("program", dict.fromkeys(row[0] for row in COMMAND_LINES))
 def test_every_bad_word_is_refused(program, in_gallery, capsys):
     cases = [
         (program, [*good, f"{option}{value}"])
-        for name, good, option, values in tables.COMMAND_LINES
+        for name, good, option, values in COMMAND_LINES
         for value in values
         if name == program
     ]
@@ -46,7 +334,7 @@ def test_every_bad_word_is_refused(program, in_gallery, capsys):
 def test_settings_that_contradict_one_another_are_refused(in_gallery, capsys):
     cases = [
         ("main", settings(**(base | dict(word.split("=", 1) for word in change.split()))))
-        for base, *changes in tables.CONTRADICTIONS
+        for base, *changes in CONTRADICTIONS
         for change in changes
     ]
     assert not_refused(capsys, cases) == {}
@@ -60,12 +348,12 @@ def wrong_values(declaration):
     if int in kinds or float in kinds:
         fractions = () if float in kinds else ("1.5", "0.999999")
         beyond = str(facts["low"] - 1), str(2 * facts["high"] + 1)
-        return (*tables.NO_NUMBERS, *more, *beyond, *fractions)
+        return (*NO_NUMBERS, *more, *beyond, *fractions)
     if bool in kinds:
-        return (*tables.NOT_TRUE_OR_FALSE, *more)
+        return (*NOT_TRUE_OR_FALSE, *more)
     if not facts["choices"]:
         return ("",)
-    return [text for text in tables.NO_CHOICES if not (is_optional and text == "null")]
+    return [text for text in NO_CHOICES if not (is_optional and text == "null")]
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -78,12 +366,12 @@ def test_what_is_no_value_of_a_setting_is_refused_in_one_line(name):
 
 ROWS: list = [
     (command, path, how, tuple(int(key) if key.isdigit() else key for key in keys.split()))
-    for command, path, keys, *hows in tables.VALUES
+    for command, path, keys, *hows in VALUES
     for how in hows
 ]
 ROWS += [
     (command, path, how, 500 if how in BYTES else None)
-    for command, path, *hows in tables.WHOLES
+    for command, path, *hows in WHOLES
     for how in hows
 ]
 
@@ -103,7 +391,7 @@ def test_every_spoiled_file_is_refused(row, gallery):
 
 
 def test_an_episode_that_the_ring_cannot_hold_ends_the_run_in_one_line(in_empty_folder, capsys):
-    assert main_program.main(settings(**tables.FROM_REPLAY, replay_capacity=3)) == 1
+    assert main_program.main(settings(**FROM_REPLAY, replay_capacity=3)) == 1
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("replay_capacity: an episode of 5 steps takes 6 rows")
 

@@ -14,7 +14,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from settings import all_settings
-from tests.bad_inputs import harness, tables
+from tests.bad_inputs import harness
 from tests.bad_inputs.gallery import (
     BERT,
     CLIP,
@@ -25,6 +25,7 @@ from tests.bad_inputs.gallery import (
     HELM_UNFINISHED,
     HELM_V2,
     PICTURES,
+    PREPARED,
     SHELM,
     SHELM_GOOD,
     SHELM_UNFINISHED,
@@ -62,7 +63,7 @@ NUMBERS = (
 )
 plain_text = st.text(max_size=30).filter(lambda text: not re.search(r"/|\.\.|~|\0", text))
 words = st.sampled_from(PATHS) | st.sampled_from(NUMBERS) | plain_text
-PREPARE = ("prepare", *tables.PREPARED)
+PREPARE = ("prepare", *PREPARED)
 OPTIONS = {
     "main": "config var seed run-id resume deterministic list-configs print-config help",
     "eval": "ckpt-path seed device deterministic random report var",
