@@ -35,7 +35,7 @@ from analysis.figures import (
 from models.caching import unit_images
 from models.helm import LanguageMemory, attention_by_step
 from models.language.language_model import LanguageModel
-from models.observation_to_language import FrozenHopfield, TokenRetrieval, retrieved
+from models.observation_to_language import FrozenHopfield, TokenRetrieval
 from models.observations import Observations
 from utils.errors import UserError
 
@@ -203,7 +203,7 @@ def analyse_words(source: "Source", most: int = MOST_WORDS) -> Findings:
 def retrieved_words(retrieval: TokenRetrieval, images: Tensor) -> np.ndarray:
     """Return the words of images [T, C, H, W] uint8, past the memory's cache.  [T, K]"""
     blocks = images.to(retrieval.text_features.device).split(retrieval.block_size)
-    indices = torch.cat([retrieved(retrieval(unit_images(block))).indices for block in blocks])
+    indices = torch.cat([retrieval(unit_images(block))[..., 0].long() for block in blocks])
     return np.array(retrieval.words)[indices.cpu().numpy()]
 
 

@@ -260,9 +260,6 @@ class ActorCriticAgent(Agent):
         """
 
 
-LEAST_PROBABILITY = 1e-8
-
-
 @dataclass(frozen=True)
 class OffPolicyNetworkSettings(Part):
     """What the networks of DQN and SAC read."""
@@ -490,42 +487,3 @@ class SacAgent(OffPolicyAgent):
             values = (log_probs.exp() * both).sum(-1)
         remembered = self.body.remembered(features)
         return Step(actions, context, chosen, values, log_probs, remembered)
-
-
-class FrameValueAgent(Agent):
-    """Has a value for every action, by the last frames it has seen: what NStepDQN trains.
-
-    Attributes:
-        n_actions: A.
-        frame_stack: S, the frames seen at once; where an episode begins the first fills all.
-        head: Features [B, H] to the values of all actions [B, A].
-    """
-
-    draws_actions = False
-    n_actions: int
-    frame_stack: int
-    head: nn.Module
-
-    @abstractmethod
-    def features(self, observations: Observations) -> Tensor:
-        """Map B observations, their images of S frames [B, S*C, H, W], to features.  [B, H]
-
-        The oldest frame comes first.
-        """
-
-    @abstractmethod
-    def finetuned(self, finetune: str) -> list[nn.Parameter]:
-        """Return the parameters that go on learning: "all", "critic" or "linear"."""
-
-
-class Policy(NamedTuple):
-    """Probabilities of all actions and their logarithms, these of 1e-8 at least.  [..., A] each"""
-
-    probs: Tensor
-    log_probs: Tensor
-
-    @classmethod
-    def of(cls, logits: Tensor) -> "Policy":
-        """Return the policy of logits [..., A]."""
-        probs = logits.softmax(-1)
-        return cls(probs, probs.clamp(min=LEAST_PROBABILITY).log())

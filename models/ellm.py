@@ -14,7 +14,7 @@ from gymnasium.spaces import Discrete, Space
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.agent import FrameValueAgent, Memory, Step, TensorMemory
+from models.agent import Agent, Memory, Step, TensorMemory
 from models.caching import unit_images
 from models.encoders import Kernels, fitting_kernels
 from models.heads import DuelingQ, initialise_orthogonal
@@ -113,8 +113,10 @@ class TextBranch(nn.Module):
         return self.linear(F.normalize(self.frozen(text).sum(1), dim=-1))
 
 
-class Ellm(FrameValueAgent):
+class Ellm(Agent):
     """A branch for each kind of observation, joined by a layer with a ReLU; dueling values.
+
+    It sees the last S frames; where an episode begins the first fills all.
 
     Args:
         config: Its settings.
@@ -125,7 +127,7 @@ class Ellm(FrameValueAgent):
 
     reads = (EllmSettings,)
     algorithms = ("NStepDQN",)
-    head: DuelingQ
+    draws_actions = False
 
     def __init__(
         self,
@@ -182,7 +184,7 @@ class Ellm(FrameValueAgent):
         return {"action_values": values.cpu().numpy()}
 
     def features(self, observations: Observations) -> Tensor:
-        """Map B observations, their images of S frames, to features.  [B, H]"""
+        """Map B observations, their images of S frames, the oldest first, to features.  [B, H]"""
         parts = [branch(kind) for _, branch, kind in self._branches(observations)]
         return F.relu(self.trunk(torch.cat(parts, dim=-1)))
 
@@ -196,7 +198,7 @@ class Ellm(FrameValueAgent):
         return {name: branch(kind) for name, branch, kind in self._branches(shown)}
 
     def finetuned(self, finetune: str) -> list[nn.Parameter]:
-        """Return all parameters; or those of the streams, or of their last layers."""
+        """Return the parameters that go on learning: "all", "critic" (the streams) or "linear"."""
         if finetune == "all":
             return list(self.parameters())
         return list(self.head.parameters()) if finetune == "critic" else self.head.last_layers()

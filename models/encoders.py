@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.caching import DistinctImages, ObservationCache, encoded_once, unit_images
-from models.heads import mlp
+from models.heads import AnyModule, mlp
 from models.observations import ObservationBatch, ObservationReader, Observations
 from models.sentence_encoder import (
     DEFAULT_ENCODER,
@@ -226,7 +226,7 @@ class VectorEncoder(Encoder):
     def __init__(self, n_numbers: int, n_features: int) -> None:
         super().__init__()
         self.n_features = n_features
-        self.layers = _two_layers(n_numbers, n_features)
+        self.layers = _xavier(nn.Sequential(*mlp(n_numbers, n_features, n_features), nn.ReLU()))
 
     @torch.no_grad()
     def forward(self, observations: Observations) -> Tensor:
@@ -253,7 +253,8 @@ class TextEncoder(Encoder):
         super().__init__()
         self.n_features = n_features
         self._frozen = frozen
-        self.layers = _two_layers(n_texts * frozen.width, n_features)
+        widths = n_texts * frozen.width, n_features, n_features
+        self.layers = _xavier(nn.Sequential(*mlp(*widths), nn.ReLU()))
 
     @torch.no_grad()
     def forward(self, observations: Observations) -> Tensor:
@@ -310,9 +311,7 @@ class JointEncoder(Encoder):
             self.add_module(kind, encoder)
         self._encoders = list(encoders.values())
         n_joined = sum(encoder.n_features for encoder in self._encoders)
-        self.joint = nn.Linear(n_joined, n_features)
-        nn.init.xavier_uniform_(self.joint.weight, gain=math.sqrt(2))
-        nn.init.zeros_(self.joint.bias)
+        self.joint = _xavier(nn.Linear(n_joined, n_features))
 
     @torch.no_grad()
     def forward(self, observations: Observations) -> Tensor:
@@ -337,13 +336,6 @@ class JointEncoder(Encoder):
         return F.relu(self.joint(torch.cat(parts, dim=-1)))
 
 
-def _two_layers(n_inputs: int, n_features: int) -> nn.Sequential:
-    """Return two linear layers, each followed by a ReLU."""
-    layers = nn.Sequential(*mlp(n_inputs, n_features, n_features), nn.ReLU())
-    _xavier(layers)
-    return layers
-
-
 def fitting_kernels(image_shape: tuple[int, ...], sizes: Kernels = KERNELS) -> Kernel:
     """Return kernel and stride of each convolution for images (C, H, W).
 
@@ -363,9 +355,10 @@ def fitting_kernels(image_shape: tuple[int, ...], sizes: Kernels = KERNELS) -> K
     )
 
 
-def _xavier(module: nn.Module) -> None:
-    """Initialise all layers Xavier-uniform with gain sqrt(2), biases with zero."""
+def _xavier(module: AnyModule) -> AnyModule:
+    """Return the module with Xavier-uniform weights of gain sqrt(2) and biases of zero."""
     for layer in module.modules():
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             nn.init.xavier_uniform_(layer.weight, gain=math.sqrt(2))
             layer.bias = nn.Parameter(torch.zeros(len(layer.weight)))
+    return module

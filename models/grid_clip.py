@@ -5,10 +5,10 @@ encoder. It knows the tiles of MiniGrid and nothing else: it shows what SHELM do
 weights of CLIP cannot be had, and its figures say nothing about CLIP's.
 """
 
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +20,7 @@ from models.caching import unit_images
 from models.clip import DATA_FOLDER, ImageTextEncoder
 from models.language.files import find_model
 from models.sentence_encoder import SentenceEncoder
-from models.tile_reader import Batches, fit, save_reader
-from utils.errors import UserError
-from utils.files import load_saved
-from utils.starting import typed
+from models.tile_reader import Batches, fit, load_reader, save_reader
 
 NAME = "grid-clip"
 FILE = "grid-clip.pt"
@@ -106,15 +103,13 @@ def load_grid_clip(device: str = "cpu", data_folder: Path = DATA_FOLDER) -> Grid
     Raises:
         UserError: It is missing, or the file holds something else.
     """
-    path, again = data_folder / FILE, shlex.join(typed("prepare_embeddings.py"))
-    if not path.is_file():
-        raise UserError(f"{path} is missing. Run: {again}")
-    views = ViewEncoder()
-    try:
-        views.load_state_dict(load_saved(path)["views"])
-    except Exception as error:  # a broken file raises about ten kinds of errors
-        raise UserError(f"{path}: not a readable grid-clip. Delete it and run: {again}") from error
-    return GridClip(views).to(device)
+
+    def build(saved: Any) -> GridClip:
+        views = ViewEncoder()
+        views.load_state_dict(saved["views"])
+        return GridClip(views).to(device)
+
+    return load_reader(data_folder / FILE, build, "clip_encoder", "prepare_embeddings.py")
 
 
 def whole_words(tokens: Iterable[str]) -> list[str]:

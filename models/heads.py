@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from models.agent import Evaluation, Step, drawn
 from utils.starting import one_thread
 
 HIDDEN_BIAS = 0.1
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 def mlp(*widths: int) -> nn.Sequential:
@@ -23,13 +25,9 @@ def mlp(*widths: int) -> nn.Sequential:
 
 def perceptron(n_in: int, n_hidden: int, n_out: int) -> nn.Sequential:
     """Return linear, LayerNorm without affine, ReLU, linear; orthogonal with gain sqrt(2)."""
-    first, last = nn.Linear(n_in, n_hidden), nn.Linear(n_hidden, n_out)
-    for layer in (first, last):
-        with one_thread():  # the same seed gives the same weights with any number of threads
-            nn.init.orthogonal_(layer.weight, gain=math.sqrt(2))
-        layer.bias.data.zero_()
-    norm = nn.LayerNorm(n_hidden, elementwise_affine=False)
-    return nn.Sequential(first, norm, nn.ReLU(), last)
+    layers = initialise_orthogonal(mlp(n_in, n_hidden, n_out), gain=math.sqrt(2))
+    layers.insert(1, nn.LayerNorm(n_hidden, elementwise_affine=False))
+    return layers
 
 
 class ActorCritic(nn.Module):
@@ -78,8 +76,9 @@ class DuelingQ(nn.Module):
     def __init__(self, n_features: int, n_actions: int) -> None:
         super().__init__()
         self.n_actions = n_actions
-        self.value = _three_layers(n_features, 1)
-        self.advantage = _three_layers(n_features, n_actions)
+        hidden = (n_features,) * 3
+        self.value = initialise_orthogonal(mlp(*hidden, 1))
+        self.advantage = initialise_orthogonal(mlp(*hidden, n_actions))
 
     def forward(self, features: Tensor) -> Tensor:
         """Map features [B, n_features] to the values of all actions [B, A]."""
@@ -91,26 +90,20 @@ class DuelingQ(nn.Module):
         return [p for stream in (self.value, self.advantage) for p in stream[-1].parameters()]
 
 
-def _three_layers(n_features: int, n_out: int) -> nn.Sequential:
-    layers = mlp(n_features, n_features, n_features, n_out)
-    initialise_orthogonal(layers)
-    return layers
-
-
-def initialise_orthogonal(module: nn.Module) -> None:
-    """Make weights orthogonal, those of convolutions with gain sqrt(2), and biases 0."""
+def initialise_orthogonal(module: AnyModule, gain: float = 1.0) -> AnyModule:
+    """Return the module with orthogonal weights, convolutions' with gain sqrt(2), and biases 0."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
-            gain = math.sqrt(2) if isinstance(layer, nn.Conv2d) else 1.0
+            own = math.sqrt(2) if isinstance(layer, nn.Conv2d) else gain
             with one_thread():  # the same seed gives the same weights with any number of threads
-                weight = nn.init.orthogonal_(torch.empty(layer.weight.shape), gain=gain)
+                weight = nn.init.orthogonal_(torch.empty(layer.weight.shape), gain=own)
             layer.weight.data.copy_(weight)  # whatever its layout
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+            nn.init.zeros_(layer.bias)
+    return module
 
 
-class Perceptron(nn.Sequential):
-    """Two hidden layers with ReLUs, then a linear one.
+def uniform_mlp(n_in: int, hidden: tuple[int, int], n_out: int, last: float) -> nn.Sequential:
+    """Return two hidden layers with ReLUs, then a linear one.
 
     Hidden weights are drawn from U(±1/sqrt(outputs)) and their biases are 0.1; the original
     means the number of inputs and takes that of the outputs.
@@ -121,13 +114,12 @@ class Perceptron(nn.Sequential):
         n_out: Width of the output.
         last: Weights and biases of the last layer are drawn from U(±last).
     """
-
-    def __init__(self, n_in: int, hidden: tuple[int, int], n_out: int, last: float) -> None:
-        super().__init__(*mlp(n_in, *hidden, n_out))
-        *others, final = (layer for layer in self if isinstance(layer, nn.Linear))
-        for layer in others:
-            limit = 1 / math.sqrt(layer.out_features)
-            nn.init.uniform_(layer.weight, -limit, limit)
-            nn.init.constant_(layer.bias, HIDDEN_BIAS)
-        for parameter in final.parameters():
-            nn.init.uniform_(parameter, -last, last)
+    layers = mlp(n_in, *hidden, n_out)
+    for index, width in zip((0, 2), hidden, strict=True):
+        weight, bias = layers[index].parameters()
+        limit = 1 / math.sqrt(width)
+        nn.init.uniform_(weight, -limit, limit)
+        nn.init.constant_(bias, HIDDEN_BIAS)
+    for parameter in layers[-1].parameters():
+        nn.init.uniform_(parameter, -last, last)
+    return layers

@@ -16,8 +16,9 @@ Trained: the query encoder and the two heads. Frozen: the way to language, the l
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -44,11 +45,9 @@ from models.observation_to_language import (
     FrozenHopfield,
     ImageToLanguage,
     NothingToLanguage,
-    Retrieval,
     TokenRetrieval,
     VectorHopfield,
     random_projection,
-    retrieved,
 )
 from models.observations import (
     ObservationBatch,
@@ -132,7 +131,13 @@ class LanguageMemoryAgent(ActorCriticAgent):
         config: The settings of the run.
         observation_space: What the encoder and the memory see.
         action_space: A discrete actions.
+
+    Attributes:
+        to_language: Returns the way from images or vectors to the language model; UserError where
+            the environment shows nothing that it can read.
     """
+
+    to_language: ClassVar[Callable[[Any, ObservationReader, LanguageModel], ImageToLanguage]]
 
     def __init__(
         self, config: LanguageMemorySettings, observation_space: Space, action_space: Discrete
@@ -153,27 +158,13 @@ class LanguageMemoryAgent(ActorCriticAgent):
     @classmethod
     def language_class(cls, config: Any, reader: ObservationReader) -> "LanguageMemory":
         """Return the frozen memory of a run."""
+        name, dtype = config.language_model, getattr(torch, config.frozen_dtype)
         language_model = load_language_model(
-            config.language_model,
-            config.mem_len,
-            config.n_layer,
-            config.device,
-            getattr(torch, config.frozen_dtype),
+            name, config.mem_len, config.n_layer, config.device, dtype
         )
         text = configured_text(config, reader, language_model)
         to_language = cls.to_language(config, reader, language_model)
         return LanguageMemory(to_language, language_model, config.observation_cache_mb, *text)
-
-    @staticmethod
-    def to_language(
-        config: Any, reader: ObservationReader, language_model: LanguageModel
-    ) -> ImageToLanguage:
-        """Return what leads from images or vectors to the language model.
-
-        Raises:
-            UserError: the environment shows nothing that it can read.
-        """
-        raise NotImplementedError
 
     def initial_memory(self, n_envs: int) -> Memory:
         """Return the language model's empty memory."""
@@ -421,17 +412,13 @@ class LanguageMemory(nn.Module):
         return torch.cat((sentences.flatten(1, 2), tokens), dim=1)
 
     @torch.no_grad()
-    def retrieve(self, images: Tensor) -> Retrieval:
-        """Return the words of images [N, C, H, W] uint8, the same ones `step` reads."""
-        return retrieved(self.cache(images))
-
     def explain(self, percept: Percept) -> dict[str, np.ndarray]:
         """Return the words of each observation and their similarities, of SHELM.  [N, K] each"""
         if not isinstance(self.to_language, TokenRetrieval):
             return {}
-        indices, similarities = self.retrieve(cast(Tensor, percept.observations.images))
-        words = np.array(self.to_language.words)[indices.cpu().numpy()]
-        return {"words": words, "similarities": similarities.cpu().numpy()}
+        numbers, similarities = self._encoded(percept).cpu().unbind(-1)  # [N, K] each
+        words = np.array(self.to_language.words)[numbers.long().numpy()]
+        return {"words": words, "similarities": similarities.numpy()}
 
     @torch.no_grad()
     def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +10,10 @@ from torch.nn import functional as F
 
 from models.caching import unit_images
 from models.clip import BLOCK_SIZE, ImageTextEncoder
+from models.heads import AnyModule
 from models.language.layers import TokenEmbeddings
 from models.observations import Observations
 from utils.running_statistics import Moments
-
-AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 class Frozen(Generic[AnyModule]):
@@ -255,25 +254,14 @@ class ClipProjection(ImageToLanguage):
 DECIMALS = 6  # to which similarities are compared, so that no rounding error decides a tie
 
 
-class Retrieval(NamedTuple):
-    """The K words nearest to each of N images, most similar first.
-
-    Attributes:
-        indices: Their numbers in `TokenRetrieval.words`.  [N, K] int64
-        similarities: Their cosines with the image.  [N, K]
-    """
-
-    indices: Tensor
-    similarities: Tensor
-
-
 class TokenRetrieval(ImageToLanguage):
     """Map an image to the tokens that describe it best (SHELM, arXiv:2306.09312, section 3).
 
         tokens = E[top-K of cosine(encoder(image), e_s) over all words s]
 
-    Of equally similar words the one with the lower number comes first. An image becomes
-    the numbers and similarities of its words, [N, K, 2]; such numbers are exact as floats.
+    Of equally similar words the one with the lower number comes first. An image becomes the numbers
+    of its words and their cosines, the most similar first, [N, K, 2]; such numbers are exact as
+    floats.
 
     Args:
         encoder: Images to features of width W.
@@ -321,8 +309,3 @@ class TokenRetrieval(ImageToLanguage):
             "clip_encoder": self._encoder.module.fingerprint,
             "embeddings": self._table_fingerprint,
         }
-
-
-def retrieved(encoded: Tensor) -> Retrieval:
-    """Return what became of images [N, K, 2] under its names."""
-    return Retrieval(encoded[..., 0].long(), encoded[..., 1])

@@ -246,14 +246,13 @@ class SentenceTable:
     an earlier part of the run have met before changes nothing.
 
     Attributes:
-        version: Changes whenever the table does.
-        generation: Changes where it is replaced by another.
+        generation: Changes where the table is replaced by another.
     """
 
     def __init__(self) -> None:
         self._texts: dict[int, str] = {}
         self._number_of: dict[str, int] = {}
-        self.version = self.generation = 0
+        self.generation = 0
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -289,7 +288,6 @@ class SentenceTable:
         if type(state) is not list or not all(type(text) is str for text in state):
             raise ValueError("sentences: not a list of texts")
         self._texts, self._number_of = {}, {}
-        self.version += 1
         self.generation += 1
         self.numbers(state)
 
@@ -300,7 +298,6 @@ class SentenceTable:
             if number in self._texts:
                 raise RuntimeError(f"{text!r} and {self._texts[number]!r} have one number")
             self._texts[number], self._number_of[text] = text, number
-            self.version += 1
         return self._number_of[text]
 
 
@@ -317,8 +314,7 @@ class SentenceVectors:
 
     def __init__(self, sentences: SentenceTable, read: Callable[[str], Tensor]) -> None:
         self._sentences, self._read = sentences, read
-        self._version = self._generation = -1  # of the table when it was last looked through
-        self._n_looked_through = 0  # of its sentences
+        self._looked_through = (0, 0)  # generation and length of the table at that time
         self._known: set[int] = set()
         self._numbers = torch.empty(0, dtype=torch.int64)  # ascending [V]
         self._row_of = torch.empty(0, dtype=torch.int64)  # where each number's row stands [V]
@@ -333,7 +329,7 @@ class SentenceVectors:
 
         What is the number of no sentence, as behind the end of an episode in replay, has any row.
         """
-        if self._version != self._sentences.version:
+        if self._looked_through != (self._sentences.generation, len(self._sentences)):
             self._grow(numbers.device)
         assert self._rows is not None, "whoever has a number has met a sentence"
         places = torch.searchsorted(self._numbers, numbers)
@@ -342,11 +338,10 @@ class SentenceVectors:
     @torch.no_grad()
     def _grow(self, device: torch.device) -> None:
         """Read the sentences that are new."""
-        table = self._sentences
-        begin = self._n_looked_through if table.generation == self._generation else 0
+        table, (generation, n_looked_through) = self._sentences, self._looked_through
+        begin = n_looked_through if table.generation == generation else 0
         new = {number: text for number, text in table.items(begin) if number not in self._known}
-        self._version, self._generation = table.version, table.generation
-        self._n_looked_through = len(table)
+        self._looked_through = (table.generation, len(table))
         if new:
             self._append(torch.stack([self._read(text) for text in new.values()]).to(device))
             self._insert(torch.tensor(list(new), device=device))

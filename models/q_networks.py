@@ -26,7 +26,7 @@ from models.agent import (
 )
 from models.caching import encoded_once, unit_images
 from models.encoders import SmallImpalaCNN
-from models.heads import Perceptron
+from models.heads import uniform_mlp
 from models.helm import LanguageMemory, told_beside
 from models.memories import TrainedMemory
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
@@ -261,7 +261,7 @@ def build_from_replay(config: Any, spaces: tuple[Space, Discrete], kind: Any) ->
 
     acting = body()
     hidden = (config.head_width, config.head_width)
-    head = partial(Perceptron, acting.width, hidden, n_actions)
+    head = partial(uniform_mlp, acting.width, hidden, n_actions)
     if config.algorithm == "DQN":
         return QAgent(reader, acting, n_actions, head(LAST_LAYER_OF_Q))
     critic_body = None if config.shared_encoder else body()

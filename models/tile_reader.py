@@ -30,6 +30,7 @@ SIDE = GRID * TILE  # pixels that are read; those beyond belong to no tile
 LEARNING_RATE = 3e-3
 
 AnyEnv = TypeVar("AnyEnv", bound=VectorEnv)
+Reader = TypeVar("Reader")
 
 
 class Batches(Protocol):
@@ -102,19 +103,14 @@ def load_tile_reader(data_folder: Path = DATA_FOLDER) -> TileReader:
     Raises:
         UserError: It is missing, or the file holds something else.
     """
-    path, again = data_folder / FILE, shlex.join(typed(PROGRAM))
-    if not path.is_file():
-        raise UserError(f"captions: {path} is missing. Run: {again}")
-    try:
-        saved = load_saved(path)
+
+    def build(saved: Any) -> TileReader:
         n_kinds, n_features = saved["network"]["output.weight"].shape[:2]
         network = TileNetwork(n_kinds, n_features)
         network.load_state_dict(saved["network"])
         return TileReader(network, saved["about"])
-    except Exception as error:  # a broken file raises about ten kinds of errors
-        raise UserError(
-            f"captions: {path}: not a file of {PROGRAM}. Delete it and run: {again}"
-        ) from error
+
+    return load_reader(data_folder / FILE, build, "captions", PROGRAM)
 
 
 def with_tile_reader(env: AnyEnv) -> AnyEnv:
@@ -186,6 +182,18 @@ def fit(
             optimizer.step()
             schedule.step()
             bar.set_postfix(loss=f"{loss.item():.4f}", refresh=False)
+
+
+def load_reader(path: Path, build: Callable[[Any], Reader], setting: str, program: str) -> Reader:
+    """Return what is built of a file that `save_reader` wrote; UserError if it cannot be."""
+    again = shlex.join(typed(program))
+    if not path.is_file():
+        raise UserError(f"{setting}: {path} is missing. Run: {again}")
+    try:
+        return build(load_saved(path))
+    except Exception as error:  # a broken file raises about ten kinds of errors
+        problem = f"{setting}: {path}: not a file of {program}. Delete it and run: {again}"
+        raise UserError(problem) from error
 
 
 def save_reader(state: dict[str, Any], path: Path) -> Path:

@@ -103,28 +103,6 @@ def test_a_memory_makes_equal_images_differ(name):
 
 
 @pytest.mark.parametrize("name", BY_PPO)
-def test_an_environments_results_do_not_depend_on_its_neighbours_or_their_number(name):
-    _, agent = build(name)
-    agent.eval()
-    images = random_images(12, 5)
-    starts = torch.rand(12, 5) < 0.2
-    starts[0] = True
-
-    def run(columns):
-        memory = agent.initial_memory(len(columns))
-        steps = [
-            agent.act(percept(images[t, columns], starts[t, columns]), memory) for t in range(12)
-        ]
-        return torch.stack(
-            [torch.cat((s.values[:, None], s.context.reshape(len(s.values), -1)), 1) for s in steps]
-        )
-
-    together = run([0, 1, 2, 3, 4])
-    torch.testing.assert_close(run([3]), together[:, [3]], atol=5e-5, rtol=0)
-    torch.testing.assert_close(run([4, 1]), together[:, [4, 1]], atol=5e-5, rtol=0)
-
-
-@pytest.mark.parametrize("name", BY_PPO)
 def test_looking_ahead_leaves_the_memory_and_agrees_with_acting(name):
     _, agent = build(name)
     agent.eval()

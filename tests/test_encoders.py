@@ -188,12 +188,6 @@ def test_weights_start_as_published():
     assert not heads.critic[0].bias.any()
 
 
-@pytest.mark.parametrize(("side", "kernel"), [(9, 4), (40, 8)])
-def test_small_images_get_small_kernels(side, kernel):
-    encoder = SmallImpalaCNN((3, side, side), 8)
-    assert encoder.convolutions[0].kernel_size == (kernel, kernel)
-
-
 def test_psychlabs_encoder_is_that_of_every_larger_image():
     encoder = SmallImpalaCNN((3, 80, 80), 8, channels=(64, 128))
     assert (encoder.convolutions[2].kernel_size, encoder.convolutions[2].stride) == ((4, 4), (2, 2))

@@ -128,6 +128,6 @@ def test_a_missing_file_names_the_command_that_makes_it(in_empty_folder):
 
 def test_a_broken_file_is_refused_in_one_line(tmp_path):
     (tmp_path / "grid-clip.pt").write_bytes(b"nothing of the kind")
-    with pytest.raises(UserError, match=r"grid-clip.pt: not a readable grid-clip") as caught:
+    with pytest.raises(UserError, match=r"grid-clip.pt: not a file of") as caught:
         load_grid_clip(data_folder=tmp_path)
     assert "\n" not in str(caught.value)

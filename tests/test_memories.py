@@ -195,17 +195,6 @@ def test_learned_positions_stay_at_the_last_one():
     assert torch.equal(vectors[1], vectors[3])
 
 
-def test_a_gpt_agrees_with_pytorchs_own_layers():
-    memory = build_gpt(n_features=WIDTH, memory_layers=2)
-    x, starts = torch.randn(T, N_ENVS, WIDTH), stream()[1]
-    hidden = x.transpose(0, 1) + memory.positions(ages_by_counting(starts))
-    hidden_from = ~visible_by_counting(starts).repeat_interleave(2, dim=0)  # [N*H, T, T]
-    for block in memory.blocks:
-        hidden = pytorch_layer(block)(hidden, src_mask=hidden_from)
-    expected = memory.norm(hidden).transpose(0, 1)
-    assert_same(memory.unroll(x, starts, torch.zeros(N_ENVS, dtype=torch.int64)), expected)
-
-
 def ages_by_counting(starts):
     ages = torch.zeros(starts.T.shape, dtype=torch.int64)
     for n, t in itertools.product(range(N_ENVS), range(1, T)):
@@ -221,24 +210,6 @@ def visible_by_counting(starts):
             if starts[t - back, n]:
                 break
     return visible
-
-
-def pytorch_layer(block):
-    layer = torch.nn.TransformerEncoderLayer(
-        WIDTH,
-        block.n_head,
-        4 * WIDTH,
-        dropout=0,
-        activation=lambda rows: F.gelu(rows, approximate="tanh"),
-        batch_first=True,
-        norm_first=True,
-    )
-    attention = layer.self_attn
-    layer.linear1, layer.linear2 = block.inner, block.outer
-    layer.norm1, layer.norm2 = block.attention_norm, block.feed_forward_norm
-    attention.in_proj_weight, attention.in_proj_bias = block.qkv.weight, block.qkv.bias
-    attention.out_proj.weight, attention.out_proj.bias = block.out.weight, block.out.bias
-    return layer
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "LSTM of two layers"])

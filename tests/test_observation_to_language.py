@@ -12,7 +12,6 @@ from models.observation_to_language import (
     FrozenHopfield,
     TokenRetrieval,
     random_projection,
-    retrieved,
 )
 from tests import golden_data
 from tests.tiny_clip import tiny_encoder
@@ -31,13 +30,6 @@ def test_the_tokens_agree_with_the_original(name):
     torch.testing.assert_close(tokens.squeeze(1), HOPFIELD[name], atol=1e-5, rtol=0)
 
 
-def test_a_large_beta_is_the_single_most_similar_token():
-    hopfield = retrieval(1e7)
-    nearest = hopfield.similarities(HOPFIELD["observations"]).argmax(-1)
-    tokens = hopfield(HOPFIELD["observations"]).squeeze(1)
-    torch.testing.assert_close(tokens, HOPFIELD["embeddings"][nearest], atol=1e-5, rtol=0)
-
-
 def test_a_black_image_gives_finite_tokens():
     black = torch.zeros_like(HOPFIELD["observations"][:1])
     assert retrieval(100.0)(black).isfinite().all()
@@ -51,15 +43,6 @@ def test_each_colour_is_read_like_a_pixel_of_its_own():
     torch.testing.assert_close(
         ColourHopfield(projection, embeddings, 9.0)(images), expected, atol=1e-6, rtol=0
     )
-
-
-def test_colours_as_bright_as_each_other_are_told_apart_where_each_is_read():
-    images = torch.eye(3)[:, :, None, None].expand(3, 3, 2, 2)  # red, green and blue
-    embeddings = DenseEmbeddings(torch.randn(30, 8))
-    published = FrozenHopfield(random_projection(8, 4), embeddings, 100.0)(images)
-    torch.testing.assert_close(published, published[:1].expand_as(published), atol=1e-5, rtol=0)
-    tokens = ColourHopfield(random_projection(8, 12), embeddings, 100.0)(images)[:, 0]
-    assert torch.pdist(tokens).min() > 1e-2
 
 
 def test_the_projections_entries_have_the_variance_of_the_paper():
@@ -103,11 +86,10 @@ def test_the_most_similar_words_come_first_as_in_a_plain_search(topk):
     words = [f"word{number}" for number in range(40)]
     retrieval = TokenRetrieval(encoder, text_features, token_vectors, words, topk)
     images = torch.rand(7, 3, 9, 9)
-    indices, similarities = retrieved(retrieval(images))
+    encoded = retrieval(images)
     expected = torch.tensor(plain_retrieval(encoder(images), text_features, topk))  # [N, K, 2]
-    assert indices.tolist() == expected[..., 0].long().tolist()
-    torch.testing.assert_close(similarities, expected[..., 1], atol=2e-6, rtol=0)
-    tokens = retrieval.tokens(retrieval(images))
+    torch.testing.assert_close(encoded, expected, atol=2e-6, rtol=0)
+    tokens = retrieval.tokens(encoded)
     assert torch.equal(tokens, token_vectors[expected[..., 0].long()])
     assert tokens.shape == (7, topk, 6)
 
@@ -120,5 +102,5 @@ def test_of_equally_similar_words_the_lower_number_comes_first():
     words = [str(number) for number in range(61)]
     retrieval = TokenRetrieval(ColourEncoder(), text_features, torch.randn(61, 4), words, 61)
     for n_images in (1, 2, 16):
-        indices, _ = retrieved(retrieval(colours(*[[1, 0.3, 0.7]] * n_images)))
-        assert indices.tolist() == [[*range(0, 61, 2), *range(1, 61, 2)]] * n_images
+        numbers = retrieval(colours(*[[1, 0.3, 0.7]] * n_images))[..., 0]
+        assert numbers.tolist() == [[*range(0, 61, 2), *range(1, 61, 2)]] * n_images

@@ -69,6 +69,14 @@ def collecting(model, algorithm="DQN", shown="vectors", **changes):
     return collector
 
 
+def learn(collector):
+    """Act for a while and update where updates are due."""
+    for _ in range(20):
+        collector.step()
+        if collector.learner.update_due:
+            collector.learner.update(0.0)
+
+
 def features_while_acting(collector, monkeypatch):
     """Return a list that is filled with the features of every step from now on."""
     body, seen = collector.learner.agent.body, []
@@ -156,28 +164,6 @@ def test_a_gpt_changed_in_the_middle_of_an_episode_acts_as_if_it_had_always_been
     assert n_in_the_middle > 3
 
 
-def test_helms_stored_context_is_what_the_language_model_says_of_the_episode():
-    collector = collecting("HELM", updates_per_step=0.25)
-    learner = collector.learner
-    for _ in range(40):
-        collector.step()
-        if learner.update_due:
-            learner.update(0.0)
-    assert learner.n_updates > 10
-    language, rows = learner.agent.language, learner.replay.rows
-    for start in learner.replay.starts.tolist():
-        n_steps = int(rows["remaining"][start])
-        memory = language.initial(1)
-        for t in range(n_steps + 1):
-            shown = Observations(vectors=rows["vectors"][start + t][None])
-            starts, nothing = torch.tensor([t == 0]), torch.zeros(1)
-            hidden = language.step(Percept(shown, starts, nothing.long(), nothing), memory)
-            stored = rows["context"][start + t]
-            if t == n_steps and rows["terminated"][start + t - 1]:
-                continue  # nothing follows: what stands there is never used
-            torch.testing.assert_close(stored, hidden[0], atol=1e-5, rtol=1e-4)
-
-
 ALGORITHMS = {
     "DQN": {"algorithm": "DQN"},
     "SAC": {"algorithm": "SAC"},
@@ -208,10 +194,7 @@ def test_what_is_frozen_is_shared_with_the_target_and_stays_to_the_bit(name):
     bodies = [m for m in [*agent.modules(), *target.modules()] if isinstance(m, FrozenBody)]
     assert all(body.language is agent.language for body in bodies)
     assert len(bodies) == {"SAC, encoders apart": 3, "DQN": 2}.get(name, 1)
-    for _ in range(20):
-        collector.step()
-        if learner.update_due:
-            learner.update(0.0)
+    learn(collector)
     assert learner.n_updates > 10
     after = language_bytes(agent.language)
     assert before.keys() == after.keys()
@@ -228,10 +211,7 @@ def test_every_trained_parameter_learns_and_targets_follow(name, model):
     learner = collector.learner
     before = {k: p.detach().clone() for k, p in learner.agent.named_parameters()}
     targets = {k: p.clone() for k, p in learner.target.named_parameters()}
-    for _ in range(20):
-        collector.step()
-        if learner.update_due:
-            learner.update(0.0)
+    learn(collector)
     now = dict(learner.agent.named_parameters())
     assert [key for key in before if torch.equal(before[key], now[key])] == []
     followed = dict(learner.target.named_parameters())

@@ -6,15 +6,15 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from models import build_agent
-from models.agent import Policy, QAgent, SacAgent, Sequences, TwinQ
-from models.heads import Perceptron
+from models.agent import QAgent, SacAgent, Sequences, TwinQ
+from models.heads import uniform_mlp
 from models.memories import Gpt, Lstm
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
 from models.q_networks import InputEmbedder, TrainedBody
 from tests import golden_data
 from tests.agents import small_config
 from trainers.dqn import DQN
-from trainers.losses import double_q_targets, soft_targets
+from trainers.losses import Policy, double_q_targets, soft_targets
 from trainers.sac import SAC
 
 SHARED = (
@@ -134,12 +134,12 @@ def learner_of(name, arrays):
 
     actor_body = body()
     q_heads = [
-        Perceptron(actor_body.width, tuple(given["critic_hidden"]), n_actions, 1) for _ in range(2)
+        uniform_mlp(actor_body.width, tuple(given["critic_hidden"]), n_actions, 1) for _ in range(2)
     ]
     if name.startswith("dqn"):
         learner = DQN(config, QAgent(reader, actor_body, n_actions, q_heads[0]))
     else:
-        policy = Perceptron(actor_body.width, tuple(given["actor_hidden"]), n_actions, 1)
+        policy = uniform_mlp(actor_body.width, tuple(given["actor_hidden"]), n_actions, 1)
         critic_body = None if config.shared_encoder else body()
         learner = SAC(
             config, SacAgent(reader, actor_body, n_actions, policy, TwinQ(*q_heads), critic_body)

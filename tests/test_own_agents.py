@@ -47,6 +47,14 @@ def elsewhere(tmp_path_factory, monkeypatch):
     return go
 
 
+@pytest.fixture
+def run(folder, elsewhere):
+    """Return a run that was begun in the folder; we are elsewhere now."""
+    assert main_program.main(command(NAME, "run", **TINY)) == 0
+    elsewhere(folder)
+    return folder / "experiments" / "MyAgent" / "RandomMaze-v0" / "run"
+
+
 def test_it_is_trained_saved_goes_on_and_plays(folder, monkeypatch):
     assert main_program.main(command(NAME, "whole", **TINY)) == 0
     signal_at(monkeypatch, 2, at=10)
@@ -59,14 +67,9 @@ def test_it_is_trained_saved_goes_on_and_plays(folder, monkeypatch):
     assert len(list(Path("episodes/RandomMaze-v0/MyAgent").iterdir())) == 1
 
 
-def test_it_is_found_again_from_another_folder_and_trusted_when_it_has_changed(
-    folder, elsewhere, capsys
-):
-    assert main_program.main(command(NAME, "run", **TINY)) == 0
-    run = folder / "experiments" / "MyAgent" / "RandomMaze-v0" / "run"
+def test_it_is_found_again_from_another_folder_and_trusted_when_it_has_changed(folder, run, capsys):
     facts = json.loads((run / "run.json").read_text())["user_modules"]["my_agents"]
     assert facts["folder"] == str(folder)
-    elsewhere(folder)
     assert eval_program.main(["--ckpt-path", str(run), "--n-episodes", "1"]) == 0
     assert user_modules.sha256_of("my_agents") == facts["sha256"]
     (folder / "my_agents.py").write_text(MY_AGENTS + "\n")
@@ -76,10 +79,7 @@ def test_it_is_found_again_from_another_folder_and_trusted_when_it_has_changed(
     assert eval_program.main(["--ckpt-path", str(run), "--n-episodes", "1", "--trust"]) == 0
 
 
-def test_code_that_a_received_run_names_is_not_run(folder, elsewhere, monkeypatch, capsys):
-    assert main_program.main(command(NAME, "run", **TINY)) == 0
-    run = folder / "experiments" / "MyAgent" / "RandomMaze-v0" / "run"
-    elsewhere(folder)
+def test_code_that_a_received_run_names_is_not_run(folder, run, monkeypatch, capsys):
     monkeypatch.setenv("XDG_DATA_HOME", str(Path.cwd() / "of_somebody_else"))
     for place in (folder, Path.cwd()):
         (place / "my_agents.py").write_text("raise AssertionError('code was run')")
@@ -110,10 +110,7 @@ def test_an_environment_of_ones_own_is_found_again_and_not_run_for_others(
     assert "'my_envs' is code, and the run was not begun here by you. Add --trust" in line
 
 
-def test_a_folder_without_init_file_is_no_way_around_that(folder, elsewhere, capsys):
-    assert main_program.main(command(NAME, "run", **TINY)) == 0
-    run = folder / "experiments" / "MyAgent" / "RandomMaze-v0" / "run"
-    elsewhere(folder)
+def test_a_folder_without_init_file_is_no_way_around_that(run, capsys):
     shutil.copytree(run, "received/run")
     Path("received/evil.py").write_text("raise AssertionError('code was run')")
     settings = json.loads(Path("received/run/config.json").read_text())
@@ -124,10 +121,7 @@ def test_a_folder_without_init_file_is_no_way_around_that(folder, elsewhere, cap
     assert "there is no module 'received.evil'" in line
 
 
-def test_a_run_whose_agent_is_gone_gets_one_line(folder, elsewhere, capsys):
-    assert main_program.main(command(NAME, "run", **TINY)) == 0
-    run = folder / "experiments" / "MyAgent" / "RandomMaze-v0" / "run"
-    elsewhere(folder)
+def test_a_run_whose_agent_is_gone_gets_one_line(folder, run, capsys):
     (folder / "my_agents.py").unlink()
     (line,) = refused(capsys, "eval", ["--ckpt-path", str(run)])
     assert f"no module 'my_agents' where Python looks, and it was in {folder}" in line

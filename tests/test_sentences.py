@@ -40,9 +40,9 @@ def test_a_table_is_saved_as_texts_and_knows_no_others_when_restored(tmp_path):
         other.check(torch.tensor([numbers[:1] + unsaved]))
 
 
-def test_rows_stay_right_however_many_sentences_come_at_once_and_are_restored():
-    table = SentenceTable()
-    vectors = SentenceVectors(table, lambda text: torch.tensor([float(text)]))
+def test_each_sentence_is_read_once_and_its_row_stays_however_many_come_or_are_restored():
+    table, read = SentenceTable(), []
+    vectors = SentenceVectors(table, lambda text: read.append(text) or torch.tensor([float(text)]))
     met = 0
     for n_new in (1, 40, 3, 1, 17, 200):
         table.numbers(map(str, range(met, met + n_new)))
@@ -51,29 +51,14 @@ def test_rows_stay_right_however_many_sentences_come_at_once_and_are_restored():
             table.load_state_dict(table.state_dict()[::-1])
         numbers = torch.tensor(table.numbers(map(str, range(met))))
         assert vectors(numbers)[:, 0].tolist() == list(range(met))
+    assert sorted(map(int, read)) == list(range(met))
+    assert copy.deepcopy(vectors) is vectors
 
 
 @pytest.mark.parametrize("state", [("a",), ["a", 1], {"a": 1}, "a"])
 def test_what_is_no_list_of_texts_is_no_state_of_a_table(state):
     with pytest.raises(ValueError, match="not a list of texts"):
         SentenceTable().load_state_dict(state)
-
-
-def test_each_different_sentence_is_read_once_and_has_its_own_row():
-    table, read = SentenceTable(), []
-
-    def length(text):
-        read.append(text)
-        return torch.tensor([len(text), text.count("e")])
-
-    vectors = SentenceVectors(table, length)
-    for texts in (["red", "green"], ["blue", "red"], ["green", "green"]):
-        rows = vectors(torch.tensor(table.numbers(texts))[:, None])
-        assert rows[:, 0, 0].tolist() == [len(text) for text in texts]
-    table.load_state_dict(["violet", "red"])  # as another run does that goes on
-    assert vectors(torch.tensor([table.numbers(["red", "violet"])]))[0, :, 0].tolist() == [3, 6]
-    assert copy.deepcopy(vectors) is vectors
-    assert read == ["red", "green", "blue", "violet"]
 
 
 def test_a_reader_reads_texts_of_any_container_in_the_order_of_their_keys():

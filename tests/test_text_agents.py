@@ -56,6 +56,12 @@ def build(name, encoder, **changes):
     return config, env, agent
 
 
+def begun(name, encoder, **changes):
+    """Return an agent and what it is told where its episodes begin."""
+    _, env, agent = build(name, encoder, **changes)
+    return agent, Percept.first(agent.read(env.reset(seed=0)[0]))
+
+
 def told(agent, text, images):
     """Return what an agent is told that sees images [N, ...] under one mission."""
     numbers = torch.tensor(agent.reader.sentences.numbers([text] * len(images)))[:, None]
@@ -116,8 +122,7 @@ def test_each_different_sentence_is_encoded_once(encoder, read):
 
 
 def test_sac_with_encoders_apart_reads_each_sentence_once(encoder, read):
-    _, env, agent = build("CNN", encoder, algorithm="SAC", shared_encoder=False)
-    percept = Percept.first(agent.read(env.reset(seed=0)[0]))
+    agent, percept = begun("CNN", encoder, algorithm="SAC", shared_encoder=False)
     read.clear()
     for body in (agent.body, agent.critic_body):
         body.step(percept, agent.initial_memory(N_ENVS))
@@ -142,8 +147,7 @@ def test_text_to_says_who_reads_a_mission(name, encoder):
 def test_the_tokens_of_a_mission_stand_before_those_of_the_image(
     name, n_image_tokens, n_text_tokens, encoder
 ):
-    _, env, agent = build(name, encoder)
-    percept = Percept.first(agent.read(env.reset(seed=0)[0]))
+    agent, percept = begun(name, encoder)
     tokens = agent.language.tokens(percept)
     assert tokens.shape[1] == agent.language.n_tokens == n_image_tokens + n_text_tokens
     if n_text_tokens:
@@ -157,8 +161,7 @@ def test_the_tokens_of_a_mission_stand_before_those_of_the_image(
 
 @pytest.mark.parametrize("name", ["HELM, memory", "SHELM, memory"])
 def test_what_a_memory_looks_at_is_told_step_by_step_with_text_too(name, encoder):
-    _, env, agent = build(name, encoder)
-    percept = Percept.first(agent.read(env.reset(seed=0)[0]))
+    agent, percept = begun(name, encoder)
     memory = agent.initial_memory(N_ENVS)
     for n_steps in (1, 2):
         looks = agent.inspect(percept, memory)["attention"]
@@ -171,8 +174,7 @@ def test_what_a_memory_looks_at_is_told_step_by_step_with_text_too(name, encoder
 
 
 def test_an_episode_is_read_again_with_its_missions(encoder):
-    _, env, agent = build("HELM, both", encoder)
-    percept = Percept.first(agent.read(env.reset(seed=0)[0]))
+    agent, percept = begun("HELM, both", encoder)
     again = episode_tokens(agent.language, percept.observations)
     torch.testing.assert_close(again, agent.language.tokens(percept))
     assert showcase.media(agent, percept.observations).keys() == {

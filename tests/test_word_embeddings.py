@@ -1,6 +1,5 @@
 """The file of embeddings that SHELM retrieves by, and its making."""
 
-import dataclasses
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -47,17 +46,6 @@ def shelm_config(**changes):
     return small_config(**(settings | changes))
 
 
-def test_a_file_gives_back_what_was_written_and_needs_no_pickle(tmp_path):
-    written = some_embeddings()
-    written.write(tmp_path / "some.npz")
-    read = PromptEmbeddings.read(tmp_path / "some.npz")
-    for field in dataclasses.fields(PromptEmbeddings):
-        before, after = getattr(written, field.name), getattr(read, field.name)
-        assert before.dtype == after.dtype
-        np.testing.assert_array_equal(before, after)
-    assert [path.name for path in tmp_path.iterdir()] == ["some.npz"]
-
-
 @pytest.mark.parametrize("content", [b"", b"hello", "other"])
 def test_another_file_is_one_line(content, tmp_path):
     path = tmp_path / "some.npz"
@@ -90,14 +78,6 @@ def test_an_embedding_of_zeros_is_refused(tmp_path):
         PromptEmbeddings.read(tmp_path / "some.npz")
 
 
-def test_files_agree_if_models_words_and_prompts_do():
-    first = some_embeddings()
-    assert first.agrees(some_embeddings(embeddings=np.zeros((0, 3)), versions=np.array(["new"])))
-    for name in ("encoder", "encoder_fingerprint", "language_model_fingerprint", "prompts"):
-        assert not first.agrees(some_embeddings(**{name: np.array("other")}))
-    assert not first.agrees(some_embeddings(tokens=np.array(["key", "ball"])))
-
-
 def test_every_environment_has_the_prompts_of_a_suite():
     suites = {
         "MiniGrid-Unlock-v0": "minigrid",
@@ -108,12 +88,7 @@ def test_every_environment_has_the_prompts_of_a_suite():
         "ContinuousRecognition-v0": "psychlab",
     }
     assert {env: suite_of(env) for env in suites} == suites
-    assert {suite: len(prompts) for suite, prompts in PROMPTS.items()} == {
-        "minigrid": 1,
-        "miniworld": 1,
-        "psychlab": 6,
-        "avalon": 7,
-    }
+    assert set(suites.values()) < PROMPTS.keys()
 
 
 def test_names_of_files_are_safe(tmp_path):

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.agent import Policy
-
 
 def generalized_advantages(
     rewards: Tensor,
@@ -133,6 +131,22 @@ def n_step_returns(
         returns = (returns.float() + discounts * reward.float()).to(dtype)
         discounts = (discounts * (on * gamma)).float()
     return returns, discounts
+
+
+LEAST_PROBABILITY = 1e-8
+
+
+class Policy(NamedTuple):
+    """Probabilities of all actions and their logarithms, these of 1e-8 at least.  [..., A] each"""
+
+    probs: Tensor
+    log_probs: Tensor
+
+    @classmethod
+    def of(cls, logits: Tensor) -> "Policy":
+        """Return the policy of logits [..., A]."""
+        probs = logits.softmax(-1)
+        return cls(probs, probs.clamp(min=LEAST_PROBABILITY).log())
 
 
 def soft_targets(

@@ -10,13 +10,13 @@ import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.agent import Agent, FrameValueAgent, Memory, Step, Transitions
+from models.agent import Agent, Memory, Step, Transitions
 from models.observations import ObservationBatch, Percept
 from settings import Config, Part, setting
 from trainers.frame_replay import FrameReplay, FrameReplaySettings, FrameSteps
@@ -26,6 +26,9 @@ from trainers.off_policy import EpsilonSettings, epsilon_after, explored
 from trainers.ranks import Ranks
 from utils.errors import UserError
 from utils.saved_state import load_moments, moments, with_moments
+
+if TYPE_CHECKING:
+    from models.ellm import Ellm
 
 FLOATS = {"float16": torch.float16, "float32": torch.float32}
 EPSILON_FINAL, GUIDE_SHARE = 0.01, 0.5  # as published
@@ -152,7 +155,7 @@ class NStepDQN:
     def __init__(
         self,
         config: NStepDqnSettings,
-        agent: FrameValueAgent,
+        agent: "Ellm",
         ranks: Ranks | None = None,
         reward: Reward | None = None,
     ) -> None:
@@ -290,7 +293,7 @@ class NStepDQN:
     def contradictions(config: Any, agent: type[Agent]) -> list[str]:
         """Return one line for every pair of settings that cannot both hold."""
         problems = []
-        if not issubclass(agent, FrameValueAgent):
+        if "NStepDQN" not in agent.algorithms:
             problems.append(
                 f"algorithm: NStepDQN trains values of the last frames, which {config.model} has "
                 "not. Choose model=ELLM, or another algorithm"

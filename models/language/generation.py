@@ -111,9 +111,7 @@ class TextModel:
     ) -> None:
         self.published, self.name, self.device = published, published.name, device
         self.n_read = 0
-        config = supported(published)
-        self.n_positions = positions_of(config, self.name)
-        self.reach = reach_of(config, self.name)
+        config, self.n_positions, self.reach = supported(published)
         ends = config.eos_token_id
         self._ends = set(ends if isinstance(ends, list) else [ends])
         model = load_published(self.name, published.weights(), config, with_head=True)
@@ -363,8 +361,10 @@ def load_text_model(
     return once_a_machine(lambda: TextModel(find_model(name_or_folder), device, dtype))
 
 
-def supported(published: ModelFiles) -> PreTrainedConfig:
-    """Return the settings of a decoder; UserError where it is another kind of model."""
+def supported(
+    published: ModelFiles,
+) -> tuple[PreTrainedConfig, int | None, dict[str, int | None]]:
+    """Return settings, positions and reach of a decoder; UserError where it is another model."""
     settings = published.config()
     model_type = str(settings.get("model_type"))
     if model_type not in DECODERS:
@@ -373,9 +373,7 @@ def supported(published: ModelFiles) -> PreTrainedConfig:
             "is a decoder (llama, qwen3, gpt2, ...), such as SmolLM2-135M-Instruct"
         )
     config = configuration(settings, published.name)
-    positions_of(config, published.name)
-    reach_of(config, published.name)
-    return config
+    return config, positions_of(config, published.name), reach_of(config, published.name)
 
 
 def _past(cache: DynamicCache) -> Past:

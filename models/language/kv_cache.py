@@ -1,6 +1,5 @@
 """Keys and values of the tokens of every running episode, for any frozen causal transformer."""
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -62,10 +61,6 @@ class Window(NamedTuple):
             by_env = columns.unflatten(0, (-1, len(self.ended)))  # [H, N, K, n]
             by_env.masked_fill_(self.ended, value)
         return columns
-
-    def hide_later(self, columns: Tensor) -> Tensor:
-        """Write -inf into [H*N, K, n] where a new token would see one that follows it."""
-        return columns.masked_fill_(self.out_of_reach(columns.shape[1]), -math.inf)
 
     def out_of_reach(self, n_new: int, reach: int | None = None) -> Tensor:
         """Return which tokens follow each of the K new ones, or come too long before.  [K, n]

@@ -479,5 +479,5 @@ class BertLayer(CausalLayer):
         """Return the weights of the past and the K new tokens."""
         scores = window.hide_ended(window.scores(self.scale * queries), -math.inf)
         if queries.shape[1] > 1:
-            window.hide_later(scores)
+            scores.masked_fill_(window.out_of_reach(queries.shape[1]), -math.inf)
         return scores.softmax(dim=-1)
