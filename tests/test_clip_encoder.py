@@ -10,7 +10,7 @@ import main as main_program
 from models import clip
 from models.clip import ClipEncoder, load_encoder
 from tests.agents import small_config
-from tests.tiny_clip import CONFIGS, tiny_clip, tiny_encoder, tiny_settings
+from tests.tiny_clip import tiny_clip, tiny_encoder, tiny_settings
 from utils.errors import UserError
 from utils.hub import HubError
 
@@ -18,16 +18,6 @@ from utils.hub import HubError
 @pytest.fixture
 def encoder():
     return tiny_encoder()
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_an_encoder_puts_images_and_texts_into_one_space(name):
-    encoder = tiny_encoder(name)
-    assert (encoder.name, encoder.width) == (name, CONFIGS[name]["embed_dim"])
-    assert encoder(torch.rand(5, 3, 9, 9)).shape == (5, encoder.width)
-    assert encoder.embed_texts(["a key", "a red door"]).shape == (2, encoder.width)
-    assert not encoder.training
-    assert not any(parameter.requires_grad for parameter in encoder.parameters())
 
 
 @pytest.mark.parametrize("shape", [(56, 56), (60, 80), (80, 60), (64, 33), (9, 9)])

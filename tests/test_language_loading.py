@@ -81,16 +81,6 @@ def test_a_description_reads_no_weights(tmp_path):
     assert describe_language_model(TRANSFORMER_XL) == ("transfo-xl", 3, 64, 500, None)
 
 
-def test_a_local_folder_can_hold_either_model(tmp_path):
-    bert = load_language_model(tiny_bert_folder(tmp_path))
-    assert type(bert).__name__ == "Bert"
-    assert bert.vocabulary == WORDS
-    transformer_xl = load_language_model(TRANSFORMER_XL)
-    assert type(transformer_xl).__name__ == "TransformerXL"
-    assert transformer_xl.vocabulary[3] == "the"
-    assert transformer_xl.mem_len == 511
-
-
 @pytest.mark.parametrize(
     ("model_type", "key"),
     [

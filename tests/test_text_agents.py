@@ -102,33 +102,6 @@ def test_the_sentence_encoder_is_neither_trained_nor_saved_but_named(algorithm, 
         assert all(torch.equal(value, before[k]) for k, value in frozen.state_dict().items())
 
 
-@pytest.fixture
-def read(monkeypatch):
-    """Collect the sentences that are encoded."""
-    read, forward = [], SentenceEncoder.forward
-    monkeypatch.setattr(
-        SentenceEncoder, "forward", lambda self, texts: read.extend(texts) or forward(self, texts)
-    )
-    return read
-
-
-def test_each_different_sentence_is_encoded_once(encoder, read):
-    config, env, agent = build("LSTM", encoder, n_rollout_steps=40)
-    read.clear()  # of what was tried when it was loaded
-    collector = collecting(config, agent, env)
-    collect_rollout(collector)
-    collector.learner.update(0.0)
-    assert 1 < len(read) == len(set(read)) <= len(agent.reader.sentences)
-
-
-def test_sac_with_encoders_apart_reads_each_sentence_once(encoder, read):
-    agent, percept = begun("CNN", encoder, algorithm="SAC", shared_encoder=False)
-    read.clear()
-    for body in (agent.body, agent.critic_body):
-        body.step(percept, agent.initial_memory(N_ENVS))
-    assert sorted(read) == sorted(agent.reader.sentences.state_dict())
-
-
 @pytest.mark.parametrize("name", ["HELM", "HELM, memory", "HELM, both", "SHELM, memory"])
 def test_text_to_says_who_reads_a_mission(name, encoder):
     _, env, agent = build(name, encoder)

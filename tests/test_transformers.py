@@ -8,6 +8,7 @@ from benchmarks.language_models import PlainTransformerXL
 from models.language.files import find_model
 from models.language.load import load_language_model
 from tests.published_models import GOLDEN, TRANSFORMER_XL, tiny_bert_folder
+from tests.token_streams import stream
 
 
 @pytest.fixture(params=["transfo_xl_k1", "transfo_xl_k2"])
@@ -32,19 +33,12 @@ def test_hidden_states_and_attention_agree_with_the_original(golden):
     torch.testing.assert_close(attention, expected["last_step_attention"], atol=1e-5, rtol=0)
 
 
-def random_stream(width, n_steps, n_envs=3):
-    generator = torch.Generator().manual_seed(1)
-    tokens = torch.randn(n_steps, n_envs, 1, width, generator=generator)
-    starts = torch.rand(n_steps, n_envs, generator=generator) < 0.05
-    return tokens, starts
-
-
 @pytest.mark.parametrize("mem_len", [1, 2, 3, 8])
 def test_the_ring_goes_round_as_the_plain_version_shifts(mem_len):
     model = load_language_model(TRANSFORMER_XL, mem_len=mem_len)
     plain = PlainTransformerXL(find_model(TRANSFORMER_XL), mem_len)
     memory, slots = model.initial_memory(3), plain.initial_memory(3)
-    for tokens, starts in zip(*random_stream(model.width, 60), strict=True):
+    for tokens, starts in zip(*stream(model, 60), strict=True):
         expected, slots = plain.step(tokens, slots, starts)
         found = model.step(tokens, memory, starts)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
@@ -53,7 +47,7 @@ def test_the_ring_goes_round_as_the_plain_version_shifts(mem_len):
 @pytest.mark.parametrize(("mem_len", "n_new"), [(7, 2), (7, 3), (2, 3), (1, 2), (5, 12)])
 def test_tokens_at_once_equal_tokens_one_by_one(mem_len, n_new):
     model = load_language_model(TRANSFORMER_XL, mem_len=mem_len)
-    tokens, starts = random_stream(model.width, 12 * n_new)
+    tokens, starts = stream(model, 12 * n_new)
     starts[:] = False
     starts[n_new * 4, 1] = starts[n_new * 7, 2] = True
     singles = model.initial_memory(3)
@@ -77,8 +71,8 @@ def test_the_oldest_running_episode_decides_how_many_slots_are_read():
 
 
 def test_fewer_layers_are_the_first_ones():
-    tokens, starts = random_stream(64, 5)
     whole = load_language_model(TRANSFORMER_XL, mem_len=6)
+    tokens, starts = stream(whole, 5)
     first = load_language_model(TRANSFORMER_XL, mem_len=6, n_layer=1)
     memory, kept = whole.initial_memory(3), first.initial_memory(3)
     for token, start in zip(tokens, starts, strict=True):
