@@ -17,34 +17,15 @@ import eval as eval_program
 import main as main_program
 import publish as publish_program
 from eval import FILES
-from publish import Facts, card, public_description, without_places
+from publish import Facts, card, without_places
 from settings import load_config
 from tests.fake_hub import OWNER, FakeHub, Repository
+from tests.runs import LSTM, SAC, folder_of, train, words_of
 from tests.tiny_clip import tiny_settings
 from utils.errors import printable
 
 NAME = f"{OWNER}/maze"
-TINY = {
-    "env": "TMazePassive-v0",
-    "length": 3,
-    "device": "cpu",
-    "n_steps": 32,
-    "n_envs": 2,
-    "n_rollout_steps": 8,
-    "n_batches": 2,
-    "n_epochs": 1,
-    "media_minutes": "null",
-}
-
-
-def train(model="CNN-PPO", run_id="first", **changes):
-    settings = TINY | {"model": model} | tiny_settings(model) | changes
-    if settings["env"] != TINY["env"]:
-        del settings["length"]
-    command = [f"--var={key}={value}" for key, value in settings.items()]
-    assert main_program.main([*command, "--run-id", run_id]) == 0
-    (folder,) = Path("experiments").glob(f"*/*/{run_id}")
-    return folder
+MAZE = {"env": "TMazePassive-v0", "length": 3}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +35,7 @@ def trained(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         patch.setattr(sys, "argv", ["/home/me/helm/main.py", "--var=n_steps=32"])
-        return place / train()
+        return place / train("CNN-PPO", "first", **MAZE, n_steps=32)
 
 
 @pytest.fixture
@@ -114,9 +95,9 @@ def test_what_is_published_plays_the_episodes_of_the_run(run, hub, capsys):
         assert ours[name] == theirs[name]
 
 
-@pytest.mark.parametrize(("model", "env"), [("GPT", "TMazePassive-v0"), ("HELM", "RandomMaze-v0")])
-def test_what_is_pretrained_is_not_published_but_named(model, env, in_empty_folder):
-    folder = train(model, env=env)
+@pytest.mark.parametrize(("model", "task"), [("GPT", MAZE), ("HELM", {})])
+def test_what_is_pretrained_is_not_published_but_named(model, task, in_empty_folder):
+    folder = train(model, "first", **task, n_steps=32)
     evaluated(folder)
     assert publish(folder, "--folder", "out") == 0
     places = {
@@ -131,11 +112,9 @@ def test_what_is_pretrained_is_not_published_but_named(model, env, in_empty_fold
 
 
 def test_a_learner_from_replay_is_published_without_its_replay(in_empty_folder):
-    settings = {"env": TINY["env"], "length": 3, "algorithm": "SAC", "model": "LSTM", "n_envs": 1}
-    settings |= {"n_steps": 60, "batch_size": 2, "device": "cpu", "media_minutes": "null"}
-    command = [f"--var={key}={value}" for key, value in settings.items()]
+    command = words_of(SAC | LSTM | MAZE | {"n_envs": 1, "n_steps": 60})
     assert main_program.main([*command, "--run-id", "first"]) == 0
-    (folder,) = Path("experiments").glob("*/*/first")
+    folder = folder_of("first")
     evaluated(folder, env_steps=60)
     assert publish(folder, "--folder", "out") == 0
     assert set(os.listdir("out")) == set(FILES)
@@ -203,6 +182,7 @@ def test_places_of_this_machine_stay_here(run):
     description = json.loads((run / "run.json").read_text())
     secret = "/home/me/secret plans"
     description["command"] += ["--config", f"{secret}/mine.json", f"--var=stimuli={secret}/them"]
+    description["new"] = "secret"
     description["resumed"] = [{"command": [f"{secret}/main.py"], "git_changed_files": [secret]}]
     (run / "run.json").write_text(json.dumps(description))
     assert publish(run, "--folder", "out") == 0
@@ -229,11 +209,6 @@ def test_places_of_this_machine_stay_here(run):
 )
 def test_a_path_that_leads_out_is_its_last_name(before, after):
     assert without_places(before) == after
-
-
-def test_of_a_description_only_what_is_known_to_be_public_is_kept():
-    kept = public_description({"machine": "mine", "python": "3.11", "settings": {}, "new": 1})
-    assert kept == {"python": "3.11"}
 
 
 def test_a_private_repository_is_for_those_who_may(run, hub, monkeypatch, capsys):
@@ -369,17 +344,13 @@ def test_a_place_of_others_is_refused(run, hub, capsys):
         (["RUN", "--folder", "empty/.."], "holds something"),
         (["RUN", "--folder", "out", "--private"], "--private and --revision are for the hub"),
         (["RUN", NAME, "--revision", " "], "--revision is empty"),
+        (["RUN", NAME, "--checkpoint", "last"], "--checkpoint last: there is no"),
         (["RUN", NAME, "--n-episodes", "0"], "is not a whole number"),
     ],
 )
 def test_a_mistake_gets_one_line_and_nothing_is_written(arguments, line, run, hub, capsys):
     Path("empty").mkdir()
+    (run / "ckpt_last.pt").unlink()
     command = [word.replace("RUN", str(run)) for word in arguments]
     assert line in refusal(capsys, publish_program, *command)
     assert hub.repositories == {}
-
-
-def test_a_checkpoint_that_is_missing_is_named(run, capsys):
-    (run / "ckpt_last.pt").unlink()
-    line = refusal(capsys, publish_program, run, "--folder", "out", "--checkpoint", "last")
-    assert "--checkpoint last: there is no" in line
