@@ -102,9 +102,16 @@ def publish(argv: Sequence[str] | None) -> None:
     path = checkpoint_path(arguments)
     checkpoint = load_checkpoint(path)
     if arguments.folder is None:
-        check_hub(arguments.repository)
+        try:
+            check_repository_name(arguments.repository)
+            check_logged_in()
+        except HubError as error:
+            raise UserError(f"{arguments.repository}: {error}") from None
     else:
-        check_folder(arguments.folder)
+        check_writable(arguments.folder, "--folder")
+        if arguments.folder.exists() and any(arguments.folder.iterdir()):
+            told = f"--folder {arguments.folder}: holds something"
+            raise UserError(f"{told}. Name a new folder, or an empty one")
     settings = checkpoint["config"]
     public = without_places(settings)
     for name in settings:
@@ -184,22 +191,6 @@ def checkpoint_path(arguments: argparse.Namespace) -> Path:
     if not path.is_file():
         raise UserError(f"--checkpoint {arguments.checkpoint}: there is no {path}")
     return path
-
-
-def check_hub(repository: str) -> None:
-    """Raise UserError unless the hub is in reach, knows the user and could have the name."""
-    try:
-        check_repository_name(repository)
-        check_logged_in()
-    except HubError as error:
-        raise UserError(f"{repository}: {error}") from None
-
-
-def check_folder(folder: Path) -> None:
-    """Raise UserError unless files can be written into a folder in which nothing is yet."""
-    check_writable(folder, "--folder")
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"--folder {folder}: holds something. Name a new folder, or an empty one")
 
 
 def evaluations(checkpoint: Path, env_steps: int) -> list[dict[str, Any]]:

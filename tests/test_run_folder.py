@@ -47,14 +47,14 @@ def test_a_default_run_never_meets_an_earlier_one(in_empty_folder):
 def test_runs_begun_in_the_same_instant_are_numbered(in_empty_folder, monkeypatch):
     taken = []
 
-    def begin_another(config, weights):
+    def begin_another(config):
         if len(taken) < 3:
             taken.append(None)
             monkeypatch.setattr("os.getpid", lambda: len(taken))
             create_run_folder(small_config(), None, [])
         return {}
 
-    monkeypatch.setattr(run_folder, "describe_run", begin_another)
+    monkeypatch.setattr(run_folder, "describe_basis", begin_another)
     create_run_folder(small_config(), None, [])
     names = sorted(path.name for path in folder_of(small_config(), "x").parent.iterdir())
     assert names == ["seed=0", "seed=0-2", "seed=0-3", "seed=0-4"]
@@ -63,12 +63,12 @@ def test_runs_begun_in_the_same_instant_are_numbered(in_empty_folder, monkeypatc
 def test_a_run_id_taken_in_the_same_instant_is_refused(in_empty_folder, monkeypatch):
     place = folder_of(small_config(), "mine")
 
-    def take(config, weights):
+    def take(config):
         place.mkdir(parents=True)
         (place / "config.json").touch()
         return {}
 
-    monkeypatch.setattr(run_folder, "describe_run", take)
+    monkeypatch.setattr(run_folder, "describe_basis", take)
     with pytest.raises(UserError, match="has just taken this name"):
         create_run_folder(small_config(), "mine", [])
     assert [path.name for path in place.parent.iterdir()] == ["mine"]
