@@ -56,9 +56,8 @@ from utils.starting import typed
 
 CHECKPOINTS = {"best": BEST, "last": LAST}
 NUMBERS = ("return_mean", "return_std", "length_mean", "length_std")
-EVALUATION: dict[str, Any] = dict.fromkeys(NUMBERS, int | float) | dict.fromkeys(
-    ("n_episodes", "seed", "env_steps"), int
-)
+EVALUATION: dict[str, Any] = dict.fromkeys(NUMBERS, int | float)
+EVALUATION |= {"n_episodes": int, "seed": int, "env_steps": int}
 LIBRARY, TASK = "helm", "reinforcement-learning"
 # A path that leads out of the working folder, behind nothing, an equals sign or a quotation mark.
 PLACE = re.compile(r"""(^|[="'])((?:~|\.\.|/)[^"']*)""")
@@ -154,13 +153,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--private", action="store_true", help="for a repository that is made: yours alone")
     add("--revision", metavar="BRANCH", help="a branch of the repository, made if new (main)")
     add("--folder", metavar="OUT", type=Path, help="write the files there, bring them nowhere")
-    add(
-        "--n-episodes",
-        metavar="N",
-        type=whole_number(1, evaluation.MOST_EPISODES),
-        default=10,
-        help="episodes to play where no evaluation of the checkpoint is known (10)",
-    )
+    number = whole_number(1, evaluation.MOST_EPISODES)
+    played = "episodes to play where no evaluation of the checkpoint is known (10)"
+    add("--n-episodes", metavar="N", type=number, default=10, help=played)
     add_trust(parser)
     arguments = parser.parse_args(argv)
     if arguments.repository is None and arguments.folder is None:

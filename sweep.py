@@ -155,8 +155,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument_group("search").add_argument
     trials = "trials, with those of earlier calls"
     add("--search", metavar="N", type=number(grid.MOST_RUNS), help=trials)
-    add("--sampler", choices=search.SAMPLERS, default="tpe", help="who draws the values (tpe)")
-    add("--pruner", choices=search.PRUNERS, default="median", help="(median)")
+    add("--sampler", choices=search.SAMPLERS, default="tpe", help="draws the values (tpe)")
+    add("--pruner", choices=search.PRUNERS, default="median", help="ends runs early (median)")
     metric = f"column of metrics.csv to become high ({RETURN})"
     add("--metric", metavar="NAME", default=RETURN, help=metric)
     add("--seed", metavar="N", help="of runs and of what is drawn: --var seed=N")
@@ -174,10 +174,10 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def check_options(parser: Parser, arguments: argparse.Namespace) -> None:
     """Refuse options of a search in a grid, and the other way round."""
-    wrong, why = ("seeds", "agents", "output"), "is for a grid, and --search makes none"
-    if not arguments.search:
-        wrong = "sampler", "pruner", "metric", "seed"
-        why = "is for --search N; a grid's seeds are --seeds N"
+    wrong = ["sampler", "pruner", "metric", "seed"]
+    why = "is for --search N; a grid's seeds are --seeds N"
+    if arguments.search:
+        wrong, why = ["seeds", "agents", "output"], "is for a grid, and --search makes none"
     for name in wrong:
         if name in getattr(arguments, GIVEN, ()):
             parser.error(f"--{name} {why}")

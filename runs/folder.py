@@ -387,7 +387,7 @@ def _git(*arguments: str) -> str:
 
 def _versions(basis: Mapping[str, Any]) -> dict[str, object]:
     """Return what a run's numbers depend on beside source and settings, by name."""
-    found = {"python": basis.get("python")}
+    found: dict[str, object] = {"python": basis.get("python")}
     for part, names in (("packages", PACKAGES), ("hardware", HARDWARE)):
         known = basis.get(part)
         found |= {name: known.get(name) if isinstance(known, dict) else None for name in names}

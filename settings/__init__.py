@@ -527,15 +527,13 @@ def _good(given: Iterable[Given], chosen: Mapping[str, Any], problems: list[str]
 
 def _untyped(from_file: Iterable[Given], chosen: Mapping[str, Any]) -> list[str]:
     """Return a line for every value of a settings file that only the command line may give."""
-    declarations = all_settings(chosen)
-    metadata = [
-        (each, declarations[each.name].metadata) for each in from_file if each.name in declarations
-    ]
+    facts = {name: each.metadata for name, each in all_settings(chosen).items()}
+    typed = {name: each["default"] for name, each in facts.items() if each["typed"]}
     return [
         f"{each.source}: {each.name} is taken from the command line alone. Leave it out of the "
         f"file, and add --var {each.name}=..."
-        for each, facts in metadata
-        if facts["typed"] and each.value != facts["default"]
+        for each in from_file
+        if each.name in typed and each.value != typed[each.name]
     ]
 
 

@@ -168,16 +168,3 @@ def test_what_is_installed_is_what_there_is():
     assert modules == sorted(file.stem for file in ROOT.glob("*.py"))
     commands = {name: f"{Path(file).stem}:main" for file, name in starting.COMMANDS.items()}
     assert project["project"]["scripts"] == commands
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        *("main", "eval", "plot", "sweep", "publish", "prepare_captions", "prepare_embeddings"),
-        "analysis/__main__",
-    ],
-)
-def test_every_program_begins_with_what_signals_do(program):
-    lines = (Path(main_program.__file__).parent / f"{program}.py").read_text().splitlines()
-    imports = [line for line in lines if line.startswith(("import ", "from "))]
-    assert imports[0].startswith("import utils.starting")

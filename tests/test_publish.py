@@ -19,7 +19,8 @@ import publish as publish_program
 from eval import FILES
 from publish import Facts, card, without_places
 from settings import load_config
-from tests.fake_hub import OWNER, FakeHub, Repository
+from tests.bad_inputs.harness import refused
+from tests.fake_hub import OWNER, TOKEN, FakeHub, Repository
 from tests.runs import LSTM, SAC, folder_of, train, words_of
 from tests.tiny_clip import tiny_settings
 from utils.errors import printable
@@ -76,12 +77,7 @@ def evaluated(run, **changes):
 
 def refusal(capsys, program, *arguments):
     """Return the one line with which a program refuses."""
-    capsys.readouterr()
-    before = sorted(Path().rglob("*"))
-    assert program.main([str(argument) for argument in arguments]) == 2
-    line = capsys.readouterr().err
-    assert line.count("\n") == 1, line
-    assert sorted(Path().rglob("*")) == before
+    (line,) = refused(capsys, program, [str(argument) for argument in arguments])
     return line
 
 
@@ -218,7 +214,7 @@ def test_a_private_repository_is_for_those_who_may(run, hub, monkeypatch, capsys
     play(f"hub:{NAME}")
     monkeypatch.delenv("HF_TOKEN")
     assert "no such repository, or it is private" in refusal(
-        capsys, eval_program, "--ckpt-path", f"hub:{NAME}"
+        capsys, "eval", "--ckpt-path", f"hub:{NAME}"
     )
 
 
@@ -229,7 +225,7 @@ def test_a_branch_is_published_and_played_apart(run, hub, capsys):
     assert hub.files(NAME) == {}
     assert publish(run, NAME, "--revision", "tried") == 0  # again: a commit more
     play(f"hub:{NAME}@tried")
-    assert "has no model.safetensors" in refusal(capsys, eval_program, "--ckpt-path", f"hub:{NAME}")
+    assert "has no model.safetensors" in refusal(capsys, "eval", "--ckpt-path", f"hub:{NAME}")
 
 
 def test_what_was_fetched_plays_without_the_hub(run, hub):
@@ -262,7 +258,7 @@ def test_what_is_published_anew_is_fetched_anew(run, hub):
 )
 def test_a_name_that_leads_nowhere_gets_one_line(name, line, hub, run, capsys):
     hub.repositories[NAME] = foreign_repository(run)
-    assert line in refusal(capsys, eval_program, "--ckpt-path", name)
+    assert line in refusal(capsys, "eval", "--ckpt-path", name)
 
 
 def foreign_repository(run):
@@ -277,7 +273,7 @@ def test_files_of_another_program_are_refused(hub, run, capsys, tmp_path):
     repository = hub.repositories[NAME] = foreign_repository(run)
     foreign = {"model.safetensors": (tmp_path / "other.safetensors").read_bytes()}
     repository.commit("main", foreign)
-    line = refusal(capsys, eval_program, "--ckpt-path", f"hub:{NAME}")
+    line = refusal(capsys, "eval", "--ckpt-path", f"hub:{NAME}")
     assert "not a checkpoint of this program, but another's weights" in line
 
 
@@ -285,7 +281,7 @@ def test_damaged_files_are_fetched_again_once_and_then_refused(run, hub, capsys)
     evaluated(run)
     publish(run, NAME)
     hub.is_damaging = True
-    line = refusal(capsys, eval_program, "--ckpt-path", f"hub:{NAME}")
+    line = refusal(capsys, "eval", "--ckpt-path", f"hub:{NAME}")
     assert "not a checkpoint of this program" in line
     assert hub.n_fetched == 2
     hub.is_damaging = False
@@ -298,37 +294,40 @@ def test_a_changed_number_is_noticed(run, capsys):
     content = bytearray(Path("out/model.safetensors").read_bytes())
     content[-1] ^= 1
     Path("out/model.safetensors").write_bytes(content)
-    assert "does not have its checksum" in refusal(capsys, eval_program, "--ckpt-path", "out")
+    assert "does not have its checksum" in refusal(capsys, "eval", "--ckpt-path", "out")
 
 
 def test_a_published_agent_is_no_run_to_go_on_with(run, capsys):
     evaluated(run)
     publish(run, "--folder", "out")
     assert main_program.main(["--resume", "out"]) == 2
-    assert (
-        capsys.readouterr().err
-        == "out: a published agent, to be played; it holds no run to go on\n"
-    )
+    line = capsys.readouterr().err
+    assert line == "out: a published agent, to be played; it holds no run to go on\n"
 
 
-def test_who_is_not_logged_in_is_told_how(run, hub, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("token", "repository", "line"),
+    [
+        (None, NAME, "Run: hf auth login"),
+        ("hf_wrong", NAME, "Run: hf auth login"),
+        (TOKEN, "another/maze", "does not let you write there"),
+    ],
+)
+def test_a_user_who_may_not_write_there_is_told_why(
+    token, repository, line, run, hub, monkeypatch, capsys
+):
+    evaluated(run)
     monkeypatch.delenv("HF_TOKEN")
-    assert "Run: hf auth login" in refusal(capsys, publish_program, run, NAME)
-    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    assert "Run: hf auth login" in refusal(capsys, publish_program, run, NAME)
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    assert line in refusal(capsys, "publish", run, repository)
 
 
 def test_without_a_network_nothing_is_played_or_written(run, hub, capsys):
     hub.is_reachable = False
-    assert "the hub cannot be reached" in refusal(capsys, publish_program, run, NAME)
-    line = refusal(capsys, eval_program, "--ckpt-path", f"hub:{NAME}")
+    assert "the hub cannot be reached" in refusal(capsys, "publish", run, NAME)
+    line = refusal(capsys, "eval", "--ckpt-path", f"hub:{NAME}")
     assert "nothing of it has been fetched before" in line
-
-
-def test_a_place_of_others_is_refused(run, hub, capsys):
-    evaluated(run)
-    line = refusal(capsys, publish_program, run, "another/maze")
-    assert "does not let you write there" in line
 
 
 @pytest.mark.parametrize(
@@ -352,5 +351,5 @@ def test_a_mistake_gets_one_line_and_nothing_is_written(arguments, line, run, hu
     Path("empty").mkdir()
     (run / "ckpt_last.pt").unlink()
     command = [word.replace("RUN", str(run)) for word in arguments]
-    assert line in refusal(capsys, publish_program, *command)
+    assert line in refusal(capsys, "publish", *command)
     assert hub.repositories == {}

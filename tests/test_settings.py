@@ -139,6 +139,12 @@ def test_a_run_from_before_a_setting_with_a_default_has_that():
             "mem_len is read by GPT, HELM, HELMv2 and SHELM, and this is Impala-PPO",
         ),
         ("memory_width=8", "memory_width is read by LSTM and GPT, and this is HELM"),
+        ("model=CNN algorithm=DQN clip_range=0.1", "clip_range is read by PPO, and this is DQN"),
+        ("model=CNN tau=0.1", "tau is read by DQN"),
+        (
+            "model=Impala-PPO algorithm=DQN",
+            "model: Impala-PPO is LSTM trained by PPO, and algorithm is DQN. Choose model=LSTM",
+        ),
         ("env=RandomMaze-v0 stimuli=here", "stimuli is read by ContinuousRecognition-v0, and"),
         ("model=CNN beta=100", "beta is read by HELM, and this is CNN"),  # its value anyway
     ],
@@ -183,53 +189,16 @@ def test_sequences_need_no_equal_minibatches():
         assert load_config(overrides=[f"model={model}", "n_batches=7"]).n_batches == 7
 
 
+def test_the_checks_of_one_algorithm_do_not_run_for_another(tmp_path):
+    path = settings_file(tmp_path, **dataclasses.asdict(load_config()) | {"n_batches": 7})
+    assert load_config(path, ["model=CNN", "algorithm=DQN"]).n_batches == 7
+
+
 def test_a_published_name_is_a_model_and_an_algorithm():
     for name, (model, algorithm) in models.PUBLISHED.items():
         assert agent_class(name) is agent_class(model)
         assert LEARNERS.find(algorithm) is PPO
         assert load_config(overrides=[f"model={name}"]).model == name
-
-
-class OtherLearner:
-    """A learner that reads one setting of its own and one of PPO's."""
-
-    @dataclasses.dataclass(frozen=True)
-    class Settings(Part):
-        gamma: float = setting("discount per step", low=0, high=1, default=0.99)
-        n_replayed: int = setting("steps kept", low=1, high=10, default=5)
-
-    reads = (Settings,)
-
-    @staticmethod
-    def contradictions(config, agent):
-        return []
-
-
-@pytest.fixture
-def other_learner(monkeypatch):
-    monkeypatch.setitem(LEARNERS.places, "Other", "tests.test_settings:OtherLearner")
-
-
-def test_what_one_algorithm_reads_is_refused_for_another(other_learner):
-    config = load_config(overrides=["model=CNN", "algorithm=Other", "gamma=0.5", "n_replayed=7"])
-    assert (config.gamma, config.n_replayed) == (0.5, 7)
-    with pytest.raises(UserError, match="clip_range is read by PPO, and this is Other"):
-        load_config(overrides=["algorithm=Other", "clip_range=0.1"])
-    with pytest.raises(UserError, match="n_replayed is read by Other, and this is PPO"):
-        load_config(overrides=["n_replayed=7"])
-
-
-def test_the_checks_of_one_algorithm_do_not_run_for_another(other_learner, tmp_path):
-    path = settings_file(tmp_path, **dataclasses.asdict(load_config()) | {"n_batches": 7})
-    assert load_config(path, ["model=CNN", "algorithm=Other"]).n_batches == 7
-
-
-def test_a_published_name_with_another_algorithm_is_refused(other_learner):
-    with pytest.raises(UserError) as error:
-        load_config(overrides=["model=Impala-PPO", "algorithm=Other"])
-    assert str(error.value) == (
-        "model: Impala-PPO is LSTM trained by PPO, and algorithm is Other. Choose model=LSTM"
-    )
 
 
 def test_a_memory_of_ones_own_brings_its_settings_along(monkeypatch):
