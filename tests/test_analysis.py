@@ -1,6 +1,7 @@
 """The analyses through their command line, and what they compute."""
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,16 @@ def refusal(capsys, command, program=main):
     (line,) = (each for each in capsys.readouterr().err.splitlines() if "episodes/s" not in each)
     assert not Path("analysis_output").exists()
     return line
+
+
+def write_run_folder(name, settings, columns):
+    """Write a run's settings and its metrics, and return the folder."""
+    folder = Path(name)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(settings))
+    table = [columns, *zip(*columns.values(), strict=True)]
+    (folder / "metrics.csv").write_text("".join(f"{','.join(map(str, row))}\n" for row in table))
+    return folder
 
 
 @pytest.fixture

@@ -13,17 +13,25 @@ from models.observations import ObservationBatch, Observations
 from rewards.curiosity import configured_curiosity
 from tests.agents import collect_rollout, random_images, small_config
 from tests.counting import CountingEnv
-from tests.runs import folder_of, outcome, resume, same, signal_at
-from tests.test_text_runs import command as on_missions
-from tests.test_text_runs import encoder as encoder  # a fixture
+from tests.runs import (
+    CNN,
+    CURIOUS,
+    MISSIONS,
+    PPO,
+    READS,
+    folder_of,
+    outcome,
+    resume,
+    same,
+    signal_at,
+    words_of,
+)
 from tests.tiny_clip import tiny_settings
+from trainers import ppo
 from trainers.checkpoint import LAST, load_checkpoint, save_checkpoint
 from trainers.collector import Collector
 from trainers.dqn import DQN
-from trainers.ppo import PPO
 
-SMALL = {"curiosity_width": 8, "curiosity_weight": 0.5}
-PPO_RUN = {"n_rollout_steps": 16, "n_batches": 2, "n_epochs": 1, "n_steps": 64}
 NARROW = {"LSTM": {"memory_width": 8}, "GPT": {"memory_width": 8, "memory_heads": 2}}
 
 
@@ -43,7 +51,7 @@ def test_ppo_shows_what_was_seen_after_each_step_the_last_of_an_episode_included
     config = small_config(model=model, n_envs=3, n_rollout_steps=10, n_batches=2, **changes)
     env = CountingEnv([3, 4, 20])
     agent = build_agent(config, env.single_observation_space, env.single_action_space)
-    collector = Collector(env, PPO(config, agent, None, CountingReward()))
+    collector = Collector(env, ppo.PPO(config, agent, None, CountingReward()))
     collector.begin(0)
     for _ in range(2):  # of the GPT's second rollout the steps before are kept as well
         rollout = collect_rollout(collector)
@@ -56,7 +64,7 @@ def test_ppo_shows_what_was_seen_after_each_step_the_last_of_an_episode_included
 
 def curious_agent(model="CNN", algorithm="PPO", **changes):
     """Return settings, an agent and its intrinsic reward."""
-    settings = tiny_settings(model) | NARROW.get(model, {}) | SMALL | changes
+    settings = tiny_settings(model) | NARROW.get(model, {}) | CURIOUS | changes
     config = small_config(model=model, algorithm=algorithm, curiosity="APT", icm="paper")
     config = config.__class__(**{**vars(config), **settings})
     env = CountingEnv([3, 4, 20])
@@ -121,14 +129,12 @@ def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():
 
 
 def command(run_id, **changes):
-    settings = {"device": "cpu", "n_envs": 2, "media_minutes": "null", "model": "CNN"}
-    settings |= PPO_RUN | SMALL | {"env": "RandomMaze-v0", "curiosity": "RND"} | changes
-    return [*(f"--var={key}={value}" for key, value in settings.items()), "--run-id", run_id]
+    settings = PPO | CNN | CURIOUS | {"curiosity": "RND"} | changes
+    return [*words_of(settings), f"--run-id={run_id}"]
 
 
-def test_text_is_novel_beside_images(encoder, in_empty_folder):
-    changes = {"curiosity": "APT", "curiosity_width": 8}
-    assert main_program.main(on_missions("CNN", encoder, **changes)) == 0
+def test_text_is_novel_beside_images(in_empty_folder):
+    assert main_program.main(command("tiny", **MISSIONS, **READS, curiosity="APT")) == 0
     networks = load_checkpoint(folder_of("tiny") / LAST)["learner"]["reward"]["networks"]
     assert {"images", "text"} <= {name.split(".")[0] for name in networks}
 

@@ -14,7 +14,6 @@ from models.observations import ObservationBatch, Observations, Percept
 from models.sentence_encoder import SentenceEncoder
 from report import while_training as showcase
 from tests.agents import collect_rollout, collecting, small_config
-from tests.published_models import tiny_sentence_encoder
 from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
 
@@ -31,11 +30,6 @@ READERS = {
     "HELM, both": ("HELM", {"text_to": "both"}),
     "SHELM, memory": ("SHELM", {"text_to": "memory"}),
 }
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    return str(tiny_sentence_encoder(tmp_path_factory.mktemp("encoder")))
 
 
 def config_of(model, encoder, **changes):
