@@ -34,9 +34,9 @@ def variables(model):
     return [f"--var={key}={value}" for key, value in settings.items()]
 
 
-def rows(path):
-    """Return the lines of a table that an analysis wrote into its folder."""
-    with (Path("analysis_output") / path).open(newline="") as file:
+def rows(name, folder="analysis_output"):
+    """Return the lines of a table that a program wrote into its folder."""
+    with Path(folder, name).open(newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -89,7 +89,7 @@ def test_a_trained_agent_plays_or_looks_at_an_episode(in_empty_folder, capsys):
     observations = np.zeros((4, 3, 56, 56), np.uint8)
     np.savez("other.npz", observations=observations, actions=np.zeros(4, int))
     assert main(["attention", str(folder), "other.npz", "--output", "recorded"]) == 0
-    steps = {row["step"] for row in rows("../recorded/attention.csv")}
+    steps = {row["step"] for row in rows("attention.csv", "recorded")}
     assert steps <= {"0", "1", "2", "3"}
 
 

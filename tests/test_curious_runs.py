@@ -97,15 +97,6 @@ def test_the_agent_learns_nothing_from_the_intrinsic_networks(curiosity, feature
     assert all(p.grad is None for p in agent.parameters())
 
 
-@pytest.mark.parametrize("model", ["CNN", "LSTM", "GPT", "HELM"])
-@pytest.mark.parametrize("algorithm", ["PPO", "DQN", "SAC"])
-def test_every_agent_shows_the_features_of_its_encoder(model, algorithm):
-    _, agent, _ = curious_agent(model, algorithm)
-    features = agent.curiosity_features(shown(random_images(5)))
-    assert features.keys() == {"images"}
-    assert len(features["images"]) == 5
-
-
 def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():
     config, agent, reward = curious_agent("CNN", "DQN", batch_size=2)
     learner = DQN(config, agent, None, reward)

@@ -36,7 +36,7 @@ def runs(in_empty_folder):
 def compared(*command):
     """Return the lines of the table that plot.py writes."""
     assert plot.main([*command]) == 0
-    return rows("../curves.csv")
+    return rows("curves.csv", ".")
 
 
 def test_runs_are_averaged_and_compared(runs, capsys):
@@ -47,13 +47,13 @@ def test_runs_are_averaged_and_compared(runs, capsys):
         assert Path(f"out/all{ending}").read_bytes() == Path(f"out/again{ending}").read_bytes()
     assert (runs / "out/all.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (runs / "out/all.svg").read_text()[:1000]
-    cnn, helm = rows("../out/all.csv")
+    cnn, helm = rows("all.csv", "out")
     assert (helm["agent"], helm["runs"], helm["environment"]) == ("HELM", "3", "Maze-v0")
     assert float(helm["final"]) == pytest.approx(0.6)
     assert 0.5 <= float(helm["low"]) < 0.6 < float(helm["high"]) <= 0.7
     assert (float(helm["steps to 0.55"]), helm["runs there"]) == (48, "2")
     assert (cnn["steps to 0.55"], cnn["runs there"]) == ("never", "1")
-    (pair,) = rows("../out/all_improvement.csv")
+    (pair,) = rows("all_improvement.csv", "out")
     assert (pair["agent"], pair["beats"]) == ("HELM", "CNN-PPO")
     assert float(pair["probability"]) == pytest.approx(4 / 6)
     assert "0.600" in capsys.readouterr().out
