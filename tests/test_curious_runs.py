@@ -11,21 +11,9 @@ from models import build_agent
 from models.agent import Sequences, Transitions
 from models.observations import ObservationBatch, Observations
 from rewards.curiosity import configured_curiosity
+from tests import runs
 from tests.agents import collect_rollout, random_images, small_config
 from tests.counting import CountingEnv
-from tests.runs import (
-    CNN,
-    CURIOUS,
-    MISSIONS,
-    PPO,
-    READS,
-    folder_of,
-    outcome,
-    resume,
-    same,
-    signal_at,
-    words_of,
-)
 from tests.tiny_clip import tiny_settings
 from trainers import ppo
 from trainers.checkpoint import LAST, load_checkpoint, save_checkpoint
@@ -64,7 +52,7 @@ def test_ppo_shows_what_was_seen_after_each_step_the_last_of_an_episode_included
 
 def curious_agent(model="CNN", algorithm="PPO", **changes):
     """Return settings, an agent and its intrinsic reward."""
-    settings = tiny_settings(model) | NARROW.get(model, {}) | CURIOUS | changes
+    settings = tiny_settings(model) | NARROW.get(model, {}) | runs.CURIOUS | changes
     config = small_config(model=model, algorithm=algorithm, curiosity="APT", icm="paper")
     config = config.__class__(**{**vars(config), **settings})
     env = CountingEnv([3, 4, 20])
@@ -93,7 +81,7 @@ def test_the_agent_learns_nothing_from_the_intrinsic_networks(curiosity, feature
     rewards, logged = reward(steps_of(random_images(12)))
     assert rewards.shape == (6,)
     assert set(reward.metrics) == set(logged)
-    assert same(before, dict(agent.state_dict()))
+    assert runs.same(before, dict(agent.state_dict()))
     assert all(p.grad is None for p in agent.parameters())
 
 
@@ -113,20 +101,20 @@ def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():
         told = shown(images), starts, starts.long(), context, actions, zeros, zeros, mask
         changed, _ = learner._rewarded(Sequences(*told))
         outcomes.append((changed.rewards, learner.reward.state_dict()))
-    assert same(*outcomes)
+    assert runs.same(*outcomes)
     rewards = outcomes[0][0]
     assert rewards[2, 1] == 0
     assert (rewards[mask.bool()] > 0).all()
 
 
 def command(run_id, **changes):
-    settings = PPO | CNN | CURIOUS | {"curiosity": "RND"} | changes
-    return [*words_of(settings), f"--run-id={run_id}"]
+    settings = runs.PPO | runs.CNN | runs.CURIOUS | {"curiosity": "RND"} | changes
+    return [*runs.words_of(settings), f"--run-id={run_id}"]
 
 
 def test_text_is_novel_beside_images(in_empty_folder):
-    assert main_program.main(command("tiny", **MISSIONS, **READS, curiosity="APT")) == 0
-    networks = load_checkpoint(folder_of("tiny") / LAST)["learner"]["reward"]["networks"]
+    assert main_program.main(command("tiny", **runs.MISSIONS, **runs.READS, curiosity="APT")) == 0
+    networks = load_checkpoint(runs.folder_of("tiny") / LAST)["learner"]["reward"]["networks"]
     assert {"images", "text"} <= {name.split(".")[0] for name in networks}
 
 
@@ -134,20 +122,20 @@ def test_the_statistics_of_episodes_are_of_the_environments_own_rewards(in_empty
     for name, weight in (("alone", 0), ("beside", 1)):
         changes = {"task_reward_weight": weight, "curiosity_weight": 1e-9, "learning_rate": 0}
         assert main_program.main(command(name, **changes)) == 0
-    alone, beside = (outcome(folder_of(name))["metrics"] for name in ("alone", "beside"))
+    alone, beside = (runs.outcome(runs.folder_of(name))["metrics"] for name in ("alone", "beside"))
     for one, other in zip(alone, beside, strict=True):
         assert one["rollout/return_mean"] == other["rollout/return_mean"]
 
 
 def test_a_damaged_state_of_the_intrinsic_networks_is_refused(in_empty_folder, monkeypatch, capsys):
-    signal_at(monkeypatch, signal.SIGINT, at=11)
+    runs.signal_at(monkeypatch, signal.SIGINT, at=11)
     assert main_program.main(command("cut")) == 130
-    path = folder_of("cut") / LAST
+    path = runs.folder_of("cut") / LAST
     state = load_checkpoint(path)
     networks = state["learner"]["reward"]["networks"]
     networks["images.predictor.layers.0.weight"][0, 0] = math.nan
     for wrong in (state["learner"], state["learner"] | {"reward": {}}):
         save_checkpoint(path, state | {"learner": wrong})
         capsys.readouterr()
-        assert resume("cut") == 2
+        assert runs.resume("cut") == 2
         assert "learner.reward" in capsys.readouterr().err

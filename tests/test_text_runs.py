@@ -9,55 +9,42 @@ import pytest
 import eval as eval_program
 import main as main_program
 from analysis.__main__ import main as analyse
-from tests.runs import (
-    CNN,
-    HELM,
-    HOUSE,
-    LSTM,
-    MISSIONS,
-    PPO,
-    READS,
-    folder_of,
-    resume,
-    same,
-    signal_at,
-    words_of,
-)
+from tests import runs
 from trainers.checkpoint import LAST, load_checkpoint, save_checkpoint
 
 pytest.importorskip("minigrid")
 PLAYED = {
-    "missions": (HELM | MISSIONS | {"text_to": "both", "mem_len": 8}, ["go to "]),
+    "missions": (runs.HELM | runs.MISSIONS | {"text_to": "both", "mem_len": 8}, ["go to "]),
     "a household": (
-        CNN | HOUSE,
+        runs.CNN | runs.HOUSE,
         ["you are at ", "you know ", "a row a room", "turn to the next thing"],
     ),
 }
 
 
 def command(run_id, settings):
-    return [*words_of(PPO | READS | settings), f"--run-id={run_id}"]
+    return [*runs.words_of(runs.PPO | runs.READS | settings), f"--run-id={run_id}"]
 
 
 def test_an_evaluation_in_between_changes_nothing(in_empty_folder):
-    runs = {"plain": {}, "evaluated": {"eval_steps": 32, "eval_episodes": 2}}
-    for run_id, changes in runs.items():
-        assert main_program.main(command(run_id, LSTM | MISSIONS | changes)) == 0
-    agents = [load_checkpoint(folder_of(run_id) / LAST)["agent"] for run_id in runs]
-    assert same(*agents)
+    both = {"plain": {}, "evaluated": {"eval_steps": 32, "eval_episodes": 2}}
+    for run_id, changes in both.items():
+        assert main_program.main(command(run_id, runs.LSTM | runs.MISSIONS | changes)) == 0
+    agents = [load_checkpoint(runs.folder_of(run_id) / LAST)["agent"] for run_id in both]
+    assert runs.same(*agents)
 
 
 def test_numbers_of_unknown_sentences_in_a_checkpoint_are_refused(
     in_empty_folder, monkeypatch, capsys
 ):
-    signal_at(monkeypatch, signal.SIGINT, at=21)
-    assert main_program.main(command("cut", CNN | MISSIONS)) == 130
-    path = folder_of("cut") / LAST
+    runs.signal_at(monkeypatch, signal.SIGINT, at=21)
+    assert main_program.main(command("cut", runs.CNN | runs.MISSIONS)) == 130
+    path = runs.folder_of("cut") / LAST
     state = load_checkpoint(path)
     state["collector"]["percept"]["observations"]["text"][0] = 7
     save_checkpoint(path, state)
     capsys.readouterr()
-    assert resume("cut") == 2
+    assert runs.resume("cut") == 2
     assert "a number of a sentence that is not in the table" in capsys.readouterr().err
 
 
@@ -65,14 +52,14 @@ def test_numbers_of_unknown_sentences_in_a_checkpoint_are_refused(
 def test_an_agent_is_played_and_its_page_tells_the_words(name, in_empty_folder):
     settings, said = PLAYED[name]
     assert main_program.main(command("tiny", settings)) == 0
-    play = ["--ckpt-path", str(folder_of("tiny")), "--n-episodes", "2", "--report"]
+    play = ["--ckpt-path", str(runs.folder_of("tiny")), "--n-episodes", "2", "--report"]
     assert eval_program.main(play) == 0
-    (page,) = (path.read_text() for path in folder_of("tiny").glob("*.html"))
+    (page,) = (path.read_text() for path in runs.folder_of("tiny").glob("*.html"))
     assert all(text in page for text in said)
     for path in Path("episodes").rglob("*.npz"):
         with np.load(path, allow_pickle=False) as arrays:
             assert len(arrays["text"]) == len(arrays["actions"]) == len(arrays["observations"])
             assert all(text in page for text in arrays["text"][0])
     if "text_to" in settings:
-        assert analyse(["attention", str(folder_of("tiny")), "--output", "played"]) == 0
+        assert analyse(["attention", str(runs.folder_of("tiny")), "--output", "played"]) == 0
         assert Path("played/attention.png").exists()
