@@ -98,7 +98,8 @@ def initialise_orthogonal(module: AnyModule, gain: float = 1.0) -> AnyModule:
             with one_thread():  # the same seed gives the same weights with any number of threads
                 weight = nn.init.orthogonal_(torch.empty(layer.weight.shape), gain=own)
             layer.weight.data.copy_(weight)  # whatever its layout
-            nn.init.zeros_(layer.bias)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
     return module
 
 

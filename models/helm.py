@@ -16,9 +16,8 @@ Trained: the query encoder and the two heads. Frozen: the way to language, the l
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -131,13 +130,7 @@ class LanguageMemoryAgent(ActorCriticAgent):
         config: The settings of the run.
         observation_space: What the encoder and the memory see.
         action_space: A discrete actions.
-
-    Attributes:
-        to_language: Returns the way from images or vectors to the language model; UserError where
-            the environment shows nothing that it can read.
     """
-
-    to_language: ClassVar[Callable[[Any, ObservationReader, LanguageModel], ImageToLanguage]]
 
     def __init__(
         self, config: LanguageMemorySettings, observation_space: Space, action_space: Discrete
@@ -165,6 +158,13 @@ class LanguageMemoryAgent(ActorCriticAgent):
         text = configured_text(config, reader, language_model)
         to_language = cls.to_language(config, reader, language_model)
         return LanguageMemory(to_language, language_model, config.observation_cache_mb, *text)
+
+    @staticmethod
+    def to_language(
+        config: Any, reader: ObservationReader, language_model: LanguageModel
+    ) -> ImageToLanguage:
+        """Return the way to the language model; UserError if nothing it can read is shown."""
+        raise NotImplementedError
 
     def initial_memory(self, n_envs: int) -> Memory:
         """Return the language model's empty memory."""
