@@ -111,6 +111,14 @@ def words_of(settings: dict[str, Any]) -> list[str]:
     return [f"--var={key}={made.get(str(value), value)}" for key, value in settings.items()]
 
 
+def train(model, run_id, **changes):
+    """Train by the command line, by PPO at tiny sizes unless changed; return the run's folder."""
+    settings = PPO | {"model": model} | tiny_settings(model) | changes
+    words = [f"--var={key}={value}" for key, value in settings.items()]
+    assert main_program.main([*words, "--run-id", run_id]) == 0
+    return folder_of(run_id)
+
+
 def folder_of(run_id):
     (folder,) = Path("experiments").glob(f"*/*/{run_id}")
     return folder

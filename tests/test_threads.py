@@ -16,10 +16,9 @@ from models import build_agent
 from tests.agents import small_config, spaces
 from tests.runs import folder_of, resume, same, signal_at
 from tests.test_resume import command
-from utils.starting import let_waiting_threads_sleep, number_of_threads
+from utils.starting import COMMANDS, let_waiting_threads_sleep, number_of_threads
 
 ROOT = Path(__file__).parent.parent
-PROGRAMS = ("main.py", "eval.py", "prepare_embeddings.py")
 MODULES = ("analysis", "benchmarks", "benchmarks.training", "benchmarks.grid_clip")
 ON_IMPORT = """
 import os, runpy, sys
@@ -82,7 +81,7 @@ def test_waiting_threads_sleep_unless_the_user_says_otherwise(given, monkeypatch
     assert os.environ["OMP_WAIT_POLICY"] == (given or "PASSIVE")
 
 
-@pytest.mark.parametrize("program", [*PROGRAMS, *MODULES])
+@pytest.mark.parametrize("program", [*COMMANDS, *MODULES])
 def test_how_threads_wait_is_settled_before_pytorch_is_imported(program):
     run = f"runpy.run_path({program!r}, run_name='__main__')"
     if program in MODULES:
