@@ -10,7 +10,7 @@ import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,9 +26,6 @@ from trainers.off_policy import EpsilonSettings, epsilon_after, explored
 from trainers.ranks import Ranks
 from utils.errors import UserError
 from utils.saved_state import load_moments, moments, with_moments
-
-if TYPE_CHECKING:
-    from models.ellm import Ellm
 
 FLOATS = {"float16": torch.float16, "float32": torch.float32}
 EPSILON_FINAL, GUIDE_SHARE = 0.01, 0.5  # as published
@@ -134,7 +131,7 @@ class NStepDQN:
 
     Args:
         config: The settings of the run.
-        agent: What is trained.
+        agent: What is trained: `features` of stacked frames and a `head` on them (ELLM).
         ranks: The processes that train together, each from its own replay; None for this one alone.
         reward: What n steps of the replay pay, if not what the environment did.
 
@@ -155,7 +152,7 @@ class NStepDQN:
     def __init__(
         self,
         config: NStepDqnSettings,
-        agent: "Ellm",
+        agent: Any,
         ranks: Ranks | None = None,
         reward: Reward | None = None,
     ) -> None:
