@@ -69,6 +69,13 @@ def collecting(model, algorithm="DQN", shown="vectors", **changes):
     return collector
 
 
+def train(collector, n_steps):
+    for _ in range(n_steps):
+        collector.step()
+        if collector.learner.update_due:
+            collector.learner.update(0.0)
+
+
 def features_while_acting(collector, monkeypatch):
     """Return a list that is filled with the features of every step from now on."""
     body, seen = collector.learner.agent.body, []
@@ -159,10 +166,7 @@ def test_a_gpt_changed_in_the_middle_of_an_episode_acts_as_if_it_had_always_been
 def test_helms_stored_context_is_what_the_language_model_says_of_the_episode():
     collector = collecting("HELM", updates_per_step=0.25)
     learner = collector.learner
-    for _ in range(40):
-        collector.step()
-        if learner.update_due:
-            learner.update(0.0)
+    train(collector, 40)
     assert learner.n_updates > 10
     language, rows = learner.agent.language, learner.replay.rows
     for start in learner.replay.starts.tolist():
@@ -208,10 +212,7 @@ def test_what_is_frozen_is_shared_with_the_target_and_stays_to_the_bit(name):
     bodies = [m for m in [*agent.modules(), *target.modules()] if isinstance(m, FrozenBody)]
     assert all(body.language is agent.language for body in bodies)
     assert len(bodies) == {"SAC, encoders apart": 3, "DQN": 2}.get(name, 1)
-    for _ in range(20):
-        collector.step()
-        if learner.update_due:
-            learner.update(0.0)
+    train(collector, 20)
     assert learner.n_updates > 10
     after = language_bytes(agent.language)
     assert before.keys() == after.keys()
@@ -228,10 +229,7 @@ def test_every_trained_parameter_learns_and_targets_follow(name, model):
     learner = collector.learner
     before = {k: p.detach().clone() for k, p in learner.agent.named_parameters()}
     targets = {k: p.clone() for k, p in learner.target.named_parameters()}
-    for _ in range(20):
-        collector.step()
-        if learner.update_due:
-            learner.update(0.0)
+    train(collector, 20)
     now = dict(learner.agent.named_parameters())
     assert [key for key in before if torch.equal(before[key], now[key])] == []
     followed = dict(learner.target.named_parameters())

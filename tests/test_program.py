@@ -1,8 +1,6 @@
 """The programs through their command lines, with tiny settings."""
 
-import csv
 import json
-import re
 import shutil
 import signal
 import subprocess
@@ -16,45 +14,23 @@ import torch
 
 import eval as eval_program
 import main as main_program
-from tests.agents import BY_PPO
+from tests import runs
 from tests.full_disk import largest_file
-from tests.golden_data import GOLDEN
+from tests.runs import PPO, words_of
 from tests.tiny_clip import tiny_settings
 from tests.tiny_decoders import tiny_decoder_folder
 from trainers.checkpoint import BEST, LAST
 
 TASK = "MiniGrid-Empty-5x5-v0"
-TINY_MODEL = str(GOLDEN / "transfo_xl_k1")
-TINY = {
-    "env": TASK,
-    "device": "cpu",
-    "n_steps": 64,
-    "n_envs": 2,
-    "n_rollout_steps": 16,
-    "n_batches": 2,
-    "n_epochs": 1,
-    "media_minutes": "null",
-}
-
-
-def arguments(*more, **changes):
-    """Return a command line of tiny settings."""
-    settings = [f"--var={key}={value}" for key, value in (TINY | changes).items()]
-    return [*settings, *more]
+TINY = PPO | {"env": TASK, "n_steps": 64}
 
 
 def train(name, run_id, **changes):
-    settings = {"model": name, **tiny_settings(name), **changes}
-    assert main_program.main(arguments("--run-id", run_id, **settings)) == 0
-    (folder,) = Path("experiments").glob(f"*/*/{run_id}")
-    return folder
+    return runs.train(run_id, TINY | {"model": name} | changes)
 
 
 def metrics(folder):
-    """Return the rows of a run without what the clock says."""
-    with (folder / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+    return runs.outcome(folder)["metrics"]
 
 
 def test_an_agent_is_trained_then_evaluated(in_empty_folder, capsys):
@@ -106,31 +82,20 @@ def test_an_evaluation_is_repeatable_and_restores_the_agent(in_empty_folder):
     assert chosen == ["sampled", "sampled", "most probable", "random"]
 
 
-def test_an_evaluation_says_which_checkpoint_of_which_step_plays(in_empty_folder, capsys):
+def test_an_evaluation_says_who_plays_and_keeps_chance_apart(in_empty_folder, capsys):
     folder = train("CNN-PPO", "first")
 
     def first_line(path, policy):
         capsys.readouterr()
-        assert eval_program.main(["--ckpt-path", str(path), "--n-episodes", "1", policy]) == 0
+        assert eval_program.main(["--ckpt-path", str(path), "--n-episodes", "2", policy]) == 0
         return capsys.readouterr().out.splitlines()[0]
 
     played = f"CNN-PPO on {TASK}, from {folder / BEST} of step 64"
     assert first_line(folder, "--greedy") == played
     at_random = f"random actions on {TASK}, the environment of {folder / LAST} of step 64"
     assert first_line(folder / LAST, "--random") == at_random
-
-
-def test_episodes_of_chance_are_kept_apart_from_the_agents(in_empty_folder):
-    folder = train("CNN-PPO", "first")
-    for policy in ([], ["--random"]):
-        assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes", "2", *policy]) == 0
     kept = sorted(path.parent.name for path in Path("episodes", TASK).rglob("*.npz"))
     assert kept == ["CNN-PPO", "CNN-PPO", "random", "random"]
-
-
-def test_no_checkpoint_is_written_unless_wanted(in_empty_folder):
-    folder = train("CNN-PPO", "first", save_ckpt="false")
-    assert not list(folder.glob("*.pt"))
 
 
 def test_the_settings_of_a_run_are_printed_and_nothing_else(in_empty_folder, capfd):
@@ -154,7 +119,6 @@ def test_help_prints_every_setting(capsys):
 TRAINING_MISTAKES = {
     "algorithm=PPPO": "known: PPO, DQN, SAC, NStepDQN. Did you mean 'PPO'?",
     "model=HELLM": "Did you mean 'HELM'?",
-    "env=MiniGrid-KeyCoridorS3R1-v0": "Did you mean 'MiniGrid-KeyCorridorS3R1-v0'?",
     "env=Pong": "unknown environment 'Pong'",
     "n_layer=9 language_model=all-MiniLM-L6-v2": "n_layer: 9 is more than the 6 layers",
     "model=HELMv2 clip_encoder=ViT-B16": "Did you mean 'ViT-B-16'?",
@@ -164,7 +128,6 @@ TRAINING_MISTAKES = {
     "model=SHELM env=caveflyer": "grid-clip knows the images of MiniGrid-* and BabyAI-* only, and "
     "env is 'caveflyer'",
     "model=HELMv2 env=RandomMaze-v0": "grid-clip knows the images of MiniGrid-* and BabyAI-* only",
-    "device=abacus": "device: 'abacus'",
     "device=cpu:7": "device: 'cpu:7' is not on this",
     f"env={'x' * 100_000}": "xxx ... xxx",
 }
@@ -206,7 +169,7 @@ def test_a_hub_out_of_reach_names_the_offline_choices(name, in_empty_folder, mon
 def test_a_run_id_in_use_is_refused(in_empty_folder, capsys):
     train("CNN-PPO", "first")
     capsys.readouterr()
-    assert main_program.main(arguments("--run-id", "first", model="CNN-PPO")) == 2
+    assert main_program.main([*words_of(TINY | {"model": "CNN-PPO"}), "--run-id=first"]) == 2
     assert_one_line(capsys, "exists already")
 
 
@@ -269,25 +232,6 @@ def test_an_evaluation_whose_files_cannot_be_written_is_not_played(in_empty_fold
     long = run / f"{'c' * 210}.pt"
     shutil.copy(run / BEST, long)
     refused("no room", checkpoint=long)
-
-
-@pytest.mark.parametrize("name", BY_PPO)
-def test_an_evaluation_leaves_a_page_to_look_at(name, in_empty_folder, capsys):
-    folder = train(name, "first")
-    command = ["--ckpt-path", str(folder), "--n-episodes", "2", "--report"]
-    assert eval_program.main(command) == 0
-    (page,) = folder.glob("ckpt_best_eval_*.html")
-    assert str(page) in capsys.readouterr().out
-    (data,) = re.findall(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)
-    data = json.loads(data)
-    assert data["title"] == f"{name} on {TASK}"
-    assert data["actions"][:3] == ["left", "right", "forward"]
-    assert set(data["pictures"]) == {"views", "wholes"}
-    remembers = name == "GPT" or "HELM" in name
-    for episode in data["episodes"]:
-        assert ("attention" in episode) == remembers
-        assert ("words" in episode) == (name in ("HELM", "SHELM"))
-        assert ("entropy" in episode) == (name == "HELM")
 
 
 def test_an_evaluation_leaves_movies(in_empty_folder):
