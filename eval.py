@@ -83,9 +83,8 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
         n_actions = int(cast(Discrete, env.single_action_space).n)
         actions = action_names(config.env, n_actions, env.metadata)
         legends = number_names(config.env, env.metadata), picture_legend(config.env)
-        page = EpisodePage(
-            f"{'Chance' if arguments.random else config.model} on {task}", actions, *legends
-        )
+        heading = f"{'Chance' if arguments.random else config.model} on {task}"
+        page = EpisodePage(heading, actions, *legends)
         player = build(config, env, None if arguments.random else checkpoint, path)
         played = evaluate(
             player, env, arguments.n_episodes, arguments.greedy, arguments.seed, in_detail
@@ -236,10 +235,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     policy("--greedy", action="store_true", help="take the most probable action, do not sample")
     policy("--random", action="store_true", help="act at random in the checkpoint's environment")
     add("--deterministic", action="store_true", help=argparse.SUPPRESS)
-    var = (
-        "play with another setting of the environment, such as length=100, or with a pretrained "
-        "part from another place; repeatable"
-    )
+    var = "another setting of the environment or place of a pretrained part; repeatable"
     add("--var", metavar="KEY=VALUE", action="append", default=[], help=var)
     add_trust(parser)
     add("--report", action="store_true", help="write a page that shows every step of the episodes")

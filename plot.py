@@ -17,16 +17,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from analysis import run_data
 from analysis.figures import Labels, draw, save_figure, short_number
-from analysis.run_data import (
-    AXES,
-    aligned,
-    group_runs,
-    markdown,
-    read_runs,
-    write_csv,
-    write_text,
-)
 from analysis.statistics import NAMES, compare, comparisons_table, results_table, summarize
 from utils.command_line import Parser, finite_number, run_program
 from utils.errors import UserError
@@ -73,8 +65,8 @@ def draw_runs(
     """
     axis, threshold, output = labels.axis, labels.threshold, picture.with_suffix("")
     notes: list[str] = []
-    runs = read_runs(folders, labels.metric, axis, notes)
-    groups = group_runs(runs, by, notes, panels)
+    runs = run_data.read_runs(folders, labels.metric, axis, notes)
+    groups = run_data.group_runs(runs, by, notes, panels)
     for environment, name, own in groups:
         first, last = min(run.x[-1] for run in own), max(run.x[-1] for run in own)
         if first < last:
@@ -87,15 +79,17 @@ def draw_runs(
     tables = [results_table(results, axis, threshold)]
     if comparisons:
         tables.append(comparisons_table(comparisons))
-    print("\n\n".join([*notes, *map(aligned, tables)]))
+    print("\n\n".join([*notes, *map(run_data.aligned, tables)]))
 
     figure = draw(results, comparisons, labels)
     save_figure(figure, output.with_suffix(".png"), output.with_suffix(".svg"))
-    write_text(output.with_suffix(".md"), "\n".join(map(markdown, tables)))
-    write_csv(output.with_suffix(".csv"), results_table(results, axis, threshold, precise=True))
+    run_data.write_text(output.with_suffix(".md"), "\n".join(map(run_data.markdown, tables)))
+    run_data.write_csv(
+        output.with_suffix(".csv"), results_table(results, axis, threshold, precise=True)
+    )
     if comparisons:
         pairs = output.with_name(f"{output.name}_improvement.csv")
-        write_csv(pairs, comparisons_table(comparisons, precise=True))
+        run_data.write_csv(pairs, comparisons_table(comparisons, precise=True))
     print(f"\nwritten to {output}.png, .svg, .csv, .md")
 
 
@@ -110,7 +104,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--by", metavar="KEY,KEY", default="model", help=by)
     add("--panels", metavar="KEY,KEY", default="env", help="settings with a panel each (env)")
     add("--metric", metavar="NAME", default=METRIC, help=f"a column of metrics.csv ({METRIC})")
-    add("--axis", choices=AXES, default="steps", help="what runs to the right (steps)")
+    add("--axis", choices=run_data.AXES, default="steps", help="what runs to the right (steps)")
     add("--statistic", choices=NAMES, default="iqm", help="interquartile mean (iqm) or mean")
     score, there = finite_number(-math.inf), "tell when the curves get there"
     add("--threshold", metavar="SCORE", type=score, help=there)

@@ -55,9 +55,8 @@ from utils.starting import typed
 
 CHECKPOINTS = {"best": BEST, "last": LAST}
 NUMBERS = ("return_mean", "return_std", "length_mean", "length_std")
-EVALUATION: dict[str, Any] = dict.fromkeys(NUMBERS, int | float) | dict.fromkeys(
-    ("n_episodes", "seed", "env_steps"), int
-)
+EVALUATION: dict[str, Any] = dict.fromkeys(NUMBERS, int | float)
+EVALUATION |= {"n_episodes": int, "seed": int, "env_steps": int}
 LIBRARY, TASK = "helm", "reinforcement-learning"
 # A path that leads out of the working folder, behind nothing, an equals sign or a quotation mark.
 PLACE = re.compile(r"""(^|[="'])((?:~|\.\.|/)[^"']*)""")
@@ -101,9 +100,16 @@ def publish(argv: Sequence[str] | None) -> None:
     path = checkpoint_path(arguments)
     checkpoint = load_checkpoint(path)
     if arguments.folder is None:
-        check_hub(arguments.repository)
+        try:
+            check_repository_name(arguments.repository)
+            check_logged_in()
+        except HubError as error:
+            raise UserError(f"{arguments.repository}: {error}") from None
     else:
-        check_folder(arguments.folder)
+        check_writable(arguments.folder, "--folder")
+        if arguments.folder.exists() and any(arguments.folder.iterdir()):
+            told = f"--folder {arguments.folder}: holds something"
+            raise UserError(f"{told}. Name a new folder, or an empty one")
     settings = checkpoint["config"]
     public = without_places(settings)
     for name in settings:
@@ -147,13 +153,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--private", action="store_true", help="for a repository that is made: yours alone")
     add("--revision", metavar="BRANCH", help="a branch of the repository, made if new (main)")
     add("--folder", metavar="OUT", type=Path, help="write the files there, bring them nowhere")
-    add(
-        "--n-episodes",
-        metavar="N",
-        type=whole_number(1, evaluation.MOST_EPISODES),
-        default=10,
-        help="episodes to play where no evaluation of the checkpoint is known (10)",
-    )
+    number = whole_number(1, evaluation.MOST_EPISODES)
+    played = "episodes to play where no evaluation of the checkpoint is known (10)"
+    add("--n-episodes", metavar="N", type=number, default=10, help=played)
     add_trust(parser)
     arguments = parser.parse_args(argv)
     if arguments.repository is None and arguments.folder is None:
@@ -184,22 +186,6 @@ def checkpoint_path(arguments: argparse.Namespace) -> Path:
     if not path.is_file():
         raise UserError(f"--checkpoint {arguments.checkpoint}: there is no {path}")
     return path
-
-
-def check_hub(repository: str) -> None:
-    """Raise UserError unless the hub is in reach, knows the user and could have the name."""
-    try:
-        check_repository_name(repository)
-        check_logged_in()
-    except HubError as error:
-        raise UserError(f"{repository}: {error}") from None
-
-
-def check_folder(folder: Path) -> None:
-    """Raise UserError unless files can be written into a folder in which nothing is yet."""
-    check_writable(folder, "--folder")
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"--folder {folder}: holds something. Name a new folder, or an empty one")
 
 
 def evaluations(checkpoint: Path, env_steps: int) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ from settings import Config
 from sweeps import grid, jobs, search
 from sweeps.jobs import Job, State
 from trainers.checkpoint import CheckpointSettings, Interruption
-from utils.command_line import Parser, run_program, whole_number
+from utils.command_line import GIVEN, Parser, run_program, whole_number
 from utils.errors import Interrupted, RunError, UserError, raise_all
 from utils.files import check_writable
 from utils.starting import typed
@@ -149,15 +149,16 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--address", help="Ray cluster, such as auto; without it, this machine")
     again, retries = "how often a run that fails is tried again (3)", whole_number(0, MOST_RETRIES)
     add("--retries", metavar="N", type=retries, default=3, help=again)
-    add("--output", metavar="FILE", type=Path, help="(curves.png)")
+    add("--output", metavar="FILE", type=Path, default=Path("curves.png"), help="(curves.png)")
     shown = "show the grid and the steps it costs, begin nothing"
     add("--dry-run", action="store_true", help=shown)
     add = parser.add_argument_group("search").add_argument
     trials = "trials, with those of earlier calls"
     add("--search", metavar="N", type=number(grid.MOST_RUNS), help=trials)
-    add("--sampler", choices=search.SAMPLERS, help="who draws the values (tpe)")
-    add("--pruner", choices=search.PRUNERS, help="who ends runs early (median)")
-    add("--metric", metavar="NAME", help=f"column of metrics.csv to become high ({RETURN})")
+    add("--sampler", choices=search.SAMPLERS, default="tpe", help="draws the values (tpe)")
+    add("--pruner", choices=search.PRUNERS, default="median", help="ends runs early (median)")
+    metric = f"column of metrics.csv to become high ({RETURN})"
+    add("--metric", metavar="NAME", default=RETURN, help=metric)
     add("--seed", metavar="N", help="of runs and of what is drawn: --var seed=N")
     arguments = parser.parse_args(argv)
     check_options(parser, arguments)
@@ -172,23 +173,18 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def check_options(parser: Parser, arguments: argparse.Namespace) -> None:
-    """Refuse options of a search in a grid, and the other way round; fill in the defaults."""
-    defaults = {"sampler": "tpe", "pruner": "median", "metric": RETURN, "seed": None}
+    """Refuse options of a search in a grid, and the other way round."""
+    wrong = ["sampler", "pruner", "metric", "seed"]
+    why = "is for --search N; a grid's seeds are --seeds N"
     if arguments.search:
-        for name in ("seeds", "agents", "output"):
-            if getattr(arguments, name) is not None:
-                parser.error(f"--{name} is for a grid, and --search makes none")
-        if len(arguments.config) > 1:
-            parser.error("--config: a search has one settings file")
-        if arguments.seed is not None:
-            arguments.var = [*arguments.var, f"seed={arguments.seed}"]
-    else:
-        for name in defaults:
-            if getattr(arguments, name) is not None:
-                parser.error(f"--{name} is for --search N; a grid's seeds are --seeds N")
-    for name, default in {**defaults, "output": Path("curves.png")}.items():
-        if getattr(arguments, name) is None:
-            setattr(arguments, name, default)
+        wrong, why = ["seeds", "agents", "output"], "is for a grid, and --search makes none"
+    for name in wrong:
+        if name in getattr(arguments, GIVEN, ()):
+            parser.error(f"--{name} {why}")
+    if arguments.search and len(arguments.config) > 1:
+        parser.error("--config: a search has one settings file")
+    if arguments.seed is not None:
+        arguments.var = [*arguments.var, f"seed={arguments.seed}"]
 
 
 def seeds(text: str) -> tuple[int, ...]:

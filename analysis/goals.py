@@ -13,27 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from analysis.figures import (
-    COLOURS,
-    QUIET,
-    Findings,
-    counted_runs,
-    draw_curve,
-    new_figure,
-    short_number,
-    style,
-)
-from analysis.run_data import (
-    Group,
-    RunRecord,
-    Table,
-    agent_name,
-    group_runs,
-    read_columns,
-    read_rows,
-    read_run,
-    run_folders,
-)
+from analysis import figures, run_data
 from analysis.statistics import Result, summarize
 from runs.loggers import FILE, STEPS
 from utils.errors import UserError, printable
@@ -47,7 +27,7 @@ GRADES = {  # their colours
     "good": "#009E73",
     "poorly_timed": "#E69F00",
     "bad": "#D55E00",
-    "nonsense": QUIET,
+    "nonsense": figures.QUIET,
 }
 OCCASIONS = {"suggested": "suggestions", "rewarded": "rewarded goals"}
 COST = "suggester/"
@@ -107,7 +87,7 @@ class Told(NamedTuple):
         return any(name.startswith(COST) for name in self.curves)
 
 
-def analyse(paths: Iterable[Path], keys: Sequence[str]) -> Findings:
+def analyse(paths: Iterable[Path], keys: Sequence[str]) -> figures.Findings:
     """Print which runs are left out, and return what the others tell of goals.
 
     Args:
@@ -119,22 +99,25 @@ def analyse(paths: Iterable[Path], keys: Sequence[str]) -> Findings:
             differ in more than their seed.
     """
     left_out: list[str] = []
-    folders = run_folders(*paths)
+    folders = run_data.run_folders(*paths)
     for folder in folders:
-        if not any(name.startswith(FAMILIES) for name in read_rows(folder / FILE)[0]):
+        if not any(name.startswith(FAMILIES) for name in run_data.read_rows(folder / FILE)[0]):
             raise UserError(
                 f"{printable(str(folder))}: it has logged no achievements and no goals. Name runs "
                 "in Crafter, or with suggester or single_task"
             )
-    groups = group_runs([read_run(each, STEPS, "steps") for each in folders], keys, left_out)
+    groups = run_data.group_runs(
+        [run_data.read_run(each, STEPS, "steps") for each in folders], keys, left_out
+    )
     told = [
-        _told(group, keys, COLOURS[number % len(COLOURS)]) for number, group in enumerate(groups)
+        _told(group, keys, figures.COLOURS[number % len(figures.COLOURS)])
+        for number, group in enumerate(groups)
     ]
     if left_out:
         print("\n".join([*left_out, ""]))
     has_rates = any(one.rates for one in told)
     tables = {"success by achievement, at the end": rates_table(told)} if has_rates else {}
-    return Findings(_draw(told), summary(told), _numbers(told), tables)
+    return figures.Findings(_draw(told), summary(told), _numbers(told), tables)
 
 
 def shares_of(runs: Sequence[Mapping[str, np.ndarray]], occasion: str) -> Shares | None:
@@ -160,7 +143,7 @@ def shares_of(runs: Sequence[Mapping[str, np.ndarray]], occasion: str) -> Shares
     return Shares(edges[1:], _divided(np.diff(counts)), _divided(counts[:, -1]))
 
 
-def summary(told: Iterable[Told]) -> Table:
+def summary(told: Iterable[Told]) -> run_data.Table:
     """Return a line for each agent, with means over its runs at their end, a heading first.
 
     Columns without any value are left out.
@@ -185,7 +168,7 @@ def summary(told: Iterable[Told]) -> Table:
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-def rates_table(told: Sequence[Told]) -> Table:
+def rates_table(told: Sequence[Told]) -> run_data.Table:
     """Return the success rate of each achievement at the end, a column an agent."""
     shown = [one for one in told if one.rates]
     rows: list[Sequence[object]] = [("achievement", *(one.name for one in shown))]
@@ -194,9 +177,9 @@ def rates_table(told: Sequence[Told]) -> Table:
     return rows
 
 
-def _told(group: Group, keys: Sequence[str], colour: str) -> Told:
+def _told(group: run_data.Group, keys: Sequence[str], colour: str) -> Told:
     """Return the results of a group's runs; UserError where there is nothing to draw yet."""
-    runs = [read_columns(run.folder) for run in group.runs]
+    runs = [run_data.read_columns(run.folder) for run in group.runs]
     results = {
         name: _result(group, runs, name)
         for name in runs[0]
@@ -207,7 +190,7 @@ def _told(group: Group, keys: Sequence[str], colour: str) -> Told:
     shares = {occasion: shares_of(runs, occasion) for occasion in OCCASIONS}
     told = Told(
         group.environment,
-        agent_name(group.runs[0], keys),
+        run_data.agent_name(group.runs[0], keys),
         len(runs),
         colour,
         {name: result for name, result in known.items() if not name.startswith(RATE)},
@@ -223,13 +206,15 @@ def _told(group: Group, keys: Sequence[str], colour: str) -> Told:
     return told
 
 
-def _result(group: Group, runs: Sequence[Mapping[str, np.ndarray]], name: str) -> Result | None:
+def _result(
+    group: run_data.Group, runs: Sequence[Mapping[str, np.ndarray]], name: str
+) -> Result | None:
     """Return the mean over runs of a metric; None where one of them has no value of it yet."""
     known = [~np.isnan(columns[STEPS] + columns[name]) for columns in runs]
     if not all(map(np.any, known)):
         return None
     shown = [
-        RunRecord(run.folder, run.settings, columns[STEPS][rows], columns[name][rows])
+        run_data.RunRecord(run.folder, run.settings, columns[STEPS][rows], columns[name][rows])
         for run, columns, rows in zip(group.runs, runs, known, strict=True)
     ]
     return summarize(group._replace(runs=shown), "mean", None)
@@ -254,7 +239,7 @@ def _plain_name(name: str) -> str:
     return name.split("/")[1].replace("_", " ")
 
 
-def _numbers(told: Iterable[Told]) -> Table:
+def _numbers(told: Iterable[Told]) -> run_data.Table:
     """Return every number of the picture in a line of its own, a heading first."""
     heading = ("environment", "agent", "runs", "env_steps", "name", "value", "low", "high")
     rows: list[Sequence[object]] = [heading]
@@ -299,12 +284,12 @@ def _draw(told: Sequence[Told]) -> "Figure":
     if all(one.n_runs == 1 for one in told):
         note = "one run each: no interval"
     heights = [height for height, _ in rows]
-    with style():
-        figure = new_figure(WIDTH, sum(heights) + 0.2)
+    with figures.style():
+        figure = figures.new_figure(WIDTH, sum(heights) + 0.2)
         parts = figure.subfigures(len(rows), 1, squeeze=False, height_ratios=heights)
         for part, (_, draw_row) in zip(parts[:, 0], rows, strict=True):
             draw_row(part)
-        parts[-1, 0].supxlabel(note, x=0.01, ha="left", size=8, color=QUIET)
+        parts[-1, 0].supxlabel(note, x=0.01, ha="left", size=8, color=figures.QUIET)
     return figure
 
 
@@ -314,9 +299,9 @@ def _draw_curves(part: "SubFigure", told: Sequence[Told], names: Sequence[str]) 
     for axes, name in zip(panels, names, strict=True):
         for one in told:
             if name in one.curves:
-                label = f"{one.name}, {one.environment} ({counted_runs(one.n_runs)})"
+                label = f"{one.name}, {one.environment} ({figures.counted_runs(one.n_runs)})"
                 curve = one.curves[name]
-                draw_curve(axes, curve.curves.x, curve.mean, one.colour, label)
+                figures.draw_curve(axes, curve.curves.x, curve.mean, one.colour, label)
         axes.set_title(CURVES[name])
         _dress(axes)
         handles, labels = axes.get_legend_handles_labels()
@@ -350,7 +335,7 @@ def _draw_rates(
                 final, y = one.rates[name].final, place - 1 + (n + 0.5) * height - 0.4
                 axes.barh(y, float(final.value), height=height * 0.9, color=one.colour)
                 if final.low is not None:
-                    axes.plot([final.low, final.high], [y, y], color=QUIET, linewidth=1)
+                    axes.plot([final.low, final.high], [y, y], color=figures.QUIET, linewidth=1)
         axes.set_yticks(range(len(own)), map(_plain_name, own))
         axes.set_ylim(half - 0.4, -0.6)
         axes.set_xlim(0, 1)
@@ -359,7 +344,7 @@ def _draw_rates(
     panels[0].set_title("share of the last 100 episodes that unlocked it")
     if none:
         text = textwrap.fill(f"by nobody: {', '.join(map(_plain_name, none))}", LINE_SIGNS)
-        part.supxlabel(text, x=0.01, ha="left", size=9, color=QUIET)
+        part.supxlabel(text, x=0.01, ha="left", size=9, color=figures.QUIET)
 
 
 def _draw_goals(part: "SubFigure", one: Told) -> None:
@@ -398,28 +383,28 @@ def _draw_shares(axes: "Axes", shares: Shares) -> None:
 
 def _draw_costs(axes: "Axes", one: Told) -> None:
     """Draw the number of questions asked, and write what was spent on them."""
-    for colour, name in zip(COLOURS, COUNTED, strict=False):
+    for colour, name in zip(figures.COLOURS, COUNTED, strict=False):
         if name in one.curves:
             result = one.curves[name]
             label = f"{_plain_name(name)} {_final(one.curves, name, '{:,.0f}')}"
-            draw_curve(axes, result.curves.x, result.mean, colour, label)
+            figures.draw_curve(axes, result.curves.x, result.mean, colour, label)
     spent = [name for name in SPENT if name in one.curves]
     told = [f"{_final(one.curves, name, '{:,.0f}')} {_plain_name(name)}" for name in spent]
     axes.set_ylabel(", ".join(told))
     _dress(axes)
-    axes.yaxis.set_major_formatter(short_number)
+    axes.yaxis.set_major_formatter(figures.short_number)
     axes.legend(loc="best", handlelength=1.4, fontsize=8)
 
 
 def _leave_empty(axes: "Axes", why: str) -> None:
-    axes.text(0.5, 0.5, why, ha="center", va="center", color=QUIET, size=9, wrap=True)
+    axes.text(0.5, 0.5, why, ha="center", va="center", color=figures.QUIET, size=9, wrap=True)
     axes.set_axis_off()
 
 
 def _dress(axes: "Axes") -> None:
     """Give a panel over steps its axis."""
     axes.set_xlabel("environment steps")
-    axes.xaxis.set_major_formatter(short_number)
+    axes.xaxis.set_major_formatter(figures.short_number)
     axes.set_xlim(left=0)
     axes.margins(x=0.01)
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))

@@ -12,20 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from analysis import run_data
 from analysis.figures import COLOURS, DASHED, MAP, QUIET, Findings, new_figure, style
-from analysis.run_data import (
-    RunRecord,
-    Table,
-    agent_name,
-    checked_settings,
-    group_runs,
-    grouped,
-    read_evaluation,
-    read_rows,
-    read_run,
-    read_settings_of,
-    run_folders,
-)
 from analysis.statistics import Estimate, estimate
 from runs.folder import SETTINGS
 from runs.loggers import FILE
@@ -126,19 +114,19 @@ def analyse(paths: Iterable[Path], keys: Sequence[str]) -> Findings:
             averaged differ in more than their seed.
     """
     left_out: list[str] = []
-    runs = [run for folder in run_folders(*paths) for run in _finished(folder, left_out)]
+    runs = [run for folder in run_data.run_folders(*paths) for run in _finished(folder, left_out)]
     if not runs:
         raise UserError(f"{'; '.join(left_out)}. No run is left to show")
     played = [
         one
-        for group in group_runs(runs, [*keys, "length"], left_out)
+        for group in run_data.group_runs(runs, [*keys, "length"], left_out)
         for run in group.runs
-        for one in _of_run(run, agent_name(run, keys))
+        for one in _of_run(run, run_data.agent_name(run, keys))
     ]
     if left_out:
         print("\n".join([*left_out, ""]))
     lines = cells_of(one for one in played if one.source is None)
-    by_agent = grouped(cells_of(played), lambda cell: (cell.environment, cell.agent))
+    by_agent = run_data.grouped(cells_of(played), lambda cell: (cell.environment, cell.agent))
     grids = {  # of agents played at other lengths
         place: cells
         for place, cells in by_agent.items()
@@ -152,7 +140,7 @@ def cells_of(played: Iterable[Played]) -> list[Cell]:
     """Return means over runs by environment, agent and lengths; evaluations stand for curves."""
     ordered = sorted(played, key=lambda one: one.source is not None)
     cells = []
-    for place, found in sorted(grouped(ordered, lambda one: one[:4]).items()):
+    for place, found in sorted(run_data.grouped(ordered, lambda one: one[:4]).items()):
         by_run = {one.run: one for one in found}
         scores = np.array([one.score for one in by_run.values()])
         cells.append(Cell(*place, estimate(scores, "mean"), [*by_run.values()]))
@@ -173,13 +161,13 @@ def final_score(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.interp(points, x, y)[-N_LAST:].mean())
 
 
-def curve(folder: Path, metric: str) -> RunRecord:
+def curve(folder: Path, metric: str) -> run_data.RunRecord:
     """Return a run's greedy evaluations, smoothed; its training episodes where there are none."""
-    if f"eval/{metric}" in read_rows(folder / FILE)[0]:
-        run = read_run(folder, f"eval/{metric}", "steps")
+    if f"eval/{metric}" in run_data.read_rows(folder / FILE)[0]:
+        run = run_data.read_run(folder, f"eval/{metric}", "steps")
         if len(run.x):
             return run._replace(y=rolling_mean(run.y, N_SMOOTHED))
-    return read_run(folder, f"rollout/{metric}", "steps")
+    return run_data.read_run(folder, f"rollout/{metric}", "steps")
 
 
 def context_of(settings: Mapping[str, Any]) -> str:
@@ -200,7 +188,7 @@ def context_of(settings: Mapping[str, Any]) -> str:
     return str(min(limits)) if limits else "any"
 
 
-def summary(lines: Iterable[Cell]) -> Table:
+def summary(lines: Iterable[Cell]) -> run_data.Table:
     """Return a line for each agent at each length, a heading first."""
     heading = ("agent", "task", "length", "runs", "score", "low", "high")
     rows: list[Sequence[object]] = [(*heading, "chance", "context", "horizon")]
@@ -212,7 +200,7 @@ def summary(lines: Iterable[Cell]) -> Table:
     return rows
 
 
-def _crossed(cells: Iterable[Cell]) -> Table:
+def _crossed(cells: Iterable[Cell]) -> run_data.Table:
     """Return the table of an agent: a row where it was trained, a column where it was played."""
     scores = {(cell.trained, cell.tested): f"{cell.mean.value:.3f}" for cell in cells}
     contexts = {cell.trained: cell.context for cell in cells}
@@ -225,7 +213,7 @@ def _crossed(cells: Iterable[Cell]) -> Table:
     return [("trained at", "context", *played_at), *rows]
 
 
-def _numbers(played: Iterable[Played]) -> Table:
+def _numbers(played: Iterable[Played]) -> run_data.Table:
     heading = ("task", "agent", "trained_at", "played_at", "seed", "score", "source", "context")
     rows: list[Sequence[object]] = [(*heading, "horizon", "run")]
     for one in played:
@@ -233,15 +221,17 @@ def _numbers(played: Iterable[Played]) -> Table:
     return rows
 
 
-def _finished(folder: Path, left_out: list[str]) -> Iterator[RunRecord]:
+def _finished(folder: Path, left_out: list[str]) -> Iterator[run_data.RunRecord]:
     """Yield the run of a folder unless it is too young to count."""
-    settings = read_settings_of(folder)
+    settings = run_data.read_settings_of(folder)
     place, environment = printable(str(folder)), settings.get("env")
     if environment not in TASKS:
         raise UserError(
             f"{place}: env is {shown(environment)}, and lengths are compared in {', '.join(TASKS)}"
         )
-    wanted = checked_settings(settings, str(folder / SETTINGS), n_steps=int, length=int)["n_steps"]
+    wanted = run_data.checked_settings(settings, str(folder / SETTINGS), n_steps=int, length=int)[
+        "n_steps"
+    ]
     run = curve(folder, TASKS[environment].metric)
     last = run.x[-1] if len(run.x) else 0
     if last >= LEAST_SHARE * wanted:
@@ -250,7 +240,7 @@ def _finished(folder: Path, left_out: list[str]) -> Iterator[RunRecord]:
         left_out.append(f"left out, at {last:,.0f} of its {wanted:,} steps: {place}")
 
 
-def _of_run(run: RunRecord, agent: str) -> Iterator[Played]:
+def _of_run(run: run_data.RunRecord, agent: str) -> Iterator[Played]:
     """Yield a run's score in training, and one for each length it was evaluated at."""
     settings, task = run.settings, TASKS[run.settings["env"]]
     length, context, place = settings["length"], context_of(settings), printable(str(run.folder))
@@ -260,11 +250,11 @@ def _of_run(run: RunRecord, agent: str) -> Iterator[Played]:
         yield Played(settings["env"], agent, *lengths, score, source, context, place)
 
 
-def _evaluations(run: RunRecord, metric: str) -> dict[str | None, tuple[int, float]]:
+def _evaluations(run: run_data.RunRecord, metric: str) -> dict[str | None, tuple[int, float]]:
     """Return length and score by file: of each length the greedy one, of the most episodes."""
     best: dict[int, tuple[tuple, str, float]] = {}
     for path in sorted(run.folder.glob("*eval_*.json")):
-        result = read_evaluation(path, EVALUATION | {metric: int | float})
+        result = run_data.read_evaluation(path, EVALUATION | {metric: int | float})
         if result["random"] or set(result["var"]) > {"length"}:
             continue
         length = result["var"].get("length", run.settings["length"])

@@ -20,18 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from analysis.figures import (
-    COLOURS,
-    MAP,
-    QUIET,
-    Findings,
-    dress_bars,
-    image_panels,
-    new_figure,
-    panel_shape,
-    style,
-    write_beside,
-)
+from analysis import figures
 from models.caching import unit_images
 from models.helm import LanguageMemory, attention_by_step
 from models.language.language_model import LanguageModel
@@ -105,7 +94,7 @@ def _no_start(tokens: Tensor) -> Tensor:
     return torch.zeros(1, dtype=torch.bool, device=tokens.device)
 
 
-def analyse_distances(source: "Source", betas: Sequence[float] = BETAS) -> Findings:
+def analyse_distances(source: "Source", betas: Sequence[float] = BETAS) -> figures.Findings:
     """Compare the distances of up to 300 different observations with those of their tokens."""
     retrieval = source.language.to_language
     if not isinstance(retrieval, FrozenHopfield):
@@ -129,7 +118,7 @@ def analyse_distances(source: "Source", betas: Sequence[float] = BETAS) -> Findi
     columns = np.stack((observed, *by_name.values()), axis=1)[chosen]
     numbers = [("observations", *by_name), *columns.round(5).tolist()]
     ranks = {name: rank for name, (_, rank) in correlations.items()}
-    return Findings(_draw_distances(observed, by_name, chosen, ranks), summary, numbers)
+    return figures.Findings(_draw_distances(observed, by_name, chosen, ranks), summary, numbers)
 
 
 @torch.no_grad()
@@ -161,12 +150,12 @@ def _draw_distances(
     chosen: np.ndarray,
     ranks: Mapping[str, float],
 ) -> "Figure":
-    with style():
-        figure = new_figure(2.3 * len(by_name) + 0.6, 2.9)
+    with figures.style():
+        figure = figures.new_figure(2.3 * len(by_name) + 0.6, 2.9)
         panels = figure.subplots(1, len(by_name), sharex=True, sharey=True, squeeze=False)[0]
         for axes, (name, distances) in zip(panels, by_name.items(), strict=True):
             places = observed[chosen], distances[chosen] / max(distances.max(), 1e-12)
-            colour = QUIET if name == PROJECTION else COLOURS[0]
+            colour = figures.QUIET if name == PROJECTION else figures.COLOURS[0]
             axes.scatter(*places, s=5, alpha=0.2, color=colour, linewidth=0)
             axes.set_title(name.replace("beta", "β ="))
             axes.set_title(f"ρ = {ranks[name]:.3f}", loc="right", size=9, weight="normal")
@@ -174,11 +163,13 @@ def _draw_distances(
         axes.set_xlim(left=0)
         axes.set_ylim(0, 1.02)
         panels[0].set_ylabel("distance of tokens / largest")
-        figure.supxlabel("distance of observations (ρ: rank correlation)", size=9.5, color=QUIET)
+        figure.supxlabel(
+            "distance of observations (ρ: rank correlation)", size=9.5, color=figures.QUIET
+        )
     return figure
 
 
-def analyse_words(source: "Source", most: int = MOST_WORDS) -> Findings:
+def analyse_words(source: "Source", most: int = MOST_WORDS) -> figures.Findings:
     """Count the words over all steps of all episodes: recorded ones, or those of the agent."""
     recorded = [episode["words"] for episode in source.episodes if "words" in episode]
     if recorded and not (source.names_an_agent and source.files):
@@ -196,7 +187,7 @@ def analyse_words(source: "Source", most: int = MOST_WORDS) -> Findings:
         images = (episode["observations"] for episode in source.episodes)
         counts = count_words(retrieved_words(retrieval, torch.from_numpy(some)) for some in images)
     table = word_table(counts)
-    return Findings(draw_words(counts, most), table[: most + 1], table)
+    return figures.Findings(draw_words(counts, most), table[: most + 1], table)
 
 
 @torch.no_grad()
@@ -222,20 +213,20 @@ def draw_words(counts: Counter[str], most: int = MOST_WORDS) -> "Figure":
     """Return the most frequent words as bars."""
     shown = counts.most_common(most)
     shares = [n / counts.total() for _, n in shown]
-    with style():
-        figure = new_figure(5.4, 0.8 + 0.24 * max(len(shown), 3))
+    with figures.style():
+        figure = figures.new_figure(5.4, 0.8 + 0.24 * max(len(shown), 3))
         axes = figure.subplots()
-        axes.barh(range(len(shown)), shares, height=0.66, color=COLOURS[0])
+        axes.barh(range(len(shown)), shares, height=0.66, color=figures.COLOURS[0])
         for position, share in enumerate(shares):
-            write_beside(axes, f"{100 * share:.1f} %", (share, position), 4)
-        dress_bars(axes, [word for word, _ in shown], least=2.6)
+            figures.write_beside(axes, f"{100 * share:.1f} %", (share, position), 4)
+        figures.dress_bars(axes, [word for word, _ in shown], least=2.6)
         axes.set_xlim(0, max(shares) * 1.12)
         axes.xaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
         axes.set_xlabel("share of all retrieved words")
     return figure
 
 
-def analyse_attention(source: "Source") -> Findings:
+def analyse_attention(source: "Source") -> figures.Findings:
     """Replay the first episode and draw every layer's attention, the mean over its heads."""
     language = source.language
     tokens = episode_tokens(language, source.first_episode)
@@ -244,28 +235,28 @@ def analyse_attention(source: "Source") -> Findings:
     numbers = [(n + 1, t, past, f"{attention[n, t, past]:.4f}") for n, t, past in shown]
     heading = ("layer", "step", "looked_at", "weight")
     summary = list(_attention_summary(attention))
-    return Findings(draw_attention(attention), summary, [heading, *numbers])
+    return figures.Findings(draw_attention(attention), summary, [heading, *numbers])
 
 
 def draw_attention(attention: np.ndarray) -> "Figure":
     """Return a panel for every layer of attention [L, T, T]; the brighter, the more."""
     from matplotlib.colors import PowerNorm
 
-    n_rows, n_columns = panel_shape(len(attention))
+    n_rows, n_columns = figures.panel_shape(len(attention))
     ahead = np.triu(np.ones(attention.shape[1:], dtype=bool), 1)
     # Language models look at the first token most, and thinly at the many others: the scale is
     # made for those, and its root brings out what is faint.
     others = attention[:, 1:, 1:].max(-1, initial=0)
     norm = PowerNorm(0.5, vmin=0, vmax=float(np.quantile(others, 0.95)) if others.any() else 1)
-    with style():
-        figure = new_figure(2.1 * n_columns + 1.1, 2.25 * n_rows + 0.5)
-        panels = image_panels(figure, len(attention))
+    with figures.style():
+        figure = figures.new_figure(2.1 * n_columns + 1.1, 2.25 * n_rows + 0.5)
+        panels = figures.image_panels(figure, len(attention))
         for layer, axes in enumerate(panels):
             shown = np.ma.masked_array(attention[layer], ahead)
-            image = axes.imshow(shown, cmap=MAP, norm=norm, interpolation="nearest")
+            image = axes.imshow(shown, cmap=figures.MAP, norm=norm, interpolation="nearest")
             axes.set_title(f"layer {layer + 1}")
-        figure.supxlabel("step looked at", size=9.5, color=QUIET)
-        figure.supylabel("step", size=9.5, color=QUIET)
+        figure.supxlabel("step looked at", size=9.5, color=figures.QUIET)
+        figure.supylabel("step", size=9.5, color=figures.QUIET)
         bar = figure.colorbar(image, ax=panels, shrink=0.8, aspect=25, extend="max")
         bar.set_label("attention, mean over heads", size=9)
         bar.outline.set_visible(False)
@@ -283,7 +274,7 @@ def _attention_summary(attention: np.ndarray) -> Iterator[tuple[object, ...]]:
         yield (layer, *(f"{share:.3f}" for share in shares), f"{mean:.1f}")
 
 
-def analyse_layers(source: "Source") -> Findings:
+def analyse_layers(source: "Source") -> figures.Findings:
     """Replay the first episode and compare its tokens and every layer's output."""
     language = source.language
     tokens = episode_tokens(language, source.first_episode)
@@ -296,7 +287,7 @@ def analyse_layers(source: "Source") -> Findings:
         for step, other in np.transpose(np.triu_indices(len(cosines), 1)).tolist():
             numbers.append((name, step, other, f"{cosines[step, other]:.4f}"))
     summary = list(_layers_summary(names, layers, steps))
-    return Findings(_draw_layers(names, layers, steps), summary, numbers)
+    return figures.Findings(_draw_layers(names, layers, steps), summary, numbers)
 
 
 def between_layers(states: Tensor) -> Tensor:
@@ -328,26 +319,28 @@ def _layers_summary(
 
 
 def _draw_layers(names: Sequence[str], layers: np.ndarray, steps: np.ndarray) -> "Figure":
-    n_rows, n_columns = panel_shape(len(steps))
+    n_rows, n_columns = figures.panel_shape(len(steps))
     width = 1.7 * n_columns + 0.7
-    with style():
-        figure = new_figure(4 + width, max(3.7, 1.75 * n_rows + 0.6))
+    with figures.style():
+        figure = figures.new_figure(4 + width, max(3.7, 1.75 * n_rows + 0.6))
         left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(4, width))[0]
         _draw_alignment(left.subplots(), names, layers)
         left.suptitle("between layers (CKA)", size=11, weight="bold", x=0.03, ha="left")
-        panels = image_panels(right, len(steps))
+        panels = figures.image_panels(right, len(steps))
         for axes, name, similarity in zip(panels, names, steps, strict=True):
-            image = axes.imshow(similarity, cmap=MAP, vmin=0, vmax=1, interpolation="nearest")
+            image = axes.imshow(
+                similarity, cmap=figures.MAP, vmin=0, vmax=1, interpolation="nearest"
+            )
             title = name if name == "token" else f"layer {name}"
             axes.set_title(title, size=9.5, weight="normal", pad=4)
-        right.supxlabel("step", size=9.5, color=QUIET)
+        right.supxlabel("step", size=9.5, color=figures.QUIET)
         right.suptitle("between steps (cosine)", size=11, weight="bold", x=0.02, ha="left")
         right.colorbar(image, ax=panels, shrink=0.8, aspect=25).outline.set_visible(False)
     return figure
 
 
 def _draw_alignment(axes: "Axes", names: Sequence[str], layers: np.ndarray) -> None:
-    axes.imshow(layers, cmap=MAP, vmin=0, vmax=1)
+    axes.imshow(layers, cmap=figures.MAP, vmin=0, vmax=1)
     axes.set_anchor("N")  # beside the first row of panels
     axes.set_xticks(range(len(names)), names, rotation=90 if len(names) > 8 else 0)
     axes.set_yticks(range(len(names)), names)

@@ -18,19 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from analysis import run_data
 from analysis.figures import COLOURS, DASHED, INK, QUIET, RULE, Findings, new_figure, style
 from analysis.lengths import TASKS as BY_LENGTH
-from analysis.run_data import (
-    AXES,
-    Table,
-    checked_settings,
-    grouped,
-    markdown,
-    read_columns,
-    read_rows,
-    read_settings_of,
-    run_folders,
-)
 from analysis.statistics import Estimate, estimate
 from models import AGENTS as MODELS
 from runs.folder import begun_with, is_finished
@@ -297,7 +287,7 @@ def analyse(paths: Iterable[Path]) -> Findings:
     cells = read_cells(paths, left_out)
     table = scores_table(cells)
     tasks = [f"- **{task.name}**: {task.memory}. {task.source}." for task in TASKS]
-    parts = [markdown(table), NOTE + "\n", "\n".join(tasks) + "\n"]
+    parts = [run_data.markdown(table), NOTE + "\n", "\n".join(tasks) + "\n"]
     if left_out.lines:
         parts.append("\n".join(f"- {line}" for line in left_out.lines) + "\n")
     return Findings(_draw(cells), table, _numbers(cells), page="\n".join(parts))
@@ -311,7 +301,7 @@ def read_cells(paths: Iterable[Path], left_out: LeftOut) -> list[Cell]:
         left_out: Gets the runs that do not count.
     """
     entries = _at_equal_steps(_entries(paths, left_out), left_out)
-    places = grouped(entries, lambda entry: entry.place)
+    places = run_data.grouped(entries, lambda entry: entry.place)
     runs = {place: _of_one_kind(own, left_out) for place, own in places.items()}
     if not any(runs.values()):
         told = "; ".join(left_out.lines)
@@ -331,7 +321,7 @@ def read_cells(paths: Iterable[Path], left_out: LeftOut) -> list[Cell]:
     return cells
 
 
-def scores_table(cells: Sequence[Cell]) -> Table:
+def scores_table(cells: Sequence[Cell]) -> run_data.Table:
     """Return a line a task and a column an agent, then speeds and sizes of the agents."""
     rows: list[Sequence[object]] = [("task, steps", *(agent.name for agent in AGENTS))]
     for task in TASKS:
@@ -388,7 +378,7 @@ def _range(values: Sequence[float]) -> str:
     return " to ".join(dict.fromkeys([known[0], known[-1]])) if known else ""
 
 
-def _numbers(cells: Iterable[Cell]) -> Table:
+def _numbers(cells: Iterable[Cell]) -> run_data.Table:
     """Return a line for each run that counts; `_kept` reads them back."""
     lines = [
         {
@@ -421,8 +411,8 @@ def _entries(paths: Iterable[Path], left_out: LeftOut) -> list[Entry]:
     paths, entries = list(paths), []
     tables = [path for path in paths if path.suffix == ".csv" and path.is_file()]
     found: list[tuple[Path, dict[str, Any], Result | None]] = [
-        (folder, read_settings_of(folder, **KINDS), None)
-        for folder in run_folders(*(path for path in paths if path not in tables))
+        (folder, run_data.read_settings_of(folder, **KINDS), None)
+        for folder in run_data.run_folders(*(path for path in paths if path not in tables))
     ]
     for table in tables:
         found += _kept(table)
@@ -451,7 +441,7 @@ def _entries(paths: Iterable[Path], left_out: LeftOut) -> list[Entry]:
 
 def _kept(table: Path) -> Iterator[tuple[Path, dict[str, Any], Result]]:
     """Yield folder, settings and result of the runs in a scoreboard.csv."""
-    for number, row in enumerate(read_rows(table, "the scoreboard"), 2):
+    for number, row in enumerate(run_data.read_rows(table, "the scoreboard"), 2):
         where = f"{table}, line {number}"
         missing = [name for name in COLUMNS if name not in row]
         if missing:
@@ -465,14 +455,14 @@ def _kept(table: Path) -> Iterator[tuple[Path, dict[str, Any], Result]]:
             raise UserError(f"{where}: not a run of the scoreboard ({error})") from None
         if not isinstance(settings, dict) or not math.isfinite(result.score):
             raise UserError(f"{where}: settings must be an object and score a number")
-        yield Path(row["run"]), checked_settings(settings, where, **KINDS), result
+        yield Path(row["run"]), run_data.checked_settings(settings, where, **KINDS), result
 
 
 def _at_equal_steps(entries: Sequence[Entry], left_out: LeftOut) -> list[Entry]:
     """Return the entries with as many steps as most agents of their task have."""
     kept: list[Entry] = []
-    for task, own in grouped(entries, lambda entry: entry.task.name).items():
-        by_steps = grouped(own, lambda entry: entry.n_steps)
+    for task, own in run_data.grouped(entries, lambda entry: entry.task.name).items():
+        by_steps = run_data.grouped(own, lambda entry: entry.n_steps)
         n_agents = {n: len({entry.agent.name for entry in by_steps[n]}) for n in by_steps}
         n_steps = max(by_steps, key=lambda n: (n_agents[n], n))
         kept += by_steps.pop(n_steps)
@@ -491,8 +481,8 @@ def _of_one_kind(entries: Sequence[Entry], left_out: LeftOut) -> list[Entry]:
     ordered = sorted(
         entries, key=lambda e: (e.settings["seed"], e.result is not None, str(e.folder))
     )
-    by_kind = grouped(ordered, lambda entry: json.dumps(entry.kind)).values()
-    by_seed = [grouped(own, lambda entry: entry.settings["seed"]) for own in by_kind]
+    by_kind = run_data.grouped(ordered, lambda entry: json.dumps(entry.kind)).values()
+    by_seed = [run_data.grouped(own, lambda entry: entry.settings["seed"]) for own in by_kind]
     most = max(map(len, by_seed))
     chosen, *equal = [[own[0] for own in seeds.values()] for seeds in by_seed if len(seeds) == most]
     if equal:
@@ -518,14 +508,14 @@ def _differing(kinds: Sequence[Mapping[str, Any]]) -> str:
 
 def _measured(folder: Path, metric: str) -> Result:
     """Return the result of a finished run."""
-    columns = read_columns(folder)
-    missing = [name for name in AXES.values() if name not in columns]
+    columns = run_data.read_columns(folder)
+    missing = [name for name in run_data.AXES.values() if name not in columns]
     if missing:
         raise UserError(f"{folder / FILE}: no column '{missing[0]}'. Name other runs")
     score = score_of(columns, metric)
     if score is None:
         raise UserError(f"{folder}: finished, and rollout/{metric} has no value. Name other runs")
-    n_steps, seconds = (columns[name][-1] for name in AXES.values())
+    n_steps, seconds = (columns[name][-1] for name in run_data.AXES.values())
     return Result(score, n_steps / seconds, trained_parameters(folder))
 
 

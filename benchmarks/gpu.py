@@ -28,7 +28,7 @@ from torch import Tensor
 
 from analysis.run_data import write_text
 from benchmarks import training, updates
-from benchmarks.language_models import full_memory, random_model
+from benchmarks.language_models import full_step, random_model
 from benchmarks.measuring import (
     Version,
     Work,
@@ -51,7 +51,10 @@ N_ENVS, MEM_LEN = 16, 511
 WARM_UPS = 12  # steps or updates; the first of a graph are compared with the plain step
 LONGEST_REASON = 200
 AGENTS = ("CNN-PPO", "Impala-PPO", "GPT", "HELM", "HELMv2", "SHELM", "HELM+Transformer-XL")
-TINY_RUN = ("n_envs=2", "n_rollout_steps=8", "n_batches=2", "n_epochs=1", "save_ckpt=false")
+TINY_RUN = (
+    *("n_envs=2", "n_rollout_steps=8", "n_batches=2", "n_epochs=1", "save_ckpt=false"),
+    "device=cpu",
+)
 
 
 class Row(NamedTuple):
@@ -84,9 +87,9 @@ def benchmark(argv: Sequence[str] | None) -> None:
     arguments = parser.parse_args(argv)
     tiny, output = arguments.rehearse, arguments.output
     check_names("--only", arguments.only, SUBJECTS)
+    if output is not None and output.is_dir():
+        raise UserError(f"--output {output}: a folder. Name a file")
     if output is not None:
-        if output.is_dir():
-            raise UserError(f"--output {output}: a folder. Name a file")
         check_writable(output.parent, "--output")
     if not tiny and not torch.cuda.is_available():
         raise UserError(
@@ -184,12 +187,9 @@ def steps(load: Callable[[], LayerStack], n_envs: int, captured: bool) -> Iterat
     model.may_capture = captured
     if captured and not model.captures:
         raise UserError("needs a GPU")
-    memory = full_memory(model, n_envs)
-    device = memory.ages.device
-    tokens = torch.randn(n_envs, 1, model.width, device=device)
-    starts = torch.zeros(n_envs, dtype=torch.bool, device=device)
+    step, memory = full_step(model, n_envs)
     while True:
-        yield partial(model.step, tokens, memory, starts)
+        yield step
         graph = model.captured_on(memory)
         if graph is not None and not graph.works:
             raise RuntimeError(f"the step is not replayed as a CUDA graph: {graph.reason}")
@@ -248,22 +248,17 @@ def flat_gradients(parameters: Sequence[Tensor]) -> Tensor:
 def training_rows(tiny: bool) -> Iterator[Row]:
     """Yield environment steps a second of agents on KeyCorridor, updates included."""
     n_steps, warm_up = (48, 16) if tiny else (20_480, 4096)
-    size = f"KeyCorridor, from step {warm_up:,} to {n_steps:,}"
-    options = training.Options(
-        n_steps,
-        warm_up,
-        torch.get_num_threads(),
-        "cpu" if tiny else "cuda",
-        shares=False,
-        overrides=TINY_RUN if tiny else (),
-    )
+    settings = (*(TINY_RUN if tiny else ("device=cuda",)), f"n_steps={n_steps}")
     for name in AGENTS:
-        yield Row(f"training, {name}", size, partial(trained, name, options))
+        size = f"KeyCorridor, from step {warm_up:,} to {n_steps:,}"
+        yield Row(f"training, {name}", size, partial(trained, name, settings, warm_up))
 
 
-def trained(name: str, options: training.Options, seconds: float) -> tuple[float, str, float]:
+def trained(
+    name: str, settings: Sequence[str], warm_up: int, seconds: float
+) -> tuple[float, str, float]:
     """Train an agent in so many seconds at most."""
-    run = training.measured(name, options._replace(seconds=seconds))
+    run = training.measured(name, settings, warm_up, seconds=seconds)
     rate = run.rate if run.steady is None else run.steady
     return rate, "steps/s", run.peak_mb if run.gpu_mb is None else run.gpu_mb
 

@@ -149,8 +149,8 @@ def suggesting(quick: bool) -> Iterator[Pair]:
     """Compare scores of 30 phrases in scenes never seen before."""
     yield Pair(
         f"new scene, {len(PHRASES)} phrases",
-        partial(plain_scores, quick),
-        partial(our_scores, quick),
+        partial(scores, quick, plain=True),
+        partial(scores, quick, plain=False),
         rounds=2 if quick else 3,
         repeats=1,
         note="a tiny decoder" if quick else DEFAULT_MODEL,
@@ -210,29 +210,26 @@ def plain_minilm(store: Store) -> Iterator[Work]:
         yield partial(read, tokens, starts)
 
 
-def plain_scores(quick: bool) -> Iterator[Work]:
-    """Read the prompt anew for every phrase."""
+def scores(quick: bool, plain: bool) -> Iterator[Work]:
+    """Score the phrases after one prompt after the other.
+
+    Plain reads the prompt anew for every phrase; ours keeps the beginning of all prompts, and reads
+    the phrases as a tree.
+    """
     with TemporaryDirectory() as folder:
-        model = PlainTextModel(find_model(_decoder(quick, folder)))
+        name = str(write_decoder(Path(folder))) if quick else DEFAULT_MODEL
+        score: Callable[..., Sequence[float]]
+        if plain:
+            score = PlainTextModel(find_model(name)).phrase_log_probabilities
+        else:
+            model = load_text_model(name)
+            score = partial(model.phrase_log_probabilities, shared=INSTRUCTION)
+
+        def scored(prompt: str) -> Tensor:
+            return torch.tensor(score(prompt, PHRASES))
+
         for prompt in _prompts():
-            yield partial(_scored, partial(model.phrase_log_probabilities, prompt, PHRASES))
-
-
-def our_scores(quick: bool) -> Iterator[Work]:
-    """Keep the beginning of all prompts, and read the phrases as a tree."""
-    with TemporaryDirectory() as folder:
-        model = load_text_model(_decoder(quick, folder))
-        for prompt in _prompts():
-            score = partial(model.phrase_log_probabilities, prompt, PHRASES, INSTRUCTION)
-            yield partial(_scored, score)
-
-
-def _decoder(quick: bool, folder: str) -> str:
-    return str(write_decoder(Path(folder))) if quick else DEFAULT_MODEL
-
-
-def _scored(score: partial[list[float]]) -> Tensor:
-    return torch.tensor(score())
+            yield partial(scored, prompt)
 
 
 def _prompts() -> Iterator[str]:
@@ -268,19 +265,18 @@ def growth(quick: bool) -> Iterator[Pair]:
 def full_steps(size: Size, n_envs: int, mem_len: int, n_layer: int, topk: int) -> Iterator[Work]:
     """Step a random model whose store is full."""
     model = random_model(size._replace(n_layer=n_layer), mem_len)
-    memory = full_memory(model, n_envs)
-    starts = torch.zeros(n_envs, dtype=torch.bool)
-    tokens = torch.randn(n_envs, topk, size.width)
+    step, _ = full_step(model, n_envs, topk)
     while True:
-        yield partial(model.step, tokens, memory, starts)
+        yield step
 
 
-def full_memory(model: LanguageModel, n_envs: int) -> KeyValueMemory:
-    """Return a memory of episodes that have had as many tokens as the model remembers."""
+def full_step(model: LanguageModel, n_envs: int, topk: int = 1) -> tuple[Work, KeyValueMemory]:
+    """Return a step of so many tokens, and a memory as full as it gets, which it reads."""
     memory = model.initial_memory(n_envs)
     device = memory.ages.device
     starts = torch.zeros(n_envs, dtype=torch.bool, device=device)
-    model.step(torch.randn(n_envs, 1, model.width, device=device), memory, starts)
+    tokens = torch.randn(n_envs, topk, model.width, device=device)
+    model.step(tokens[:, :1], memory, starts)
     state = memory.state_dict()
     for name in ("keys", "values"):
         *others, _, width = state[name].shape
@@ -288,7 +284,7 @@ def full_memory(model: LanguageModel, n_envs: int) -> KeyValueMemory:
     state["n_slots"] = torch.tensor(memory.n_past + 1)
     state["ages"] = torch.full_like(state["ages"], model.mem_len)
     memory.load_state_dict(state)
-    return memory
+    return partial(model.step, tokens, memory, starts), memory
 
 
 class PlainTransformerXL:

@@ -7,7 +7,7 @@ are; or what sb3-contrib does unless told otherwise, an LSTM for each head and m
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -79,7 +79,6 @@ class Sb3Environments(VecEnv):
         return self._shown(self.env.reset(seed=seed)[0])
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Note the actions."""
         self._actions = actions
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
@@ -95,24 +94,18 @@ class Sb3Environments(VecEnv):
         return self._shown(observations), rewards, ended, infos
 
     def close(self) -> None:
-        """Close the environments."""
         self.env.close()
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """Return an attribute, the same one for all."""
         return [getattr(self.env, attr_name, None)] * self.num_envs
 
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Refuse: the environments are not separate objects."""
-        raise NotImplementedError
-
-    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> Any:
-        """Refuse: the environments are not separate objects."""
-        raise NotImplementedError
-
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        """Return that they are not."""
         return [False] * self.num_envs
+
+    def env_method(self, *arguments: Any, **options: Any) -> Any:
+        raise NotImplementedError  # the environments are not separate objects
+
+    set_attr = env_method
 
     def _shown(self, observations: Any) -> np.ndarray:
         """Return observations of the environments as the rival sees them.  [N, ...]"""
@@ -137,12 +130,21 @@ def rival(name: str, config: PpoSettings) -> PPO | RecurrentPPO:
     reader = ObservationReader(space)
     if isinstance(space, spaces.Dict) and (reader.image_shape or reader.n_texts):
         raise UserError(f"{name} sees an image or numbers here, and {config.env} shows {space}")
+    n_samples = config.n_envs * config.n_rollout_steps
+    widths: dict[str, Any] = {"lstm_hidden_size": WIDTH}
+    recurrent = name != "PPO"
+    if name == "PPO":
+        batch_size, own = n_samples // config.n_batches, {}
+    elif name == "RecurrentPPO":
+        batch_size = n_samples // MINIBATCHES
+        own = widths | {"shared_lstm": True, "enable_critic_lstm": False}
+    else:  # RecurrentPPO-default
+        batch_size, own = 128, widths
     kind = "Cnn" if reader.image_shape else "Mlp"
-    own = OWN[name]
-    learner = own.learner(
-        f"{kind}{own.policy}",
+    learner = (RecurrentPPO if recurrent else PPO)(
+        f"{kind}{'LstmPolicy' if recurrent else 'Policy'}",
         Sb3Environments(env),
-        batch_size=own.batch_size(config),
+        batch_size=batch_size,
         learning_rate=config.learning_rate,
         n_steps=config.n_rollout_steps,
         n_epochs=config.n_epochs,
@@ -153,35 +155,11 @@ def rival(name: str, config: PpoSettings) -> PPO | RecurrentPPO:
         seed=config.seed,
         policy_kwargs={
             "features_extractor_class": OurFeatures,
-            "features_extractor_kwargs": {"before_lstm": own.learner is RecurrentPPO},
+            "features_extractor_kwargs": {"before_lstm": recurrent},
             "net_arch": {"pi": [128], "vf": [512]},
             "ortho_init": False,  # the encoder has its own start
-            **own.options,
+            **own,
         },
     )
     learner.set_logger(Logger(folder=None, output_formats=[]))  # its own would leave empty folders
     return learner
-
-
-class Own(NamedTuple):
-    """In what a rival differs from the others."""
-
-    learner: type[PPO] | type[RecurrentPPO]
-    policy: str
-    batch_size: Callable[[PpoSettings], int]
-    options: dict[str, Any]
-
-
-OWN = {
-    "PPO": Own(
-        *(PPO, "Policy", lambda it: it.n_envs * it.n_rollout_steps // it.n_batches, {}),
-    ),
-    "RecurrentPPO": Own(
-        *(RecurrentPPO, "LstmPolicy"),
-        batch_size=lambda it: it.n_envs * it.n_rollout_steps // MINIBATCHES,
-        options={"lstm_hidden_size": WIDTH, "shared_lstm": True, "enable_critic_lstm": False},
-    ),
-    "RecurrentPPO-default": Own(
-        *(RecurrentPPO, "LstmPolicy", lambda it: 128, {"lstm_hidden_size": WIDTH}),
-    ),
-}

@@ -1,15 +1,14 @@
 """Train every agent for a while: steps a second, memory, and where the time goes.
 
-Run: python -m benchmarks.training [--agents NAME ...] [--steps N] [--threads N] [--json FILE]
+Run: python -m benchmarks.training [--agents NAME ...] [--steps N] [--threads N] [--var KEY=VALUE]
 
 Each agent trains by the program's own trainer with the default settings on KeyCorridor, or in
---var env=NAME, in a process of its own. stable-baselines3's learners, PPO beside CNN-PPO and
-sb3-contrib's RecurrentPPO in two variants beside Impala-PPO, is not profiled. On a GPU every part
-waits for the device, so that its time is its own: steps per second are then lower than with
---no-shares.
+--var env=NAME, on --var device=NAME, in a process of its own. stable-baselines3's learners, PPO
+beside CNN-PPO and sb3-contrib's RecurrentPPO in two variants beside Impala-PPO, are not profiled.
+On a GPU every part waits for the device, so that its time is its own: steps per second are then
+lower than with --no-shares.
 """
 
-import dataclasses
 import importlib.util
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from utils.starting import let_waiting_threads_sleep
+from utils.starting import let_waiting_threads_sleep, number_of_threads
 
 if __name__ == "__main__":
     let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below
@@ -38,10 +37,11 @@ from benchmarks.measuring import (
     peak_gpu_megabytes,
     peak_megabytes,
     this_machine,
+    wait_for_gpu,
 )
 from benchmarks.random_models import write_clip, write_transformer_xl
 from main import configured_run
-from models import AGENTS, PUBLISHED, agent_class, resolve_device
+from models import AGENTS, PUBLISHED, agent_class
 from models.caching import ObservationCache
 from models.helm import LanguageMemoryAgent
 from runs.folder import write_json
@@ -80,28 +80,6 @@ PARTS = (
 )
 
 
-class Options(NamedTuple):
-    """How to measure.
-
-    Attributes:
-        steps: Environment steps of a run.
-        warm_up: Environment steps before those that count for `steady`.
-        threads: Cores to use.
-        device: Where the networks run.
-        shares: Whether to find out where the time goes.
-        overrides: Settings that differ from the default, KEY=VALUE.
-        seconds: After which a run is given up; None for never.
-    """
-
-    steps: int
-    warm_up: int
-    threads: int
-    device: str
-    shares: bool = True
-    overrides: tuple[str, ...] = ()
-    seconds: float | None = None
-
-
 class Measured(NamedTuple):
     """Figures of a run.
 
@@ -130,39 +108,33 @@ def benchmark(argv: Sequence[str] | None) -> None:
     """Train the chosen agents one after the other and print the tables."""
     parser = Parser(prog="python -m benchmarks.training", description=__doc__.split("\n")[0])
     names = (*NAMES, *RANDOM, *RIVALS)
+    warm_up_help = "steps of a run before those that count as steady"
     parser.add_argument(
         "--agents", nargs="+", metavar="NAME", default=list(NAMES), help=", ".join(names)
     )
     parser.add_argument(
         "--steps", type=whole_number(1, MOST_STEPS), default=20_000, help="of a run"
     )
-    warm_up_help = "steps of a run before those that count as steady"
     parser.add_argument(
         "--warm-up", type=whole_number(0, MOST_STEPS), default=4096, help=warm_up_help
     )
     add_threads(parser)
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument(
         "--var", metavar="KEY=VALUE", action="append", default=[], help="one setting, repeatable"
     )
     parser.add_argument("--no-shares", action="store_true", help="measure steps per second alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
-    arguments = parser.parse_args(argv)
-    options = Options(
-        arguments.steps,
-        arguments.warm_up,
-        arguments.threads,
-        resolve_device(arguments.device),
-        not arguments.no_shares,
-        tuple(arguments.var),
-    )
-    machine = this_machine(options.threads)
+    given = parser.parse_args(argv)
+    chosen = with_rivals(check_names("--agents", given.agents, names))
+    machine = this_machine(given.threads)
     print(in_words(machine), flush=True)
-    runs = report_runs(with_rivals(check_names("--agents", arguments.agents, names)), options)
+    print(f"\nsteps per second, of {given.steps:,} and of those after {given.warm_up:,}")
+    settings = [f"threads={given.threads}", *given.var, f"n_steps={given.steps}"]
+    runs = report_runs(chosen, settings, given.warm_up, not given.no_shares)
     report_shares(runs)
-    if arguments.json:
-        content = {"machine": machine, "options": options._asdict()}
-        write_json(arguments.json, content | {"runs": [run._asdict() for run in runs]})
+    if given.json:
+        content = {"machine": machine, "settings": settings, "warm_up": given.warm_up}
+        write_json(given.json, content | {"runs": [run._asdict() for run in runs]})
 
 
 def with_rivals(names: Sequence[str]) -> list[str]:
@@ -175,18 +147,18 @@ def with_rivals(names: Sequence[str]) -> list[str]:
     return found
 
 
-def report_runs(names: Sequence[str], options: Options) -> list[Measured]:
+def report_runs(
+    names: Sequence[str], settings: Sequence[str], warm_up: int, shares: bool
+) -> list[Measured]:
     """Train by name, print a row each, and how far ours are ahead of their rivals."""
-    print(f"\nsteps per second, of {options.steps:,} and of those after {options.warm_up:,}")
     table = Table(agent="<20", all=">9,.0f", steady=">9,.0f", peak_MB=">9,.0f", GPU_MB=">9,.0f")
     runs = []
     for name in names:
         try:
-            runs.append(measured(name, options))
+            runs.append(measured(name, settings, warm_up, shares))
+            table.row(*runs[-1][:5])
         except UserError as error:
             print(f"{name:20} skipped: {error}", flush=True)
-            continue
-        table.row(*runs[-1][:5])
     rates = {run.agent: run.rate for run in runs}
     for rival, ours in RIVALS.items():
         if rival in rates and ours in rates:
@@ -200,44 +172,50 @@ def report_shares(runs: Sequence[Measured]) -> None:
     if not profiles:
         return
     print("\nshare of the time")
-    columns = {name: f">{max(len(name), 8)}.1%" for name in profiles}
-    table = Table(part="<28", **columns)
+    table = Table(part="<28", **{name: f">{max(len(name), 8)}.1%" for name in profiles})
     for part in PARTS:
         table.row(part, *(shares[part] for shares in profiles.values()))
 
 
-def measured(name: str, options: Options) -> Measured:
+def measured(
+    name: str,
+    settings: Sequence[str],
+    warm_up: int,
+    shares: bool = False,
+    seconds: float | None = None,
+) -> Measured:
     """Train an agent in a process of its own, the files it needs being written by another.
+
+    Args:
+        name: Of the agent, or of a rival.
+        settings: That differ from the defaults, KEY=VALUE.
+        warm_up: Environment steps before those that count for `steady`.
+        shares: Whether to find out where the time goes.
+        seconds: After which the run is given up; None for never.
 
     Raises:
         UserError: it cannot be trained so, or something it needs is missing.
         TimeoutError: it took too long.
     """
     model, write = RANDOM.get(name, (RIVALS.get(name, name), None))
+    trained = trained_rival if name in RIVALS else trained_agent
     with tempfile.TemporaryDirectory() as folder:
-        written = in_own_process(write, Path(folder), seconds=options.seconds) if write else []
-        overrides = [f"model={model}", *written, *options.overrides, f"n_steps={options.steps}"]
-        config = dataclasses.replace(load_config(None, overrides), device=options.device)
-        trained = trained_rival if name in RIVALS else trained_agent
-        return in_own_process(trained, name, config, options, seconds=options.seconds)
+        written = in_own_process(write, Path(folder), seconds=seconds) if write else []
+        given = [f"model={model}", *written, *settings]
+        return in_own_process(trained, name, given, warm_up, shares, seconds=seconds)
 
 
-def trained_agent(name: str, config: RunSettings, options: Options) -> Measured:
+def trained_agent(name: str, settings: Sequence[str], warm_up: int, shares: bool) -> Measured:
     """Train one of our agents in this process."""
-    agent_class(config.model).check(config)
-    config = dataclasses.replace(config, threads=options.threads, media_minutes=None)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        redirect_stdout(None),
-        configured_run(config, Ranks()) as run,
-    ):
+    with tempfile.TemporaryDirectory() as folder, opened_run(settings) as run:
         assert isinstance(run.learner, PPO), "agents are measured with the default algorithm"
-        with profiled(run.learner, run.collector) if options.shares else nullcontext() as clock:
+        with profiled(run.learner, run.collector) if shares else nullcontext() as clock:
             run.train(Path(folder))
-            shares = clock.shares() if clock else {}
-        steady = steady_rate(Path(folder), options.warm_up)
-    rate = run.env_steps / run.seconds
-    return Measured(name, rate, steady, peak_megabytes(), peak_gpu_megabytes(), shares)
+            found = clock.shares() if clock else {}
+        columns = read_columns(Path(folder))
+    moments = list(zip(*(columns[axis] for axis in AXES.values()), strict=True))
+    rates = run.env_steps / run.seconds, rate_after(moments, warm_up)
+    return Measured(name, *rates, peak_megabytes(), peak_gpu_megabytes(), found)
 
 
 @contextmanager
@@ -245,14 +223,9 @@ def opened_run(settings: Sequence[str]) -> Iterator[Run]:
     """Yield a run of some settings, KEY=VALUE, that nothing has been done of yet."""
     threads = f"threads={torch.get_num_threads()}"
     config = load_config(None, ["media_minutes=null", threads, *settings]).part(RunSettings)
+    agent_class(config.model).check(config)
     with redirect_stdout(None), configured_run(config, Ranks()) as run:
         yield run
-
-
-def steady_rate(folder: Path, warm_up: int) -> float | None:
-    """Return the steps per second after the warm-up, from the metrics of a run."""
-    columns = read_columns(folder)
-    return rate_after(list(zip(*(columns[name] for name in AXES.values()), strict=True)), warm_up)
 
 
 def rate_after(moments: Sequence[tuple[float, float]], warm_up: int) -> float | None:
@@ -264,13 +237,14 @@ def rate_after(moments: Sequence[tuple[float, float]], warm_up: int) -> float | 
     return (last_steps - first_steps) / (last_seconds - first_seconds)
 
 
-def trained_rival(name: str, config: PpoSettings, options: Options) -> Measured:
+def trained_rival(name: str, settings: Sequence[str], warm_up: int, _shares: bool) -> Measured:
     """Train a learner of stable-baselines3 in this process."""
     if importlib.util.find_spec("sb3_contrib") is None:
         raise UserError("sb3-contrib is not installed. Run: pip install sb3-contrib")
     from benchmarks.rivals import rival
 
-    torch.set_num_threads(options.threads)
+    config = load_config(None, settings).part(PpoSettings)
+    torch.set_num_threads(number_of_threads(config.threads))
     model = rival(name, config)
     moments: list[tuple[int, float]] = []
     begun = time.perf_counter()
@@ -280,21 +254,15 @@ def trained_rival(name: str, config: PpoSettings, options: Options) -> Measured:
         return True
 
     model.learn(config.n_steps, callback=note)
-    rate = model.num_timesteps / (time.perf_counter() - begun)
-    steady = rate_after(moments, options.warm_up)
-    return Measured(name, rate, steady, peak_megabytes(), peak_gpu_megabytes(), {})
+    rates = model.num_timesteps / (time.perf_counter() - begun), rate_after(moments, warm_up)
+    return Measured(name, *rates, peak_megabytes(), peak_gpu_megabytes(), {})
 
 
 class Clock:
-    """Charges every moment to the innermost part that is running.
+    """Charges every moment to the innermost part that is running; a GPU is waited for."""
 
-    Args:
-        wait: Waits for the device, where work is not done at once.
-    """
-
-    def __init__(self, wait: Callable[[], object] = lambda: None) -> None:
+    def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        self._wait = wait
         self._running = [REST]
         self._since = time.perf_counter()
 
@@ -319,7 +287,7 @@ class Clock:
         return {part: self.seconds[part] / total for part in PARTS}
 
     def _charge(self) -> None:
-        self._wait()
+        wait_for_gpu()
         now = time.perf_counter()
         self.seconds[self._running[-1]] += now - self._since
         self._since = now
@@ -328,8 +296,7 @@ class Clock:
 @contextmanager
 def profiled(learner: PPO, collector: Collector) -> Iterator[Clock]:
     """Time a run's parts while the block runs; afterwards its objects are as they were."""
-    on_gpu = learner.agent.device.type == "cuda"
-    clock = Clock(torch.cuda.synchronize) if on_gpu else Clock()
+    clock = Clock()
     with ExitStack() as patches:
         for owner, method, part in seams(learner, collector):
             timed = clock.timed(getattr(owner, method), part)

@@ -157,7 +157,7 @@ def plain_ppo(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
 
 
 class Case(NamedTuple):
-    """An agent of DQN or SAC, and the length of what it learns from; `quick`: all is tiny."""
+    """An agent of DQN or SAC: B whole episodes of T steps; `quick`: all is tiny."""
 
     model: str
     env: str
@@ -177,7 +177,7 @@ class Case(NamedTuple):
 
     @property
     def n_steps(self) -> int:
-        """T, of whole episodes."""
+        """T."""
         return self.length + (1 if self.env == TMAZE else 30)
 
     @property
@@ -189,27 +189,16 @@ class Case(NamedTuple):
     def settings(self) -> list[str]:
         """Return the settings that differ from the defaults."""
         observation, action, memory = WIDTHS[self.model, self.env]
-        given: dict[str, Any] = {
-            "algorithm": self.algorithm,
-            "model": self.model,
-            "env": self.env,
-            "length": self.length,
-            "n_envs": self.n_sequences,
-            "observation_embedding": observation,
-            "action_embedding": action,
-            "memory_width": memory,
-            "learning_rate": 3e-4,
-            "batch_size": self.n_sequences,
-            "context_length": -1,  # the whole episode
-            "warmup_episodes": 2 * self.n_sequences,  # of random actions
-            "n_steps": 10**6,
-        }
+        n = self.n_sequences
+        settings = f"algorithm={self.algorithm} model={self.model} env={self.env} "
+        settings += f"length={self.length} n_envs={n} batch_size={n} warmup_episodes={2 * n} "
+        settings += f"observation_embedding={observation} action_embedding={action} "
+        settings += f"memory_width={memory} learning_rate=3e-4 context_length=-1 n_steps=1000000"
         if self.quick:
-            given["head_width"] = 16
+            settings += " head_width=16"
         if self.model == "GPT":
-            given |= {"memory_heads": 1, "memory_dropout": self.dropout}
-            given["mem_len"] = self.n_steps + 1
-        return [f"{name}={value}" for name, value in given.items()]
+            settings += f" memory_heads=1 memory_dropout={self.dropout} mem_len={self.n_steps + 1}"
+        return settings.split()
 
 
 def cases(quick: bool) -> Iterator[Case]:

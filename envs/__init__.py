@@ -143,7 +143,9 @@ def check_env_name(name: str) -> None:
     except ModuleNotFoundError as error:
         raise _missing_package(name, error) from error
     if name not in names:
-        hint = suggestion(name, names) or f" Allowed: {', '.join(names)}"
+        key = ENVIRONMENTS.known_as(name) or ""  # one module may have the tasks of two suites
+        near = [each for each in names if each.startswith(key)] if key[-1:] in "-_" else names
+        hint = suggestion(name, near) or f" Allowed: {', '.join(near)}"
         raise UserError(f"env: unknown environment '{name}'.{hint}")
 
 

@@ -33,15 +33,7 @@ from rewards.single_tasks import (
     actions_of,
 )
 from rewards.suggested_goals import SAME_TEXT, Payment, Quality, Similarity, SuggestedGoals, Tidying
-from rewards.suggesters import SUGGESTERS
-from rewards.suggesters.rules import (
-    HouseholdOracle,
-    HouseholdSuggester,
-    Silent,
-    Situation,
-    Suggester,
-    knows,
-)
+from rewards.suggesters import SUGGESTERS, rules
 from settings import Config, Part, setting
 from utils.errors import UserError, suggestion
 from utils.files import objects
@@ -219,7 +211,7 @@ def with_goals(env: AnyEnv, config: Config) -> "AnyEnv | GoalRewards":
         _check_described(env, "single_task", names)
         _check_task(task, names)
         tasks = [Task(task, goals.single_task_goals) for _ in range(n_envs)]
-        return GoalRewards(env, tasks, Silent(), shows_goals)
+        return GoalRewards(env, tasks, rules.Silent(), shows_goals)
     if name is None:
         return env
     _check_described(env, "suggester", names)
@@ -227,12 +219,12 @@ def with_goals(env: AnyEnv, config: Config) -> "AnyEnv | GoalRewards":
     if SUITABLE in env.metadata:
         # These two need no question: the household itself knows, or nobody judges.
         by_rule = {
-            "oracle": lambda: HouseholdOracle(env.metadata[SUITABLE]),
-            "novelty": HouseholdSuggester,
+            "oracle": lambda: rules.HouseholdOracle(env.metadata[SUITABLE]),
+            "novelty": rules.HouseholdSuggester,
         }
         suggester = by_rule[name]() if name in by_rule else kind.configured(config, names)
         return GoalRewards(env, [Tidying() for _ in range(n_envs)], suggester, shows_goals)
-    if issubclass(kind, HouseholdSuggester):
+    if issubclass(kind, rules.HouseholdSuggester):
         raise UserError(
             f"suggester: {name} asks where things belong, and {config.env} is no household. "
             "Choose env=HousekeepText-v0, or another suggester"
@@ -240,7 +232,7 @@ def with_goals(env: AnyEnv, config: Config) -> "AnyEnv | GoalRewards":
     checks = kind.checks_success if goals.check_success is None else goals.check_success
     suggester = kind.configured(config, names)
     similarity = Similarity(goals.goal_encoder)
-    quality = Quality(names) if knows(names) else None
+    quality = Quality(names) if rules.knows(names) else None
     payment = Payment(similarity, goals.goal_threshold, goals.novelty_filter, checks, quality)
     episodes = [SuggestedGoals(payment) for _ in range(n_envs)]
     return GoalRewards(env, episodes, suggester, shows_goals, payment)
@@ -267,7 +259,7 @@ class GoalRewards(VectorWrapper):
         self,
         env: VectorEnv,
         episodes: Sequence[Episode],
-        suggester: Suggester,
+        suggester: rules.Suggester,
         shows_goals: bool = False,
         payment: Payment | None = None,
     ) -> None:
@@ -451,10 +443,10 @@ def _joined(observations: Any, goals: Any) -> dict[str, Any]:
     return {**parts, GOAL: goals}
 
 
-def _situation(info: dict[str, Any], row: int, names: Sequence[str] = SITUATION) -> Situation:
+def _situation(info: dict[str, Any], row: int, names: Sequence[str] = SITUATION) -> rules.Situation:
     """Return one environment's words on its view."""
     scene, inventory, status, items = (info[name][row] for name in names)
-    return Situation(str(scene), str(inventory), str(status), items)
+    return rules.Situation(str(scene), str(inventory), str(status), items)
 
 
 def _deed(info: dict[str, Any], row: int) -> Deed:

@@ -96,7 +96,9 @@ def create_run_folder(
     try:
         unfinished.mkdir(parents=True, exist_ok=True)
         write_json(unfinished / SETTINGS, dataclasses.asdict(config))
-        description = describe_run(config, weights or {}) | {"settings": dataclasses.asdict(config)}
+        description = {"command": command(), "started": now(), **describe_basis(config)}
+        description |= {"machine": platform.platform(), "weights": dict(weights or {})}
+        description["settings"] = dataclasses.asdict(config)
         if begun_with is not None:
             description[INIT_FROM] = dict(begun_with)
         description[BEGUN_HERE] = begun_here(config, description)
@@ -229,11 +231,6 @@ def check_settings(folder: Path, config: Config, recorded: Any, where: str) -> N
         )
 
 
-def recorded_settings(folder: Path) -> Any:
-    """Return the settings that run.json says a run began with, None where it does not."""
-    return description_of(folder).get("settings")
-
-
 def note_resumption(
     folder: Path, config: Config, env_steps: int, differences: Sequence[str]
 ) -> list[str]:
@@ -301,22 +298,6 @@ def _rename_to_free(folder: Path, names: Iterable[Path]) -> Path:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
                 raise
     raise FileExistsError(errno.EEXIST, "another run has just taken this name")
-
-
-def describe_run(config: Config, weights: Mapping[str, str]) -> dict[str, object]:
-    """Return what run.json says when a run begins.
-
-    Args:
-        config: Its settings.
-        weights: sha256 of the pretrained parts in use, by the setting that names them.
-    """
-    return {
-        "command": command(),
-        "started": now(),
-        **describe_basis(config),
-        "machine": platform.platform(),
-        "weights": dict(weights),
-    }
 
 
 def describe_basis(config: Config) -> dict[str, object]:
@@ -406,15 +387,11 @@ def _git(*arguments: str) -> str:
 
 def _versions(basis: Mapping[str, Any]) -> dict[str, object]:
     """Return what a run's numbers depend on beside source and settings, by name."""
-    packages, hardware = (
-        part if isinstance(part := basis.get(name), dict) else {}
-        for name in ("packages", "hardware")
-    )
-    return {
-        "python": basis.get("python"),
-        **{name: packages.get(name) for name in PACKAGES},
-        **{name: hardware.get(name) for name in HARDWARE},
-    }
+    found: dict[str, object] = {"python": basis.get("python")}
+    for part, names in (("packages", PACKAGES), ("hardware", HARDWARE)):
+        known = basis.get(part)
+        found |= {name: known.get(name) if isinstance(known, dict) else None for name in names}
+    return found
 
 
 def _version(package: str) -> str | None:

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -70,22 +70,6 @@ class EncodedImage(NamedTuple):
 
 
 Media = Mapping[str, EncodedImage | str]  # pictures and Markdown by name
-
-
-class Logger(Protocol):
-    """A place where a run is watched."""
-
-    def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
-        """Take in the metrics after so many environment steps."""
-
-    def show(self, env_steps: int, media: Media) -> None:
-        """Take in pictures and texts."""
-
-    def sync(self) -> None:
-        """Bring everything taken in onto the disk."""
-
-    def close(self, finished: bool) -> None:
-        """End, after a run that finished or was cut short."""
 
 
 class TensorBoardLogger:
@@ -214,14 +198,6 @@ def check_loggers(config: LoggerSettings) -> None:
         )
 
 
-def configured_loggers(folder: Path, config: LoggerSettings, env_steps: int) -> list[Logger]:
-    """Return the loggers of a run that begins or goes on after so many environment steps."""
-    loggers: list[Logger] = [TensorBoardLogger(folder, config, env_steps)]
-    if config.wandb:
-        loggers.append(WandbLogger(folder, config))
-    return loggers
-
-
 class MetricsWriter:
     """Writes metrics.csv and TensorBoard events into a run folder, and what else is configured.
 
@@ -246,7 +222,11 @@ class MetricsWriter:
         self._path = folder / FILE
         self._columns = _take_up(self._path, env_steps, saved)
         self._file = self._path.open("a", newline="", encoding="utf-8")
-        self._loggers = configured_loggers(folder, config, env_steps)
+        self._loggers: list[TensorBoardLogger | WandbLogger] = [
+            TensorBoardLogger(folder, config, env_steps)
+        ]
+        if config.wandb:
+            self._loggers.append(WandbLogger(folder, config))
 
     def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
         """Add one row.

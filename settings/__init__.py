@@ -37,7 +37,7 @@ from settings.declaration import (
 )
 from settings.declaration import MOST_SEED as MOST_SEED
 from settings.declaration import setting as setting
-from utils.errors import UserError, suggestion
+from utils.errors import UserError, raise_any, suggestion
 from utils.files import read_bytes
 from utils.user_modules import folder_of, is_named, named_modules, search
 
@@ -209,11 +209,10 @@ def settings_without_effect(chosen: Mapping[str, Any] = NOTHING) -> set[str]:
 
 def outside_settings() -> dict[str, Callable[[Any], bool]]:
     """Return of each setting that may lead outside whether a value of it does."""
-    safe = {name: each.metadata["safe"] for name, each in all_settings().items()}
     return {
-        name: functools.partial(_leads_outside, values)
-        for name, values in safe.items()
-        if values is not None
+        name: functools.partial(_leads_outside, each.metadata["safe"])
+        for name, each in all_settings().items()
+        if each.metadata["safe"] is not None
     }
 
 
@@ -361,12 +360,9 @@ def load_config(
     problems += _untyped(from_file, chosen)
     problems += _unread_of_file(from_file, good)
     problems += _unread(above, good)
-    if problems:
-        raise UserError(*problems)
+    raise_any(problems)
     config = composed_class(good)(**good)
-    problems = installed().contradictions(config)
-    if problems:
-        raise UserError(*problems)
+    raise_any(installed().contradictions(config))
     return config
 
 
@@ -385,8 +381,7 @@ def config_from_dict(values: Any, source: str) -> Config:
     all_values = completed(values, values)
     given = [Given(source, name, value) for name, value in all_values.items()]
     found = _good(given, values, problems)
-    if problems:
-        raise UserError(*problems)
+    raise_any(problems)
     return composed_class(found)(**found)
 
 
@@ -418,8 +413,7 @@ def with_env_settings(
         for each in others
     ]
     changes = _good([each for each in given if each not in others], chosen, problems)
-    if problems:
-        raise UserError(*problems)
+    raise_any(problems)
     return dataclasses.replace(config, **changes)
 
 
@@ -533,15 +527,13 @@ def _good(given: Iterable[Given], chosen: Mapping[str, Any], problems: list[str]
 
 def _untyped(from_file: Iterable[Given], chosen: Mapping[str, Any]) -> list[str]:
     """Return a line for every value of a settings file that only the command line may give."""
-    declarations = all_settings(chosen)
-    metadata = [
-        (each, declarations[each.name].metadata) for each in from_file if each.name in declarations
-    ]
+    facts = {name: each.metadata for name, each in all_settings(chosen).items()}
+    typed = {name: each["default"] for name, each in facts.items() if each["typed"]}
     return [
         f"{each.source}: {each.name} is taken from the command line alone. Leave it out of the "
         f"file, and add --var {each.name}=..."
-        for each, facts in metadata
-        if facts["typed"] and each.value != facts["default"]
+        for each in from_file
+        if each.name in typed and each.value != typed[each.name]
     ]
 
 

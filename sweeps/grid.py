@@ -39,7 +39,7 @@ from settings import (
     settings_without_effect,
 )
 from settings.declaration import shortened, shown
-from utils.errors import UserError, raise_all, suggestion
+from utils.errors import UserError, raise_all, raise_any, suggestion
 
 # The seeds of the published experiments (arXiv:2205.12258).
 PAPER_SEEDS = (
@@ -94,20 +94,19 @@ def read_sources(files: Iterable[Path], agents: Collection[str] = ()) -> list[So
     """
     files = list(files)
     sources: list[Source] = [] if files else [Source("", None, [])]
-    problems: dict[str, None] = {}
+    problems: list[str] = []
     for file in files:
         try:
             sources += _sources_of(file)
         except UserError as error:
-            problems |= dict.fromkeys(error.lines)
+            problems += error.lines
     names = dict.fromkeys(source.agent for source in sources if source.agent)
     for agent in agents if not problems else ():
         if agent not in names:
             known = f"they have {', '.join(names)}" if names else "they name none"
             hint = suggestion(agent, names)
-            problems[f"--agents {agent}: no agent of the settings files; {known}.{hint}"] = None
-    if problems:
-        raise UserError(*problems)
+            problems.append(f"--agents {agent}: no agent of the settings files; {known}.{hint}")
+    raise_any(problems)
     return [source for source in sources if not agents or source.agent in agents]
 
 
@@ -137,8 +136,7 @@ def _sources_of(file: Path) -> list[Source]:
             ]
             more = [Given(f"{file}: {agent}", *each) for each in own.items()]
             sources.append(Source(f"{name}_{agent}".lstrip("_"), agent, [*given, *more]))
-    if problems:
-        raise UserError(*problems)
+    raise_any(problems)
     return sources
 
 
@@ -158,8 +156,7 @@ def parse_lists(texts: Iterable[str]) -> dict[str, list[str]]:
             problems.append(f"--var {text}: {key} is given twice. Join its values with commas")
         else:
             lists[key] = _listed(values)
-    if problems:
-        raise UserError(*problems)
+    raise_any(problems)
     return lists
 
 
@@ -191,16 +188,15 @@ def make_grid(
     if n_runs > MOST_RUNS:
         raise UserError(f"a grid of {n_runs:,} runs is larger than {MOST_RUNS:,}. Split it")
     cells: list[Cell] = []
-    problems: dict[str, None] = {}  # what is wrong with one run is wrong with many
+    problems: list[str] = []
     for seed, source, *overrides in itertools.product(*parts):
         try:
             config = load_config(source.given, [*overrides, *([seed] if seed else [])])
         except UserError as error:
-            problems |= dict.fromkeys(error.lines)
+            problems += error.lines
             continue
         cells.append((config, [*filter(None, (name, source.name))], overrides))
-    if problems:
-        raise UserError(*problems)
+    raise_any(problems)
     runs = _runs_of(cells)
     _check_distinct(runs)
     return runs
@@ -264,23 +260,22 @@ def _listed(text: str) -> list[str]:
 
 def _check_distinct(runs: Iterable[Run]) -> None:
     """Raise UserError where two runs are the same, or would be written into one folder."""
-    problems: dict[str, None] = {}
+    problems: list[str] = []
     by_folder: dict[Path, Run] = {}
     by_settings: dict[Config, Run] = {}
     for run in runs:
         other = by_settings.setdefault(run.config, run)
         if other is not run:
-            problems[f"{run.folder}: the same settings as {other.folder}. Name them once"] = None
+            problems.append(f"{run.folder}: the same settings as {other.folder}. Name them once")
             continue
         other = by_folder.setdefault(run.folder, run)
         if other is not run:
             names = ", ".join(_differing(run.config, other.config))
-            problems[
+            problems.append(
                 f"{run.folder}: two runs of this name differ in {names}, too long for a name. "
                 "Give the settings files different names"
-            ] = None
-    if problems:
-        raise UserError(*problems)
+            )
+    raise_any(problems)
 
 
 def _check_folder(run: Run) -> None:

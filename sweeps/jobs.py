@@ -191,6 +191,7 @@ class RayPool:
 
     Attributes:
         n_places: Tasks that there is room for at once.
+        request: The file whose presence asks all of them to end.
     """
 
     def __init__(self, cpus: int, gpus: float) -> None:
@@ -203,13 +204,13 @@ class RayPool:
         self._environment = {"OMP_NUM_THREADS": str(cpus), "TQDM_DISABLE": "1"}
         if not gpus:
             self._environment["CUDA_VISIBLE_DEVICES"] = ""
-        self._stop = DESK / f"stop-{socket.gethostname()}-{os.getpid()}"
+        self.request = DESK / f"stop-{socket.gethostname()}-{os.getpid()}"
         self._jobs: dict[Any, Job] = {}
         self.n_places = _places(cpus, gpus)
 
     def submit(self, job: Job) -> None:
         """Queue an attempt."""
-        files = job.run.folder, job.desk, self._stop
+        files = job.run.folder, job.desk, self.request
         task = self._attempt.remote(Path.cwd(), PROGRAM, *files, self._environment)
         self._jobs[task] = job
 
@@ -224,11 +225,7 @@ class RayPool:
 
     def stop(self) -> None:
         """Ask all attempts to save and end."""
-        self._stop.touch()
-
-    def close(self) -> None:
-        """Take the request away again."""
-        self._stop.unlink(missing_ok=True)
+        self.request.touch()
 
 
 def carry_out(
@@ -313,9 +310,9 @@ def ray_pool(address: str | None, cpus: int, gpus: float) -> Iterator[RayPool]:
         raise UserError(f"{where}Ray cannot be reached: {str(error).splitlines()[0]}") from None
     try:
         pool = RayPool(cpus, gpus)
-        pool.close()
+        pool.request.unlink(missing_ok=True)
         yield pool
-        pool.close()
+        pool.request.unlink(missing_ok=True)
     finally:
         ray.shutdown()
 

@@ -34,7 +34,7 @@ from settings import (
 from settings.declaration import checked, shortened, shown
 from sweeps.grid import Run, check_runs
 from sweeps.jobs import Job, Jobs, State
-from utils.errors import UserError, printable, suggestion
+from utils.errors import UserError, printable, raise_any, suggestion
 
 SEARCHES = Path("searches")
 JOURNAL, CSV, PICTURE = "journal.log", "trials.csv", "search.png"
@@ -109,14 +109,13 @@ class Space(NamedTuple):
         tried = [
             each if name in installed().registries else each[:1] for name, each in values.items()
         ]
-        found, problems = [], dict[str, None]()
+        found, problems = [], list[str]()
         for chosen in itertools.product(*tried):
             try:
                 found.append(self.config(dict(zip(values, chosen, strict=True))))
             except UserError as error:
-                problems |= dict.fromkeys(error.lines)
-        if problems:
-            raise UserError(*problems)
+                problems += error.lines
+        raise_any(problems)
         return found
 
     def settings(self, config: Config) -> dict[str, Any]:
@@ -160,8 +159,7 @@ def read_space(file: Path | None, texts: Iterable[str]) -> Space:
             problems.append(f"{each.source}: {error}")
     if not (problems or space.dimensions):
         problems.append(f"--search: nothing to search. Give a setting a range, such as {FORM}")
-    if problems:
-        raise UserError(*problems)
+    raise_any(problems)
     return space
 
 

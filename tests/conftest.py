@@ -10,6 +10,7 @@ import trainers.build  # noqa: F401  hands the parts to the settings
 from envs import miniworld
 from models import baselines
 from tests.fake_lab import FakeLab
+from tests.published_models import tiny_sentence_encoder
 from utils.errors import UserError
 
 # Each in a folder that is named after what it was made of: compiled code, unpacked weights.
@@ -44,6 +45,12 @@ def own_data_folder(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory):
+    """Write a tiny sentence encoder and return its folder."""
+    return str(tiny_sentence_encoder(tmp_path_factory.mktemp("encoder")))
 
 
 @pytest.fixture

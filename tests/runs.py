@@ -111,12 +111,17 @@ def words_of(settings: dict[str, Any]) -> list[str]:
     return [f"--var={key}={made.get(str(value), value)}" for key, value in settings.items()]
 
 
+def train(model, run_id, **changes):
+    """Train by the command line, by PPO at tiny sizes unless changed; return the run's folder."""
+    return train_row(run_id, PPO | {"model": model} | changes)
+
+
 def folder_of(run_id):
     (folder,) = Path("experiments").glob(f"*/*/{run_id}")
     return folder
 
 
-def train(run_id, settings, *more):
+def train_row(run_id, settings, *more):
     """Train by the command line and return the run folder."""
     assert main_program.main([*words_of(settings), *more, f"--run-id={run_id}"]) == 0
     return folder_of(run_id)

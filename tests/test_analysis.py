@@ -1,22 +1,15 @@
 """The analyses through their command line, and what they compute."""
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from analysis import memory
 from analysis.__main__ import EPISODES, main
-from analysis.memory import (
-    PROJECTION,
-    between_layers,
-    between_steps,
-    episode_attention,
-    episode_hidden_states,
-    episode_tokens,
-    token_distances,
-)
 from models import build_agent
 from models.language.layers import DenseEmbeddings
 from models.language.load import load_language_model
@@ -33,9 +26,9 @@ def variables(model):
     return [f"--var={key}={value}" for key, value in settings.items()]
 
 
-def rows(path):
-    """Return the lines of a table that an analysis wrote into its folder."""
-    with (Path("analysis_output") / path).open(newline="") as file:
+def rows(name, folder="analysis_output"):
+    """Return the lines of a table that a program wrote into its folder."""
+    with Path(folder, name).open(newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -46,6 +39,16 @@ def refusal(capsys, command, program=main):
     (line,) = (each for each in capsys.readouterr().err.splitlines() if "episodes/s" not in each)
     assert not Path("analysis_output").exists()
     return line
+
+
+def write_run_folder(name, settings, columns):
+    """Write a run's settings and its metrics, and return the folder."""
+    folder = Path(name)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(settings))
+    table = [columns, *zip(*columns.values(), strict=True)]
+    (folder / "metrics.csv").write_text("".join(f"{','.join(map(str, row))}\n" for row in table))
+    return folder
 
 
 @pytest.fixture
@@ -78,7 +81,7 @@ def test_a_trained_agent_plays_or_looks_at_an_episode(in_empty_folder, capsys):
     observations = np.zeros((4, 3, 56, 56), np.uint8)
     np.savez("other.npz", observations=observations, actions=np.zeros(4, int))
     assert main(["attention", str(folder), "other.npz", "--output", "recorded"]) == 0
-    steps = {row["step"] for row in rows("../recorded/attention.csv")}
+    steps = {row["step"] for row in rows("attention.csv", "recorded")}
     assert steps <= {"0", "1", "2", "3"}
 
 
@@ -125,9 +128,9 @@ def test_distances_of_the_projection_are_those_of_the_images_on_average():
     images = torch.rand(40, 3, 9, 9)
     projection = torch.randn(4000, 81) / 4000**0.5
     retrieval = FrozenHopfield(projection, DenseEmbeddings(torch.randn(50, 4000)), 1.0)
-    observed, found = token_distances(retrieval, images, [0.0, 50.0])
+    observed, found = memory.token_distances(retrieval, images, [0.0, 50.0])
     assert observed.shape == (40 * 39 / 2,)
-    np.testing.assert_allclose(found[PROJECTION], observed, rtol=0.1)
+    np.testing.assert_allclose(found[memory.PROJECTION], observed, rtol=0.1)
     np.testing.assert_allclose(found["beta 0"], 0, atol=1e-4)  # the mean of all tokens, always
     assert found["beta 50"].max() > 1
 
@@ -141,7 +144,7 @@ def language_model(request, tmp_path):
 @pytest.mark.parametrize("n_new", [1, 2])
 def test_attention_goes_to_steps_that_were_and_are_remembered(language_model, n_new):
     tokens = torch.randn(9, n_new, language_model.width)
-    attention = episode_attention(language_model, tokens)
+    attention = memory.episode_attention(language_model, tokens)
     assert attention.shape == (language_model.n_layer, 9, 9)
     back = torch.arange(9)[:, None] - torch.arange(9)
     assert (attention[:, (back >= 0) & (back * n_new < 5)] > 0).all()
@@ -151,10 +154,10 @@ def test_attention_goes_to_steps_that_were_and_are_remembered(language_model, n_
 
 def test_hidden_states_end_in_what_the_agent_acts_on(language_model):
     tokens = torch.randn(9, 2, language_model.width)
-    hidden = episode_hidden_states(language_model, tokens)
-    memory = language_model.initial_memory(1)
+    hidden = memory.episode_hidden_states(language_model, tokens)
+    state = language_model.initial_memory(1)
     no_start = torch.zeros(1, dtype=torch.bool)
-    expected = [language_model.step(new, memory, no_start)[0] for new in tokens[:, None]]
+    expected = [language_model.step(new, state, no_start)[0] for new in tokens[:, None]]
     assert hidden.shape == (language_model.n_layer, 9, language_model.width)
     torch.testing.assert_close(hidden[-1], torch.stack(expected))
 
@@ -163,7 +166,7 @@ def test_hidden_states_end_in_what_the_agent_acts_on(language_model):
 def test_tokens_are_those_the_agent_reads_and_its_cache_is_not_asked(model):
     agent = build_agent(small_config(model=model, **tiny_settings(model)), *spaces()).eval()
     images = random_images(20)
-    tokens = episode_tokens(agent.language, Observations(images))
+    tokens = memory.episode_tokens(agent.language, Observations(images))
     assert agent.language.cache.n_seen == 0
     expected = agent.language.to_language.tokens(agent.language.cache(images))
     torch.testing.assert_close(tokens, expected)
@@ -173,7 +176,7 @@ def test_layers_that_differ_by_a_rotation_are_alike_and_strangers_are_not():
     states = torch.randn(1, 200, 4, dtype=torch.float64)
     rotation = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64)).Q
     stranger = torch.randn_like(states)
-    layers = between_layers(torch.cat((states, 3 * states @ rotation + 1, stranger)))
+    layers = memory.between_layers(torch.cat((states, 3 * states @ rotation + 1, stranger)))
     torch.testing.assert_close(layers.diagonal(), torch.ones(3, dtype=torch.float64))
     assert layers[0, 1] == pytest.approx(1)
     assert layers[0, 2] < 0.2
@@ -181,4 +184,4 @@ def test_layers_that_differ_by_a_rotation_are_alike_and_strangers_are_not():
 
 def test_steps_are_compared_by_their_direction():
     states = torch.tensor([[[1.0, 0], [2, 0], [0, 3], [-1, 0]]])
-    assert between_steps(states)[0, 0].tolist() == [1, 1, 0, -1]
+    assert memory.between_steps(states)[0, 0].tolist() == [1, 1, 0, -1]

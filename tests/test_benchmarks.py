@@ -19,7 +19,10 @@ from benchmarks.measuring import Pair, compare, in_own_process, measure
 from envs import make_vector_env
 from settings import load_config
 
-SHORT = ("n_envs=2", "n_rollout_steps=8", "n_batches=2", "n_epochs=1", "save_ckpt=false")
+SHORT = [
+    *("n_envs=2", "n_rollout_steps=8", "n_batches=2", "n_epochs=1", "save_ckpt=false"),
+    *("n_steps=48", "device=cpu", "threads=1"),
+]
 
 
 def counted(*values):
@@ -72,10 +75,6 @@ def test_a_misspelt_name_is_answered_with_the_closest(program, capsys):
     assert "Did you mean" in line
 
 
-def options(**changes):
-    return training.Options(48, 16, 1, "cpu", overrides=SHORT)._replace(**changes)
-
-
 @pytest.fixture
 def in_this_process(monkeypatch):
     monkeypatch.setattr(
@@ -85,7 +84,7 @@ def in_this_process(monkeypatch):
 
 @pytest.mark.parametrize("name", ["Impala-PPO", "HELM"])
 def test_an_agent_is_trained_and_its_time_accounted_for(name, in_this_process):
-    run = training.measured(name, options())
+    run = training.measured(name, SHORT, 16, shares=True)
     assert run.rate > 0
     assert run.steady > 0
     assert sum(run.shares.values()) == pytest.approx(1)
@@ -98,7 +97,7 @@ def test_an_agent_is_trained_and_its_time_accounted_for(name, in_this_process):
 @pytest.mark.parametrize("name", training.RIVALS)
 def test_a_rival_trains_on_the_same_environments(name, in_this_process):
     env = "CartPole-v1" if name == "PPO" else "RandomMaze-v0"
-    run = training.measured(name, options(overrides=(f"env={env}", *SHORT)))
+    run = training.measured(name, [f"env={env}", *SHORT], 16)
     assert run.rate > 0
 
 
@@ -131,9 +130,8 @@ def test_agents_stand_beside_their_rivals_and_those_that_cannot_be_trained_are_s
 ):
     recurrent = ["RecurrentPPO", "RecurrentPPO-default"]
     assert training.with_rivals(["HELM", "Impala-PPO"]) == ["HELM", "Impala-PPO", *recurrent]
-    overrides = ("env=BabyAI-GoToRedBall-v0", *SHORT)
-    assert training.report_runs(["PPO"], options(overrides=overrides)) == []
-    assert training.report_runs(["SHELM"], options()) == []
+    settings = ["env=BabyAI-GoToRedBall-v0", *SHORT]
+    assert training.report_runs(["PPO", "SHELM"], settings, 16, False) == []
     printed = capsys.readouterr().out
     assert "skipped: PPO sees an image or numbers here" in printed
     assert "skipped: data/grid-clip" in printed

@@ -11,19 +11,15 @@ from models import build_agent
 from models.agent import Sequences, Transitions
 from models.observations import ObservationBatch, Observations
 from rewards.curiosity import configured_curiosity
+from tests import runs
 from tests.agents import collect_rollout, random_images, small_config
 from tests.counting import CountingEnv
-from tests.runs import folder_of, outcome, resume, same, signal_at
-from tests.test_text_runs import command as on_missions
-from tests.test_text_runs import encoder as encoder  # a fixture
 from tests.tiny_clip import tiny_settings
+from trainers import ppo
 from trainers.checkpoint import LAST, load_checkpoint, save_checkpoint
 from trainers.collector import Collector
 from trainers.dqn import DQN
-from trainers.ppo import PPO
 
-SMALL = {"curiosity_width": 8, "curiosity_weight": 0.5}
-PPO_RUN = {"n_rollout_steps": 16, "n_batches": 2, "n_epochs": 1, "n_steps": 64}
 NARROW = {"LSTM": {"memory_width": 8}, "GPT": {"memory_width": 8, "memory_heads": 2}}
 
 
@@ -43,7 +39,7 @@ def test_ppo_shows_what_was_seen_after_each_step_the_last_of_an_episode_included
     config = small_config(model=model, n_envs=3, n_rollout_steps=10, n_batches=2, **changes)
     env = CountingEnv([3, 4, 20])
     agent = build_agent(config, env.single_observation_space, env.single_action_space)
-    collector = Collector(env, PPO(config, agent, None, CountingReward()))
+    collector = Collector(env, ppo.PPO(config, agent, None, CountingReward()))
     collector.begin(0)
     for _ in range(2):  # of the GPT's second rollout the steps before are kept as well
         rollout = collect_rollout(collector)
@@ -56,7 +52,7 @@ def test_ppo_shows_what_was_seen_after_each_step_the_last_of_an_episode_included
 
 def curious_agent(model="CNN", algorithm="PPO", **changes):
     """Return settings, an agent and its intrinsic reward."""
-    settings = tiny_settings(model) | NARROW.get(model, {}) | SMALL | changes
+    settings = tiny_settings(model) | NARROW.get(model, {}) | runs.CURIOUS | changes
     config = small_config(model=model, algorithm=algorithm, curiosity="APT", icm="paper")
     config = config.__class__(**{**vars(config), **settings})
     env = CountingEnv([3, 4, 20])
@@ -85,17 +81,8 @@ def test_the_agent_learns_nothing_from_the_intrinsic_networks(curiosity, feature
     rewards, logged = reward(steps_of(random_images(12)))
     assert rewards.shape == (6,)
     assert set(reward.metrics) == set(logged)
-    assert same(before, dict(agent.state_dict()))
+    assert runs.same(before, dict(agent.state_dict()))
     assert all(p.grad is None for p in agent.parameters())
-
-
-@pytest.mark.parametrize("model", ["CNN", "LSTM", "GPT", "HELM"])
-@pytest.mark.parametrize("algorithm", ["PPO", "DQN", "SAC"])
-def test_every_agent_shows_the_features_of_its_encoder(model, algorithm):
-    _, agent, _ = curious_agent(model, algorithm)
-    features = agent.curiosity_features(shown(random_images(5)))
-    assert features.keys() == {"images"}
-    assert len(features["images"]) == 5
 
 
 def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():
@@ -114,22 +101,20 @@ def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():
         told = shown(images), starts, starts.long(), context, actions, zeros, zeros, mask
         changed, _ = learner._rewarded(Sequences(*told))
         outcomes.append((changed.rewards, learner.reward.state_dict()))
-    assert same(*outcomes)
+    assert runs.same(*outcomes)
     rewards = outcomes[0][0]
     assert rewards[2, 1] == 0
     assert (rewards[mask.bool()] > 0).all()
 
 
 def command(run_id, **changes):
-    settings = {"device": "cpu", "n_envs": 2, "media_minutes": "null", "model": "CNN"}
-    settings |= PPO_RUN | SMALL | {"env": "RandomMaze-v0", "curiosity": "RND"} | changes
-    return [*(f"--var={key}={value}" for key, value in settings.items()), "--run-id", run_id]
+    settings = runs.PPO | runs.CNN | runs.CURIOUS | {"curiosity": "RND"} | changes
+    return [*runs.words_of(settings), f"--run-id={run_id}"]
 
 
-def test_text_is_novel_beside_images(encoder, in_empty_folder):
-    changes = {"curiosity": "APT", "curiosity_width": 8}
-    assert main_program.main(on_missions("CNN", encoder, **changes)) == 0
-    networks = load_checkpoint(folder_of("tiny") / LAST)["learner"]["reward"]["networks"]
+def test_text_is_novel_beside_images(in_empty_folder):
+    assert main_program.main(command("tiny", **runs.MISSIONS, **runs.READS, curiosity="APT")) == 0
+    networks = load_checkpoint(runs.folder_of("tiny") / LAST)["learner"]["reward"]["networks"]
     assert {"images", "text"} <= {name.split(".")[0] for name in networks}
 
 
@@ -137,20 +122,20 @@ def test_the_statistics_of_episodes_are_of_the_environments_own_rewards(in_empty
     for name, weight in (("alone", 0), ("beside", 1)):
         changes = {"task_reward_weight": weight, "curiosity_weight": 1e-9, "learning_rate": 0}
         assert main_program.main(command(name, **changes)) == 0
-    alone, beside = (outcome(folder_of(name))["metrics"] for name in ("alone", "beside"))
+    alone, beside = (runs.outcome(runs.folder_of(name))["metrics"] for name in ("alone", "beside"))
     for one, other in zip(alone, beside, strict=True):
         assert one["rollout/return_mean"] == other["rollout/return_mean"]
 
 
 def test_a_damaged_state_of_the_intrinsic_networks_is_refused(in_empty_folder, monkeypatch, capsys):
-    signal_at(monkeypatch, signal.SIGINT, at=11)
+    runs.signal_at(monkeypatch, signal.SIGINT, at=11)
     assert main_program.main(command("cut")) == 130
-    path = folder_of("cut") / LAST
+    path = runs.folder_of("cut") / LAST
     state = load_checkpoint(path)
     networks = state["learner"]["reward"]["networks"]
     networks["images.predictor.layers.0.weight"][0, 0] = math.nan
     for wrong in (state["learner"], state["learner"] | {"reward": {}}):
         save_checkpoint(path, state | {"learner": wrong})
         capsys.readouterr()
-        assert resume("cut") == 2
+        assert runs.resume("cut") == 2
         assert "learner.reward" in capsys.readouterr().err

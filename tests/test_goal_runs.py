@@ -1,6 +1,5 @@
 """Runs for goals through the programs: trained, evaluated, played on tasks, refused."""
 
-import csv
 import json
 
 import numpy as np
@@ -11,12 +10,10 @@ import main as main_program
 from envs import SUITES, Suite
 from tests.bad_inputs.harness import refused
 from tests.described import NAME
-from tests.published_models import tiny_sentence_encoder
-from tests.test_resume import folder_of
+from tests.runs import CNN, PPO, READS, folder_of, outcome, words_of
 
-TINY = {"env": NAME, "device": "cpu", "n_envs": 2, "media_minutes": "null", "model": "CNN"}
-TINY |= {"n_rollout_steps": 16, "n_batches": 2, "n_epochs": 1, "n_steps": 64}
-ORACLE = {"suggester": "oracle", "goal_conditioned": "true"}
+TINY = PPO | CNN | {"env": NAME, "n_steps": 64}
+ORACLE = {"suggester": "oracle", "goal_conditioned": "true", "goal_encoder": "tiny"}
 SUBGOALS = {"single_task": "make wood pickaxe", "single_task_goals": "subgoals"}
 
 
@@ -27,30 +24,21 @@ def described(monkeypatch):
         monkeypatch.setitem(SUITES, name, suite)
 
 
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    return str(tiny_sentence_encoder(tmp_path_factory.mktemp("encoder")))
-
-
-def train(encoder, **changes):
+def train(**changes):
     """Train a little and return the run's folder and its last row."""
-    given = TINY | {"sentence_encoder": encoder} | changes
-    words = [f"--var={key}={value}" for key, value in given.items()]
-    assert main_program.main([*words, "--run-id=tiny"]) == 0
-    with (folder_of("tiny") / "metrics.csv").open(newline="") as file:
-        *_, row = csv.DictReader(file)
-    return folder_of("tiny").absolute(), {
-        name: float(value or "nan") for name, value in row.items()
-    }
+    assert main_program.main([*words_of(TINY | READS | changes), "--run-id=tiny"]) == 0
+    folder = folder_of("tiny").absolute()
+    row = outcome(folder)["metrics"][-1]
+    return folder, {name: float(value or "nan") for name, value in row.items()}
 
 
 @pytest.fixture(scope="module")
-def pretrained(encoder, tmp_path_factory):
+def pretrained(tmp_path_factory):
     """Return the folder of a run for the oracle's goals."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("pretrained"))
         patch.setitem(SUITES, NAME, Suite("tests.described", scale_rewards=False))
-        folder, row = train(encoder, goal_encoder=encoder, **ORACLE)
+        folder, row = train(**ORACLE)
     assert row["goals/return_mean"] > max(0, row["rollout/return_mean"])  # the environment's own
     assert row["goals/suggested_good"] > row["goals/rewarded_good"] > 0
     assert row["goals/suggested_nonsense"] == 0
@@ -59,9 +47,9 @@ def pretrained(encoder, tmp_path_factory):
     return folder
 
 
-def test_evaluations_in_between_tell_the_success_of_a_task(encoder, in_empty_folder):
+def test_evaluations_in_between_tell_the_success_of_a_task(in_empty_folder):
     evaluated = {"eval_steps": 32, "eval_episodes": 2, "goal_conditioned": "true"}
-    _, row = train(encoder, **SUBGOALS, **evaluated)
+    _, row = train(**SUBGOALS, **evaluated)
     assert 0 <= row["eval/success_mean"] <= 1
     assert 0 <= row["rollout/success_mean"] <= 1
 
@@ -132,8 +120,8 @@ BAD_RUNS = [
 
 @pytest.mark.parametrize(("changes", "expected"), BAD_RUNS)
 def test_what_cannot_be_wanted_is_refused_in_one_line(changes, expected, in_empty_folder, capsys):
-    given = [f"{key}={value}" for key, value in TINY.items()] + changes
-    (line,) = refused(capsys, "main", [f"--var={each}" for each in given])
+    words = [*words_of(TINY), *(f"--var={each}" for each in changes)]
+    (line,) = refused(capsys, "main", words)
     assert expected in line
 
 

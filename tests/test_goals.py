@@ -21,7 +21,6 @@ from rewards.suggesters import SUGGESTERS
 from rewards.suggesters.rules import Oracle, Situation
 from settings import load_config
 from tests.described import ACTION_NAMES, LENGTH, DescribedVectorEnv, ToldVectorEnv
-from tests.published_models import tiny_sentence_encoder
 from utils.errors import UserError
 
 TREE = Situation("you see tree.", "", "", {})
@@ -29,11 +28,6 @@ DONE = {"action_success": True, "eval_success": True}
 FAILED = {"action_success": False, "eval_success": False}
 WITHOUT_EFFECT = {"action_success": True, "eval_success": False}
 SAID = {"scene": "you see tree.", "inventory": "", "status": "", "items": {}, "items_after": {}}
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    return str(tiny_sentence_encoder(tmp_path_factory.mktemp("encoder")))
 
 
 class Always:

@@ -173,15 +173,6 @@ def test_a_house_begins_with_as_many_misplaced_things_as_the_settings_say():
     assert len({tuple(row) for row in of.kinds.tolist()}) == 20
 
 
-def test_words_are_left_out_where_the_settings_say_so_and_info_tells_them_still():
-    env = text_world.make(settings(use_text=False), 0)
-    assert len(set(ACTION_NAMES)) == N_ACTIONS
-    shown, info = env.reset()
-    assert set(shown) == {"image"}
-    assert env.observation_space.contains(shown)
-    assert info["scene"][0].startswith("you are at ")
-
-
 def test_what_is_told_already_does_not_change():
     env, told = text_world.make(settings(3), 3), []
     env.reset()

@@ -60,35 +60,12 @@ def carried_out(runs, pool, retries=2, stop_after=None):
     return jobs
 
 
-def test_all_runs_are_done(runs):
-    pool = FakePool()
-    jobs = carried_out(runs, pool)
-    assert [job.state for job in jobs] == [State.DONE] * 3
-    assert pool.attempts == [0, 1, 2]
-
-
 def test_a_killed_run_is_tried_again(runs):
     pool = FakePool({1: [KILLED, "disk full"]})
     jobs = carried_out(runs, pool)
     assert [job.state for job in jobs] == [State.DONE] * 3
     assert pool.attempts == [0, 1, 2, 1, 1]
     assert (jobs[1].n_attempts, jobs[1].note) == (3, "")
-
-
-def test_a_run_that_keeps_failing_is_given_up_and_the_others_are_not(runs):
-    pool = FakePool({1: [KILLED, KILLED, "disk full", KILLED]})
-    jobs = carried_out(runs, pool)
-    assert [job.state for job in jobs] == [State.DONE, State.FAILED, State.DONE]
-    assert pool.attempts.count(1) == 3
-    assert jobs[1].note == "disk full"
-
-
-def test_a_restarted_sweep_does_only_what_is_missing(runs):
-    carried_out(runs, FakePool({1: [KILLED] * 9}))
-    again = FakePool()
-    jobs = carried_out(runs, again)
-    assert again.attempts == [1]
-    assert [job.state for job in jobs] == [State.DONE] * 3
 
 
 def test_a_sweep_asked_to_stop_tries_nothing_again(runs):

@@ -10,7 +10,7 @@ import pytest
 from analysis.__main__ import main
 from analysis.lengths import context_of, final_score, rolling_mean
 from settings import load_config
-from tests.test_analysis import refusal, rows
+from tests.test_analysis import refusal, rows, write_run_folder
 
 N_STEPS = 1000
 PASSIVE = {"model": "GPT", "algorithm": "DQN", "env": "TMazePassive-v0", "mem_len": 64}
@@ -18,13 +18,9 @@ PASSIVE = {"model": "GPT", "algorithm": "DQN", "env": "TMazePassive-v0", "mem_le
 
 def write_run(name, value, column="eval/return_mean", n_rows=10, **changes):
     """Write a run folder whose metric is the same in every row."""
-    folder = Path("runs") / name
-    folder.mkdir(parents=True)
     settings = {"seed": 0, "length": 10, "n_steps": N_STEPS, "context_length": -1, "topk": 1}
-    (folder / "config.json").write_text(json.dumps(settings | PASSIVE | changes))
-    lines = [f"env_steps,{column}", *(f"{100 * n},{value}" for n in range(1, n_rows + 1))]
-    (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
-    return folder
+    columns = {"env_steps": range(100, 100 * n_rows + 1, 100), column: [value] * n_rows}
+    return write_run_folder(f"runs/{name}", settings | PASSIVE | changes, columns)
 
 
 def write_evaluation(folder, score, name="last_eval_greedy", **changes):
@@ -160,10 +156,8 @@ def test_an_agent_looks_back_as_far_as_it_was_trained_to_see(changes, context):
     ("command", "line"),
     [
         ([], "required: RUNS"),
-        (["nowhere"], "nowhere: neither a run folder nor a folder of run folders"),
         (["runs/grid"], 'env is "MiniGrid-MemoryS11-v0", and lengths are compared in TMaze'),
         (["runs/gpt10_0", "runs/other"], "these runs differ in more than the seed: mem_len"),
-        (["runs/gpt10_0", "--by", "modle"], "--by modle: no setting of these runs"),
         (["runs/young"], "left out, at 100 of its 1,000 steps: runs/young. No run is left"),
         (["runs/damaged"], "last_eval_greedy.json: not an evaluation that eval.py wrote"),
     ],

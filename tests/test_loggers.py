@@ -15,7 +15,6 @@ import main as main_program
 from runs.loggers import EncodedImage, MetricsWriter, check_loggers
 from tests.agents import small_config
 from tests.test_metrics import write_and_be_interrupted
-from tests.test_program import arguments
 from utils.errors import UserError
 
 
@@ -183,7 +182,7 @@ def test_a_refusal_of_weights_and_biases_is_one_line(wandb, tmp_path):
 
 def test_a_missing_package_is_told_before_anything_is_loaded(monkeypatch, in_empty_folder, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert main_program.main(arguments(wandb="true")) == 2
+    assert main_program.main(["--var=wandb=true"]) == 2
     error = capsys.readouterr().err
     assert error == (
         "wandb: true needs the package 'wandb', which is not installed. Run: pip install wandb\n"

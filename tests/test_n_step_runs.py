@@ -31,7 +31,7 @@ def command(run_id, *more, **changes):
 
 
 def train(run_id, *more, **changes):
-    return runs.train(run_id, TINY | changes, *more)
+    return runs.train_row(run_id, TINY | changes, *more)
 
 
 def test_a_run_that_is_over_before_its_warmup_says_so(caplog):

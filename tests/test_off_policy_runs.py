@@ -11,7 +11,7 @@ from models import build_agent
 from settings import load_config
 from tests import golden_data
 from tests.agents import small_config, spaces
-from tests.runs import CNN, LSTM, REPLAY, outcome, train
+from tests.runs import CNN, LSTM, REPLAY, outcome, train_row
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.dqn import DQN
 
@@ -30,7 +30,7 @@ SHORT = CNN | {
 def test_a_run_ends_with_its_steps_though_no_episode_does(
     learner, n_steps, in_empty_folder, caplog
 ):
-    folder = train("run", TINY | SHORT | {"algorithm": learner, "n_steps": n_steps})
+    folder = train_row("run", TINY | SHORT | {"algorithm": learner, "n_steps": n_steps})
     rows = outcome(folder)["metrics"]
     assert int(rows[-1]["env_steps"]) == n_steps  # episodes of two times 32 steps end elsewhere
     has_learned = float(rows[-1]["train/n_updates"]) > 0
@@ -73,7 +73,7 @@ def as_original(name):
         **{name: given[name] for name in ("updates_per_step", "eval_episodes")},
         "eval_steps": given["eval_interval"] * n_steps,
     }
-    folder = train("run", TINY | task_of(given) | ours)
+    folder = train_row("run", TINY | task_of(given) | ours)
     return arrays, given, folder
 
 

@@ -1,4 +1,3 @@
-import csv
 import json
 import re
 from pathlib import Path
@@ -11,19 +10,17 @@ import plot
 from analysis.figures import Labels, draw
 from analysis.run_data import group_runs, read_runs
 from analysis.statistics import compare, summarize
-from tests.test_analysis import refusal
+from tests.test_analysis import refusal, rows, write_run_folder
 
 SETTINGS = {"model": "HELM", "env": "Maze-v0", "seed": 0, "beta": 100.0, "save_ckpt": True}
 
 
 def write_run(name, scores, every=16, **changes):
     """Write a run folder whose return grows by the given scores."""
-    folder = Path(name)
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(SETTINGS | changes))
-    rows = [f"{every * n},{score},{n}.5" for n, score in enumerate(scores, start=1)]
-    lines = ["env_steps,rollout/return_mean,time/seconds", *rows]
-    (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+    numbers = range(1, len(scores) + 1)
+    columns = {"env_steps": [every * n for n in numbers], "rollout/return_mean": scores}
+    columns["time/seconds"] = [n + 0.5 for n in numbers]
+    write_run_folder(name, SETTINGS | changes, columns)
 
 
 @pytest.fixture
@@ -36,15 +33,10 @@ def runs(in_empty_folder):
     return in_empty_folder
 
 
-def numbers(name="curves.csv"):
-    with Path(name).open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def compared(*command):
     """Return the lines of the table that plot.py writes."""
     assert plot.main([*command]) == 0
-    return numbers()
+    return rows("curves.csv", ".")
 
 
 def test_runs_are_averaged_and_compared(runs, capsys):
@@ -55,13 +47,13 @@ def test_runs_are_averaged_and_compared(runs, capsys):
         assert Path(f"out/all{ending}").read_bytes() == Path(f"out/again{ending}").read_bytes()
     assert (runs / "out/all.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (runs / "out/all.svg").read_text()[:1000]
-    cnn, helm = numbers("out/all.csv")
+    cnn, helm = rows("all.csv", "out")
     assert (helm["agent"], helm["runs"], helm["environment"]) == ("HELM", "3", "Maze-v0")
     assert float(helm["final"]) == pytest.approx(0.6)
     assert 0.5 <= float(helm["low"]) < 0.6 < float(helm["high"]) <= 0.7
     assert (float(helm["steps to 0.55"]), helm["runs there"]) == (48, "2")
     assert (cnn["steps to 0.55"], cnn["runs there"]) == ("never", "1")
-    (pair,) = numbers("out/all_improvement.csv")
+    (pair,) = rows("all_improvement.csv", "out")
     assert (pair["agent"], pair["beats"]) == ("HELM", "CNN-PPO")
     assert float(pair["probability"]) == pytest.approx(4 / 6)
     assert "0.600" in capsys.readouterr().out

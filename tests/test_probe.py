@@ -69,11 +69,6 @@ def test_the_signal_is_the_variance_that_the_answer_makes():
     assert all(each.signal == pytest.approx(1, abs=2e-2) for each in read_out(*told, seed=0))
 
 
-def test_where_nothing_can_be_read_the_most_frequent_answer_is_guessed():
-    readings = read_out(*episodes(spread=0), seed=1)
-    assert {round(each.accuracy - each.chance, 9) for each in readings[1:]} == {0}
-
-
 def test_steps_count_from_the_last_sight_and_in_a_stream_from_every_one():
     cues = np.array([NOT_SHOWN, 2, 2, NOT_SHOWN, NOT_SHOWN, 1])
     read = {k: [part.tolist() for part in recalled(cues, k, is_stream=False)] for k in range(5)}
@@ -253,8 +248,12 @@ def test_runs_are_probed_alike_in_any_company_and_beside_their_untrained_twins(i
     assert signals[:3] != signals[3:], "another memory"
 
 
-def test_a_mistake_gets_one_line(in_empty_folder, capsys):
-    train("CNN", "tiny")
+def test_a_mistake_gets_one_line_before_the_first_agent_plays(in_empty_folder, capsys, monkeypatch):
+    monkeypatch.setattr("analysis.probe.evaluate", lambda *_, **__: pytest.fail("an agent plays"))
+    embeddings = shutil.copy(tiny_settings("SHELM")["embeddings"], "own.npz")
+    good, silent = str(train("CNN", "good", **MAZE)), str(train("CNN", "silent"))
+    lost = str(train("SHELM", "lost", embeddings=embeddings))
+    Path(embeddings).unlink()
     (in_empty_folder / "empty").mkdir()
     (in_empty_folder / "empty/config.json").write_text("{}")
     (in_empty_folder / "episode.npz").write_bytes(b"")
@@ -262,20 +261,9 @@ def test_a_mistake_gets_one_line(in_empty_folder, capsys):
         ("nowhere",): "nowhere: neither a run folder",
         ("experiments", "--n-episodes=3"): "argument --n-episodes",
         ("experiments", "--random-share=2"): "argument --random-share",
-        ("experiments",): f"{TASK}: it does not tell what is to be remembered",
+        (good, silent): f"{TASK}: it does not tell what is to be remembered",
+        (good, lost): "own.npz is missing",
         ("empty",): "the folder holds neither ckpt_best.pt nor ckpt_last.pt",
         ("episode.npz",): "episode.npz: episodes have no memory",
     }.items():
         assert line in refusal(capsys, ["probe", *command])
-
-
-def test_a_run_that_cannot_be_read_is_told_of_before_the_first_plays(
-    in_empty_folder, capsys, monkeypatch
-):
-    embeddings = shutil.copy(tiny_settings("SHELM")["embeddings"], "own.npz")
-    good, silent = train("CNN", "good", **MAZE), train("CNN", "silent")
-    lost = train("SHELM", "lost", embeddings=embeddings)
-    Path(embeddings).unlink()
-    monkeypatch.setattr("analysis.probe.evaluate", lambda *_, **__: pytest.fail("an agent plays"))
-    for place, line in {silent: "it does not tell", lost: "own.npz is missing"}.items():
-        assert line in refusal(capsys, ["probe", str(good), str(place)])

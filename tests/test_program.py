@@ -1,5 +1,6 @@
 """The programs through their command lines, with tiny settings."""
 
+import csv
 import json
 import shutil
 import signal
@@ -10,27 +11,34 @@ from pathlib import Path
 import huggingface_hub
 import numpy as np
 import pytest
-import torch
 
 import eval as eval_program
 import main as main_program
 from tests import runs
+from tests.bad_inputs.harness import refused
 from tests.full_disk import largest_file
-from tests.runs import PPO, words_of
-from tests.tiny_clip import tiny_settings
+from tests.golden_data import GOLDEN
 from tests.tiny_decoders import tiny_decoder_folder
 from trainers.checkpoint import BEST, LAST
 
 TASK = "MiniGrid-Empty-5x5-v0"
-TINY = PPO | {"env": TASK, "n_steps": 64}
+TINY_MODEL = str(GOLDEN / "transfo_xl_k1")
 
 
 def train(name, run_id, **changes):
-    return runs.train(run_id, TINY | {"model": name} | changes)
+    return runs.train(name, run_id, **({"env": TASK, "n_steps": 64} | changes))
+
+
+def play(place, *more, n_episodes=1):
+    """Evaluate and return the exit status."""
+    return eval_program.main(["--ckpt-path", str(place), "--n-episodes", str(n_episodes), *more])
 
 
 def metrics(folder):
-    return runs.outcome(folder)["metrics"]
+    """Return the rows of a run without what the clock says."""
+    with (folder / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
 
 def test_an_agent_is_trained_then_evaluated(in_empty_folder, capsys):
@@ -42,7 +50,7 @@ def test_an_agent_is_trained_then_evaluated(in_empty_folder, capsys):
     assert [row["env_steps"] for row in metrics(folder)] == ["32", "64"]
     assert "mean return" in capsys.readouterr().out
 
-    assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes", "3"]) == 0
+    assert play(folder, n_episodes=3) == 0
     (result,) = folder.glob("ckpt_best_eval_*.json")
     result = json.loads(result.read_text())
     assert len(result["returns"]) == len(result["lengths"]) == 3
@@ -63,15 +71,14 @@ def test_any_decoder_serves_as_memory(kind, in_empty_folder):
     first, second = (train("HELM", name, mem_len=9, **settings) for name in ("first", "second"))
     assert [row["env_steps"] for row in metrics(first)] == ["32", "64"]
     assert metrics(first) == metrics(second)
-    assert eval_program.main(["--ckpt-path", str(first), "--n-episodes", "1"]) == 0
+    assert play(first) == 0
 
 
 def test_an_evaluation_is_repeatable_and_restores_the_agent(in_empty_folder):
     folder = train("HELM", "first")
     results = []
     for policy in ([], [], ["--greedy"], ["--random"]):
-        command = ["--ckpt-path", str(folder / LAST), "--n-episodes", "4", "--seed", "5", *policy]
-        assert eval_program.main(command) == 0
+        assert play(folder / LAST, "--seed", "5", *policy, n_episodes=4) == 0
         name = "".join(policy).removeprefix("--") or "sampled"
         path = folder / f"ckpt_last_eval_{name}_4_episodes_seed_5.json"
         results.append(json.loads(path.read_text()))
@@ -82,20 +89,24 @@ def test_an_evaluation_is_repeatable_and_restores_the_agent(in_empty_folder):
     assert chosen == ["sampled", "sampled", "most probable", "random"]
 
 
-def test_an_evaluation_says_who_plays_and_keeps_chance_apart(in_empty_folder, capsys):
+def test_which_checkpoint_plays_is_told_and_chance_is_kept_apart(in_empty_folder, capsys):
     folder = train("CNN-PPO", "first")
-
-    def first_line(path, policy):
+    by_agent = f"CNN-PPO on {TASK}, from {folder / BEST} of step 64"
+    by_chance = f"random actions on {TASK}, the environment of {folder / LAST} of step 64"
+    for place, policy, told in (
+        (folder, "--greedy", by_agent),
+        (folder / LAST, "--random", by_chance),
+    ):
         capsys.readouterr()
-        assert eval_program.main(["--ckpt-path", str(path), "--n-episodes", "2", policy]) == 0
-        return capsys.readouterr().out.splitlines()[0]
-
-    played = f"CNN-PPO on {TASK}, from {folder / BEST} of step 64"
-    assert first_line(folder, "--greedy") == played
-    at_random = f"random actions on {TASK}, the environment of {folder / LAST} of step 64"
-    assert first_line(folder / LAST, "--random") == at_random
+        assert play(place, policy) == 0
+        assert capsys.readouterr().out.splitlines()[0] == told
     kept = sorted(path.parent.name for path in Path("episodes", TASK).rglob("*.npz"))
-    assert kept == ["CNN-PPO", "CNN-PPO", "random", "random"]
+    assert kept == ["CNN-PPO", "random"]
+
+
+def test_no_checkpoint_is_written_unless_wanted(in_empty_folder):
+    folder = train("CNN-PPO", "first", save_ckpt="false")
+    assert not list(folder.glob("*.pt"))
 
 
 def test_the_settings_of_a_run_are_printed_and_nothing_else(in_empty_folder, capfd):
@@ -119,6 +130,7 @@ def test_help_prints_every_setting(capsys):
 TRAINING_MISTAKES = {
     "algorithm=PPPO": "known: PPO, DQN, SAC, NStepDQN. Did you mean 'PPO'?",
     "model=HELLM": "Did you mean 'HELM'?",
+    "env=MiniGrid-KeyCoridorS3R1-v0": "Did you mean 'MiniGrid-KeyCorridorS3R1-v0'?",
     "env=Pong": "unknown environment 'Pong'",
     "n_layer=9 language_model=all-MiniLM-L6-v2": "n_layer: 9 is more than the 6 layers",
     "model=HELMv2 clip_encoder=ViT-B16": "Did you mean 'ViT-B-16'?",
@@ -128,6 +140,7 @@ TRAINING_MISTAKES = {
     "model=SHELM env=caveflyer": "grid-clip knows the images of MiniGrid-* and BabyAI-* only, and "
     "env is 'caveflyer'",
     "model=HELMv2 env=RandomMaze-v0": "grid-clip knows the images of MiniGrid-* and BabyAI-* only",
+    "device=abacus": "device: 'abacus'",
     "device=cpu:7": "device: 'cpu:7' is not on this",
     f"env={'x' * 100_000}": "xxx ... xxx",
 }
@@ -135,24 +148,8 @@ TRAINING_MISTAKES = {
 
 @pytest.mark.parametrize("mistake", TRAINING_MISTAKES, ids=lambda text: text[:40])
 def test_a_mistake_gets_one_line_and_leaves_nothing(mistake, in_empty_folder, capsys):
-    assert main_program.main([f"--var={text}" for text in mistake.split()]) == 2
-    assert_one_line(capsys, TRAINING_MISTAKES[mistake])
-    assert list(in_empty_folder.iterdir()) == []
-
-
-def test_less_memory_than_a_step_of_shelm_gets_one_line(in_empty_folder, capsys):
-    settings = {"model": "SHELM", **tiny_settings("SHELM"), "mem_len": 1}
-    capsys.readouterr()  # what making the embeddings printed
-    assert main_program.main([f"--var={key}={value}" for key, value in settings.items()]) == 2
-    assert_one_line(capsys, "mem_len: 1 is below the 2 tokens of a step (topk)")
-    assert list(in_empty_folder.iterdir()) == []
-
-
-def assert_one_line(capsys, text):
-    captured = capsys.readouterr()
-    assert text in captured.err
-    assert len(captured.err.strip().splitlines()) == 1, captured.err
-    assert captured.out == ""
+    (line,) = refused(capsys, "main", [f"--var={text}" for text in mistake.split()])
+    assert TRAINING_MISTAKES[mistake] in line
 
 
 @pytest.mark.parametrize("name", ["transfo-xl-wt103", "someone/some-bert"])
@@ -161,39 +158,8 @@ def test_a_hub_out_of_reach_names_the_offline_choices(name, in_empty_folder, mon
         raise huggingface_hub.errors.LocalEntryNotFoundError("no connection")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
-    assert main_program.main(["--var", f"language_model={name}"]) == 2
-    assert_one_line(capsys, "all-MiniLM-L6-v2")
-    assert list(in_empty_folder.iterdir()) == []
-
-
-def test_a_run_id_in_use_is_refused(in_empty_folder, capsys):
-    train("CNN-PPO", "first")
-    capsys.readouterr()
-    assert main_program.main([*words_of(TINY | {"model": "CNN-PPO"}), "--run-id=first"]) == 2
-    assert_one_line(capsys, "exists already")
-
-
-EVALUATION_MISTAKES = {
-    "nothing given": ([], "--ckpt-path"),
-    "missing": (["--ckpt-path", "nowhere"], "no such file or folder"),
-    "empty folder": (["--ckpt-path", "empty"], "holds neither"),
-    "text file": (["--ckpt-path", "text.pt"], "not a checkpoint"),
-    "another torch file": (["--ckpt-path", "other.pt"], "not a checkpoint of this program"),
-    "an option of main.py": (["--ckpt-path", "text.pt", "--deterministic"], "--greedy"),
-    "two policies": (["--ckpt-path", "text.pt", "--greedy", "--random"], "not allowed with"),
-}
-
-
-@pytest.mark.parametrize("mistake", EVALUATION_MISTAKES)
-def test_a_mistake_in_an_evaluation_gets_one_line(mistake, in_empty_folder, capsys):
-    (in_empty_folder / "empty").mkdir()
-    (in_empty_folder / "text.pt").write_text("hello")
-    torch.save({"weights": torch.zeros(3)}, "other.pt")
-    before = sorted(in_empty_folder.rglob("*"))
-    command, line = EVALUATION_MISTAKES[mistake]
-    assert eval_program.main(command) == 2
-    assert_one_line(capsys, line)
-    assert sorted(in_empty_folder.rglob("*")) == before
+    (line,) = refused(capsys, "main", ["--var", f"language_model={name}"])
+    assert "all-MiniLM-L6-v2" in line
 
 
 RESULT = "ckpt_best_eval_sampled_1_episodes_seed_0"
@@ -209,35 +175,27 @@ TAKEN_PLACES = {
 def test_an_evaluation_whose_files_cannot_be_written_is_not_played(in_empty_folder, capsys):
     run = train("CNN-PPO", "first")
 
-    def refused(line, *options, checkpoint=run):
-        capsys.readouterr()
-        before = sorted(in_empty_folder.rglob("*"))
+    def check(line, *options, checkpoint=run):
         command = ["--ckpt-path", str(checkpoint), "--n-episodes", "1", *options]
-        assert eval_program.main(command) == 2
-        shown = capsys.readouterr()
-        assert line in shown.err
-        assert len(shown.err.splitlines()) == 1
-        assert not shown.out
-        assert sorted(in_empty_folder.rglob("*")) == before
+        assert line in refused(capsys, "eval", command)[0]
 
     for place, options in TAKEN_PLACES.values():
         taken = Path(place.format(run=run, result=RESULT, task=TASK))
         taken.mkdir(parents=True)
-        refused(f"{taken}: a folder, where a file is to be written", *options)
+        check(f"{taken}: a folder, where a file is to be written", *options)
         taken.rmdir()
     shutil.rmtree("episodes")
     Path("episodes").touch()
-    refused("is not a folder", "--report")
+    check("is not a folder", "--report")
     Path("episodes").unlink()
     long = run / f"{'c' * 210}.pt"
     shutil.copy(run / BEST, long)
-    refused("no room", checkpoint=long)
+    check("no room", checkpoint=long)
 
 
 def test_an_evaluation_leaves_movies(in_empty_folder):
     folder = train("SHELM", "first")
-    command = ["--ckpt-path", str(folder), "--n-episodes", "1", "--video"]
-    assert eval_program.main(command) == 0
+    assert play(folder, "--video") == 0
     kept = Path("episodes", TASK, "SHELM").iterdir()
     assert {path.suffix for path in kept} == {".npz", ".gif", ".mp4"}
     assert not list(folder.glob("*.html"))
@@ -259,8 +217,7 @@ def test_an_evaluation_that_does_not_fit_on_the_disk_leaves_nothing_half_written
     capsys.readouterr()
     before = set(in_empty_folder.rglob("*"))
     with largest_file(n_bytes):
-        command = ["--ckpt-path", str(folder), "--n-episodes", "1", *option]
-        assert eval_program.main(command) == 1
+        assert play(folder, *option) == 1
     error = capsys.readouterr().err
     assert "Traceback" not in error
     assert named in error.splitlines()[-1]

@@ -17,34 +17,16 @@ import eval as eval_program
 import main as main_program
 import publish as publish_program
 from eval import FILES
-from publish import Facts, card, public_description, without_places
+from publish import Facts, card, without_places
 from settings import load_config
-from tests.fake_hub import OWNER, FakeHub, Repository
+from tests.bad_inputs.harness import refused
+from tests.fake_hub import OWNER, TOKEN, FakeHub, Repository
+from tests.runs import LSTM, SAC, folder_of, train, words_of
 from tests.tiny_clip import tiny_settings
 from utils.errors import printable
 
 NAME = f"{OWNER}/maze"
-TINY = {
-    "env": "TMazePassive-v0",
-    "length": 3,
-    "device": "cpu",
-    "n_steps": 32,
-    "n_envs": 2,
-    "n_rollout_steps": 8,
-    "n_batches": 2,
-    "n_epochs": 1,
-    "media_minutes": "null",
-}
-
-
-def train(model="CNN-PPO", run_id="first", **changes):
-    settings = TINY | {"model": model} | tiny_settings(model) | changes
-    if settings["env"] != TINY["env"]:
-        del settings["length"]
-    command = [f"--var={key}={value}" for key, value in settings.items()]
-    assert main_program.main([*command, "--run-id", run_id]) == 0
-    (folder,) = Path("experiments").glob(f"*/*/{run_id}")
-    return folder
+MAZE = {"env": "TMazePassive-v0", "length": 3}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +36,7 @@ def trained(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         patch.setattr(sys, "argv", ["/home/me/helm/main.py", "--var=n_steps=32"])
-        return place / train()
+        return place / train("CNN-PPO", "first", **MAZE, n_steps=32)
 
 
 @pytest.fixture
@@ -95,12 +77,7 @@ def evaluated(run, **changes):
 
 def refusal(capsys, program, *arguments):
     """Return the one line with which a program refuses."""
-    capsys.readouterr()
-    before = sorted(Path().rglob("*"))
-    assert program.main([str(argument) for argument in arguments]) == 2
-    line = capsys.readouterr().err
-    assert line.count("\n") == 1, line
-    assert sorted(Path().rglob("*")) == before
+    (line,) = refused(capsys, program, [str(argument) for argument in arguments])
     return line
 
 
@@ -114,9 +91,9 @@ def test_what_is_published_plays_the_episodes_of_the_run(run, hub, capsys):
         assert ours[name] == theirs[name]
 
 
-@pytest.mark.parametrize(("model", "env"), [("GPT", "TMazePassive-v0"), ("HELM", "RandomMaze-v0")])
-def test_what_is_pretrained_is_not_published_but_named(model, env, in_empty_folder):
-    folder = train(model, env=env)
+@pytest.mark.parametrize(("model", "task"), [("GPT", MAZE), ("HELM", {})])
+def test_what_is_pretrained_is_not_published_but_named(model, task, in_empty_folder):
+    folder = train(model, "first", **task, n_steps=32)
     evaluated(folder)
     assert publish(folder, "--folder", "out") == 0
     places = {
@@ -131,11 +108,9 @@ def test_what_is_pretrained_is_not_published_but_named(model, env, in_empty_fold
 
 
 def test_a_learner_from_replay_is_published_without_its_replay(in_empty_folder):
-    settings = {"env": TINY["env"], "length": 3, "algorithm": "SAC", "model": "LSTM", "n_envs": 1}
-    settings |= {"n_steps": 60, "batch_size": 2, "device": "cpu", "media_minutes": "null"}
-    command = [f"--var={key}={value}" for key, value in settings.items()]
+    command = words_of(SAC | LSTM | MAZE | {"n_envs": 1, "n_steps": 60})
     assert main_program.main([*command, "--run-id", "first"]) == 0
-    (folder,) = Path("experiments").glob("*/*/first")
+    folder = folder_of("first")
     evaluated(folder, env_steps=60)
     assert publish(folder, "--folder", "out") == 0
     assert set(os.listdir("out")) == set(FILES)
@@ -203,6 +178,7 @@ def test_places_of_this_machine_stay_here(run):
     description = json.loads((run / "run.json").read_text())
     secret = "/home/me/secret plans"
     description["command"] += ["--config", f"{secret}/mine.json", f"--var=stimuli={secret}/them"]
+    description["new"] = "secret"
     description["resumed"] = [{"command": [f"{secret}/main.py"], "git_changed_files": [secret]}]
     (run / "run.json").write_text(json.dumps(description))
     assert publish(run, "--folder", "out") == 0
@@ -231,11 +207,6 @@ def test_a_path_that_leads_out_is_its_last_name(before, after):
     assert without_places(before) == after
 
 
-def test_of_a_description_only_what_is_known_to_be_public_is_kept():
-    kept = public_description({"machine": "mine", "python": "3.11", "settings": {}, "new": 1})
-    assert kept == {"python": "3.11"}
-
-
 def test_a_private_repository_is_for_those_who_may(run, hub, monkeypatch, capsys):
     evaluated(run)
     assert publish(run, NAME, "--private") == 0
@@ -243,7 +214,7 @@ def test_a_private_repository_is_for_those_who_may(run, hub, monkeypatch, capsys
     play(f"hub:{NAME}")
     monkeypatch.delenv("HF_TOKEN")
     assert "no such repository, or it is private" in refusal(
-        capsys, eval_program, "--ckpt-path", f"hub:{NAME}"
+        capsys, "eval", "--ckpt-path", f"hub:{NAME}"
     )
 
 
@@ -254,7 +225,7 @@ def test_a_branch_is_published_and_played_apart(run, hub, capsys):
     assert hub.files(NAME) == {}
     assert publish(run, NAME, "--revision", "tried") == 0  # again: a commit more
     play(f"hub:{NAME}@tried")
-    assert "has no model.safetensors" in refusal(capsys, eval_program, "--ckpt-path", f"hub:{NAME}")
+    assert "has no model.safetensors" in refusal(capsys, "eval", "--ckpt-path", f"hub:{NAME}")
 
 
 def test_what_was_fetched_plays_without_the_hub(run, hub):
@@ -287,7 +258,7 @@ def test_what_is_published_anew_is_fetched_anew(run, hub):
 )
 def test_a_name_that_leads_nowhere_gets_one_line(name, line, hub, run, capsys):
     hub.repositories[NAME] = foreign_repository(run)
-    assert line in refusal(capsys, eval_program, "--ckpt-path", name)
+    assert line in refusal(capsys, "eval", "--ckpt-path", name)
 
 
 def foreign_repository(run):
@@ -302,7 +273,7 @@ def test_files_of_another_program_are_refused(hub, run, capsys, tmp_path):
     repository = hub.repositories[NAME] = foreign_repository(run)
     foreign = {"model.safetensors": (tmp_path / "other.safetensors").read_bytes()}
     repository.commit("main", foreign)
-    line = refusal(capsys, eval_program, "--ckpt-path", f"hub:{NAME}")
+    line = refusal(capsys, "eval", "--ckpt-path", f"hub:{NAME}")
     assert "not a checkpoint of this program, but another's weights" in line
 
 
@@ -310,7 +281,7 @@ def test_damaged_files_are_fetched_again_once_and_then_refused(run, hub, capsys)
     evaluated(run)
     publish(run, NAME)
     hub.is_damaging = True
-    line = refusal(capsys, eval_program, "--ckpt-path", f"hub:{NAME}")
+    line = refusal(capsys, "eval", "--ckpt-path", f"hub:{NAME}")
     assert "not a checkpoint of this program" in line
     assert hub.n_fetched == 2
     hub.is_damaging = False
@@ -323,37 +294,40 @@ def test_a_changed_number_is_noticed(run, capsys):
     content = bytearray(Path("out/model.safetensors").read_bytes())
     content[-1] ^= 1
     Path("out/model.safetensors").write_bytes(content)
-    assert "does not have its checksum" in refusal(capsys, eval_program, "--ckpt-path", "out")
+    assert "does not have its checksum" in refusal(capsys, "eval", "--ckpt-path", "out")
 
 
 def test_a_published_agent_is_no_run_to_go_on_with(run, capsys):
     evaluated(run)
     publish(run, "--folder", "out")
     assert main_program.main(["--resume", "out"]) == 2
-    assert (
-        capsys.readouterr().err
-        == "out: a published agent, to be played; it holds no run to go on\n"
-    )
+    line = capsys.readouterr().err
+    assert line == "out: a published agent, to be played; it holds no run to go on\n"
 
 
-def test_who_is_not_logged_in_is_told_how(run, hub, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("token", "repository", "line"),
+    [
+        (None, NAME, "Run: hf auth login"),
+        ("hf_wrong", NAME, "Run: hf auth login"),
+        (TOKEN, "another/maze", "does not let you write there"),
+    ],
+)
+def test_a_user_who_may_not_write_there_is_told_why(
+    token, repository, line, run, hub, monkeypatch, capsys
+):
+    evaluated(run)
     monkeypatch.delenv("HF_TOKEN")
-    assert "Run: hf auth login" in refusal(capsys, publish_program, run, NAME)
-    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    assert "Run: hf auth login" in refusal(capsys, publish_program, run, NAME)
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    assert line in refusal(capsys, "publish", run, repository)
 
 
 def test_without_a_network_nothing_is_played_or_written(run, hub, capsys):
     hub.is_reachable = False
-    assert "the hub cannot be reached" in refusal(capsys, publish_program, run, NAME)
-    line = refusal(capsys, eval_program, "--ckpt-path", f"hub:{NAME}")
+    assert "the hub cannot be reached" in refusal(capsys, "publish", run, NAME)
+    line = refusal(capsys, "eval", "--ckpt-path", f"hub:{NAME}")
     assert "nothing of it has been fetched before" in line
-
-
-def test_a_place_of_others_is_refused(run, hub, capsys):
-    evaluated(run)
-    line = refusal(capsys, publish_program, run, "another/maze")
-    assert "does not let you write there" in line
 
 
 @pytest.mark.parametrize(
@@ -369,17 +343,13 @@ def test_a_place_of_others_is_refused(run, hub, capsys):
         (["RUN", "--folder", "empty/.."], "holds something"),
         (["RUN", "--folder", "out", "--private"], "--private and --revision are for the hub"),
         (["RUN", NAME, "--revision", " "], "--revision is empty"),
+        (["RUN", NAME, "--checkpoint", "last"], "--checkpoint last: there is no"),
         (["RUN", NAME, "--n-episodes", "0"], "is not a whole number"),
     ],
 )
 def test_a_mistake_gets_one_line_and_nothing_is_written(arguments, line, run, hub, capsys):
     Path("empty").mkdir()
-    command = [word.replace("RUN", str(run)) for word in arguments]
-    assert line in refusal(capsys, publish_program, *command)
-    assert hub.repositories == {}
-
-
-def test_a_checkpoint_that_is_missing_is_named(run, capsys):
     (run / "ckpt_last.pt").unlink()
-    line = refusal(capsys, publish_program, run, "--folder", "out", "--checkpoint", "last")
-    assert "--checkpoint last: there is no" in line
+    command = [word.replace("RUN", str(run)) for word in arguments]
+    assert line in refusal(capsys, "publish", *command)
+    assert hub.repositories == {}

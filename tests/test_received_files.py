@@ -13,39 +13,16 @@ from models.word_embeddings import embeddings_file
 from runs.folder import create_run_folder
 from tests.agents import small_config
 from tests.published_models import tiny_bert_folder
-from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
 from utils.files import written_whole
-
-TINY = {
-    "env": "RandomMaze-v0",
-    "n_steps": 32,
-    "n_envs": 2,
-    "n_rollout_steps": 16,
-    "n_batches": 2,
-    "n_epochs": 1,
-    "media_minutes": None,
-}
 
 
 @pytest.fixture
 def received(in_empty_folder):
     """Return the folder of a run that has begun, and a file elsewhere."""
-    folder = create_run_folder(small_config(**TINY, model="CNN-PPO"), "received", [])
+    config = small_config(model="CNN-PPO", env="RandomMaze-v0", media_minutes=None)
+    folder = create_run_folder(config, "received", [])
     Path("elsewhere").write_text("precious\n")
-    return folder
-
-
-def train(model, **changes):
-    settings = (
-        TINY
-        | {"model": model, "device": "cpu", "media_minutes": "null"}
-        | tiny_settings(model)
-        | changes
-    )
-    command = [f"--var={key}={value}" for key, value in settings.items()]
-    assert main_program.main([*command, "--run-id", "received"]) == 0
-    (folder,) = Path("experiments").glob("*/*/received")
     return folder
 
 

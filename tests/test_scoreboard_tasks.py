@@ -1,7 +1,6 @@
 """The ladder: its numbers follow from the tasks, and configs/Scoreboard trains what it names."""
 
 import copy
-import json
 from collections import deque
 
 import gymnasium
@@ -171,10 +170,3 @@ def test_the_ladder_is_trained_by_its_settings_files_at_equal_steps():
         able = {agent.name for agent in AGENTS if not agent.blind(task)}
         assert set(places[task.name]) == able
         assert len(set(places[task.name].values())) == 1
-
-
-@pytest.mark.parametrize("file", LADDER, ids=lambda file: file.stem)
-def test_a_file_of_the_ladder_says_its_environment_and_every_agents_model(file):
-    values = json.loads(file.read_text())
-    assert "env" in values
-    assert all("model" in own for own in values["agents"].values())

@@ -1,11 +1,11 @@
 """Success of episodes through the programs, and playing at another length."""
 
-import csv
 import json
 import math
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 import eval as eval_program
@@ -13,17 +13,25 @@ import main as main_program
 from envs import make_vector_env
 from models import build_agent
 from tests.agents import collect_rollout, small_config
-from tests.test_resume import command, folder_of
+from tests.runs import CNN, LSTM, PPO, folder_of, outcome, words_of
+from trainers import ppo
 from trainers.collector import Collector
 from trainers.evaluation import Episode
-from trainers.ppo import PPO
 
 MAZE = {"env": "TMazePassive-v0", "length": 3}
 
 
-def rows(folder):
-    with (folder / "metrics.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Return the folder of a run in a passive T-Maze."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("maze"))
+        return train(LSTM | MAZE)
+
+
+def train(settings):
+    assert main_program.main([*words_of(PPO | settings), "--run-id=run"]) == 0
+    return folder_of("run").absolute()
 
 
 def collector(**changes):
@@ -31,7 +39,7 @@ def collector(**changes):
     config = small_config(**({"env": "TMazePassive-v0", "length": 2, "model": "CNN"} | changes))
     env = make_vector_env(config, config.seed)
     agent = build_agent(config, env.single_observation_space, env.single_action_space)
-    made = Collector(env, PPO(config, agent))
+    made = Collector(env, ppo.PPO(config, agent))
     made.begin(0)
     return made
 
@@ -62,17 +70,15 @@ def test_episodes_that_ended_are_told_with_their_success():
 
 
 def test_where_no_episode_can_succeed_nothing_is_said_of_it(in_empty_folder, capsys):
-    assert main_program.main(command("CNN", "run")) == 0
-    assert "rollout/success_mean" not in rows(folder_of("run"))[0]
-    result, _ = result_of(folder_of("run"))
+    folder = train(CNN)
+    assert "rollout/success_mean" not in outcome(folder)["metrics"][0]
+    result, _ = result_of(folder)
     assert not {"success_mean", "successes"} & result.keys()
     assert "success" not in capsys.readouterr().out
 
 
-def test_an_evaluation_tells_which_episodes_succeeded(in_empty_folder, capsys):
-    assert main_program.main(command("LSTM", "run", **MAZE)) == 0
-    capsys.readouterr()
-    result, _ = result_of(folder_of("run"), "--seed=3")
+def test_an_evaluation_tells_which_episodes_succeeded(run, in_empty_folder, capsys):
+    result, _ = result_of(run, "--seed=3")
     printed = capsys.readouterr().out.splitlines()
     last = [np.load(each)["rewards"][-1] for each in sorted(Path("episodes").rglob("*.npz"))]
     assert result["successes"] == [each == 1 for each in last]
@@ -84,23 +90,20 @@ def test_an_evaluation_tells_which_episodes_succeeded(in_empty_folder, capsys):
     assert printed[start + 6].split()[-1] == f"{result['success_mean']:.3f}"
 
 
-def test_the_same_agent_plays_at_several_lengths_side_by_side(in_empty_folder, capsys):
-    assert main_program.main(command("LSTM", "run", **MAZE)) == 0
-    folder = folder_of("run")
-    own, _ = result_of(folder)
+def test_the_same_agent_plays_at_several_lengths_side_by_side(run, in_empty_folder, capsys):
+    own, _ = result_of(run)
     assert own["var"] == {}
     assert own["lengths"] == [4] * 5
     capsys.readouterr()
-    longer, path = result_of(folder, "--var=length=20")
+    longer, path = result_of(run, "--var=length=20")
     assert longer["var"] == {"length": 20}
     assert longer["lengths"] == [21] * 5
     assert path.name == "ckpt_best_eval_sampled_5_episodes_seed_0_length_20.json"
     assert "LSTM on TMazePassive-v0 with length=20, from" in capsys.readouterr().out
-    longest, _ = result_of(folder, "--var", "length=7", "--var", "length=30", "--random")
+    longest, _ = result_of(run, "--var", "length=7", "--var", "length=30", "--random")
     assert longest["lengths"] == [31] * 5
     kept = {path.parent.name for path in Path("episodes").rglob("*.npz")}
     assert kept == {"LSTM", "LSTM_length_20", "random_length_30"}
-    assert len(list(folder.glob("*_eval_*.json"))) == 3
 
 
 def test_folders_of_like_names_do_not_overwrite_each_other():
@@ -115,9 +118,9 @@ def test_folders_of_like_names_do_not_overwrite_each_other():
 
 def test_doors_are_drawn_as_the_player_wants_and_a_page_says_how_it_was_played(in_empty_folder):
     settings = {"env": "VisualMatch-v0", "length": 2, "door_order": "environment"}
-    assert main_program.main(command("CNN", "run", **settings)) == 0
+    folder = train(CNN | settings)
     changes = "--var=door_order=episode", "--var=length=1"
-    result, path = result_of(folder_of("run"), *changes, "--report")
+    result, path = result_of(folder, *changes, "--report")
     assert result["var"] == {"door_order": "episode", "length": 1}
     assert result["lengths"] == [31] * 5
     page = path.with_suffix(".html").read_text()

@@ -173,12 +173,6 @@ def test_writing_gives_all_new_situations_at_once_to_the_model(suggester, monkey
     assert asked == [(2, generation.Writing(3, 0.1, "\n\n"))]
 
 
-def test_a_tiny_decoder_writes_nonsense_that_is_rejected(suggester):
-    found = suggester(suggest_by="writing", suggester_max_tokens=3)
-    assert found.suggest([FIELD]) == [[]]
-    assert (found.counts["asked"], found.counts["rejected"]) == (1, 1)
-
-
 def configured(action_names=ACTIONS, **changes):
     config = settings(LanguageModelSuggesterSettings, **changes)
     return LanguageModelSuggester.configured(

@@ -9,6 +9,7 @@ import pytest
 
 import sweep as sweep_program
 from runs.folder import is_finished
+from tests.bad_inputs.harness import refused
 from tests.test_jobs import KILLED, FakePool
 
 TINY = {"device": "cpu", "n_steps": 64, "n_envs": 2, "n_rollout_steps": 16, "n_batches": 2}
@@ -60,18 +61,14 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_gets_one_line_and_nothing_is_started_or_written(mistake, tiny, capsys):
-    command, line = MISTAKES[mistake]
-    assert sweep_program.main(command) == 2
-    captured = capsys.readouterr()
-    assert line in captured.err
-    assert len(captured.err.strip().splitlines()) == 1, captured.err
-    assert captured.out == ""
-    assert [path.name for path in tiny.iterdir()] == ["tiny.json"]
+    command, expected = MISTAKES[mistake]
+    (line,) = refused(capsys, "sweep", command)
+    assert expected in line
 
 
 def test_different_mistakes_are_told_together(tiny, capsys):
-    assert sweep_program.main(["--var", "env=Pong", "--cpus", "1000", "--output", "x.txt"]) == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) == 3
+    command = ["--var", "env=Pong", "--cpus", "1000", "--output", "x.txt"]
+    assert len(refused(capsys, "sweep", command, n_lines=3)) == 3
 
 
 def test_finished_runs_are_drawn_together(swept):

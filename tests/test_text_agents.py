@@ -14,7 +14,6 @@ from models.observations import ObservationBatch, Observations, Percept
 from models.sentence_encoder import SentenceEncoder
 from report import while_training as showcase
 from tests.agents import collect_rollout, collecting, small_config
-from tests.published_models import tiny_sentence_encoder
 from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
 
@@ -31,11 +30,6 @@ READERS = {
     "HELM, both": ("HELM", {"text_to": "both"}),
     "SHELM, memory": ("SHELM", {"text_to": "memory"}),
 }
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    return str(tiny_sentence_encoder(tmp_path_factory.mktemp("encoder")))
 
 
 def config_of(model, encoder, **changes):
@@ -115,15 +109,6 @@ def test_each_different_sentence_is_encoded_once(encoder, read):
     assert 1 < len(read) == len(set(read)) <= len(agent.reader.sentences)
 
 
-def test_sac_with_encoders_apart_reads_each_sentence_once(encoder, read):
-    _, env, agent = build("CNN", encoder, algorithm="SAC", shared_encoder=False)
-    percept = Percept.first(agent.read(env.reset(seed=0)[0]))
-    read.clear()
-    for body in (agent.body, agent.critic_body):
-        body.step(percept, agent.initial_memory(N_ENVS))
-    assert sorted(read) == sorted(agent.reader.sentences.state_dict())
-
-
 @pytest.mark.parametrize("name", ["HELM", "HELM, memory", "HELM, both", "SHELM, memory"])
 def test_text_to_says_who_reads_a_mission(name, encoder):
     _, env, agent = build(name, encoder)
@@ -153,21 +138,6 @@ def test_the_tokens_of_a_mission_stand_before_those_of_the_image(
         torch.testing.assert_close(tokens[0, :n_text_tokens], expected)
     image = agent.language.to_language.tokens(agent.language.cache(percept.observations.images))
     assert torch.equal(tokens[:, n_text_tokens:], image)
-
-
-@pytest.mark.parametrize("name", ["HELM, memory", "SHELM, memory"])
-def test_what_a_memory_looks_at_is_told_step_by_step_with_text_too(name, encoder):
-    _, env, agent = build(name, encoder)
-    percept = Percept.first(agent.read(env.reset(seed=0)[0]))
-    memory = agent.initial_memory(N_ENVS)
-    for n_steps in (1, 2):
-        looks = agent.inspect(percept, memory)["attention"]
-        assert (looks[..., -n_steps:].sum(-1) > 0).all()
-        agent.act(percept, memory)
-        percept = percept._replace(starts=percept.starts & False)
-    assert agent.explain(percept).keys() == (
-        {"words", "similarities"} if "SHELM" in name else set()
-    )
 
 
 def test_an_episode_is_read_again_with_its_missions(encoder):

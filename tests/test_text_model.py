@@ -6,7 +6,6 @@ import torch
 from benchmarks.language_models import PlainTextModel
 from models.language.files import find_model
 from models.language.generation import TextModel, Tree, Writing
-from tests.published_models import tiny_bert_folder
 from tests.tiny_decoders import DECODERS, N_POSITIONS, tiny_decoder_folder
 from utils.errors import UserError
 
@@ -120,11 +119,6 @@ def test_learned_positions_have_an_end(folders):
     model = TextModel(find_model(folders["gpt2"]))
     with pytest.raises(UserError, match=f"needs 14 tokens, and it reads {N_POSITIONS}"):
         model.phrase_log_probabilities(" word1" * 14, PHRASES)
-
-
-def test_what_writes_nothing_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"'bert' writes nothing.*SmolLM2"):
-        TextModel(find_model(tiny_bert_folder(tmp_path)))
 
 
 def test_a_model_that_reads_trees_wrongly_is_refused(folders, monkeypatch):

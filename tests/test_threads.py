@@ -5,22 +5,20 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 import main as main_program
-from benchmarks.training import Options, trained_agent
+from benchmarks.training import trained_agent
 from models import build_agent
 from tests.agents import small_config, spaces
 from tests.runs import folder_of, resume, same, signal_at
 from tests.test_resume import command
-from utils.starting import let_waiting_threads_sleep, number_of_threads
+from utils.starting import COMMANDS, let_waiting_threads_sleep, number_of_threads
 
 ROOT = Path(__file__).parent.parent
-PROGRAMS = ("main.py", "eval.py", "prepare_embeddings.py")
 MODULES = ("analysis", "benchmarks", "benchmarks.training", "benchmarks.grid_clip")
 ON_IMPORT = """
 import os, runpy, sys
@@ -83,7 +81,7 @@ def test_waiting_threads_sleep_unless_the_user_says_otherwise(given, monkeypatch
     assert os.environ["OMP_WAIT_POLICY"] == (given or "PASSIVE")
 
 
-@pytest.mark.parametrize("program", [*PROGRAMS, *MODULES])
+@pytest.mark.parametrize("program", [*COMMANDS, *MODULES])
 def test_how_threads_wait_is_settled_before_pytorch_is_imported(program):
     run = f"runpy.run_path({program!r}, run_name='__main__')"
     if program in MODULES:
@@ -100,6 +98,6 @@ def test_how_threads_wait_is_settled_before_pytorch_is_imported(program):
 
 
 def test_a_benchmark_uses_the_number_of_threads_it_names(free, in_empty_folder):
-    config = replace(small_config(model="CNN-PPO", env="RandomMaze-v0", n_steps=30))
-    trained_agent("CNN-PPO", config, Options(30, 0, 2, "cpu", shares=False))
+    small = "env=RandomMaze-v0 n_envs=2 n_rollout_steps=8 n_batches=1 n_steps=32 threads=2"
+    trained_agent("CNN-PPO", ["model=CNN-PPO", *small.split()], 0, False)
     assert torch.get_num_threads() == 2

@@ -16,27 +16,18 @@ from analysis import __main__ as analysis
 from settings import all_settings, load_config, outside_settings
 from tests.bad_inputs.harness import refused
 from tests.model_server import CHOP, Turns, said, serving
+from tests.runs import train
 from trainers.checkpoint import LAST, load_checkpoint, save_checkpoint
 from utils.errors import UserError
 
-TINY = {
-    **{"model": "CNN", "device": "cpu", "media_minutes": "null", "n_envs": 1},
-    **{"n_rollout_steps": 16, "n_batches": 2, "n_epochs": 1, "n_steps": 32},
-}
+TINY = {"n_envs": 1, "n_steps": 32}
 WORLD = {"env": "CrafterText-v0", "crafter_length": 10, "crafter_actions": "good"}
 MARKER = "code_was_run"
 EVIL = "open({!r}, 'a').close()\n"
+SERVED = {"suggester": "server", "suggester_model": "tiny", "goal_encoder": "same-text"}
 LISTED_ELSEWHERE = {  # what a text among the settings names stands in a table of the program
     *("algorithm", "model", "env", "device", "curiosity", "clip_encoder", "wandb_project"),
 }
-
-
-def train(run_id="received", **changes):
-    settings = TINY | {"env": "RandomMaze-v0"} | changes
-    words = [f"--var={name}={value}" for name, value in settings.items()]
-    assert main_program.main([*words, "--run-id", run_id]) == 0
-    (folder,) = Path("experiments").glob(f"*/*/{run_id}")
-    return folder
 
 
 def rewrite(folder, changes, description=None):
@@ -69,9 +60,8 @@ def server(monkeypatch):
 @pytest.fixture
 def asking(in_empty_folder, server):
     """Return the folder of a run that a server has suggested goals to."""
-    asked = {"suggester": "server", "suggester_url": server.url, "suggester_model": "tiny"}
-    cache = in_empty_folder / "own.sqlite"
-    return train(**WORLD, **asked, suggester_cache=cache, goal_encoder="same-text", n_steps=64)
+    asked = SERVED | {"suggester_url": server.url, "suggester_cache": Path("own.sqlite").resolve()}
+    return train("CNN", "received", **(TINY | WORLD | asked | {"n_steps": 64}))
 
 
 def unfinished(folder):
@@ -98,9 +88,8 @@ def test_playing_asks_no_server_unless_the_command_line_names_one(asking, server
 
 
 def test_an_agent_that_reads_its_goals_is_played_with_none(in_empty_folder, server, capsys):
-    asked = {"suggester": "server", "suggester_url": server.url, "suggester_model": "tiny"}
-    asked |= {"goal_encoder": "same-text", "goal_conditioned": "true"}
-    folder = train(**WORLD, **asked)
+    asked = SERVED | {"suggester_url": server.url, "goal_conditioned": "true"}
+    folder = train("CNN", "received", **(TINY | WORLD | asked))
     del server.asked[:]
     assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes=1"]) == 0
     assert server.asked == []
@@ -137,7 +126,7 @@ def test_a_run_that_was_trusted_is_ones_own(asking, somebody_else):
 
 
 def test_a_received_run_that_leads_nowhere_is_played_and_goes_on(in_empty_folder, somebody_else):
-    folder = train()
+    folder = train("CNN", "received", **TINY)
     somebody_else()
     assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes=1"]) == 0
     unfinished(folder)
@@ -167,7 +156,7 @@ def test_every_text_among_the_settings_is_safe_or_listed():
 @pytest.fixture
 def received(in_empty_folder, monkeypatch, somebody_else):
     """Return a run folder full of code, received by a user who stands beside it."""
-    folder = train()
+    folder = train("CNN", "received", **TINY)
     unfinished(Path(shutil.copytree(folder, "begun")))
     for name in ("__init__.py", "test_evil.py", "evil.py", "__main__.py"):
         for place in (Path(), folder, Path("begun")):

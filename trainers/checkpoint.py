@@ -48,8 +48,9 @@ import torch
 from torch import Tensor
 
 from models.agent import Agent
-from runs.folder import check_settings, is_finished, note_end, recorded_settings, resume_command
+from runs.folder import check_settings, is_finished, note_end, resume_command
 from runs.loggers import MetricsWriter, last_step
+from runs.stored import description_of
 from settings import Config, setting
 from trainers.ranks import Ranks
 from utils.errors import Interrupted, UserError
@@ -326,7 +327,7 @@ def unfinished_checkpoint(
     if checkpoint is None:
         if (folder / PUBLISHED).is_file():
             raise UserError(f"{folder}: a published agent, to be played; it holds no run to go on")
-        check_settings(folder, config, recorded_settings(folder), "run.json")
+        check_settings(folder, config, description_of(folder).get("settings"), "run.json")
         return None
     check_settings(folder, config, checkpoint["config"], "the checkpoint")
     made_by = 1 + len(checkpoint.get("other_ranks", []))

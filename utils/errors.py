@@ -95,6 +95,12 @@ def suggestion(name: str, allowed: Iterable[str]) -> str:
     return f" Did you mean {found[0]}?" if found else ""
 
 
+def raise_any(problems: Iterable[str]) -> None:
+    """Raise UserError with a line for each problem, told once, if there is any."""
+    if lines := dict.fromkeys(problems):
+        raise UserError(*lines)
+
+
 def raise_all(*checks: Callable[[], object]) -> None:
     """Run every check and raise the UserErrors of all of them as one, a line for each mistake."""
     problems: list[str] = []
@@ -103,5 +109,4 @@ def raise_all(*checks: Callable[[], object]) -> None:
             check()
         except UserError as error:
             problems += error.lines
-    if problems:
-        raise UserError(*dict.fromkeys(problems))
+    raise_any(problems)

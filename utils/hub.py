@@ -70,13 +70,11 @@ def hub_snapshot(
         _check_reachable()
     except HubError as error:
         try:
+            wanted["local_files_only"] = True
             with _without_bars():
-                found = huggingface_hub.snapshot_download(
-                    repository, local_files_only=True, **wanted
-                )
+                return Path(huggingface_hub.snapshot_download(repository, **wanted))
         except LocalEntryNotFoundError:
             raise HubError(f"{error}, and nothing of it has been fetched before") from error
-        return Path(found)
     with _told(), _without_bars():
         return Path(huggingface_hub.snapshot_download(repository, force_download=anew, **wanted))
 

@@ -23,6 +23,7 @@ import eval as eval_program
 import main as main_program
 import plot
 import prepare_embeddings
+import publish
 import sweep
 from analysis import __main__ as analysis
 from benchmarks import __main__ as benchmarks
@@ -35,6 +36,7 @@ PROGRAMS = {
     "prepare": prepare_embeddings,
     "plot": plot,
     "sweep": sweep,
+    "publish": publish,
     "analysis": analysis,
     "benchmarks": benchmarks,
 }

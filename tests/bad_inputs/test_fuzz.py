@@ -8,13 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from settings import all_settings
-from tests.bad_inputs import harness
 from tests.bad_inputs.gallery import (
     BERT,
     CLIP,
@@ -35,13 +33,7 @@ from tests.bad_inputs.gallery import (
 )
 from tests.bad_inputs.harness import PROGRAMS, TRACE, run_forked, settings
 from tests.bad_inputs.spoiling import (
-    BYTES,
-    CHANGES,
-    PLACES,
-    Change,
     Trial,
-    places_in,
-    replaced,
     trials,
 )
 
@@ -275,29 +267,3 @@ def test_what_no_program_may_do_is_complained_of(program, complaint, monkeypatch
     complaints = run_forked("function", [], place).complaints()
     assert complaint in " ".join(complaints)
     assert complaint or not complaints
-
-
-def test_every_change_changes_something(tmp_path):
-    content = bytes(range(1, 201))
-    same = [how for how in BYTES if BYTES[how](content, 50) == content]
-    assert set(same) <= {"LF", "CRLF"}
-    for number, how in enumerate(PLACES):
-        place = tmp_path / str(number)
-        place.mkdir()
-        (place / "file").write_text("good")
-        before = harness.tree(place)
-        Change("file", how).apply(place)
-        assert harness.tree(place) != before, how
-
-
-@pytest.mark.parametrize("how", sorted(CHANGES))
-def test_every_change_of_a_value_changes_tensors(how):
-    tensor = torch.arange(6.0).view(2, 3)
-    state = {"agent": {"bias": tensor}, "counts": [1, 2]}
-    assert list(places_in(state))[1:3] == [("agent",), ("agent", "bias")]
-    new = replaced(state, ("agent", "bias"), how)["agent"].get("bias")
-    kinds = [
-        (type(x), *(getattr(x, a, 0) for a in ("layout", "device", "dtype"))) for x in (tensor, new)
-    ]
-    assert state["agent"]["bias"] is tensor
-    assert kinds[0] != kinds[1] or not torch.equal(new, tensor)

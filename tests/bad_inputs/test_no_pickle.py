@@ -17,16 +17,7 @@ SOURCES = [
     for path in [ROOT / f"{folder}.py", *sorted((ROOT / folder).rglob("*.py"))]
     if path.exists()
 ]
-UNSAFE_MODULES = {
-    "pickle",
-    "cPickle",
-    "_pickle",
-    "dill",
-    "cloudpickle",
-    "joblib",
-    "shelve",
-    "marshal",
-}
+UNSAFE_MODULES = {"pickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 MUST_SAY = {"torch.load": ("weights_only", True), "np.load": ("allow_pickle", False)}
 
 
