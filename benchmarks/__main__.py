@@ -40,7 +40,6 @@ PARTS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print, and return the exit status."""
     return run_program(benchmark, argv)
 
 

@@ -190,7 +190,6 @@ class PlainCrafter(gymnasium.Env):
         return self._game.reset().transpose(2, 0, 1), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Take one step."""
         image, reward, done, _ = self._game.step(action)
         return image.transpose(2, 0, 1), reward, done, False, {}
 

@@ -3,9 +3,9 @@
 Run: python -m benchmarks.frame_replay [--rows 1000000] [--folder FOLDER]
 
 Frames are of 84 x 84 random bytes, a sentence's number beside each, 16 environments, episodes of
-200 steps: what NStepDQN keeps of CrafterText. A million of them take 7.1 GB of the folder, which is
-emptied afterwards. Batches of 64 are drawn first from files the system may still hold in its own
-memory, then from files it was asked to forget, as where the machine has little to spare.
+200 steps, like the replay of NStepDQN on CrafterText. A million of them take 7.1 GB of the folder,
+which is emptied afterwards. Batches of 64 are drawn first from files the system may still hold in
+its own memory, then from files it was asked to forget, as where the machine has little to spare.
 """
 
 import itertools

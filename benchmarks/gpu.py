@@ -72,7 +72,6 @@ class Row(NamedTuple):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print, and return the exit status."""
     return run_program(benchmark, argv)
 
 

@@ -81,7 +81,6 @@ def report(title: str, views: np.ndarray, nearest: list[list[str]]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train, try, print."""
     parser = argparse.ArgumentParser(description="Train and try grid-clip.")
     parser.add_argument("--seed", type=int, default=0, help="of images and initial weights")
     parser.add_argument("--views", type=int, default=15_000, help="looked through in either test")

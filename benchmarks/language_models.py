@@ -52,7 +52,7 @@ class Store(NamedTuple):
     """How far each of N episodes is when the clock starts.
 
     Attributes:
-        name: What to call it.
+        name: Of the row.
         ages: Tokens each episode has had.  [N]
         episode: After how many tokens an episode ends; None for never.
     """
@@ -160,7 +160,6 @@ def suggesting(quick: bool) -> Iterator[Pair]:
 def random_model(
     size: Size, mem_len: int, dtype: torch.dtype = torch.float32, device: str = "cpu"
 ) -> TransformerXL:
-    """Return our version."""
     return TransformerXL(RandomTransformerXL(size), mem_len).to(device).pack(dtype)
 
 
@@ -200,7 +199,7 @@ def plain_minilm(store: Store) -> Iterator[Work]:
     def read(tokens: Tensor, starts: Tensor) -> Tensor:
         for n, start in enumerate(starts.tolist()):
             episodes[n] = torch.cat((episodes[n][: 0 if start else None], tokens[n]))
-        # What is filled up comes last, where nothing before it looks.
+        # Padding comes last, and nothing before it looks there.
         padded = torch.nn.utils.rnn.pad_sequence(episodes, batch_first=True)
         hidden = model(inputs_embeds=padded).last_hidden_state
         lasts = torch.tensor([len(episode) - 1 for episode in episodes])
@@ -324,7 +323,7 @@ class PlainTransformerXL:
         return self._norm(layer, "pos_ff", hidden + change)
 
     def _attention(self, layer: int, seen: Tensor, n_new: int) -> Tensor:
-        """Return what the heads of the last `n_new` of the seen tokens [N, M+K, D] find."""
+        """Return the outputs of the heads of the last `n_new` of the seen tokens [N, M+K, D]."""
         n_seen, n_head, width = seen.shape[1], self.config["n_head"], self.config["d_head"]
         qkv = functional.linear(seen, self._get(layer, "dec_attn.qkv_net"))
         queries, keys, values = qkv.unflatten(-1, (3, n_head, width)).unbind(2)
@@ -335,7 +334,7 @@ class PlainTransformerXL:
         content = queries + self.weights[f"layers.{layer}.dec_attn.r_w_bias"]
         placed = queries + self.weights[f"layers.{layer}.dec_attn.r_r_bias"]
         scores = torch.einsum("nihd,njhd->nhij", content, keys)
-        # Distance of column j from new token i; what is not among the last M is masked.
+        # Distance of column j from new token i; all but the last M are masked.
         distances = torch.arange(n_new)[:, None] + n_seen - n_new - torch.arange(n_seen)
         by_distance = torch.einsum("nihd,mhd->nhim", placed, positions)
         index = distances.clamp(0, n_seen - 1).expand_as(scores)

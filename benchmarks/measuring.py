@@ -208,7 +208,6 @@ class Table:
         self.row(*(name.replace("_", " ") for name in columns))
 
     def row(self, *cells: str | float | None) -> None:
-        """Print a row."""
         shown = []
         for cell, spec in zip(cells, self._formats, strict=True):
             is_text = isinstance(cell, str) or cell is None

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.language.files import ModelFiles
+from models.language.files import ModelFiles, find_model
 
 MINILM = "all-MiniLM-L6-v2"
 VIT = "ViT-B-16"
@@ -150,23 +150,17 @@ def write_clip(folder: Path, name: str = VIT, language_model: str = MINILM) -> l
     import open_clip
     from safetensors.torch import save_file
 
+    from models.clip import load_encoder
+    from models.word_embeddings import PromptEmbeddings, file_name, shared_vocabulary
+
     torch.manual_seed(0)
     weights = open_clip.create_model(name, load_weights=False, pretrained_text=False).state_dict()
     checkpoint = folder / f"{name}.safetensors"
     save_file({key: tensor.contiguous() for key, tensor in weights.items()}, checkpoint)
-    embeddings = folder / "embeddings.npz"
-    _write_embeddings(embeddings, name, checkpoint, language_model)
-    return [f"clip_encoder={name}", f"clip_pretrained={checkpoint}", f"embeddings={embeddings}"]
-
-
-def _write_embeddings(path: Path, name: str, checkpoint: Path, language_model: str) -> None:
-    from models.clip import load_encoder
-    from models.language.files import find_model
-    from models.word_embeddings import PromptEmbeddings, file_name, shared_vocabulary
-
     encoder, files = load_encoder(name, str(checkpoint)), find_model(language_model)
     shared = shared_vocabulary(encoder.vocabulary, files.vocabulary())
     shape = (len(shared), encoder.width)
+    embeddings = folder / "embeddings.npz"
     PromptEmbeddings(
         tokens=np.array(list(shared)),
         ids=np.array(list(shared.values()), dtype=np.int64),
@@ -177,4 +171,5 @@ def _write_embeddings(path: Path, name: str, checkpoint: Path, language_model: s
         language_model=np.array(file_name(language_model)),
         language_model_fingerprint=np.array(files.fingerprint()),
         versions=np.array(["random"]),
-    ).write(path)
+    ).write(embeddings)
+    return [f"clip_encoder={name}", f"clip_pretrained={checkpoint}", f"embeddings={embeddings}"]

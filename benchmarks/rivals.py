@@ -2,8 +2,8 @@
 
 Its PPO beside CNN-PPO; sb3-contrib's RecurrentPPO beside Impala-PPO. The same encoder of images,
 the same widths of LSTM and heads, rollouts of the same size, as many epochs. RecurrentPPO in two
-variants: one LSTM for both heads and minibatches of half a rollout, about what our sequences
-are; or what sb3-contrib does unless told otherwise, an LSTM for each head and minibatches of 128.
+variants: one LSTM for both heads and minibatches of half a rollout, about the size of our
+sequences; or the defaults of sb3-contrib, an LSTM for each head and minibatches of 128.
 """
 
 from collections.abc import Callable
@@ -56,7 +56,7 @@ class OurFeatures(BaseFeaturesExtractor):
 class Sb3Environments(VecEnv):
     """Our vector environments under the interface of stable-baselines3.
 
-    Of a dictionary of numbers they show what our agents read of it: a vector, discrete numbers
+    Of a dictionary of numbers they show the vector that our agents read of it, discrete numbers
     as one-hot vectors.
 
     Args:
@@ -73,7 +73,6 @@ class Sb3Environments(VecEnv):
         self._actions = np.zeros(env.num_envs, np.int64)
 
     def reset(self) -> np.ndarray:
-        """Open an episode in every environment."""
         seed = self._seeds[0]
         self._reset_seeds()
         return self._shown(self.env.reset(seed=seed)[0])
@@ -82,7 +81,6 @@ class Sb3Environments(VecEnv):
         self._actions = actions
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        """Take them."""
         observations, rewards, terminated, truncated, info = self.env.step(self._actions)
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         ended = terminated | truncated
@@ -122,7 +120,7 @@ def rival(name: str, config: PpoSettings) -> PPO | RecurrentPPO:
         config: The settings.
 
     Raises:
-        UserError: it cannot see what the environment shows.
+        UserError: it cannot see the environment's observations.
     """
     torch.manual_seed(config.seed)
     env = make_vector_env(config, config.seed)

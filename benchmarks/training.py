@@ -100,7 +100,6 @@ class Measured(NamedTuple):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print, and return the exit status."""
     return run_program(benchmark, argv)
 
 

@@ -210,7 +210,6 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def off_policy(quick: bool) -> Iterator[Pair]:
-    """Compare all of them."""
     for case in cases(quick):
         yield Pair(
             case.name,
@@ -254,7 +253,7 @@ def plain_off_policy(case: Case) -> Iterator[Work]:
     online = copy.deepcopy(learner.agent)
     target = copy.deepcopy(online).requires_grad_(False)
     optimizer = torch.optim.Adam(online.parameters(), lr=config.learning_rate, foreach=False)
-    # What has a target: everything, or SAC's critics.
+    # The part with a target: everything, or SAC's critics.
     online_part, target_part = (
         agent.critics if isinstance(agent, SacAgent) else agent for agent in (online, target)
     )
@@ -285,7 +284,7 @@ def q_loss(online: QAgent, target: QAgent, batch: Sequences, config: Any) -> Ten
 
 
 def soft_loss(online: SacAgent, target: SacAgent, batch: Sequences, config: Any) -> Tensor:
-    """Return the losses of SAC's critics and policy, which share what they see."""
+    """Return the losses of SAC's critics and policy, which share their features."""
     hidden, alpha = features_of(online, batch), config.temperature
     with torch.no_grad():
         probs = online.policy(hidden).softmax(-1)
@@ -307,7 +306,7 @@ def error_of(values: Tensor, targets: Tensor, batch: Sequences) -> Tensor:
 
 
 def features_of(agent: Any, batch: Sequences) -> Tensor:
-    """Return what an agent sees and remembers at every step.  [T+1, B, D]"""
+    """Return the features of an agent at every step.  [T+1, B, D]"""
     embedder, shape = agent.body.embedder, batch.starts.shape
     shown: Any = batch.observations.shown
     parts = []
@@ -324,7 +323,7 @@ def features_of(agent: Any, batch: Sequences) -> Tensor:
 
 
 def attended(gpt: Gpt, x: Tensor) -> Tensor:
-    """Return what a GPT makes of whole episodes [T+1, B, F].  [T+1, B, D]"""
+    """Return the hidden states of a GPT on whole episodes [T+1, B, F].  [T+1, B, D]"""
     future = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
 
     def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

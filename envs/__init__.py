@@ -39,24 +39,7 @@ from settings import Config, Part, Registry
 from utils.errors import UserError, suggestion
 from utils.user_modules import GIVEN
 
-__all__ = [
-    "ENVIRONMENTS",
-    "SUITES",
-    "GivenEnv",
-    "Suite",
-    "action_names",
-    "check_env_name",
-    "checked_vector_env",
-    "given_name",
-    "given_vector_env",
-    "make_vector_env",
-    "number_names",
-    "picture_legend",
-    "scales_rewards",
-]
-
-
-# A vector environment, or what makes one environment each time it is called.
+# A vector environment, or a function that makes one environment.
 GivenEnv = VectorEnv | Callable[[], gymnasium.Env]
 
 
@@ -89,7 +72,7 @@ SUITES = {
     "jumper": Suite("envs.procgen"),
     "maze": Suite("envs.procgen"),
     "miner": Suite("envs.procgen"),
-    GIVEN: Suite("envs"),  # what a Python program has given as an object, and nothing is known of
+    GIVEN: Suite("envs"),  # an object of a Python program
 }
 ANY = any_gymnasium.TITLE
 FALLBACK = Suite("envs.any_gymnasium")
@@ -150,7 +133,7 @@ def check_env_name(name: str) -> None:
 
 
 def action_names(name: str, n_actions: int, metadata: Mapping[str, Any] | None = None) -> list[str]:
-    """Return what the actions of an environment are called; numbers where nothing is known.
+    """Return the names of an environment's actions, their numbers where it has none.
 
     Args:
         name: Of the environment.
@@ -163,13 +146,13 @@ def action_names(name: str, n_actions: int, metadata: Mapping[str, Any] | None =
 
 
 def number_names(name: str, metadata: Mapping[str, Any] | None = None) -> list[str]:
-    """Return what the numbers that an environment shows are called, none where nothing is known."""
+    """Return the names of the numbers that an environment shows, none if it does not name them."""
     own = getattr(pkgutil.resolve_name(_find_suite(name).place), "NUMBER_NAMES", ())
     return [str(each) for each in (metadata or {}).get(NUMBER_NAMES, own)]
 
 
 def picture_legend(name: str) -> str:
-    """Return what the colours mean in which an environment is drawn; nothing if it does not say."""
+    """Return the legend of an environment's pictures, nothing if it has none."""
     return getattr(pkgutil.resolve_name(_find_suite(name).place), "PICTURE_LEGEND", "")
 
 
@@ -177,11 +160,10 @@ class Suites(Registry):
     """The suites, by the beginnings of their environments' names."""
 
     def known_as(self, name: str) -> str | None:
-        """Return what the part that an environment belongs to is called; None if there is none.
+        """Return the key of the suite that has an environment; None if there is none.
 
-        That is what its suite is listed under: all of the name, or how it begins. Where no suite
-        has the name, it is one of Gymnasium's, or the misspelt one of the suite whose begins like
-        it, in any case.
+        The key is all of the name or its beginning. A name of no suite is one of Gymnasium's, or a
+        misspelt one of the suite with that beginning, in any case.
         """
         if _find_key(name) is None and any_gymnasium.knows(name):
             return ANY
@@ -208,7 +190,6 @@ def _find_key(name: str) -> str | None:
 
 
 def _find_suite(name: str) -> Suite:
-    """Return the suite of an environment."""
     key = ENVIRONMENTS.known_as(name)
     if key is None:
         beginnings = [key + "*" * key.endswith(("-", "_")) for key in SUITES if key != GIVEN]
@@ -230,8 +211,8 @@ def given_vector_env(env: GivenEnv, n_envs: int, seed: int) -> EpisodeStatistics
     """Return a given environment as those of a suite are: with episode statistics.
 
     Args:
-        env: A vector environment of n_envs environments, or what makes one of them, which is then
-            converted to what agents know.
+        env: A vector environment of n_envs environments, or a function that makes one of them,
+            which is then converted.
         n_envs: How many are needed.
         seed: Of the run, for environments made here; a given vector environment has its own way.
 
@@ -249,7 +230,7 @@ def given_vector_env(env: GivenEnv, n_envs: int, seed: int) -> EpisodeStatistics
 
 
 def given_name(env: GivenEnv) -> str:
-    """Return what settings call a given environment."""
+    """Return the name of a given environment in settings."""
     if isinstance(env, VectorEnv):
         inner = getattr(env.unwrapped, "envs", [env])[0]
         return f"{GIVEN}{type(inner.unwrapped).__name__}"
@@ -261,7 +242,6 @@ def given_name(env: GivenEnv) -> str:
 
 
 def _one(env: Callable[[], gymnasium.Env]) -> gymnasium.Env:
-    """Make one environment."""
     if not callable(env):
         raise UserError(
             f"env: {type(env).__name__} is neither a vector environment nor a function that makes "

@@ -76,7 +76,7 @@ def knows(name: str) -> bool:
 
 
 def find(name: str) -> EnvSpec:
-    """Return what is registered under a name, importing the module that it names.
+    """Return the registered environment of a name, importing the module that it names.
 
     Raises:
         UserError: there is no such module, importing it fails, or it does not register the id.
@@ -94,8 +94,8 @@ def make(config: GymnasiumSettings, seed: int) -> VectorEnv:
     """Return `config.n_envs` environments.
 
     Raises:
-        UserError: the environment cannot be made, fails in its first steps, or shows or takes what
-            agents cannot see or do.
+        UserError: the environment cannot be made, fails in its first steps, or has spaces that
+            agents do not know.
     """
     return _made(config, seed, _maker(config))
 
@@ -111,7 +111,7 @@ def make_drawn(config: GymnasiumSettings, seed: int) -> VectorEnv:
 
 
 def vector_of(make_one: MakeOne, n_envs: int, seed: int, in_processes: bool = False) -> SingleEnvs:
-    """Return a vector environment of single ones, converted to what agents know.
+    """Return a vector environment of single ones, converted to the spaces of agents.
 
     Args:
         make_one: Makes one of them.
@@ -140,7 +140,7 @@ def _made(config: GymnasiumSettings, seed: int, make_one: MakeOne) -> VectorEnv:
 
 
 def _maker(config: GymnasiumSettings, **drawn: str) -> MakeOne:
-    """Return what makes one environment, here or in another process."""
+    """Return a function that makes one environment, here or in another process."""
     for name in CHOSEN_HERE.intersection(config.env_args):
         raise UserError(f"env_args: {name} is chosen by the program. Leave it out")
     arguments = config.env_args | drawn
@@ -150,7 +150,7 @@ def _maker(config: GymnasiumSettings, **drawn: str) -> MakeOne:
 
 
 def _hint(module_name: str, env_id: str) -> str:
-    """Return what to do where a module that could be imported does not register an id."""
+    """Return a hint for a module that was imported and does not register an id."""
     top = module_name.partition(".")[0]
     places = ((spec.id, spec.entry_point) for spec in gymnasium.registry.values())
     own = [known for known, place in places if _package_of(place) == top]
@@ -191,16 +191,16 @@ def _import(module_name: str, name: str) -> None:
 
 
 def check_first_steps(make_one: MakeOne, name: str) -> None:
-    """Play an environment at random for a moment and check what it shows and says.
+    """Play an environment at random for a moment and check its observations and rewards.
 
     No random stream of this process moves.
 
     Args:
         make_one: Makes the environment.
-        name: What the user calls it.
+        name: Of the environment in the settings.
 
     Raises:
-        UserError: it cannot be made, raises an error, or does not do what its spaces promise.
+        UserError: it cannot be made, raises an error, or breaks the promises of its spaces.
     """
     with _failures_told(name), _random_streams_kept(), closing(make_one()) as env:
         converted = Converted(env)
@@ -238,13 +238,13 @@ def why_not_drawn(make_one: MakeOne, make_drawn: MakeOne) -> str | None:
 
 
 def failure(name: str, error: BaseException) -> UserError:
-    """Return what to say of an error that somebody's environment raised."""
+    """Return the one line for an error that an environment raised."""
     return UserError(f"env: '{name}' raised {told(error)}")
 
 
 @contextmanager
 def _failures_told(name: str) -> Iterator[None]:
-    """Turn what an environment raises into a UserError of one line."""
+    """Turn the exceptions of an environment into a UserError of one line."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -266,7 +266,7 @@ def _random_streams_kept() -> Iterator[None]:
 
 
 def _begin(env: gymnasium.Env, seed: int | None = None) -> None:
-    """Begin an episode and check what it shows first."""
+    """Begin an episode and check its first observation."""
     found = env.reset(seed=seed)
     if not isinstance(found, tuple) or len(found) != 2:
         raise UserError("env: reset() is to return two values: observation, info")
@@ -274,7 +274,7 @@ def _begin(env: gymnasium.Env, seed: int | None = None) -> None:
 
 
 def _check_step(env: gymnasium.Env) -> None:
-    """Take a random step, check what comes of it, and begin anew where it ends the episode."""
+    """Take a random step, check its results, and begin anew where it ends the episode."""
     found = env.step(env.action_space.sample())
     if not isinstance(found, tuple) or len(found) != 5:
         raise UserError(

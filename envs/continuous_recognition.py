@@ -1,12 +1,12 @@
 """ContinuousRecognition-v0: a stream of pictures; is this one new or was it shown before?
 
 Our own light version of Psychlab's continuous recognition task (Leibo et al. 2018,
-arXiv:1801.08116), for whoever cannot build DeepMind Lab. What is the same: there is no separate
+arXiv:1801.08116), for machines without DeepMind Lab. In common: there is no separate
 study phase; the first picture is new, every other is new with probability one half, else drawn
 uniformly from all pictures shown so far in the episode, so lags vary from 1 to the whole episode;
 a right answer is worth 1, a wrong one 0.
 
-What differs: one step is one picture and the action is the answer itself, so there is no screen to
+Different: one step is one picture and the action is the answer itself, so there is no screen to
 look around on, no fixation cross, no buttons, no feedback colours and no clock. An episode has 50
 pictures (Psychlab: up to 60, in 180 seconds). The pictures are drawn objects with a name such as
 "striped blue star", or the images of a folder (`config.stimuli`); Psychlab's are photographs.
@@ -75,7 +75,7 @@ class ContinuousRecognitionVectorEnv(NumpyVectorEnv):
     Args:
         n_envs: Number of environments.
         seed: Of the run.
-        pictures: What is shown, at least as many as an episode has.  [P, 3, H, W] uint8
+        pictures: At least as many as an episode has.  [P, 3, H, W] uint8
     """
 
     def __init__(self, n_envs: int, seed: int, pictures: np.ndarray) -> None:
@@ -84,7 +84,7 @@ class ContinuousRecognitionVectorEnv(NumpyVectorEnv):
         self._n_pictures = len(pictures)
         blank = np.full_like(pictures[:1], BLANK)
         self._images = np.concatenate([pictures, blank])  # [P + 1, 3, H, W]
-        # One more entry than pictures: what is shown once the last one has been answered.
+        # One more entry than pictures: the blank one after the last answer.
         self._stream = np.full((n_envs, EPISODE_PICTURES + 1), self._n_pictures)
         self._answers = np.zeros((n_envs, EPISODE_PICTURES), dtype=np.int64)
         self._position = np.zeros(n_envs, dtype=np.int64)

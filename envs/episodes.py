@@ -147,13 +147,12 @@ class SeededEnv(gymnasium.Wrapper):
         return self._begin(options)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Take one step."""
         shown, reward, terminated, truncated, info = self.env.step(action)
         self._checksum = checksum((shown, reward), self._checksum)
         return shown, reward, terminated, truncated, info
 
     def running(self) -> Running:
-        """Return which episode runs, and a checksum of what it has shown and paid."""
+        """Return which episode runs, and a checksum of its observations and rewards."""
         return self._seed, self._number, self._episode, self._checksum
 
     def replay(self, running: Sequence[Running], actions: Sequence[np.ndarray]) -> bool:
@@ -173,11 +172,11 @@ class SeededEnv(gymnasium.Wrapper):
 
     @property
     def tells_cue(self) -> bool:
-        """Whether the environment says what it shows that is to be remembered."""
+        """Whether the environment has cues."""
         return self.env.has_wrapper_attr("cue")
 
     def cue(self) -> Any:
-        """Return what it shows now that is to be remembered, None if nothing."""
+        """Return the cue that it shows now, a number, None for none."""
         return self.env.get_wrapper_attr("cue")()
 
     def _begin(self, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -222,11 +221,11 @@ class SingleEnvs(VectorWrapper):
         return self.env.reset(seed=seeds, options=options)
 
     def cues(self) -> Sequence[Any] | None:
-        """Return what each shows that is to be remembered, None if one never says."""
+        """Return the cue that each shows now, None if one has no cues."""
         return self._call("cue") if all(self._call("tells_cue")) else None
 
     def running(self) -> list[Running]:
-        """Return which episodes run, and checksums of what they have shown and paid."""
+        """Return which episodes run, and checksums of their observations and rewards."""
         return list(self._call("running"))
 
     def replay(self, running: Sequence[Running], actions: Sequence[np.ndarray]) -> bool:
@@ -270,11 +269,9 @@ class ProcessVectorEnv(AsyncVectorEnv):
     """Environments in processes; the death of one of them is a RunError of one line."""
 
     def reset(self, **options: Any) -> Any:
-        """Begin a new episode everywhere."""
         return self._watched(super().reset, **options)
 
     def step(self, actions: Any) -> Any:
-        """Take one step everywhere."""
         return self._watched(super().step, actions)
 
     def _watched(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

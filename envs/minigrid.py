@@ -4,7 +4,7 @@ The images are those of MiniGrid's own `RGBImgPartialObsWrapper(env, tile_size=8
 EnvPool plays the same rules much faster but shows symbols only, so both paths show symbols and are
 drawn here: a tile's pixels depend on nothing but its (object, colour, state) and on the agent.
 
-A mission, the sentence that says what to do, is shown beside the image where it is asked for, and
+A mission, a sentence that names the task, is shown beside the image where it is asked for, and
 on BabyAI, whose missions differ from episode to episode, unless it is not.
 """
 
@@ -41,7 +41,7 @@ LONGEST_MISSION = 1024  # letters
 # Kinds of objects, colours and door states in MiniGrid's symbols.
 SYMBOLS = (11, 6, 3)
 
-# What each environment shows where it shows its mission, too.
+# Observations with missions.
 WITH_MISSION = gymnasium.spaces.Dict(
     {
         "image": gymnasium.spaces.Box(0, 255, IMAGE_SHAPE, np.uint8),
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class MissionSettings(Config):
-    """What MiniGrid and BabyAI read."""
+    """The settings of MiniGrid and BabyAI."""
 
     title = "MiniGrid and BabyAI"
 
@@ -87,7 +87,8 @@ def make_drawn(config: MissionSettings, seed: int) -> VectorEnv:
     """Return environments whose whole grid can be drawn, which EnvPool's cannot."""
     is_babyai = config.env.startswith(BABYAI)
     with_missions = is_babyai if config.missions is None else config.missions
-    return make_by_gymnasium(config.env, config.n_envs, seed, with_missions)
+    make_one = functools.partial(_make_drawn, config.env, with_missions)
+    return SingleEnvs(make_one, config.n_envs, seed)
 
 
 def make_by_envpool(env_id: str, n_envs: int, seed: int) -> VectorEnv:
@@ -101,13 +102,6 @@ def make_by_envpool(env_id: str, n_envs: int, seed: int) -> VectorEnv:
     return EnvPoolVectorEnv(
         open_task, n_envs, seed, lambda shown: draw(shown["image"]), IMAGE_SHAPE
     )
-
-
-def make_by_gymnasium(
-    env_id: str, n_envs: int, seed: int, with_missions: bool = False
-) -> VectorEnv:
-    """Return MiniGrid's own environments, stepped one after the other."""
-    return SingleEnvs(functools.partial(_make_drawn, env_id, with_missions), n_envs, seed)
 
 
 def draw(symbols: np.ndarray) -> np.ndarray:
@@ -187,9 +181,8 @@ class ShownObject(gymnasium.Wrapper):
 
 
 class SilentReset(gymnasium.Wrapper):
-    """Keeps to itself what the package prints of layouts that it has to draw again."""
+    """Drops the notices that the package prints of layouts that it has to draw again."""
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
         with contextlib.redirect_stdout(io.StringIO()):
             return self.env.reset(**options)

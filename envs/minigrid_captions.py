@@ -1,7 +1,7 @@
 """Pairs of images and captions on MiniGrid, written from the symbolic view.
 
 Half of the views are rooms made up at random, half are random play in many tasks. Whole families
-of tasks are never played here, so that what was learnt from the pairs can be tried on them.
+of tasks are never played here, to try an encoder that has learnt from the pairs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -140,7 +140,7 @@ def _mostly_with_objects(
 
 
 def _phrase(view: np.ndarray, place: tuple[int, ...]) -> str:
-    """Name what stands in one cell, as in "a locked red door"."""
+    """Name the thing in one cell, as in "a locked red door"."""
     kind, colour, state = (int(number) for number in view[place])
     noun = KINDS[kind]
     if noun == "lava":

@@ -40,7 +40,6 @@ PACKAGES = "libegl1 libgl1 libgl1-mesa-dri libglu1-mesa"
 
 
 def names() -> list[str]:
-    """Return the tasks of this suite."""
     return [f"MiniWorld-{task}-v0" for task in TASKS]
 
 

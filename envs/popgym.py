@@ -23,7 +23,6 @@ REPEAT_FIRST, REPEAT_PREVIOUS = "popgym-RepeatFirst", "popgym-RepeatPrevious"
 
 
 def names() -> list[str]:
-    """Return the names of all tasks."""
     import popgym  # noqa: F401  (registers its environments with Gymnasium)
 
     return sorted(name for name in gymnasium.registry if name.startswith(PREFIX))
@@ -41,7 +40,7 @@ def make(config: Config, seed: int) -> VectorEnv:
 
 
 def make_drawn(config: Config, seed: int) -> VectorEnv:
-    """Return the same for who looks on: a little slower, they tell what is to be remembered."""
+    """Return the same with cues for analyses, a little slower."""
     return _vectors(_make_telling, config, seed)
 
 
@@ -63,20 +62,18 @@ class ShownCard(gymnasium.Wrapper):
         return self._cue
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
         shown, info = self.env.reset(**options)
         self._cue = int(shown)
         return shown, info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Take one step."""
         shown, *others = self.env.step(action)
         self._cue = None if self._first_only else int(shown)
         return shown, *others
 
 
 def _make_telling(name: str, **options: Any) -> gymnasium.Env:
-    """Return one environment; of the two tasks that repeat cards with what is to be repeated."""
+    """Return one environment; the two tasks that repeat cards tell their cues."""
     env = gymnasium.make(name, **options)
     if name.startswith((REPEAT_FIRST, REPEAT_PREVIOUS)):
         return ShownCard(env, first_only=name.startswith(REPEAT_FIRST))

@@ -57,7 +57,6 @@ ACTION_NAMES = (
 
 
 def names() -> list[str]:
-    """Return the tasks of this suite."""
     return [NAME]
 
 
@@ -104,13 +103,12 @@ class PsychlabEnv(gymnasium.Env):
         return image, reward, terminated, False, {}
 
     def close(self) -> None:
-        """Close the Lab."""
         if self._lab is not None:
             self._lab.close()
             self._lab = None
 
     def _look(self) -> np.ndarray:
-        """Return what the Lab shows now: [80, 80, 3] -> [3, 80, 80]."""
+        """Return the Lab's present image: [80, 80, 3] -> [3, 80, 80]."""
         shown = self._lab.observations()[CAMERA]
         self._image = np.ascontiguousarray(shown.transpose(2, 0, 1))
         return self._image

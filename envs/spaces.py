@@ -29,10 +29,10 @@ ALLOWED = (
 
 
 class Conversion(NamedTuple):
-    """A space in the form that agents know, and what leads there.
+    """A space in the form that agents know, and the conversion to it.
 
     Attributes:
-        space: What agents see or act in.
+        space: Of the agents.
         convert: An observation of the environment to one of this space, or an action of this
             space to one of the environment; None where nothing is to be done.
     """
@@ -44,7 +44,7 @@ class Conversion(NamedTuple):
 class Converted(gymnasium.Wrapper):
     """An environment whose observations and actions are those of agents.
 
-    What it has in `info` stays behind: nothing reads it, and no two environments agree on it.
+    Its `info` stays behind: nothing reads it, and no two environments agree on it.
 
     Args:
         env: Any environment.
@@ -66,12 +66,10 @@ class Converted(gymnasium.Wrapper):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
         observation, _ = self.env.reset(seed=seed, options=options)
         return observation if self._observed is None else self._observed(observation), {}
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Take one step."""
         if self._action is not None:
             action = self._action(action)
         observation, reward, terminated, truncated, _ = self.env.step(action)
@@ -89,14 +87,14 @@ class Converted(gymnasium.Wrapper):
 def checked_vector_env(env: Any) -> VectorEnv:
     """Return a vector environment as it is, if agents can be trained in it.
 
-    It restarts an ended episode within the step that ends it (SAME_STEP), shows what agents see
-    in the form in which they see it, and takes one Discrete action from 0 on.
+    It restarts an ended episode within the step that ends it (SAME_STEP), has observations
+    in the form in which agents see them, and takes one Discrete action from 0 on.
 
     Args:
         env: Somebody's vector environment.
 
     Raises:
-        UserError: it is none, or does something else; the line says what to write.
+        UserError: it is none, or does something else; the line names the remedy.
     """
     if not isinstance(env, VectorEnv):
         raise UserError(
@@ -131,7 +129,7 @@ def checked_vector_env(env: Any) -> VectorEnv:
 
 
 def seen(space: spaces.Space) -> Conversion:
-    """Return how agents see what an environment shows.
+    """Return how agents see the observations of an environment.
 
     A Box of uint8 with three dimensions is an image. Its channels are the smaller one of its first
     and its last dimension, the first if they are equal. One with two dimensions from 5x5 up is a

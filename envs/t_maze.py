@@ -82,7 +82,8 @@ class TMazeVectorEnv(NumpyVectorEnv):
         self._end = oracle_distance + length
         self.episode_length = length + 1 + 2 * oracle_distance
         # Cells are numbered: those of the corridor by their x, then the upper and the lower goal.
-        self._xs, self._ys = coordinates(self._end)
+        self._xs = np.append(np.arange(self._end + 1), [self._end, self._end])
+        self._ys = np.append(np.zeros(self._end + 1, int), [1, -1])
         self._next_cells = next_cells(self._end)
         at_end = self._xs == self._end
         self._looks = np.stack([at_end, self._ys], 1).astype(np.float32)
@@ -100,11 +101,7 @@ class TMazeVectorEnv(NumpyVectorEnv):
 
     def begin(self, row: int, generator: np.random.Generator) -> None:
         """Draw on which side the goal is."""
-        self.begin_with(row, self.draw(generator))
-
-    def draw(self, generator: np.random.Generator) -> int:
-        """Return a goal's side, -1 or 1: all that is random in an episode."""
-        return 2 * int(generator.integers(2)) - 1
+        self.begin_with(row, 2 * int(generator.integers(2)) - 1)
 
     def begin_with(self, row: int, goal_side: int) -> None:
         """Begin an episode in environment `row` whose goal lies on a given side."""
@@ -154,11 +151,6 @@ class TMazeVectorEnv(NumpyVectorEnv):
         columns = 1 + np.rint(xs * ((n_columns - 1) / self._end)).astype(int)
         kinds[self._rows, middle - ys, columns] = AGENT
         return tuple(COLOURS[kinds])
-
-
-def coordinates(end: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return x and y of every cell: the corridor from 0 to its end, then both goals.  [C] each"""
-    return np.append(np.arange(end + 1), [end, end]), np.append(np.zeros(end + 1, int), [1, -1])
 
 
 def next_cells(end: int) -> np.ndarray:

@@ -24,7 +24,7 @@ from settings import setting
 N_ROWS, N_COLUMNS, VIEW = 7, 11, 5
 PADDING = VIEW // 2
 WIDTH = N_COLUMNS + 2 * PADDING
-N_CELLS = (N_ROWS + 2 * PADDING) * WIDTH  # of a board with what lies around it, row by row
+N_CELLS = (N_ROWS + 2 * PADDING) * WIDTH  # of a board and its surroundings, row by row
 CELL_NUMBERS = np.arange(N_CELLS).reshape(-1, WIDTH)[PADDING:-PADDING, PADDING:-PADDING]
 FIRST_STEPS = 15  # of the first phase
 REGROWTH = 21  # steps until an apple is back
@@ -33,7 +33,7 @@ DOOR_REWARD = 5.0
 
 ACTION_NAMES = ("north", "south", "west", "east")
 MOVES = np.array([-WIDTH, WIDTH, -1, 1])
-# What a view shows, relative to its centre.  [25]
+# The cells of a view, relative to its centre.  [25]
 WINDOW = np.add.outer(
     np.arange(-PADDING, PADDING + 1) * WIDTH, np.arange(-PADDING, PADDING + 1)
 ).ravel()
@@ -41,7 +41,7 @@ CENTRE = len(WINDOW) // 2
 
 
 class Cell(IntEnum):
-    """What can lie on a cell. Signs and doors of Visual Match stand in the order of colours."""
+    """The kinds of cells. Signs and doors of Visual Match stand in the order of colours."""
 
     FREE, OUTSIDE, WALL, PLAYER, APPLE, KEY, INDICATOR = range(7)
     LOCKED, UNLOCKED, OPENED = range(7, 10)
@@ -51,13 +51,13 @@ class Cell(IntEnum):
 
 
 class Kind(NamedTuple):
-    """What a kind of cell is like.
+    """The properties of a kind of cell.
 
     Attributes:
         colour: Red, green, blue.
         blocks: Whether no agent can enter.
-        reward: What an agent there is paid.
-        becomes: What lies there after an agent has been; None for the same.
+        reward: Of an agent there.
+        becomes: The kind after an agent has been there; None for the same.
     """
 
     colour: tuple[int, int, int]
@@ -96,7 +96,7 @@ REWARDS = np.array([KINDS[cell].reward for cell in Cell], dtype=np.float32)
 BECOMES = np.array(
     [cell if KINDS[cell].becomes is None else KINDS[cell].becomes for cell in Cell], dtype=np.uint8
 )
-# What is seen where the agent is: the agent, but an open door is in front of it.
+# The centre of a view shows the agent, but an open door is in front of it.
 IN_CENTRE = np.array(
     [cell if cell == Cell.OPENED else Cell.PLAYER for cell in Cell], dtype=np.uint8
 )
@@ -129,7 +129,7 @@ ORCHARD = board("#" * 11, *["#.........#"] * 5, "#" * 11)
 class ThreePhases(NumpyVectorEnv):
     """N grid worlds of three phases; the second has ten apples, +1 each.
 
-    Actions: north, south, west, east; a move into what blocks the way does nothing. An apple is
+    Actions: north, south, west, east; a move into an obstacle does nothing. An apple is
     back 21 steps after it was taken. An episode succeeds if it is paid in its last phase. The
     observation is one colour per cell, the agent in the centre.  [3, 5, 5]
 
@@ -171,7 +171,7 @@ class ThreePhases(NumpyVectorEnv):
 
     @abstractmethod
     def react(self, entered: np.ndarray) -> None:
-        """Change boards, where it matters what kind of cell an agent is on.  [N]"""
+        """Change boards by the kinds of cells that agents have entered.  [N]"""
 
     def begin_on(
         self, row: int, boards: np.ndarray, apple_cells: np.ndarray, start: np.ndarray
@@ -190,7 +190,7 @@ class ThreePhases(NumpyVectorEnv):
         self._phases[row] = self._steps[row] = self._regrowths[row] = self._succeeded[row] = 0
 
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Move every agent, pay for what it is on, and turn to the next phase where one is due."""
+        """Move every agent, pay for its cell, and turn to the next phase where one is due."""
         self._steps += 1
         begins = self._board_begins(self._rows)
         targets = self._cells + MOVES[actions]
@@ -340,7 +340,6 @@ class VisualMatchVectorEnv(ThreePhases):
         self.begin_with(row, draws)
 
     def draw(self, generator: np.random.Generator) -> MatchDraws:
-        """Return the draws of an episode."""
         return MatchDraws(
             draw_apples(generator),
             int(generator.integers(N_COLOURS)),

@@ -2,8 +2,8 @@
 
 An environment that can play episodes again has `running()`, which episodes run now, and
 `replay(running, actions) -> bool` (envs/episodes.py). If it has `state_dict()` and
-`load_state_dict(state)`, too, they hold what outlasts episodes. What an environment raises is told
-in one line. What it shows that is to be remembered is told to those who look on, never to an agent.
+`load_state_dict(state)`, too, they hold all that outlasts episodes. An exception of an environment
+is told in one line. A cue, which an agent has to remember, is told to analyses, never to an agent.
 """
 
 import itertools
@@ -29,14 +29,14 @@ LONGEST_REPLAY = 100_000  # steps; an environment without an end would fill the 
 STEPS_UNTIL_FORGOTTEN = 1_000  # actions of ended episodes are kept so long
 
 NOT_SHOWN = -1
-# What N environments show: an array [N, ...], or several by name, those of text holding objects.
+# Of N environments: an array [N, ...], or several by name, those of text holding objects.
 Shown = np.ndarray | dict[str, np.ndarray]
 
 log = logging.getLogger(__name__)
 
 
 def final_observations(shown: Shown, rows: Iterable[int]) -> np.ndarray:
-    """Return Gymnasium's `final_obs`: what the given rows show, None elsewhere.  [N] of objects."""
+    """Return Gymnasium's `final_obs`: of the given rows, None elsewhere.  [N] of objects."""
     parts = shown if isinstance(shown, dict) else {"": shown}
     final = np.full(len(next(iter(parts.values()))), None, dtype=object)
     for row in rows:
@@ -46,12 +46,12 @@ def final_observations(shown: Shown, rows: Iterable[int]) -> np.ndarray:
 
 
 def _kept(value: Any) -> Any:
-    """Return what one environment shows, so that the next step leaves it alone."""
+    """Return a copy, which the next step leaves alone."""
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _put(shown: Shown, rows: np.ndarray, fresh: Shown) -> None:
-    """Put what the given environments show now in its place."""
+    """Put the new observations of the given environments in their places."""
     if isinstance(shown, dict):
         assert isinstance(fresh, dict), "an environment shows the same kinds always"
         for name, values in shown.items():
@@ -63,8 +63,8 @@ def _put(shown: Shown, rows: np.ndarray, fresh: Shown) -> None:
 class NumpyVectorEnv(VectorEnv):
     """N environments stepped together, in SAME_STEP autoreset mode.
 
-    A subclass says how an episode begins in one environment, how all of them advance, and what
-    they show. Every episode draws from a generator of its own (envs/episodes.py).
+    A subclass has `begin` for one environment, `advance` and `observe` for all. Every
+    episode draws from a generator of its own (envs/episodes.py).
 
     Args:
         n_envs: Number of environments.
@@ -163,7 +163,7 @@ class NumpyVectorEnv(VectorEnv):
         return shown, rewards, terminated, truncated, info
 
     def running(self) -> dict[str, Any]:
-        """Return which episodes run, and a checksum of what they show."""
+        """Return which episodes run, and a checksum of their observations."""
         return {
             "seed": self._seed,
             "first_env": self._first_env,
@@ -222,7 +222,7 @@ class EpisodeStatistics(RecordEpisodeStatistics):
 
     Args:
         env: The environments.
-        name: What the settings call them.
+        name: Of the environments in the settings.
     """
 
     def __init__(self, env: VectorEnv, name: str) -> None:
@@ -239,7 +239,6 @@ class EpisodeStatistics(RecordEpisodeStatistics):
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin a new episode everywhere."""
         self._actions.clear()
         return self._told(super().reset, seed=seed, options=options)
 
@@ -257,12 +256,12 @@ class EpisodeStatistics(RecordEpisodeStatistics):
         return observations, rewards, terminated, truncated, info
 
     def metrics(self) -> dict[str, float]:
-        """Return what the environments themselves have to log; always the same names."""
+        """Return the metrics of the environments themselves; always the same names."""
         own = getattr(self.env, "metrics", None)
         return {} if own is None else own()
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of what the environments read their pictures with, if they do."""
+        """Return the sha256 of the weights that read the environments' pictures, if any do."""
         return getattr(self.env, "fingerprints", dict)()
 
     def state_dict(self) -> dict[str, Any]:
@@ -343,7 +342,7 @@ class EpisodeStatistics(RecordEpisodeStatistics):
 
 
 def cues_of(env: VectorEnv) -> np.ndarray | None:
-    """Return what each of N environments shows now that is to be remembered.
+    """Return the cue that each of N environments shows now, which is to be remembered.
 
     A vector environment, or a wrapper of one, has `cues()`: numbers from 0 on, and NOT_SHOWN or
     None where it shows no such thing now. A single one has `cue()`, see `envs/any_gymnasium.py`.

@@ -8,6 +8,7 @@ import os
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import ClassVar
+from unittest.mock import Mock
 
 import numpy as np
 
@@ -19,16 +20,6 @@ START = {"obj_mug_1": 2, "obj_mug_2": 0, "obj_cushion": 1}
 RIGHT = {"obj_mug_1": [0, 1], "obj_mug_2": [0, 1], "obj_cushion": [2]}
 YAML = "SCENE: ${scene}\nSPLIT: ${split}\nEXPLORE: $explore_type\nRANK: $rank_type\n"
 N_EPISODES = 3
-
-
-class Node(SimpleNamespace):
-    """Settings that must be thawed before they are changed."""
-
-    def defrost(self):
-        self.is_frozen = False
-
-    def freeze(self):
-        self.is_frozen = True
 
 
 class Episode:
@@ -55,7 +46,6 @@ class Simulator:
     opened: ClassVar[list["Simulator"]] = []
 
     def __init__(self, config, dataset):
-        assert config.is_frozen
         (self.episode,) = dataset.episodes
         self.config, self.seeds = config, []
         keys = dict(enumerate([*THINGS, *RECEPTACLES]))
@@ -118,15 +108,14 @@ def settings_of(path):
     with open(path) as file:
         lines = dict(line.strip().split(": ") for line in file)
     assert not any("$" in value for value in lines.values())
-    cameras = {name: Node() for name in ("RGB_SENSOR", "DEPTH_SENSOR", "SEMANTIC_SENSOR")}
-    task = Node(POSSIBLE_ACTIONS=POSSIBLE, ACTIONS=Node(GRAB_RELEASE=Node()), COS_EOR_SENSOR=Node())
-    dataset = Node(
+    cameras = {name: Mock() for name in ("RGB_SENSOR", "DEPTH_SENSOR", "SEMANTIC_SENSOR")}
+    task = Mock(POSSIBLE_ACTIONS=POSSIBLE)
+    dataset = SimpleNamespace(
         TYPE="CosRearrangementDataset-v0",
         DATA_PATH="data/datasets/cos_eor_v11_pruned/{split}/",
         SCENE=lines["SCENE"],
     )
-    parts = {"TASK": task, "DATASET": dataset, "SIMULATOR": Node(**cameras), "ENVIRONMENT": Node()}
-    return Node(is_frozen=True, TASK_CONFIG=Node(**parts))
+    return Mock(TASK_CONFIG=Mock(TASK=task, DATASET=dataset, SIMULATOR=Mock(**cameras)))
 
 
 def dataset_of(kind, config):

@@ -266,21 +266,28 @@ def mine(in_empty_folder, monkeypatch):
     gymnasium.registry.pop("Mine-v0")
 
 
-def test_the_pages_environment_is_trained_in_and_played_from_the_current_folder(mine):
+def trained_and_played(*options, **settings):
+    """Return the folder of a short run, its agent's recorded episode, and the page's text."""
     tiny = {"device": "cpu", "n_steps": 16, "n_envs": 2, "n_rollout_steps": 8, "n_batches": 2}
-    tiny |= {"env": mine, "env_args": '{"length": 3}', "model": "CNN", "media_minutes": "null"}
-    command = [f"--var={key}={value}" for key, value in tiny.items()]
-    assert main_program.main([*command, "--run-id=a"]) == 0
-    folder = Path("experiments/CNN/Mine-v0/a")
+    command = [f"--var={key}={value}" for key, value in (tiny | settings).items()]
+    assert main_program.main([*command, "--var=media_minutes=null", "--run-id=a"]) == 0
+    (folder,) = Path("experiments").glob("*/*/a")
+    played = ["--ckpt-path", str(folder), "--n-episodes=1", "--report", *options]
+    assert eval_program.main(played) == 0
+    (recording,), (page,) = Path("episodes").rglob("*.npz"), folder.glob("*.html")
+    with np.load(recording) as arrays:
+        return folder, dict(arrays), page.read_text()
+
+
+def test_the_pages_environment_is_trained_in_and_played_from_the_current_folder(mine):
+    folder, arrays, page = trained_and_played(
+        '--var=env_args={"length": 6}', env=mine, env_args='{"length": 3}', model="CNN"
+    )
+    assert folder == Path("experiments/CNN/Mine-v0/a")
     recorded = json.loads((folder / "config.json").read_text())
     assert (recorded["env"], recorded["env_args"]) == (mine, {"length": 3})
-    command = ["--ckpt-path", str(folder), "--n-episodes=1", '--var=env_args={"length": 6}']
-    assert eval_program.main([*command, "--report"]) == 0
-    (recording,) = Path("episodes/Mine-v0").rglob("*.npz")
-    with np.load(recording) as arrays:
-        assert arrays["observations"].shape == (7, 3, 12, 16)
-    (page,) = folder.glob("*.html")
-    assert '"actions":["left","right"]' in page.read_text()
+    assert arrays["observations"].shape == (7, 3, 12, 16)
+    assert '"actions":["left","right"]' in page
 
 
 @pytest.mark.parametrize(
@@ -292,16 +299,10 @@ def test_a_folder_is_called_by_the_id_alone(name, folder):
 
 
 def test_an_image_beside_numbers_is_trained_with_and_played(in_empty_folder):
-    tiny = {"device": "cpu", "n_steps": 16, "n_envs": 2, "n_rollout_steps": 8, "n_batches": 2}
-    tiny |= {"env": f"{HERE}:Sampled-v0", "env_args": '{"kind": "nested"}', "model": "LSTM"}
-    command = [f"--var={key}={value}" for key, value in tiny.items()]
-    assert main_program.main([*command, "--run-id=a"]) == 0
-    folder = "experiments/LSTM/Sampled-v0/a"
-    assert eval_program.main(["--ckpt-path", folder, "--n-episodes=1", "--report"]) == 0
-    (recording,) = Path("episodes/Sampled-v0/LSTM").glob("*.npz")
-    with np.load(recording) as arrays:
-        assert arrays["observations"].shape == (4, 3, 8, 8)
-        assert arrays["vectors"].shape == (4, 8)
+    env = {"env": f"{HERE}:Sampled-v0", "env_args": '{"kind": "nested"}'}
+    _, arrays, _ = trained_and_played(model="LSTM", **env)
+    assert arrays["observations"].shape == (4, 3, 8, 8)
+    assert arrays["vectors"].shape == (4, 8)
 
 
 def test_importing_fails_in_one_line_each_time(in_empty_folder, monkeypatch):

@@ -14,7 +14,7 @@ from gymnasium.spaces.utils import flatten
 from gymnasium.vector.utils import iterate
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import frame_replay, training
+from benchmarks import frame_replay, gpu, training
 from benchmarks.measuring import Pair, compare, in_own_process, measure
 from envs import make_vector_env
 from settings import load_config
@@ -66,13 +66,26 @@ def test_the_program_prints_its_tables_and_writes_them(tmp_path, capsys):
     assert "FrozenHopfield, 16 tokens" in printed
 
 
-@pytest.mark.parametrize("program", [benchmarks, training])
-def test_a_misspelt_name_is_answered_with_the_closest(program, capsys):
-    option, name = ("--only", "hopfeld") if program is benchmarks else ("--agents", "CNN-PO")
-    assert program.main([option, name]) == 2
-    line = capsys.readouterr().err
-    assert line.count("\n") == 1
-    assert "Did you mean" in line
+@pytest.mark.parametrize(
+    ("program", "options", "told"),
+    [
+        (benchmarks, ["--only", "hopfeld"], "Did you mean 'hopfield'?"),
+        (training, ["--agents", "CNN-PO"], "Did you mean"),
+        (gpu, ["--rehearse", "--only", "grahp"], "Did you mean 'graph'?"),
+        (gpu, ["--rehearse", "--output", "."], "a folder"),
+        (gpu, ["--rehearse", "--output", "/dev/null/page.md"], "is not a folder"),
+        (gpu, ["--output", "page.md"], "finds no GPU"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line_before_anything_is_measured(
+    program, options, told, in_empty_folder, capsys, monkeypatch
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert program.main(options) == 2
+    out, line = capsys.readouterr()
+    assert (out, line.count("\n")) == ("", 1)
+    assert told in line
+    assert list(in_empty_folder.iterdir()) == []
 
 
 @pytest.fixture

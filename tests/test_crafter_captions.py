@@ -24,9 +24,7 @@ from envs.crafter.sentences import (
 from envs.crafter.sentences import said as said_of
 from envs.crafter.world import NAMES
 from models.tile_reader import FILE, TileNetwork, TileReader, load_tile_reader, train_tile_reader
-from settings import load_config
 from tests.runs import folder_of, outcome, resume, same, signal_at
-from trainers.build import opened_env
 from utils.errors import UserError
 
 TEXT = "CrafterText-v0"
@@ -255,16 +253,6 @@ def test_a_run_with_learned_captions_that_is_interrupted_ends_as_if_nothing_had_
     trained.save()
     assert resume("cut") == 0
     assert same(outcome(cut), outcome(folder_of("whole")))
-
-
-def test_captions_are_learned_where_the_settings_say_so(trained, in_empty_folder):
-    trained.save()
-    config = load_config(
-        overrides=[f"env={TEXT}", "captions=learned", "n_envs=2", "model=CNN", "use_text=false"]
-    )
-    with opened_env(config, seed=0) as env:
-        assert env.unwrapped.tile_reader.fingerprint == trained.fingerprint
-        assert env.fingerprints() == {"captions": trained.fingerprint}
 
 
 def test_the_program_trains_once_and_tells_how_good_it_is(

@@ -15,18 +15,12 @@ from rewards.curiosity import (
     NovelDSettings,
     RandomNetworkDistillation,
 )
-from settings.declaration import declared
 from tests import golden_data
+from tests.test_suggesters import settings
 
 KINDS = {"joint": "images", "image": "images", "text": "text"}
 CASES = [("rnd", case) for case in ("image", "image_text", "noveld", "noveld_image")]
 CASES += [("apt", case) for case in ("image", "image_text")]
-
-
-def values_of(config_class, **changes):
-    """Return settings with the defaults beside the code but for some."""
-    defaults = {name: each.metadata["default"] for name, each in declared([config_class]).items()}
-    return config_class(**(defaults | changes))
 
 
 def steps_of(arrays, update):
@@ -57,11 +51,11 @@ def golden(file, case):
     if file == "apt":
         kind, part = ActivePretraining, "encoder"
         network = partial(Dynamics, n_actions=4, as_ellm=True)
-        config = values_of(AptSettings, apt_neighbours=int(third), apt_clip=fourth, **changes)
+        config = settings(AptSettings, apt_neighbours=int(third), apt_clip=fourth, **changes)
     else:
         kind, part = NovelD if fourth else RandomNetworkDistillation, "target"
         network = Distillation
-        config = values_of(NovelDSettings, noveld_alpha=third, **changes)
+        config = settings(NovelDSettings, noveld_alpha=third, **changes)
     before, networks = parameters(arrays, "before."), {}
     for tag in dict.fromkeys(name.split(".")[0] for name in before):
         layers = [value for name, value in before.items() if name.startswith(f"{tag}.{part}.")]
@@ -100,7 +94,7 @@ def rnd(shapes, seed=0, kind=RandomNetworkDistillation, **changes):
     """Return a small RND that sees features as they are."""
     torch.manual_seed(seed)
     changes = {"curiosity_width": 16, "curiosity_learning_rate": 1e-2} | changes
-    config = values_of(NovelDSettings, **changes)
+    config = settings(NovelDSettings, **changes)
     return kind(config, kind.networks_for(config, shapes, 3), dict)
 
 
@@ -132,7 +126,7 @@ def test_text_counts_with_its_weight_in_the_reward_alone():
 
 def apt(**changes):
     torch.manual_seed(0)
-    config = values_of(AptSettings, curiosity_width=8, **changes)
+    config = settings(AptSettings, curiosity_width=8, **changes)
     networks = ActivePretraining.networks_for(config, {"vectors": (4,)}, 3)
     return ActivePretraining(config, networks, dict)
 

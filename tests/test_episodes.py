@@ -24,7 +24,8 @@ LARGE = 150  # walls of a maze, so that two are not equal by chance
 
 
 def minigrid_maps(seed):
-    env = minigrid.make_by_gymnasium("MiniGrid-FourRooms-v0", N_ENVS, seed)
+    config = SimpleNamespace(env="MiniGrid-FourRooms-v0", n_envs=N_ENVS, missions=None)
+    env = minigrid.make_drawn(config, seed)
     env.reset()
     return [each.unwrapped.grid.encode().tobytes() for each in env.unwrapped.envs]
 

@@ -3,7 +3,6 @@
 import time
 
 import pytest
-import torch
 
 from benchmarks import gpu, training
 from benchmarks.measuring import in_own_process
@@ -13,31 +12,6 @@ from models.language.transformer import LayerStack
 
 def cells(text):
     return [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
-
-
-def test_without_a_gpu_one_line_says_so_and_nothing_is_written(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert gpu.main(["--output", str(tmp_path / "page.md")]) == 2
-    out, line = capsys.readouterr()
-    assert (out, line.count("\n")) == ("", 1)
-    assert "finds no GPU" in line
-    assert "--rehearse" in line
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--only", "grahp"], "Did you mean 'graph'?"),
-        (["--output", "."], "a folder"),
-        (["--output", "/dev/null/page.md"], "is not a folder"),
-    ],
-)
-def test_wrong_options_are_told_before_anything_is_measured(options, said, capsys):
-    assert gpu.main(["--rehearse", *options]) == 2
-    out, line = capsys.readouterr()
-    assert out == ""
-    assert said in line
 
 
 def test_a_rehearsal_measures_every_row_that_needs_no_gpu(tmp_path, capsys, monkeypatch):

@@ -175,16 +175,6 @@ def test_arrays_come_back_as_they_were_and_lose_detail_only_where_there_is_no_ro
     np.testing.assert_array_equal(unpacked(entry), rounded(array, step))
 
 
-def test_numbers_are_rounded_and_small_shares_kept_apart():
-    numbers = np.array([0, 7, 8, 23, 24, 247, 255], np.uint8)
-    assert rounded(numbers, 16).tolist() == [0, 0, 16, 16, 32, 240, 255]
-    assert rounded(numbers, 1).tolist() == numbers.tolist()
-    shares = np.array([0, 1 / 512, 2 / 512, 0.5, 1])
-    found = quantized(shares)
-    assert len(set(found.tolist())) == 5
-    assert (found / 255) ** 2 == pytest.approx(shares, abs=0.004)
-
-
 def test_attention_of_a_step_ends_with_itself_and_begins_with_the_episode():
     attention = np.zeros((4, 2, 3, 3))  # four steps, two layers, three heads, three steps seen
     for t in range(4):

@@ -111,16 +111,3 @@ def test_a_maze_is_drawn_whole_with_its_agent_and_its_goal():
         around = np.pad(picture, ((4, 4), (4, 4), (0, 0)), constant_values=160)
         expected = around[y : y + 9, x : x + 9].transpose(2, 0, 1)
         np.testing.assert_array_equal(views[row], expected)
-
-
-def test_reaching_the_goal_is_worth_one_and_begins_another_maze():
-    env = make(1)
-    env.reset(seed=8)
-    first = env._cells[0].copy()
-    (goal,) = np.argwhere(first == GOAL)
-    move = next(n for n, step in enumerate(MOVES) if first[tuple(goal - step)] == FREE)
-    env._positions[0] = goal - MOVES[move]
-    _, rewards, terminated, _, info = env.step(np.array([move]))
-    assert (rewards[0], terminated[0]) == (1, True)
-    assert kinds(info["final_obs"][0][None])[0][CENTRE] == AGENT
-    assert (env._cells[0] != first).any()

@@ -214,12 +214,12 @@ def test_a_mistake_gets_one_line_and_nothing_is_written(runs, capsys, command, l
     write_run(float("nan"), "rollout/return_mean", **T_MAZE).rename("silent")
     write_run(1.0, **T_MAZE).rename("untimed")
     Path("untimed/metrics.csv").write_text("env_steps,eval/return_mean\n1,1\n")
-    heading = "run,settings,score,steps_per_second,n_trained\n"
     Path("metrics.csv").write_text("env_steps,eval/return_mean\n1,1\n")
-    Path("settings.csv").write_text(heading + "a,{,1,,\n")
-    Path("score.csv").write_text(heading + "a,{},nan,,\n")
-    Path("seed.csv").write_text(heading + 'a,"{""model"": ""LSTM"", ""env"": ""a""}",1,,\n')
-    Path("empty.csv").write_text(heading)
+    bare = 'a,"{""model"": ""LSTM"", ""env"": ""a""}",1,,\n'
+    tables = {"settings": "a,{,1,,\n", "score": "a,{},nan,,\n", "seed": bare, "empty": ""}
+    for name, row in tables.items():
+        heading = "run,settings,score,steps_per_second,n_trained\n"
+        Path(f"{name}.csv").write_text(heading + row)
     Path("bare").mkdir()
     Path("bare/config.json").write_text('{"model": "LSTM", "env": "TMazePassive-v0"}')
     assert line in refusal(capsys, ["scoreboard", *command])

@@ -155,10 +155,6 @@ def test_number_and_threshold_choose_among_kept_scores(suggester, cache, monkeyp
     assert suggester().suggest([other]) == [[]]
 
 
-def test_nothing_to_suggest_is_no_suggestion(suggester):
-    assert suggester().suggest([Situation("you see .", "", "", {})]) == [[]]
-
-
 def test_writing_gives_all_new_situations_at_once_to_the_model(suggester, monkeypatch):
     found = suggester(suggest_by="writing", suggester_max_tokens=3)
     asked = []
