@@ -246,8 +246,9 @@ class NStepDQN:
 
         # R = sum_{k<n} gamma^k r_{t+k}; an intrinsic reward sees the n steps as one.
         rewards = steps.rewards.clamp(-1, 1) if config.clip_reward else steps.rewards
-        dtype, rewarded = FLOATS[config.return_dtype], {}
+        dtype = FLOATS[config.return_dtype]
         returns, discounts = n_step_returns(rewards, steps.goes_on, config.gamma, dtype)
+        rewarded: dict[str, Tensor] = {}
         if self.reward is not None:
             both = steps.observations.map(lambda *kinds: torch.cat(kinds), steps.following)
             batch, nothing = ObservationBatch(both), returns.new_zeros(2 * len(returns), 0)
