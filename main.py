@@ -10,24 +10,20 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from gymnasium.spaces import Discrete
-from gymnasium.vector import VectorEnv
 
 from envs import GivenEnv, check_env_name, given_name, scales_rewards
 from models import build_agent, resolve_device
 from report import configured_showcase
-from rewards.curiosity import configured_curiosity
 from rewards.scaling import ScalingSettings, configured_scaling
 from runs.folder import begun_with, create_run_folder, locked, recorded_config, resumed_config
 from runs.loggers import check_loggers
 from settings import chosen_agent, default_settings, describe_settings, load_config, published_table
-from trainers.build import check, configured_learner, opened_env
+from trainers.build import check, configured_evaluation, configured_learner, opened_env
 from trainers.checkpoint import INIT_FROM, WarmStart, own_checkpoint
 from trainers.collector import Collector
-from trainers.evaluation import GreedyEvaluation, envs_needed
 from trainers.ranks import Ranks, joined_ranks
 from trainers.train import Run, RunSettings
 from utils.command_line import Parser, add_trust, leave, run_program
@@ -142,27 +138,14 @@ def configured_run(
             start.give(agent)
         ranks.synchronize(agent, config)
 
-        # The learner, and its rewards: the task's, scaled or not, and perhaps novelty.
-        n_actions = int(cast(Discrete, env.single_action_space).n)
-        curiosity = configured_curiosity(config, agent, n_actions)
-        if curiosity is not None and ranks.size > 1:
-            curiosity.share(ranks)
-        learner = configured_learner(config, share, agent, env, ranks, curiosity, trust)
+        # The learner, whose rewards are the task's, scaled or not, and perhaps novelty.
+        learner = configured_learner(config, share, agent, env, ranks, trust)
         by_default = scales_rewards(config.env)
         scaling = configured_scaling(config.part(ScalingSettings), env.num_envs, by_default)
         collector = Collector(env, learner, scaling, ranks)
 
         # Greedy episodes now and then, in environments of their own.
-        evaluation = None
-        if n_envs := envs_needed(config):
-            if isinstance(given, VectorEnv):
-                raise UserError(
-                    "eval_steps: evaluations need environments of their own. Give a function that "
-                    "makes one environment, or leave eval_steps at 0"
-                )
-            few = dataclasses.replace(config, n_envs=n_envs)
-            played = opened.enter_context(opened_env(few, config.seed, given))
-            evaluation = GreedyEvaluation(config, played)
+        evaluation = opened.enter_context(configured_evaluation(config, given))
         yield Run(config, learner, collector, configured_showcase(config, agent), evaluation)
 
 

@@ -37,13 +37,12 @@ from eval import CARD, CURVE, HUB
 from runs.folder import DESCRIPTION, SETTINGS, write_json
 from runs.loggers import FILE as METRICS
 from runs.loggers import RETURN
-from runs.stored import description_of
+from runs.stored import description_of, stored_config
 from settings import Config, all_settings, read_settings
 from trainers.checkpoint import (
     BEST,
     LAST,
     PUBLISHED,
-    checkpoint_config,
     find_checkpoint,
     load_checkpoint,
     save_published,
@@ -117,7 +116,8 @@ def publish(argv: Sequence[str] | None) -> None:
         if public[name] != settings[name]:
             told = f"{name} is published as '{public[name]}': others play with --var {name}=PLACE"
             print(printable(told))
-    config = replace(checkpoint_config(checkpoint, path, arguments.trust), **public)
+    stored = stored_config(settings, str(path), path.parent, arguments.trust)
+    config = replace(stored, **public)
     played = evaluations(path, checkpoint["env_steps"])
     if not played:
         words = ["--ckpt-path", str(path), "--n-episodes", str(arguments.n_episodes)]
@@ -337,8 +337,8 @@ def _training(description: Mapping[str, Any]) -> str:
     """Return the command and the source that it ran."""
     told, commit = "", description.get("git_commit")
     if command := [str(word) for word in description.get("command", [])]:
-        program = Path(command[0]).name
-        told = f"\n```\n{printable(shlex.join([program, *command[1:]]))}\n```\n"
+        # The interpreter has other names on other machines: python3, python3.12.
+        told = f"\n```\n{printable(shlex.join(['python', *command[1:]]))}\n```\n"
     if commit:
         changed = ", with changes that were not committed" if description.get("git_dirty") else ""
         told += f"\nCommit {_escaped(commit)}{changed}.\n"

@@ -70,8 +70,8 @@ def measured(folder: Path, n_rows: int) -> Iterator[tuple[str, str]]:
     _fill(replay, shown, n_rows)
     replay.state_dict()
     seconds = time.perf_counter() - begun
-    yield "rows", f"{len(replay):,}"
-    yield "written, rows/s", f"{len(replay) / seconds:,.0f}"
+    yield "rows", f"{replay.n_rows:,}"
+    yield "written, rows/s", f"{replay.n_rows / seconds:,.0f}"
     on_disk = sum(file.stat().st_size for file in folder.iterdir())
     yield "on the disk", f"{on_disk / 1e9:.2f} GB"
     yield "a checkpoint of it", _ms(replay.state_dict)

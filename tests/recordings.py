@@ -92,7 +92,8 @@ def of_goals(length, seed=0):
         }
         for t in range(length)
     ]
-    return one.with_steps(narrated(steps) | {"text": np.full((length, 1), "hurry")})
+    words = narrated(steps) | {"text": np.full((length, 1), "hurry")}
+    return one._replace(steps=one.steps | words)
 
 
 def of_many_actions(length, n_actions=30, seed=0):

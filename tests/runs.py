@@ -106,22 +106,25 @@ def _models() -> tuple[tempfile.TemporaryDirectory, dict[str, str]]:
 
 def words_of(settings: dict[str, Any]) -> list[str]:
     """Return the command line of a row."""
-    settings = settings | tiny_settings(settings["model"])
+    settings = tiny_settings(settings["model"]) | settings
     made = _models()[1]
     return [f"--var={key}={made.get(str(value), value)}" for key, value in settings.items()]
 
 
 def train(model, run_id, **changes):
     """Train by the command line, by PPO at tiny sizes unless changed; return the run's folder."""
-    settings = PPO | {"model": model} | tiny_settings(model) | changes
-    words = [f"--var={key}={value}" for key, value in settings.items()]
-    assert main_program.main([*words, "--run-id", run_id]) == 0
-    return folder_of(run_id)
+    return train_row(run_id, PPO | {"model": model} | changes)
 
 
 def folder_of(run_id):
     (folder,) = Path("experiments").glob(f"*/*/{run_id}")
     return folder
+
+
+def train_row(run_id, settings, *more):
+    """Train by the command line and return the run folder."""
+    assert main_program.main([*words_of(settings), *more, f"--run-id={run_id}"]) == 0
+    return folder_of(run_id)
 
 
 def resume(run_id):

@@ -12,7 +12,7 @@ from models.observations import Observations, Percept, SentenceTable, SentenceVe
 from settings import load_config
 from tests import golden_data
 from trainers.frame_replay import FrameSteps
-from trainers.losses import double_q_targets
+from trainers.losses import double_q_targets, n_step_returns
 from trainers.n_step_dqn import NStepDQN
 
 OUR_NAMES = {
@@ -140,7 +140,8 @@ def test_three_updates_are_the_originals(arrays):
         assert_near(online, arrays["next_q_online"][update])
         assert_near(target, arrays["next_q_target"][update])
         assert torch.equal(online.argmax(-1), arrays["next_action"][update])
-        returns, discounts = learner._returns(steps)
+        paid, gamma = steps.rewards, learner.config.gamma
+        returns, discounts = n_step_returns(paid, steps.goes_on, gamma, torch.float16)
         assert_near(double_q_targets(returns, discounts, online, target), arrays["target"][update])
         logged = learner.learn(steps)
         for name, ours in (("loss", "critic_loss"), ("gradient_norm", "grad_norm")):

@@ -10,13 +10,11 @@ import torch
 
 import eval as eval_program
 import main as main_program
-from envs.episodes import SingleEnvs
 from main import configured_run
 from settings import load_config
+from tests import runs
 from tests.bad_inputs.harness import refused
-from tests.published_models import tiny_sentence_encoder
-from tests.runs import folder_of, outcome, resume, same, signal_at
-from tests.test_resume import damage
+from tests.runs import ELLM, READS, folder_of, outcome, resume, same, signal_at, words_of
 from tests.told_in_words import N_STEPS
 from trainers.checkpoint import BEST, LAST, load_checkpoint
 from trainers.n_step_dqn import NStepDQN
@@ -24,44 +22,26 @@ from trainers.ranks import Ranks
 from trainers.train import RunSettings
 
 TOLD = "tests.told_in_words:Told-v0"
-TINY = {
-    **{"model": "ELLM", "algorithm": "NStepDQN", "env": TOLD, "device": "cpu", "n_envs": 2},
-    **{"n_steps": 240, "hidden_dim": 8, "learning_rate": 1e-3, "batch_size": 4, "n_step": 2},
-    **{"warmup_steps": 30, "target_update_steps": 40, "epsilon_steps": 200, "log_steps": 60},
-    **{"replay_capacity": 90, "checkpoint_minutes": 60, "media_minutes": "null"},
-}
+TINY = ELLM | READS | {"n_steps": 240, "log_steps": 60, "replay_capacity": 90}
+pytestmark = pytest.mark.usefixtures("in_empty_folder")
 
 
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    return str(tiny_sentence_encoder(tmp_path_factory.mktemp("encoder")))
+def command(run_id, *more, **changes):
+    return [*words_of(TINY | changes), *more, f"--run-id={run_id}"]
 
 
-@pytest.fixture
-def command(encoder, in_empty_folder):
-    """Return a function that makes the command line of a tiny run."""
-
-    def made(run_id, *more, **changes):
-        settings = TINY | {"sentence_encoder": encoder} | changes
-        words = [f"--var={key}={value}" for key, value in settings.items() if value is not None]
-        return [*words, *more, "--run-id", run_id]
-
-    return made
+def train(run_id, *more, **changes):
+    return runs.train_row(run_id, TINY | changes, *more)
 
 
-def train(command, run_id, *more, **changes):
-    assert main_program.main(command(run_id, *more, **changes)) == 0
-    return folder_of(run_id)
-
-
-def test_a_run_that_is_over_before_its_warmup_says_so(command, caplog):
-    (row,) = outcome(train(command, "run", n_steps=20))["metrics"]
+def test_a_run_that_is_over_before_its_warmup_says_so(caplog):
+    (row,) = outcome(train("run", n_steps=20))["metrics"]
     assert int(row["env_steps"]) == 20
     assert "nothing was learned: the 20 steps were over before warmup_steps=30" in caplog.text
 
 
-def test_an_agent_is_trained_then_evaluated_with_a_page_of_its_values(command):
-    folder = train(command, "run")
+def test_an_agent_is_trained_then_evaluated_with_a_page_of_its_values():
+    folder = train("run")
     rows = outcome(folder)["metrics"]
     assert [int(row["env_steps"]) for row in rows] == [60, 120, 180, 240]
     # After the warm-up, and when the first episodes of 6 steps have ended: every fourth step.
@@ -77,43 +57,21 @@ def test_an_agent_is_trained_then_evaluated_with_a_page_of_its_values(command):
     assert '"actionValues":' in page.read_text()
 
 
-def test_with_damaged_rows_the_run_begins_anew(command, monkeypatch, caplog):
-    train(command, "whole")
-    signal_at(monkeypatch, signal.SIGINT, at=47)
-    assert main_program.main(command("cut")) == 130
-    path = sorted((folder_of("cut") / "replay").iterdir())[0]  # of both checkpoints
-    damage(path, "damaged")
-    assert resume("cut") == 0
-    assert f"{path}: damaged" in caplog.text
-    assert "beginning anew: 120 steps are lost" in caplog.text
-    assert same(outcome(folder_of("cut")), outcome(folder_of("whole")))
-
-
-def test_where_episodes_cannot_be_saved_new_ones_begin(command, monkeypatch, capsys):
-    monkeypatch.delattr(SingleEnvs, "replay")
-    signal_at(monkeypatch, signal.SIGINT, at=47)
-    assert main_program.main(command("cut")) == 130
-    assert resume("cut") == 0
-    assert "in new episodes" in capsys.readouterr().out
-    assert load_checkpoint(folder_of("cut") / LAST)["learner"]["counts"]["n_seen"] == 240
-
-
-def test_an_agent_explores_by_the_hand_of_another(command, monkeypatch):
-    guide = train(command, "guide")
+def test_an_agent_explores_by_the_hand_of_another(monkeypatch):
+    guide = train("guide")
     given = {"guide": guide, "guide_share": 1, "epsilon_final": 1, "seed": 1}
     followed, act = [], NStepDQN.act
 
     def acting(self, percept, memory):
         step = act(self, percept, memory)
-        agent = self.guide.agent
-        stack = self._guide_memory.state
-        seen = percept.observations._replace(images=stack)
+        agent = self.guide
+        seen = percept.observations._replace(images=self._guide_memory.state)
         followed.append(torch.equal(step.actions, agent.head(agent.features(seen)).argmax(-1)))
         return step
 
     monkeypatch.setattr(NStepDQN, "act", acting)
     before = load_checkpoint(guide / BEST)
-    train(command, "whole", **given)
+    train("whole", **given)
     assert len(followed) == 120
     assert all(followed)
     signal_at(monkeypatch, signal.SIGINT, at=50)
@@ -123,8 +81,8 @@ def test_an_agent_explores_by_the_hand_of_another(command, monkeypatch):
     assert same(load_checkpoint(guide / BEST)["agent"], before["agent"])
 
 
-def test_a_guide_that_is_no_longer_the_same_is_refused(command, monkeypatch, capsys):
-    guide = train(command, "guide")
+def test_a_guide_that_is_no_longer_the_same_is_refused(monkeypatch, capsys):
+    guide = train("guide")
     signal_at(monkeypatch, signal.SIGINT, at=47)
     assert main_program.main(command("cut", guide=guide)) == 130
     (guide / BEST).write_bytes((guide / LAST).read_bytes())
@@ -134,11 +92,11 @@ def test_a_guide_that_is_no_longer_the_same_is_refused(command, monkeypatch, cap
 
 
 @pytest.mark.parametrize("finetune", ["all", "critic", "linear"])
-def test_only_what_is_finetuned_changes(finetune, command):
+def test_only_what_is_finetuned_changes(finetune):
     short = {"hidden_dim": 32, "n_steps": 60}
-    first = train(command, "first", **short)
+    first = train("first", **short)
     start = load_checkpoint(first / BEST)["agent"]
-    second = train(command, "second", "--init-from", str(first), finetune=finetune, **short)
+    second = train("second", "--init-from", str(first), finetune=finetune, **short)
     after = load_checkpoint(second / LAST)["agent"]
     changed = {name for name in start if not torch.equal(start[name], after[name])}
     last = {name for name in start if ".4." in name and name.startswith("head.")}
@@ -147,29 +105,29 @@ def test_only_what_is_finetuned_changes(finetune, command):
 
 
 @pytest.mark.parametrize("setting", ["train_after_reward", "decay_after_reward"])
-def test_learning_and_decay_wait_for_reward(setting, command):
+def test_learning_and_decay_wait_for_reward(setting):
     waiting = {"n_steps": 60, "log_steps": 20, "epsilon_steps": 40, "epsilon_final": 0.5}
-    never = train(command, "never", env="RandomMaze-v0", **waiting, **{setting: "true"})
+    never = train("never", env="RandomMaze-v0", **waiting, **{setting: "true"})
     row = outcome(never)["metrics"][-1]
     if setting == "train_after_reward":
         assert (row["train/n_updates"], row["train/epsilon"]) == ("0.0", "0.5")
     else:
         assert float(row["train/n_updates"]) >= 0
         assert row["train/epsilon"] == "1.0"
-    paid = train(command, "paid", **waiting, **{setting: "true"})
+    paid = train("paid", **waiting, **{setting: "true"})
     row = outcome(paid)["metrics"][-1]
     assert float(row["train/n_updates"]) > 0
     assert float(row["train/epsilon"]) < 1
 
 
-def settings_of(command, **changes):
-    words = command("none", **changes)[:-2]
-    return load_config(None, [word.removeprefix("--var=") for word in words]).part(RunSettings)
+def settings_of(**changes):
+    words = [word.removeprefix("--var=") for word in words_of(TINY | changes)]
+    return load_config(None, words).part(RunSettings)
 
 
 @pytest.mark.parametrize(("env", "n_steps"), [(TOLD, N_STEPS), (f"{TOLD[:-3]}Limited-v0", 4)])
-def test_frames_are_what_is_told_and_time_limits_are_ends(env, n_steps, command):
-    with configured_run(settings_of(command, env=env), Ranks()) as run:
+def test_frames_are_what_is_told_and_time_limits_are_ends(env, n_steps):
+    with configured_run(settings_of(env=env), Ranks()) as run:
         run.learner.keep_in(Path())
         run.collector.begin(0)
         for _ in range(40):
@@ -188,10 +146,10 @@ def test_frames_are_what_is_told_and_time_limits_are_ends(env, n_steps, command)
             assert steps.goes_on[:, 1].tolist() == [True] * (n_steps - 2) + [False]
 
 
-def test_an_orthogonal_text_encoder_is_another_and_always_the_same(command):
+def test_an_orthogonal_text_encoder_is_another_and_always_the_same():
     features = []
     for init in ("pretrained", "orthogonal", "orthogonal"):
-        with configured_run(settings_of(command, text_encoder_init=init), Ranks()) as run:
+        with configured_run(settings_of(text_encoder_init=init), Ranks()) as run:
             agent = run.learner.agent
             numbers = torch.tensor([agent.reader.sentences.numbers(["go to", "the red ball"])])
             features.append((agent.fingerprints(), agent.text.frozen(numbers)))
@@ -204,7 +162,7 @@ def test_an_orthogonal_text_encoder_is_another_and_always_the_same(command):
     assert not layer.inner.bias.any()
 
 
-def test_an_intrinsic_reward_joins_what_is_learned_from(command):
+def test_an_intrinsic_reward_joins_what_is_learned_from():
     class Surprise:
         metrics = ("train/surprise",)
 
@@ -213,19 +171,19 @@ def test_an_intrinsic_reward_joins_what_is_learned_from(command):
             new = (after != before).flatten(1).any(1).float()
             return 0.5 * steps.rewards + new, {"train/surprise": new.mean()}
 
-    with configured_run(settings_of(command), Ranks()) as run:
+    with configured_run(settings_of(), Ranks()) as run:
         learner = run.learner
         learner.keep_in(Path())
         run.collector.begin(0)
-        while not learner.is_learning:
+        while not learner.n_updates:
             run.collector.step()
         steps = learner.replay.sample(8)
-        alone = learner._returns(steps)[0]
+        alone = learner.learn(steps)["train/reward_mean"]
         learner.reward = Surprise()
-        returns, logged = learner._rewarded(steps, alone)
-        torch.testing.assert_close(returns, 0.5 * alone.float() + 1)  # every frame is another
+        logged = learner.learn(steps)
+        # Every frame is another.
+        torch.testing.assert_close(logged["train/reward_mean"], 0.5 * alone + 1)
         assert logged["train/surprise"] == 1
-        assert {"train/surprise", "train/critic_loss"} <= learner.learn(steps).keys()
 
 
 BAD = {
@@ -239,18 +197,16 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_every_bad_input_is_refused(name, command, capsys):
+def test_every_bad_input_is_refused(name, capsys):
     given, told = BAD[name]
     changes = {k: __file__ if v == "__file__" else v for k, v in given.items()}
-    (line,) = refused(capsys, "main", command("bad", **changes)[:-2])
+    (line,) = refused(capsys, "main", command("bad", **changes)[:-1])
     assert told in line
 
 
 UNFIT = {
     "ELLM": ("DQN", "model: ELLM is trained by NStepDQN"),
     "HELM": ("NStepDQN", "algorithm: NStepDQN trains values of the last frames, which HELM has"),
-    "ELLM-PPO": ("DQN", "unknown agent 'ELLM-PPO'"),
-    "HELM-PPO": ("NStepDQN", "unknown agent 'HELM-PPO'"),
 }
 
 
@@ -261,7 +217,7 @@ def test_agent_and_algorithm_must_fit(model, in_empty_folder, capsys):
     assert told in line
 
 
-def test_an_episode_that_the_replay_cannot_hold_ends_the_run_in_one_line(command, capsys):
+def test_an_episode_that_the_replay_cannot_hold_ends_the_run_in_one_line(capsys):
     assert main_program.main(command("run", replay_capacity=5)) == 1
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("replay_capacity: an episode of 6 steps takes 7 rows")

@@ -1,55 +1,25 @@
 """Whole runs of DQN and SAC: who acts when, what is learned when, and what is evaluated."""
 
 import contextlib
-import csv
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import main as main_program
 from envs import make_vector_env
 from models import build_agent
 from settings import load_config
 from tests import golden_data
 from tests.agents import small_config, spaces
-from tests.tiny_clip import tiny_settings
+from tests.runs import CNN, LSTM, REPLAY, outcome, train_row
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.dqn import DQN
 
-TINY = {
-    "device": "cpu",
-    "n_envs": 1,
-    "learning_rate": 1e-3,
-    "batch_size": 2,
-    "head_width": 8,
-    "observation_embedding": 8,
-    "action_embedding": 8,
-    "media_minutes": "null",
-    "checkpoint_minutes": 60,
-}
-SMALL_MEMORY = {"LSTM": {"memory_width": 8}, "GPT": {"memory_width": 8, "memory_heads": 2}}
+TINY = REPLAY | {"n_envs": 1, "batch_size": 2, "updates_per_step": 0.25}
+TINY |= {"observation_embedding": 8, "action_embedding": 8}
 
 
-def train(run_id="run", **changes):
-    """Train with tiny settings and return the run folder."""
-    model = changes["model"]
-    settings = TINY | SMALL_MEMORY.get(model, {}) | tiny_settings(model) | changes
-    command = [f"--var={key}={value}" for key, value in settings.items()]
-    assert main_program.main([*command, "--run-id", run_id]) == 0
-    (folder,) = Path("experiments").glob(f"*/*/{run_id}")
-    return folder
-
-
-def rows_of(folder):
-    """Return the rows of a run's metrics, without what the clock says."""
-    with (folder / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
-
-
-SHORT = {
+SHORT = CNN | {
     **{"n_envs": 2, "warmup_episodes": 2, "updates_per_step": 0.1},
     **{"env": "VisualMatch-v0", "length": 2, "n_steps": 192},
 }
@@ -60,8 +30,8 @@ SHORT = {
 def test_a_run_ends_with_its_steps_though_no_episode_does(
     learner, n_steps, in_empty_folder, caplog
 ):
-    folder = train(model="CNN", **(SHORT | {"algorithm": learner, "n_steps": n_steps}))
-    rows = rows_of(folder)
+    folder = train_row("run", TINY | SHORT | {"algorithm": learner, "n_steps": n_steps})
+    rows = outcome(folder)["metrics"]
     assert int(rows[-1]["env_steps"]) == n_steps  # episodes of two times 32 steps end elsewhere
     has_learned = float(rows[-1]["train/n_updates"]) > 0
     assert has_learned == (n_steps == 170)
@@ -88,22 +58,22 @@ def original_run(request, tmp_path_factory):
     return arrays, given, place / folder
 
 
+DQN_OF_LSTM = {"algorithm": "DQN"} | LSTM
+
+
 def as_original(name):
     arrays = golden_data.under(FACTS, f"training.{name}.")
     given = {k: v.item() for k, v in arrays.items() if getattr(v, "ndim", 1) == 0}
     n_episodes = given["start_training"] + given["train_episodes"]
     n_steps = given["episode_length"]
     explores = "epsilon_counter" in given
-    folder = train(
-        algorithm="DQN" if explores else "SAC",
-        model="LSTM" if explores else "CNN",
-        **task_of(given),
-        n_steps=n_episodes * n_steps,
-        warmup_episodes=given["start_training"],
-        updates_per_step=given["updates_per_step"],
-        eval_steps=given["eval_interval"] * n_steps,
-        eval_episodes=given["eval_episodes"],
-    )
+    ours = {
+        **(DQN_OF_LSTM if explores else {"algorithm": "SAC"} | CNN),
+        **{"n_steps": n_episodes * n_steps, "warmup_episodes": given["start_training"]},
+        **{name: given[name] for name in ("updates_per_step", "eval_episodes")},
+        "eval_steps": given["eval_interval"] * n_steps,
+    }
+    folder = train_row("run", TINY | task_of(given) | ours)
     return arrays, given, folder
 
 
@@ -131,7 +101,7 @@ def events_of(rows, n_warmup):
 
 def test_a_run_explores_learns_and_evaluates_in_the_originals_order(original_run):
     arrays, given, folder = original_run
-    ours = events_of(rows_of(folder), given["start_training"])
+    ours = events_of(outcome(folder)["metrics"], given["start_training"])
     names, steps, counts = (arrays[f"event{part}"] for part in ("s", "_env_steps", "_counts"))
     theirs = [
         (name, step, None if name == "evaluate" else count)
@@ -148,7 +118,7 @@ def test_a_run_explores_learns_and_evaluates_in_the_originals_order(original_run
 
 def test_a_row_has_what_the_originals_row_has(original_run):
     arrays, given, folder = original_run
-    rows = {int(row["env_steps"]): row for row in rows_of(folder)}
+    rows = {int(row["env_steps"]): row for row in outcome(folder)["metrics"]}
     is_training = arrays["csv_filled"][:, 1].tolist()
     for env_steps, learned in zip(arrays["csv_env_steps"].tolist(), is_training, strict=True):
         row = rows[env_steps]  # training and evaluation share a row here

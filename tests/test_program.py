@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +15,6 @@ import pytest
 import eval as eval_program
 import main as main_program
 from tests import runs
-from tests.agents import BY_PPO
 from tests.bad_inputs.harness import refused
 from tests.full_disk import largest_file
 from tests.golden_data import GOLDEN
@@ -193,24 +191,6 @@ def test_an_evaluation_whose_files_cannot_be_written_is_not_played(in_empty_fold
     long = run / f"{'c' * 210}.pt"
     shutil.copy(run / BEST, long)
     check("no room", checkpoint=long)
-
-
-@pytest.mark.parametrize("name", BY_PPO)
-def test_an_evaluation_leaves_a_page_to_look_at(name, in_empty_folder, capsys):
-    folder = train(name, "first")
-    assert play(folder, "--report", n_episodes=2) == 0
-    (page,) = folder.glob("ckpt_best_eval_*.html")
-    assert str(page) in capsys.readouterr().out
-    (data,) = re.findall(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)
-    data = json.loads(data)
-    assert data["title"] == f"{name} on {TASK}"
-    assert data["actions"][:3] == ["left", "right", "forward"]
-    assert set(data["pictures"]) == {"views", "wholes"}
-    remembers = name == "GPT" or "HELM" in name
-    for episode in data["episodes"]:
-        assert ("attention" in episode) == remembers
-        assert ("words" in episode) == (name in ("HELM", "SHELM"))
-        assert ("entropy" in episode) == (name == "HELM")
 
 
 def test_an_evaluation_leaves_movies(in_empty_folder):

@@ -15,11 +15,10 @@ from torch import nn
 import main as main_program
 from main import configured_run
 from settings import load_config
-from tests.published_models import tiny_sentence_encoder
+from tests import runs
 from tests.ranks import errors, on_ranks
-from tests.runs import folder_of, outcome, same, signal_at
+from tests.runs import ELLM, LSTM, READS, REPLAY, folder_of, outcome, same, signal_at
 from tests.test_threads import ROOT
-from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.ppo import PPO
 from trainers.ranks import average_gradients, joined_ranks
@@ -28,47 +27,23 @@ from utils.errors import UserError
 from utils.saved_state import with_moments
 
 N_ENVS = 4
-COMMON = {"device": "cpu", "n_envs": N_ENVS, "media_minutes": "null", "checkpoint_minutes": 60}
-ROLLOUTS = {
-    **{"env": "RandomMaze-v0", "normalize_reward": "true", "n_steps": 256},
-    **{"n_rollout_steps": 16, "n_batches": 2, "n_epochs": 1},
-}
-REPLAY = {
-    **{"env": "VisualMatch-v0", "length": 2, "n_steps": 1024, "head_width": 8, "batch_size": 6},
-    **{"warmup_episodes": 2, "updates_per_step": 0.1},
-}
-FRAMES = {
-    **{"model": "ELLM", "algorithm": "NStepDQN", "env": "tests.told_in_words:Told-v0"},
-    **{"n_steps": 480, "hidden_dim": 8, "batch_size": 4, "replay_capacity": 90, "log_steps": 60},
-    **{"warmup_steps": 30, "target_update_steps": 40, "epsilon_steps": 200},
-}
+ROLLOUTS = runs.PPO | {"normalize_reward": "true", "n_steps": 256}
+SEQUENCES = REPLAY | {"env": "VisualMatch-v0", "length": 2, "n_steps": 1024, "batch_size": 6}
+SEQUENCES |= {"warmup_episodes": 2, "updates_per_step": 0.1}
+FRAMES = ELLM | READS | {"n_steps": 480, "replay_capacity": 90, "log_steps": 60}
 RUNS = {
     "single steps": ROLLOUTS | {"model": "CNN-PPO", "adv_norm": "true"},
     "sequences": ROLLOUTS | {"model": "Impala-PPO", "sequences_per_batch": 3},
     "statistics": ROLLOUTS | {"model": "HELMv2", "curiosity": "RND", "curiosity_batches": 2},
-    "DQN": REPLAY | {"model": "LSTM", "algorithm": "DQN", "memory_width": 8, "curiosity": "NovelD"},
-    "SAC": REPLAY | {"model": "CNN", "algorithm": "SAC", "learn_temperature": "true"},
+    "DQN": SEQUENCES | LSTM | {"algorithm": "DQN", "curiosity": "NovelD"},
+    "SAC": SEQUENCES | {"model": "CNN", "algorithm": "SAC", "learn_temperature": "true"},
     "ELLM": FRAMES,
 }
 
 
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    return str(tiny_sentence_encoder(tmp_path_factory.mktemp("encoder")))
-
-
-@pytest.fixture
-def words_of(encoder):
-    """Return a function that makes the command line of a tiny run."""
-
-    def made(name, **changes):
-        settings = COMMON | RUNS[name] | changes
-        settings = tiny_settings(settings["model"]) | settings
-        if name == "ELLM":
-            settings["sentence_encoder"] = encoder
-        return [f"--var={key}={value}" for key, value in settings.items()]
-
-    return made
+def words_of(name, **changes):
+    """Return the command line of a tiny run."""
+    return runs.words_of(RUNS[name] | {"n_envs": N_ENVS} | changes)
 
 
 def config_of(words):
@@ -91,7 +66,7 @@ def trained(size, folder, config):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_ranks_that_see_different_things_end_with_the_same_agent(name, words_of, in_empty_folder):
+def test_ranks_that_see_different_things_end_with_the_same_agent(name, in_empty_folder):
     one, two = trained(2, in_empty_folder, config_of(words_of(name, save_ckpt="false")))
     assert not torch.equal(one["seen"], two["seen"])
     assert same(one["agent"], two["agent"])
@@ -168,7 +143,7 @@ def test_no_rank_leaves_before_all_are_done(tmp_path):
 
 @pytest.mark.parametrize("name", ["statistics", "DQN", "ELLM"])
 def test_all_ranks_stop_after_the_same_update_and_go_on_exactly(
-    name, words_of, in_empty_folder, monkeypatch, capsys
+    name, in_empty_folder, monkeypatch, capsys
 ):
     def run(arguments, rank, number=None):
         if number is not None and rank == 1:
@@ -199,7 +174,7 @@ def test_all_ranks_stop_after_the_same_update_and_go_on_exactly(
     assert same(outcome(folder), outcome(folder_of("whole")))
 
 
-def test_the_first_rank_counts_the_episodes_of_all(words_of, in_empty_folder):
+def test_the_first_rank_counts_the_episodes_of_all(in_empty_folder):
     settings = {"env": "TMazePassive-v0", "length": 1, "normalize_reward": "false"}
     arguments = [*words_of("single steps", **settings), "--run-id=run"]
     statuses = on_ranks(2, lambda rank: main_program.main(arguments), in_empty_folder)
@@ -218,7 +193,7 @@ def test_the_first_rank_counts_the_episodes_of_all(words_of, in_empty_folder):
         ({"n_batches": 64}, "= 32 samples cannot be cut into 64 equal minibatches"),
     ],
 )
-def test_a_mistake_is_said_once(changes, line, words_of, in_empty_folder):
+def test_a_mistake_is_said_once(changes, line, in_empty_folder):
     arguments = [*words_of("single steps", **changes), "--run-id=run"]
     statuses = on_ranks(2, lambda rank: main_program.main(arguments), in_empty_folder)
     assert statuses == [2, 2]
@@ -228,7 +203,7 @@ def test_a_mistake_is_said_once(changes, line, words_of, in_empty_folder):
     assert not Path("experiments").exists()
 
 
-def test_numbers_that_are_not_finite_stop_all_ranks(words_of, in_empty_folder, monkeypatch):
+def test_numbers_that_are_not_finite_stop_all_ranks(in_empty_folder, monkeypatch):
     learn = PPO._learn
 
     def learn_badly(self, batch, now):
@@ -246,7 +221,7 @@ def test_numbers_that_are_not_finite_stop_all_ranks(words_of, in_empty_folder, m
     assert len(bad["actions"]) == len(other["actions"]) == N_ENVS // 2 * 16 // 2
 
 
-def test_torchrun_trains_and_writes_one_run_folder(words_of, in_empty_folder):
+def test_torchrun_trains_and_writes_one_run_folder(in_empty_folder):
     arguments = [*words_of("DQN"), "--run-id=run"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
     finished = subprocess.run(
@@ -275,7 +250,7 @@ def test_a_world_size_without_torchrun_gets_one_line(changes, monkeypatch, capsy
     assert all(name in line for name in changes or ("RANK", "MASTER_PORT"))
 
 
-def test_what_one_rank_alone_finds_wrong_is_said_by_it(words_of, in_empty_folder, monkeypatch):
+def test_what_one_rank_alone_finds_wrong_is_said_by_it(in_empty_folder, monkeypatch):
     observe = PPO.observe
 
     def observe_badly(self, transition):

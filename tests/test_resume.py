@@ -1,6 +1,5 @@
 """Runs that are interrupted and go on, through the command line."""
 
-import dataclasses
 import json
 import shutil
 import signal
@@ -14,35 +13,31 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import eval as eval_program
 import main as main_program
 from envs import minigrid
+from envs.episodes import SingleEnvs
 from envs.vector import NumpyVectorEnv
 from runs import folder as run_description
 from runs.folder import locked
-from settings import load_config
+from tests import runs
 from tests.bad_inputs.harness import refused
-from tests.runs import folder_of, outcome, resume, same, signal_at
+from tests.runs import ROWS, folder_of, outcome, resume, same, signal_at, words_of
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import BEST, LAST, PREVIOUS, load_checkpoint, save_checkpoint
 from trainers.collector import Collector
 from trainers.ppo import PPO
 
-MAZE = "RandomMaze-v0"
-TINY = {
-    "env": MAZE,
-    "device": "cpu",
-    "n_steps": 128,
-    "n_envs": 2,
-    "n_rollout_steps": 16,
-    "n_batches": 2,
-    "n_epochs": 1,
-    "checkpoint_minutes": 0,
-    "normalize_reward": "true",
-    "media_minutes": "null",
-}
+TINY = runs.PPO | {"n_steps": 128, "checkpoint_minutes": 0, "normalize_reward": "true"}
+FROM_REPLAY = runs.DQN | runs.LSTM | {"length": 4, "n_steps": 300, "batch_size": 4}
+FROM_REPLAY |= {"warmup_episodes": 3, "replay_capacity": 60, "updates_per_step": 0.25}
+FROM_REPLAY |= {"checkpoint_minutes": 0}
 
 
 def command(model, run_id, **changes):
-    settings = TINY | {"model": model} | tiny_settings(model) | changes
-    return [*(f"--var={key}={value}" for key, value in settings.items()), "--run-id", run_id]
+    return [*words_of(TINY | {"model": model} | changes), "--run-id", run_id]
+
+
+def replay_command(run_id, **changes):
+    """Return the command line of a run that learns from replay."""
+    return [*words_of(FROM_REPLAY | changes), "--run-id", run_id]
 
 
 @pytest.fixture
@@ -93,17 +88,26 @@ def test_where_something_else_decides_that_is_said_and_new_episodes_begin(
     assert int(rows[-1]["env_steps"]) >= 128
 
 
+@pytest.mark.parametrize("row", ["PPO HELM", "DQN LSTM", "ELLM"])
 def test_where_episodes_cannot_be_saved_new_ones_begin_and_the_folder_says_so(
-    cut, monkeypatch, capsys
+    row, cut, monkeypatch, capsys
 ):
-    monkeypatch.delattr(NumpyVectorEnv, "replay")
-    folder = cut("HELM")
+    for env in (NumpyVectorEnv, SingleEnvs):
+        monkeypatch.delattr(env, "replay")
+    n_steps = ROWS[row]["n_steps"]
+    folder = cut(at=n_steps // 4 + 1, words=[*words_of(ROWS[row]), "--run-id=cut"])
+    begun = load_checkpoint(folder / LAST)["env_steps"]
     assert resume("cut") == 0
     assert "in new episodes" in capsys.readouterr().out
     (resumed,) = json.loads((folder / "run.json").read_text())["resumed"]
-    assert (resumed["env_steps"], resumed["exact"]) == (96, False)
-    rows = outcome(folder)["metrics"]
-    assert [row["env_steps"] for row in rows] == ["32", "64", "96", "128"]
+    assert (resumed["env_steps"], resumed["exact"]) == (begun, False)
+    steps = [int(each["env_steps"]) for each in outcome(folder)["metrics"]]
+    assert begun in steps
+    assert steps[-1] == n_steps
+    counts = load_checkpoint(folder / LAST)["learner"].get("counts", {"n_seen": n_steps})
+    assert n_steps == counts.get("n_seen") or sum(
+        counts[name] for name in ("n_warmup_steps", "n_explored")
+    )
 
 
 def test_sigusr1_saves_and_goes_on(whole, monkeypatch):
@@ -229,14 +233,6 @@ def test_a_state_of_another_kind_is_one_line(cut, capsys):
         assert "does not hold a state of this run" in line
 
 
-def test_the_settings_of_a_run_can_be_printed(in_empty_folder, capsys):
-    assert main_program.main(command("CNN", "run", n_steps=32, gamma=0.5)) == 0
-    capsys.readouterr()
-    assert main_program.main(["--resume", str(folder_of("run")), "--print-config"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed == json.loads((folder_of("run") / "config.json").read_text())
-
-
 def test_what_cannot_go_on_gets_one_line(cut, capsys):
     folder = cut(at=3)
     capsys.readouterr()
@@ -338,26 +334,6 @@ def test_a_deterministic_run_is_a_setting_that_a_resumed_run_keeps(cut):
     assert len(outcome(folder)["metrics"]) == 4
 
 
-def test_the_short_form_of_a_setting_is_the_setting(in_empty_folder, capsys):
-    assert main_program.main(["--deterministic", "--print-config"]) == 0
-    assert json.loads(capsys.readouterr().out)["deterministic"] is True
-    assert not dataclasses.asdict(load_config())["deterministic"]
-
-
-FROM_REPLAY = {
-    **{"algorithm": "DQN", "model": "LSTM", "env": "TMazeActive-v0", "length": 4, "device": "cpu"},
-    **{"n_steps": 300, "n_envs": 2, "learning_rate": 1e-3, "batch_size": 4, "warmup_episodes": 3},
-    **{"replay_capacity": 60, "head_width": 16, "memory_width": 8, "normalize_reward": "true"},
-    **{"checkpoint_minutes": 0, "media_minutes": "null"},
-}
-
-
-def replay_command(run_id, **changes):
-    """Return the command line of a run that learns from replay."""
-    words = [f"--var={key}={value}" for key, value in (FROM_REPLAY | changes).items()]
-    return [*words, "--run-id", run_id]
-
-
 def test_a_run_with_replay_interrupted_twice_ends_as_if_nothing_had_been(whole, cut, monkeypatch):
     expected = whole(words=replay_command("whole"))
     folder = cut(at=40, words=replay_command("cut"))
@@ -375,16 +351,6 @@ def test_without_checkpoints_nothing_of_the_replay_is_written(cut, capsys):
     assert "Nothing is saved (save_ckpt is false)" in capsys.readouterr().err
     assert list(folder.rglob("*.pt")) == []
     assert not (folder / "replay").exists()
-
-
-def test_with_replay_too_new_episodes_begin_where_they_cannot_be_saved(cut, monkeypatch, capsys):
-    monkeypatch.delattr(NumpyVectorEnv, "replay")
-    folder = cut(at=67, words=replay_command("cut"))
-    assert resume("cut") == 0
-    assert "in new episodes" in capsys.readouterr().out
-    counts = load_checkpoint(folder / LAST)["learner"]["counts"]
-    rows = outcome(folder)["metrics"]
-    assert int(rows[-1]["env_steps"]) == counts["n_warmup_steps"] + counts["n_explored"] == 300
 
 
 def test_a_checkpoint_writes_only_what_is_new_of_the_replay(cut):

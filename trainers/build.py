@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 
 from envs import (
@@ -24,7 +25,7 @@ from models import AGENTS, build_agent
 from models import contradictions as model_contradictions
 from models.agent import Agent
 from models.tile_reader import load_tile_reader, with_tile_reader
-from rewards.curiosity import CURIOSITIES, CuriositySettings
+from rewards.curiosity import CURIOSITIES, CuriositySettings, configured_curiosity
 from rewards.goals import GoalRewards, GoalSettings, with_goals
 from rewards.goals import contradictions as goal_contradictions
 from rewards.scaling import ScalingSettings
@@ -32,9 +33,9 @@ from rewards.suggesters import SUGGESTERS
 from runs.folder import check_run_id
 from settings import Config, Program, Registry, install, recomposed
 from trainers.checkpoint import find_checkpoint, load_checkpoint, recorded_sha256, restore_agent
-from trainers.evaluation import played_config
+from trainers.evaluation import MOST_ENVS, GreedyEvaluation, played_config
 from trainers.learner import Learner
-from trainers.n_step_dqn import FinetuneSettings, Guide, NStepDQN
+from trainers.n_step_dqn import FinetuneSettings, NStepDQN
 from trainers.ranks import Ranks
 from trainers.train import RunSettings
 from utils.errors import UserError, raise_all
@@ -123,16 +124,33 @@ def opened_env(
             env.close()
 
 
+@contextmanager
+def configured_evaluation(
+    config: RunSettings, given: GivenEnv | None
+) -> Iterator[GreedyEvaluation | None]:
+    """Return what plays greedily now and then, in environments of its own, if the settings ask."""
+    if not config.eval_steps:
+        yield None
+        return
+    if isinstance(given, VectorEnv):
+        raise UserError(
+            "eval_steps: evaluations need environments of their own. Give a function that "
+            "makes one environment, or leave eval_steps at 0"
+        )
+    few = replace(config, n_envs=min(config.eval_episodes, MOST_ENVS))
+    with opened_env(few, config.seed, given) as env:
+        yield GreedyEvaluation(config, env)
+
+
 def configured_learner(
     config: RunSettings,
     share: Config,
     agent: Agent,
     env: VectorEnv,
     ranks: Ranks,
-    curiosity: Any,
     trust: bool,
 ) -> Learner:
-    """Return the learner of a run.
+    """Return the learner of a run, curious if the settings say so.
 
     Args:
         config: The settings of the run.
@@ -140,7 +158,6 @@ def configured_learner(
         agent: It is trained.
         env: The environments of this rank.
         ranks: The processes that train together.
-        curiosity: The intrinsic reward, if there is one.
         trust: Whether a guide's run is trusted, whoever has begun it.
 
     Raises:
@@ -151,6 +168,10 @@ def configured_learner(
     problems = learner_of.contradictions(share, AGENTS.find(share.model))
     if problems:
         raise UserError(*problems)
+    n_actions = int(cast(Discrete, env.single_action_space).n)
+    curiosity = configured_curiosity(config, agent, n_actions)
+    if curiosity is not None and ranks.size > 1:
+        curiosity.share(ranks)
     learner = learner_of(config, agent, ranks, curiosity)
     if isinstance(learner, NStepDQN) and learner.config.guide is not None:
         path = find_checkpoint(Path(learner.config.guide), "guide")
@@ -162,7 +183,7 @@ def configured_learner(
             raise UserError(
                 f"guide {learner.config.guide}: it was trained for another task ({error})"
             ) from error
-        learner.guide = Guide(guide, recorded_sha256(path))
+        learner.guide, learner.guide_sha256 = guide, recorded_sha256(path)
     return learner
 
 

@@ -28,7 +28,6 @@ be run. The tensors are the agent's; the header has as text
     sha256      of that text and of all tensors
 """
 
-import dataclasses
 import hashlib
 import json
 import logging
@@ -42,7 +41,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -51,7 +50,7 @@ from torch import Tensor
 from models.agent import Agent
 from runs.folder import check_settings, is_finished, note_end, resume_command
 from runs.loggers import MetricsWriter, last_step
-from runs.stored import description_of, stored_config
+from runs.stored import description_of
 from settings import Config, setting
 from trainers.ranks import Ranks
 from utils.errors import Interrupted, UserError
@@ -123,12 +122,7 @@ class Interruption:
             }
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -200,16 +194,6 @@ class Checkpoints:
         if self.writer is not None:
             state |= {"other_ranks": parts[1:], "metrics": self.writer.sync()}
             save_checkpoint(self.folder / LAST, state, self.folder / PREVIOUS)
-
-
-def agent_state(config: Config, agent: Agent, env_steps: int) -> dict[str, Any]:
-    """Return what it takes to play with an agent after so many steps of its run."""
-    return {
-        "config": dataclasses.asdict(config),
-        "agent": agent.state_dict(),
-        "weights": agent.fingerprints(),
-        "env_steps": env_steps,
-    }
 
 
 def own_checkpoint(folder: Path, config: CheckpointSettings, ranks: Ranks) -> dict[str, Any] | None:
@@ -421,15 +405,6 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if type(state["env_steps"]) is not int or state["env_steps"] < 0:
         raise UserError(f"{path}: not a checkpoint of this program (env_steps is no count)")
     return state
-
-
-def checkpoint_config(checkpoint: Mapping[str, Any], path: Path, trust: bool = False) -> Config:
-    """Return the settings in a checkpoint; run.json beside it says where its own code was.
-
-    Raises:
-        UserError: they are not those of a run, or code they name is not there or may not be run.
-    """
-    return stored_config(checkpoint["config"], str(path), path.parent, trust)
 
 
 def recorded_sha256(path: Path) -> str:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from models.agent import Memory
 from models.observations import Observations, Percept
+from rewards.scaling import RewardScaling
 from trainers.evaluation import Episode
-from trainers.learner import Learner, RewardTransform, Transition
+from trainers.learner import Learner, Transition
 from trainers.ranks import Ranks
 
 EPISODES_AVERAGED = 100
@@ -44,7 +45,7 @@ class Collector:
         self,
         env: Any,
         learner: Learner,
-        scaling: RewardTransform | None = None,
+        scaling: RewardScaling | None = None,
         ranks: Ranks | None = None,
     ) -> None:
         self.env, self.learner, self.scaling = env, learner, scaling

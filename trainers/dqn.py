@@ -68,17 +68,10 @@ class DQN(OffPolicyLearner):
         )
         self.optimizers = {"all": self.optimizer}
 
-    @property
-    def epsilon(self) -> float:
-        """The probability of a random action: linear from 1, then constant."""
-        return self.epsilon_after(self.n_explored)
-
     def epsilon_after(self, n_explored: int) -> float:
-        """Return epsilon for the step after so many that explored."""
+        """Return epsilon for the step after so many that explored: linear from 1, then constant."""
         config = self.config
-        final = config.epsilon_final
-        if final is None:
-            final = 1 / max(self.longest, 1)
+        final = 1 / max(self.longest, 1) if config.epsilon_final is None else config.epsilon_final
         n_falling = config.epsilon_share * (config.n_steps - self.n_warmup_steps)
         return epsilon_after(n_explored, n_falling, 1.0, final)
 
@@ -91,33 +84,34 @@ class DQN(OffPolicyLearner):
 
     def learn(self, sequences: Sequences) -> dict[str, Tensor]:
         """Take one gradient step on the mean squared error of the actions taken."""
-        loss, chosen = self._loss(sequences)
+        agent, config, mask = self.agent, self.config, sequences.mask
+
+        # y = r + gamma (1 - terminated) Q_target(s', argmax_a Q(s', a)). Both networks read the
+        # whole sequence [T+1, B, A]; dropout stays on in both, as in the original.
+        values = agent.values(sequences)
+        with torch.no_grad():
+            following = self.target.values(sequences)[1:]
+            discounts = config.gamma * (1 - sequences.terminated)
+            targets = double_q_targets(sequences.rewards, discounts, values[1:], following)
+
+        # L = mean (Q(s, a) - y)^2 over the steps that count; the rest stands behind episodes' ends.
+        chosen = values_of(sequences.actions, values)
+        loss = masked_mean((chosen - targets) ** 2, mask)
         self.optimizer.zero_grad()
         loss.backward()
         self.ranks.average_gradients(self.parameters)
-        norms = {
-            "train/critic_grad_norm": mean_norm(self.parameters),
-            "train/critic_memory_grad_norm": mean_norm(self.agent.body.memory_parameters()),
-        }
+        norm, memory_norm = map(mean_norm, (self.parameters, agent.body.memory_parameters()))
         self.optimizer.step()
-        follow(self.target, self.agent, self.config.tau)
-        q_mean = masked_mean(chosen.detach(), sequences.mask)
-        return {"train/critic_loss": loss.detach(), "train/q_mean": q_mean, **norms}
+
+        # target <- (1 - tau) target + tau online
+        follow(self.target, agent, config.tau)
+        return {
+            "train/critic_loss": loss.detach(),
+            "train/q_mean": masked_mean(chosen.detach(), mask),
+            "train/critic_grad_norm": norm,
+            "train/critic_memory_grad_norm": memory_norm,
+        }
 
     def nothing_learned(self) -> dict[str, float]:
         """Return NaN under every name, and epsilon."""
-        return super().nothing_learned() | {"train/epsilon": self.epsilon}
-
-    def _loss(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
-        """Return the loss, and the values of the actions taken [T, B]."""
-        # Both networks read the whole sequence; dropout stays on in both, as in the original.
-        values = self.agent.values(sequences)  # [T+1, B, A]
-        with torch.no_grad():
-            targets = double_q_targets(
-                sequences.rewards,
-                self.config.gamma * (1 - sequences.terminated),
-                values[1:],
-                self.target.values(sequences)[1:],
-            )
-        chosen = values_of(sequences.actions, values)
-        return masked_mean((chosen - targets) ** 2, sequences.mask), chosen
+        return super().nothing_learned() | {"train/epsilon": self.epsilon_after(self.n_explored)}

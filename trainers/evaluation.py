@@ -19,9 +19,8 @@ from models.agent import Agent, Memory
 from models.observations import Observations, Percept
 from rewards.goals import OF_EVALUATION, as_played
 from rewards.suggesters import SUGGESTERS
-from runs.stored import check_outside
+from runs.stored import check_outside, stored_config
 from settings import Config, outside_settings, read_settings, setting, with_env_settings
-from trainers.checkpoint import checkpoint_config
 from utils.files import written_whole
 from utils.seeding import derived_seed
 
@@ -80,10 +79,6 @@ class Recording(NamedTuple):
     steps: dict[str, np.ndarray]
     details: dict[str, np.ndarray]
 
-    def with_steps(self, more: dict[str, np.ndarray]) -> "Recording":
-        """Return the recording with more arrays of its steps."""
-        return self._replace(steps=self.steps | more)
-
     def save(self, path: Path) -> None:
         """Write an .npz of the steps that NumPy reads without pickle, whole or not at all."""
         arrays = io.BytesIO()  # NumPy cannot end a file that no more fits into
@@ -130,8 +125,7 @@ def evaluate(
             running[n].append({name: values[n] for name, values in (rows | details).items()})
             told[n].append(before[n] | after[n])
         for n in np.flatnonzero(ended & (missing > 0)):
-            recording = _recording(info["episode"], int(n), running[n], names=rows)
-            yield recording.with_steps(narrated(told[n]))
+            yield _recording(info["episode"], int(n), running[n], rows, told[n])
             running[n], told[n] = [], []
         missing -= ended & (missing > 0)
 
@@ -164,12 +158,14 @@ def _recording(
     n: int,
     steps: list[dict[str, np.ndarray]],
     names: Iterable[str],
+    told: Narration,
 ) -> Recording:
     """Return the episode that environment n has ended; `names` are those of no detail."""
     success = bool(statistics["success"][n]) if "success" in statistics else None
     episode = Episode(float(statistics["r"][n]), int(statistics["l"][n]), success)
     arrays = {name: np.stack([step[name] for step in steps]) for name in steps[0]}
-    return Recording(episode, {name: arrays.pop(name) for name in names}, arrays)
+    kept = {name: arrays.pop(name) for name in names}
+    return Recording(episode, kept | narrated(told), arrays)
 
 
 def told_before(info: Mapping[str, Any], n_envs: int) -> Narration:
@@ -271,11 +267,6 @@ def left_alone(agent: Agent) -> Iterator[None]:
                 module.training = training
 
 
-def envs_needed(config: EvaluationSettings) -> int:
-    """Return how many environments an evaluation uses; 0 where there is none."""
-    return min(config.eval_episodes, MOST_ENVS) if config.eval_steps else 0
-
-
 def played_config(
     checkpoint: Mapping[str, Any], path: Path, trust: bool, overrides: Sequence[str] = ()
 ) -> Config:
@@ -290,7 +281,7 @@ def played_config(
     Raises:
         UserError: they are wrong, or lead outside and the run is not to be trusted.
     """
-    stored = checkpoint_config(checkpoint, path, trust)
+    stored = stored_config(checkpoint["config"], str(path), path.parent, trust)
     changes = dict(text.split("=", 1) for text in overrides if "=" in text)
     places, goals = read_settings(stored).intersection(outside_settings()), set(OF_EVALUATION)
     if SUGGESTERS.known_as(changes.get("suggester", "")):

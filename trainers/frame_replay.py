@@ -263,7 +263,7 @@ class FrameReplay:
 
     Attributes:
         episodes: Whole ones, the oldest first.
-        n_rows: Those of these episodes.
+        n_rows: Those of these episodes, which can be drawn from.
     """
 
     def __init__(
@@ -274,12 +274,8 @@ class FrameReplay:
         example: Observations,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.config, self.frame_stack, self.folder, self.device = (
-            config,
-            frame_stack,
-            folder,
-            device,
-        )
+        self.config, self.frame_stack = config, frame_stack
+        self.folder, self.device = folder, device
         self.capacity = config.replay_capacity or LEAST_CAPACITY
         self.dtype = _row_type(example)
         self._kinds = example.tensors().keys()
@@ -290,10 +286,6 @@ class FrameReplay:
         self.n_rows = 0
         self._begins = [0] * n_envs  # of the running episodes
         self._kept = StateFiles(folder, f"*{SUFFIX}")
-
-    def __len__(self) -> int:
-        """Return the number of rows that can be drawn from."""
-        return self.n_rows
 
     def add(
         self, observations: Observations, actions: Tensor, rewards: Tensor, ended: Tensor
@@ -335,7 +327,10 @@ class FrameReplay:
         self.episodes.append(Place(env, begin, length))
         self.n_rows += length + 1
         while self.n_rows > self.capacity:
-            self._give_up_oldest()
+            oldest = self.episodes.pop_oldest()
+            self.n_rows -= oldest.length + 1
+            given_up = self.logs[oldest.env].forget(oldest.begin + oldest.length + 1)
+            self._kept.remove_unnamed(given_up)
 
     def begin(self) -> None:
         """Note that new episodes begin everywhere; those that were running are given up."""
@@ -409,11 +404,6 @@ class FrameReplay:
             raise ValueError("replay: an episode that stands nowhere")
         if place.begin + place.length >= log.n_written:
             raise ValueError("replay: an episode that ends behind the last row")
-
-    def _give_up_oldest(self) -> None:
-        place = self.episodes.pop_oldest()
-        self.n_rows -= place.length + 1
-        self._kept.remove_unnamed(self.logs[place.env].forget(place.begin + place.length + 1))
 
     def _stack(self, step: int) -> np.ndarray:
         """Return which steps are seen at one: the last S, the first of the episode again.  [S]"""

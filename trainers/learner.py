@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-import numpy as np
 from torch import Tensor
 
 from models.agent import Agent, Memory, Step, Transitions
@@ -116,22 +115,6 @@ class Reward(Protocol):
         """Go on from what `state_dict` returned."""
 
 
-class RewardTransform(Protocol):
-    """Makes what an agent is rewarded with out of what the environments pay."""
-
-    def __call__(self, rewards: np.ndarray, ended: np.ndarray) -> np.ndarray:
-        """Return the rewards of one step [N]; `ended` says whose last step it was."""
-
-    def begin(self) -> None:
-        """Note that new episodes begin everywhere."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to go on."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
-
-
 class NotFiniteError(Exception):
     """A loss or a gradient that is infinite or no number.
 
@@ -165,7 +148,3 @@ class LoggedMeans:
     def means(self) -> dict[str, float]:
         """Return the mean of each value over the steps that were added."""
         return {name: total / self._n_steps for name, total in self._sums.items()}
-
-    def clear(self) -> None:
-        """Begin anew."""
-        self._sums, self._n_steps = {}, 0

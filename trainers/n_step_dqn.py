@@ -10,7 +10,7 @@ import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -112,18 +112,6 @@ class NStepDqnSettings(FrameReplaySettings, EpsilonSettings, FinetuneSettings):
     )
 
 
-class Guide(NamedTuple):
-    """An agent that explores for another.
-
-    Attributes:
-        agent: It; nothing of it changes.
-        sha256: The checksum of its checkpoint.
-    """
-
-    agent: Agent
-    sha256: str
-
-
 class NStepDQN:
     """Trains the values of an agent that sees the last frames.
 
@@ -139,7 +127,8 @@ class NStepDQN:
         target: The heads that are copied now and then; the encoder is the agent's own.
         parameters: What is trained of the agent.
         replay: The frames so far; None before the first step.
-        guide: Who explores for the agent, if anybody does.
+        guide: Another agent that explores for this one, if there is one; nothing of it changes.
+        guide_sha256: The checksum of its checkpoint.
         n_seen: Environment steps so far, those of all environments.
         n_updates: Gradient steps so far.
         paid: Rewards so far, all environments together.
@@ -167,7 +156,8 @@ class NStepDQN:
             torch.optim.Adam(self.parameters, lr=config.learning_rate, fused=True)
         )
         self.replay: FrameReplay | None = None
-        self.guide: Guide | None = None
+        self.guide: Agent | None = None
+        self.guide_sha256: str | None = None
         self.n_seen = self.n_updates = 0
         self.paid, self.paid_since = 0.0, NOT_YET
         self._guide_memory: Memory | None = None
@@ -180,11 +170,6 @@ class NStepDQN:
     def update_due(self) -> bool:
         """Whether a row of metrics is due, or the run is over."""
         return self._n_since_row >= self.config.log_steps or self.n_seen >= self.config.n_steps
-
-    @property
-    def epsilon(self) -> float:
-        """The probability of an exploring action at the next step."""
-        return self.epsilon_at(self.n_seen)
 
     def epsilon_at(self, n_seen: int) -> float:
         """Return epsilon for the step after so many: it falls from when its decay has begun."""
@@ -202,13 +187,13 @@ class NStepDQN:
         drawn = torch.randint(self.agent.n_actions, (n_envs,), device=self.agent.device)
         if self.guide is not None:
             shares = [self.config.guide_share] * n_envs
-            drawn = explored(drawn, self._guided(self.guide.agent, percept), shares)
+            drawn = explored(drawn, self._guided(self.guide, percept), shares)
         epsilons = [self.epsilon_at(self.n_seen + n) for n in range(n_envs)]
         return step._replace(actions=explored(step.actions, drawn, epsilons))
 
     def observe(self, transition: Transition) -> None:
         """Keep the step, and take the gradient steps that are due with it."""
-        percept, ended = transition.percept, transition.ended
+        config, percept, ended = self.config, transition.percept, transition.ended
         if self.replay is None:
             self.replay = self._empty_replay(percept)
         steps = percept.observations, transition.step.actions, transition.rewards, ended
@@ -218,31 +203,23 @@ class NStepDQN:
         before, n_envs = self.n_seen, percept.n_envs * self.ranks.size
         self.n_seen += n_envs  # the other ranks take as many steps
         self._n_since_row += n_envs
-        self._note_paid(float(transition.rewards.sum()))
-        if self._all_learn():
-            n_samples = self.ranks.part_of(self.config.batch_size)
-            for _ in range(_n_passed(before, self.n_seen, self.config.update_every_steps)):
-                self._sum_up(self.learn(self.replay.sample(n_samples)))
-            if _n_passed(before, self.n_seen, self.config.target_update_steps):
-                follow(self.target, self.agent.head, 1.0)
+        self.paid += float(transition.rewards.sum())
+        if self.paid >= 1 and self.paid_since == NOT_YET:
+            self.paid_since = self.n_seen
 
-    @property
-    def is_learning(self) -> bool:
-        """Whether gradient steps are taken by now."""
-        if self.replay is None or not len(self.replay) or self.n_seen < self.config.warmup_steps:
-            return False
-        return self.paid_since != NOT_YET or not self.config.train_after_reward
-
-    def _all_learn(self) -> bool:
-        """Return whether this step brings gradient steps that are due, on all ranks alike.
-
-        They ask one another until all have begun, and know from then on.
-        """
-        if self.ranks.size == 1:
-            return self.is_learning
-        if not self._has_begun and self.n_seen >= self.config.warmup_steps:
-            self._has_begun = bool(self.ranks.least(self.is_learning))
-        return self._has_begun
+        # Ranks ask one another until all have something to learn from, and know from then on.
+        if not self._has_begun and self.n_seen >= config.warmup_steps:
+            is_paid = self.paid_since != NOT_YET or not config.train_after_reward
+            self._has_begun = bool(self.ranks.least(is_paid and self.replay.n_rows > 0))
+        if not self._has_begun:
+            return
+        for _ in range(_n_passed(before, self.n_seen, config.update_every_steps)):
+            logged = self.learn(self.replay.sample(self.ranks.part_of(config.batch_size)))
+            self._logged.add({name: float(value) for name, value in logged.items()})
+            if not self._logged.are_finite:
+                raise NotFiniteError({"epoch": 0, "number": self.n_updates, "logged": logged})
+        if _n_passed(before, self.n_seen, config.target_update_steps):
+            follow(self.target, self.agent.head, 1.0)
 
     def update(self, progress: float) -> dict[str, float]:
         """Return what there is to log, means over the gradient steps since the last row."""
@@ -256,19 +233,38 @@ class NStepDQN:
             )
         metrics = dict.fromkeys(names, math.nan)
         metrics |= self._logged.means()
-        self._logged.clear()
-        self._n_since_row = 0
+        self._logged, self._n_since_row = LoggedMeans(), 0
         return metrics | {
-            "train/epsilon": self.epsilon,
+            "train/epsilon": self.epsilon_at(self.n_seen),
             "train/n_updates": float(self.n_updates),
-            "train/replay_steps": 0.0 if self.replay is None else float(len(self.replay)),
+            "train/replay_steps": 0.0 if self.replay is None else float(self.replay.n_rows),
         }
 
     def learn(self, steps: FrameSteps) -> dict[str, Tensor]:
         """Take one gradient step on the Huber loss of the actions taken."""
-        returns, discounts = self._returns(steps)
-        returns, rewarded = self._rewarded(steps, returns)
-        loss, chosen = self._loss(steps, returns, discounts)
+        config, agent = self.config, self.agent
+
+        # R = sum_{k<n} gamma^k r_{t+k}; an intrinsic reward sees the n steps as one.
+        rewards = steps.rewards.clamp(-1, 1) if config.clip_reward else steps.rewards
+        dtype = FLOATS[config.return_dtype]
+        returns, discounts = n_step_returns(rewards, steps.goes_on, config.gamma, dtype)
+        rewarded: dict[str, Tensor] = {}
+        if self.reward is not None:
+            both = steps.observations.map(lambda *kinds: torch.cat(kinds), steps.following)
+            batch, nothing = ObservationBatch(both), returns.new_zeros(2 * len(returns), 0)
+            as_one = Transitions(batch, nothing, steps.actions, returns.float())
+            returns, rewarded = self.reward(as_one)
+
+        # y = R + gamma^n Q_target(s', argmax_a Q(s', a)), of features that both networks share.
+        with torch.no_grad():
+            following = agent.features(steps.following)
+            online, target = agent.head(following), self.target(following)
+            targets = double_q_targets(returns, discounts, online, target)
+
+        # L = huber(Q(s, a) - y)
+        values = agent.head(agent.features(steps.observations))
+        chosen = values.gather(-1, steps.actions[:, None]).squeeze(-1)
+        loss = F.smooth_l1_loss(chosen, targets)
         self.optimizer.zero_grad()
         loss.backward()
         self.ranks.average_gradients(self.parameters)
@@ -310,7 +306,7 @@ class NStepDQN:
             "counts": {name: getattr(self, name) for name in COUNTS},
             "replay": None if self.replay is None else self.replay.state_dict(),
             "reward": None if self.reward is None else self.reward.state_dict(),
-            "guide": None if self.guide is None else self.guide.sha256,
+            "guide": self.guide_sha256,
             "guide_memory": None if memory is None else memory.state_dict(),
         }
 
@@ -318,7 +314,7 @@ class NStepDQN:
         self, state: dict[str, Any], percept: Percept, memory: Memory | None
     ) -> None:
         """Go on from what `state_dict` returned; trainers/learner.py says how."""
-        if state["guide"] != (None if self.guide is None else self.guide.sha256):
+        if state["guide"] != self.guide_sha256:
             raise ValueError("guide: not the one that the run has begun with")
         load_moments(self.optimizer, state["optimizer"])
         self.target.load_state_dict(state["target"])
@@ -332,34 +328,8 @@ class NStepDQN:
             if memory is None:
                 self.replay.begin()
         if self.guide is not None and memory is not None and state["guide_memory"]:
-            self._guide_memory = self.guide.agent.initial_memory(percept.n_envs)
+            self._guide_memory = self.guide.initial_memory(percept.n_envs)
             self._guide_memory.load_state_dict(state["guide_memory"])
-
-    def _returns(self, steps: FrameSteps) -> tuple[Tensor, Tensor]:
-        """Return what n steps pay, and the discounts of what follows them.  [B] each"""
-        config = self.config
-        rewards = steps.rewards.clamp(-1, 1) if config.clip_reward else steps.rewards
-        return n_step_returns(rewards, steps.goes_on, config.gamma, FLOATS[config.return_dtype])
-
-    def _rewarded(self, steps: FrameSteps, returns: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return what n steps taken as one pay [B], and what to log of it."""
-        if self.reward is None:
-            return returns, {}
-        both = steps.observations.map(lambda *kinds: torch.cat(kinds), steps.following)
-        batch, nothing = ObservationBatch(both), returns.new_zeros(2 * len(returns), 0)
-        return self.reward(Transitions(batch, nothing, steps.actions, returns.float()))
-
-    def _loss(self, steps: FrameSteps, returns: Tensor, discounts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss, and the values of the actions taken [B]."""
-        agent = self.agent
-        with torch.no_grad():  # both networks see the features that the encoder makes of it once
-            following = agent.features(steps.following)
-            targets = double_q_targets(
-                returns, discounts, agent.head(following), self.target(following)
-            )
-        values = agent.head(agent.features(steps.observations))
-        chosen = values.gather(-1, steps.actions[:, None]).squeeze(-1)
-        return F.smooth_l1_loss(chosen, targets), chosen
 
     def _guided(self, guide: Agent, percept: Percept) -> Tensor:
         """Return what the guide would do, which follows every step.  [N] int64"""
@@ -369,17 +339,6 @@ class NStepDQN:
         if text is not None:  # a number is that of its sentence in every table
             guide.reader.sentences.numbers(self.agent.reader.sentences.texts(text).flatten())
         return guide.act(percept, self._guide_memory, deterministic=True).actions
-
-    def _note_paid(self, paid: float) -> None:
-        self.paid += paid
-        if self.paid >= 1 and self.paid_since == NOT_YET:
-            self.paid_since = self.n_seen
-
-    def _sum_up(self, logged: dict[str, Tensor]) -> None:
-        """Add up what a gradient step has to log."""
-        self._logged.add({name: float(value) for name, value in logged.items()})
-        if not self._logged.are_finite:
-            raise NotFiniteError({"epoch": 0, "number": self.n_updates, "logged": logged})
 
     def _empty_replay(self, percept: Percept) -> FrameReplay:
         assert self._folder is not None, "a run says where frames are kept"

@@ -30,13 +30,14 @@ from settings import Config, Part, setting
 from trainers.learner import LoggedMeans, NotFiniteError, Reward, Transition
 from trainers.ranks import Ranks
 from trainers.sequence_replay import (
+    EPISODES_KEPT,
+    LEAST_CAPACITY,
     EpisodeSteps,
     Replay,
     ReplayFiles,
     ReplaySettings,
     RunningEpisodes,
     example_episode,
-    n_rows_wanted,
     step_tensors,
 )
 from utils.saved_state import load_moments, moments
@@ -231,9 +232,7 @@ class OffPolicyLearner(ABC):
 
     def keep_in(self, folder: Path) -> None:
         """Say where the replay is kept for checkpoints."""
-        replay = folder / self.ranks.own_name("replay")
-        if self._files is None or self._files.folder != replay:
-            self._files = ReplayFiles(replay)
+        self._files = ReplayFiles(folder / self.ranks.own_name("replay"))
 
     @staticmethod
     def contradictions(config: Any, agent: type[Agent]) -> list[str]:
@@ -328,7 +327,8 @@ class OffPolicyLearner(ABC):
         for env in ended:
             episode = self.running.end(env, following.observations, context)
             if self.replay is None:
-                capacity = n_rows_wanted(self.config, episode.length)
+                many = max(LEAST_CAPACITY, EPISODES_KEPT * episode.length)
+                capacity = self.config.replay_capacity or many
                 self.replay = Replay(
                     capacity, self.config.context_length, episode, self.agent.device
                 )

@@ -99,7 +99,18 @@ class Ranks:
         Raises:
             UserError: the environments cannot be shared equally, or the GPUs.
         """
-        _check(config, self.size)
+        if config.n_envs % self.size:
+            raise UserError(
+                f"n_envs: {config.n_envs} environments cannot be shared by {self.size} ranks. "
+                f"Choose a multiple of {self.size}"
+            )
+        if self.size > 1 and config.device.startswith("cuda"):
+            n_local, n_gpus = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
+            if n_local > n_gpus or config.device != "cuda":
+                raise UserError(
+                    f"device: '{config.device}' for {n_local} ranks on a machine of {n_gpus} GPUs. "
+                    "Start one for each GPU with device=cuda, or use device=cpu"
+                )
         return dataclasses.replace(config, n_envs=config.n_envs // self.size)
 
     def part_of(self, n: int) -> int:
@@ -321,23 +332,6 @@ def _check_started_by_torchrun() -> None:
             f"WORLD_SIZE is set to '{os.environ['WORLD_SIZE'][:40]}' in the environment, but "
             f"{', '.join(wrong)} not as torchrun sets them. Start with torchrun, or unset "
             "WORLD_SIZE to train alone"
-        )
-
-
-def _check(config: Config, size: int) -> None:
-    """Raise UserError unless so many ranks can share environments and GPUs."""
-    if config.n_envs % size:
-        raise UserError(
-            f"n_envs: {config.n_envs} environments cannot be shared by {size} ranks. "
-            f"Choose a multiple of {size}"
-        )
-    if size == 1 or not config.device.startswith("cuda"):
-        return
-    n_local, n_gpus = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
-    if n_local > n_gpus or config.device != "cuda":
-        raise UserError(
-            f"device: '{config.device}' for {n_local} ranks on a machine of {n_gpus} GPUs. "
-            "Start one for each GPU with device=cuda, or use device=cpu"
         )
 
 

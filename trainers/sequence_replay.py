@@ -299,11 +299,6 @@ def example_episode(percept: Percept, context: Tensor) -> EpisodeSteps:
     return EpisodeSteps(shown, twice, zeros.long(), zeros, zeros.bool())
 
 
-def n_rows_wanted(config: CapacitySettings, length: int) -> int:
-    """Return the capacity of a run's ring whose episodes have about so many steps."""
-    return config.replay_capacity or max(LEAST_CAPACITY, EPISODES_KEPT * length)
-
-
 def _rows(episode: EpisodeSteps, context_length: int) -> dict[str, Tensor]:
     """Return the rows of an episode; the last has what was seen in the end and nothing else."""
     n_steps = episode.length

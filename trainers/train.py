@@ -8,7 +8,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +20,6 @@ from trainers.checkpoint import (
     Checkpoints,
     CheckpointSettings,
     Interruption,
-    agent_state,
     check_weights,
     give_way,
 )
@@ -98,7 +97,6 @@ class Run:
             Interrupted: a signal ended it.
         """
         learner, collector = self.learner, self.collector
-        learner.keep_in(folder)
         self.ranks.print(f"writing to {folder}")
         with (
             Interruption() as interruption,
@@ -107,6 +105,7 @@ class Run:
         ):
             checkpoints = Checkpoints(self.config, folder, self.ranks, writer, interruption)
             if collector.percept is None:
+                learner.keep_in(folder)
                 collector.begin(self.config.seed)
             self._begun = time.perf_counter()
             while not self._is_over:
@@ -195,7 +194,13 @@ class Run:
 
     def agent_state(self) -> dict[str, Any]:
         """Return what it takes to play with the agent."""
-        return agent_state(self.config, self.learner.agent, self.collector.env_steps)
+        agent = self.learner.agent
+        return {
+            "config": asdict(self.config),
+            "agent": agent.state_dict(),
+            "weights": agent.fingerprints(),
+            "env_steps": self.env_steps,
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return what it takes to go on; to be asked for after an update."""
