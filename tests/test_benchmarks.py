@@ -147,7 +147,7 @@ def test_agents_stand_beside_their_rivals_and_those_that_cannot_be_trained_are_s
     assert training.report_runs(["PPO", "SHELM"], settings, 16, False) == []
     printed = capsys.readouterr().out
     assert "skipped: PPO sees an image or numbers here" in printed
-    assert "skipped: data/grid-clip" in printed
+    assert "skipped: clip_encoder: data/grid-clip" in printed
 
 
 def test_a_replay_of_frames_is_filled_and_drawn_from(tmp_path, capsys, monkeypatch):

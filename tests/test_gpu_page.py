@@ -29,7 +29,7 @@ def test_a_rehearsal_measures_every_row_that_needs_no_gpu(tmp_path, capsys, monk
         *("Transformer-XL step, recorded", "MiniLM step, recorded", "training, SHELM")
     }
     assert "not measured: needs a GPU" in reasons["MiniLM step, recorded"]
-    assert "not measured: data/grid-clip" in reasons["training, SHELM"]
+    assert "not measured: clip_encoder: data/grid-clip" in reasons["training, SHELM"]
     measured = {row[0].strip(): row[1] for row in cells(out) if row[1] != "–"}
     assert measured.pop("training, CNN-PPO").endswith(" steps/s")
     assert all(figure.endswith(" ms") for figure in measured.values())

@@ -45,7 +45,7 @@ def cells_and_lines(*paths):
 @pytest.fixture
 def runs(in_empty_folder, monkeypatch):
     """Write three seeds of an LSTM in a T-Maze, one of its twin, and a published agent's name."""
-    monkeypatch.setattr("runs.folder.describe_run", lambda config, weights: {})
+    monkeypatch.setattr("runs.folder.describe_basis", lambda config: {})
     for seed, score in enumerate((1.1, 0.85, 0.6)):
         write_run(score, seed=seed, **T_MAZE)
     write_run(0.6, model="CNN", **T_MAZE)

@@ -24,7 +24,7 @@ TINY = {"n_envs": 1, "n_steps": 32}
 WORLD = {"env": "CrafterText-v0", "crafter_length": 10, "crafter_actions": "good"}
 MARKER = "code_was_run"
 EVIL = "open({!r}, 'a').close()\n"
-SERVED = {"suggester": "server", "suggester_model": "tiny", "goal_encoder": "same-text"}
+SERVED = {"suggester": "server", "suggester_model": "served", "goal_encoder": "same-text"}
 LISTED_ELSEWHERE = {  # what a text among the settings names stands in a table of the program
     *("algorithm", "model", "env", "device", "curiosity", "clip_encoder", "wandb_project"),
 }
@@ -53,7 +53,7 @@ def somebody_else(monkeypatch, tmp_path):
 def server(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "precious")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with serving(Turns(said(CHOP), models=("tiny",))) as turns:
+    with serving(Turns(said(CHOP), models=("served",))) as turns:
         yield turns
 
 
