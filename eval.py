@@ -26,9 +26,6 @@ from models.baselines import RandomAgent
 from report.movie import FORMATS, write_movies
 from report.page import EpisodePage
 from rewards.goals import task_settings
-from runs.folder import DESCRIPTION, SETTINGS, write_json
-from runs.loggers import FILE as METRICS
-from settings import MOST_SEED, Config
 from trainers.build import opened_env, restored_agent
 from trainers.checkpoint import PUBLISHED, find_checkpoint, load_checkpoint
 from trainers.evaluation import Episode, evaluate, played_config
@@ -36,7 +33,10 @@ from utils.command_line import Parser, add_trust, run_program, whole_number
 from utils.errors import UserError, printable
 from utils.files import check_file, check_writable, folder_name
 from utils.hub import HubError, check_repository_name, hub_snapshot
+from utils.loggers import FILE as METRICS
+from utils.run_folder import DESCRIPTION, SETTINGS, write_json
 from utils.seeding import seed_everything
+from utils.settings import MOST_SEED, Config
 
 EPISODES = Path("episodes")
 MOST_ENVS = 16

@@ -29,13 +29,13 @@ from main import begin, go_on
 from models import agent_class, resolve_device
 from models.agent import Agent
 from models.observations import Percept
-from settings import Config, load_config
 from trainers.build import opened_env, restored_agent
 from trainers.checkpoint import find_checkpoint, load_checkpoint
 from trainers.evaluation import played_config
 from trainers.ranks import joined_ranks
 from trainers.train import RunSettings
 from utils.errors import UserError
+from utils.settings import Config, load_config
 
 __all__ = ["Player", "UserError", "load", "resume", "train"]
 

@@ -18,9 +18,6 @@ from envs import GivenEnv, check_env_name, given_name, scales_rewards
 from models import build_agent, resolve_device
 from report import configured_showcase
 from rewards.scaling import ScalingSettings, configured_scaling
-from runs.folder import begun_with, create_run_folder, locked, recorded_config, resumed_config
-from runs.loggers import check_loggers
-from settings import chosen_agent, default_settings, describe_settings, load_config, published_table
 from trainers.build import check, configured_evaluation, configured_learner, opened_env
 from trainers.checkpoint import INIT_FROM, WarmStart, own_checkpoint
 from trainers.collector import Collector
@@ -28,7 +25,16 @@ from trainers.ranks import Ranks, joined_ranks
 from trainers.train import Run, RunSettings
 from utils.command_line import Parser, add_trust, leave, run_program
 from utils.errors import UserError
+from utils.loggers import check_loggers
+from utils.run_folder import begun_with, create_run_folder, locked, recorded_config, resumed_config
 from utils.seeding import seed_everything
+from utils.settings import (
+    chosen_agent,
+    default_settings,
+    describe_settings,
+    load_config,
+    published_table,
+)
 from utils.starting import number_of_threads
 
 

@@ -34,11 +34,6 @@ from analysis.run_data import (
 )
 from analysis.statistics import summarize
 from eval import CARD, CURVE, HUB
-from runs.folder import DESCRIPTION, SETTINGS, write_json
-from runs.loggers import FILE as METRICS
-from runs.loggers import RETURN
-from runs.stored import description_of, stored_config
-from settings import Config, all_settings, read_settings
 from trainers.checkpoint import (
     BEST,
     LAST,
@@ -51,7 +46,12 @@ from utils.command_line import Parser, add_trust, run_program, whole_number
 from utils.errors import UserError, printable
 from utils.files import check_writable
 from utils.hub import HubError, check_logged_in, check_repository_name, upload
+from utils.loggers import FILE as METRICS
+from utils.loggers import RETURN
+from utils.run_folder import DESCRIPTION, SETTINGS, write_json
+from utils.settings import Config, all_settings, read_settings
 from utils.starting import typed
+from utils.stored_run import description_of, stored_config
 
 CHECKPOINTS = {"best": BEST, "last": LAST}
 NUMBERS = ("return_mean", "return_std", "length_mean", "length_std")

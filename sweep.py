@@ -26,15 +26,15 @@ from pathlib import Path
 import plot
 from envs import check_env_name
 from models import agent_class
-from runs.folder import EXPERIMENTS, SETTINGS, locked
-from runs.loggers import RETURN
-from settings import Config
 from sweeps import grid, jobs, search
 from sweeps.jobs import Job, State
 from trainers.checkpoint import CheckpointSettings, Interruption
 from utils.command_line import GIVEN, Parser, run_program, whole_number
 from utils.errors import Interrupted, RunError, UserError, raise_all
 from utils.files import check_writable
+from utils.loggers import RETURN
+from utils.run_folder import EXPERIMENTS, SETTINGS, locked
+from utils.settings import Config
 from utils.starting import typed
 
 MOST_SEEDS, MOST_CPUS, MOST_GPUS, MOST_RETRIES = 10_000, 1024, 64, 1000

@@ -12,9 +12,9 @@ from typing import Any
 from analysis import goals, lengths, memory, probe, scoreboard
 from analysis.figures import Findings
 from analysis.source import Source
-from settings import MOST_SEED
 from utils.command_line import Parser, add_trust, finite_number, run_program, whole_number
 from utils.files import check_writable
+from utils.settings import MOST_SEED
 
 EPILOG = """SOURCE is a run folder or checkpoint, whose agent then plays; or episodes that eval.py
 saved, files or a folder; or both: that agent looks at those episodes. Without one a random agent

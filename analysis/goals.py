@@ -15,8 +15,8 @@ import numpy as np
 
 from analysis import figures, run_data
 from analysis.statistics import Result, summarize
-from runs.loggers import FILE, STEPS
 from utils.errors import UserError, printable
+from utils.loggers import FILE, STEPS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from runs.folder import SETTINGS, begun_with
-from runs.loggers import FILE, STEPS
-from settings import NAMED_BY_ALL, completed, read_json_object, settings_without_effect
-from settings.declaration import shown
+from utils.declaration import shown
 from utils.errors import UserError, printable, suggestion
 from utils.files import written_whole
+from utils.loggers import FILE, STEPS
+from utils.run_folder import SETTINGS, begun_with
+from utils.settings import NAMED_BY_ALL, completed, read_json_object, settings_without_effect
 
 AXES = {"steps": STEPS, "seconds": "time/seconds"}
 PRETRAINED = "pretrained"

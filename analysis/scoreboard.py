@@ -23,11 +23,11 @@ from analysis.figures import COLOURS, DASHED, INK, QUIET, RULE, Findings, new_fi
 from analysis.lengths import TASKS as BY_LENGTH
 from analysis.statistics import Estimate, estimate
 from models import AGENTS as MODELS
-from runs.folder import begun_with, is_finished
-from runs.loggers import FILE
-from settings import reading, settings_without_effect
 from trainers.checkpoint import LAST, load_checkpoint
 from utils.errors import UserError, printable
+from utils.loggers import FILE
+from utils.run_folder import begun_with, is_finished
+from utils.settings import reading, settings_without_effect
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,12 +16,12 @@ from models.agent import Agent
 from models.baselines import RandomAgent
 from models.helm import LanguageMemory
 from models.observations import ObservationReader, Observations
-from settings import Config, load_config
 from trainers.build import opened_env, restored_agent
 from trainers.checkpoint import find_checkpoint, load_checkpoint
 from trainers.evaluation import evaluate, played_config
 from utils.errors import UserError
 from utils.seeding import seed_everything
+from utils.settings import Config, load_config
 
 MOST_ENVS = 16
 NOTHING = np.empty(0)

@@ -20,8 +20,8 @@ from benchmarks.measuring import (
     in_words,
     this_machine,
 )
-from runs.folder import write_json
 from utils.command_line import Parser, run_program
+from utils.run_folder import write_json
 
 PARTS = {
     "transformer-xl": "benchmarks.language_models:transformer_xl",

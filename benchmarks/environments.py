@@ -25,9 +25,9 @@ from envs import make_vector_env
 from envs import minigrid as our_minigrid
 from envs.episodes import SingleEnvs
 from envs.minigrid_captions import played_views
-from settings import Config, load_config
 from trainers import build  # noqa: F401  settings know no part before
 from utils.errors import UserError
+from utils.settings import Config, load_config
 
 KEY_CORRIDOR = "MiniGrid-KeyCorridorS3R1-v0"
 CRAFTER = "Crafter-v1"

@@ -26,10 +26,10 @@ from tqdm import tqdm
 from analysis.run_data import aligned
 from benchmarks.measuring import in_words, measure, peak_megabytes, this_machine
 from models.observations import Observations
-from settings import load_config
 from trainers import build  # noqa: F401  settings know no part before
 from trainers.frame_replay import FrameReplay, FrameReplaySettings
 from utils.command_line import Parser, run_program, whole_number
+from utils.settings import load_config
 
 N_ENVS, LENGTH, BATCH, N_BATCHES = 16, 200, 64, 200
 SIDE, N_ACTIONS, FRAME_STACK = 84, 139, 4

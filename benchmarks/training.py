@@ -44,14 +44,14 @@ from main import configured_run
 from models import AGENTS, PUBLISHED, agent_class
 from models.caching import ObservationCache
 from models.helm import LanguageMemoryAgent
-from runs.folder import write_json
-from settings import load_config
 from trainers.collector import Collector
 from trainers.ppo import PPO, PpoSettings
 from trainers.ranks import Ranks
 from trainers.train import Run, RunSettings
 from utils.command_line import Parser, run_program, whole_number
 from utils.errors import UserError
+from utils.run_folder import write_json
+from utils.settings import load_config
 
 MOST_STEPS = 10**9
 # Learners of stable-baselines3, and the agent that each is run beside.

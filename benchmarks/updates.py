@@ -33,13 +33,13 @@ from models.agent import QAgent, SacAgent, Sequences
 from models.ellm import CHANNELS, KERNELS, Ellm
 from models.memories.gpt import Gpt
 from models.observations import Observations, SentenceTable
-from settings import load_config
 from trainers.frame_replay import FrameSteps
 from trainers.losses import clipped_policy_loss, n_step_returns, value_loss
 from trainers.n_step_dqn import NStepDQN, NStepDqnSettings
 from trainers.off_policy import OffPolicyLearner
 from trainers.ppo import PPO
 from utils.seeding import seed_everything
+from utils.settings import load_config
 
 WIDE = Size(n_layer=1)
 ROLLOUTS_BEFORE = 2  # so that episodes no longer begin together

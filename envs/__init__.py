@@ -35,8 +35,8 @@ from gymnasium.vector import VectorEnv
 from envs import any_gymnasium
 from envs.spaces import ACTION_NAMES, NUMBER_NAMES, checked_vector_env
 from envs.vector import EpisodeStatistics
-from settings import Config, Part, Registry
 from utils.errors import UserError, suggestion
+from utils.settings import Config, Part, Registry
 from utils.user_modules import GIVEN
 
 # A vector environment, or a function that makes one environment.

@@ -31,9 +31,9 @@ from gymnasium.vector import VectorEnv
 
 from envs.episodes import MakeOne, SingleEnvs
 from envs.spaces import Converted, has_text, is_text, shown
-from settings import Config, setting
 from utils.errors import UserError, suggestion, told
 from utils.seeding import random_state, set_random_state
+from utils.settings import Config, setting
 from utils.user_modules import search
 
 TITLE = "any other environment of Gymnasium"

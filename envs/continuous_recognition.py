@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 
 from envs.vector import NumpyVectorEnv
-from settings import Config, setting
 from utils.errors import UserError
+from utils.settings import Config, setting
 
 NAME = "ContinuousRecognition-v0"
 SIDE = 80

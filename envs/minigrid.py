@@ -22,7 +22,7 @@ from gymnasium.vector import VectorEnv
 
 from envs.envpool_vector import EnvPoolVectorEnv, open_pool, pool_tasks
 from envs.episodes import SingleEnvs
-from settings import Config, setting
+from utils.settings import Config, setting
 
 VIEW = 7
 TILE = 8

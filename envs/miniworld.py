@@ -21,8 +21,8 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from envs.episodes import SingleEnvs
-from settings import Config
 from utils.errors import UserError
+from utils.settings import Config
 
 # Written down because importing MiniWorld opens OpenGL.
 TASKS = (

@@ -16,7 +16,7 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from envs.any_gymnasium import vector_of
-from settings import Config
+from utils.settings import Config
 
 PREFIX = "popgym-"
 REPEAT_FIRST, REPEAT_PREVIOUS = "popgym-RepeatFirst", "popgym-RepeatPrevious"

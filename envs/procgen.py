@@ -11,7 +11,7 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 
 from envs.envpool_vector import EnvPoolVectorEnv, open_pool
-from settings import Config
+from utils.settings import Config
 
 # The games that have a memory mode; Procgen's other ten have none.
 GAMES = ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner")

@@ -20,8 +20,8 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from envs.episodes import SingleEnvs
-from settings import Config
 from utils.errors import UserError
+from utils.settings import Config
 
 NAME = "psychlab_continuous_recognition"
 LEVEL = "contributed/dmlab30/psychlab_continuous_recognition"

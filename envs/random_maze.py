@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 
 from envs.vector import NumpyVectorEnv
-from settings import Config
+from utils.settings import Config
 
 NAME = "RandomMaze-v0"
 MIN_SIDE, MAX_SIDE = 5, 25

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from settings.declaration import shortened
+from utils.declaration import shortened
 from utils.errors import UserError
 
 LEAST_SIDE = 5  # pixels of an image

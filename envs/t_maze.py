@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from envs.vector import NOT_SHOWN, NumpyVectorEnv
-from settings import Config, setting
+from utils.settings import Config, setting
 
 # By name: how many steps beside the oracle (x = 0) an episode begins.
 ORACLE_DISTANCES = {"TMazePassive-v0": 0, "TMazeActive-v0": 1}

@@ -19,7 +19,7 @@ import numpy as np
 from envs.episodes import episode_seed
 from envs.t_maze import LengthSettings
 from envs.vector import NOT_SHOWN, NumpyVectorEnv
-from settings import setting
+from utils.settings import setting
 
 N_ROWS, N_COLUMNS, VIEW = 7, 11, 5
 PADDING = VIEW // 2

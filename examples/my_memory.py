@@ -15,7 +15,7 @@ from models.agent import TensorMemory
 from models.baselines import MemoryAgent
 from models.encoders import EncoderSettings
 from models.memories import NetworkSettings, TrainedMemory
-from settings import setting
+from utils.settings import setting
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 from gymnasium.spaces import Discrete, Space
 
 from models.agent import ActorCriticAgent, Agent
-from settings import Config, Part, Registry
 from utils.errors import UserError, suggestion
+from utils.settings import Config, Part, Registry
 from utils.user_modules import imported, is_named, parts_of
 
 # Names of the papers that say how an agent learns, too: agent and algorithm.
@@ -149,7 +149,8 @@ def own_agent_class(name: str) -> type[ActorCriticAgent]:
     if not _are_settings(kind.reads):
         raise UserError(
             f"{where}: `reads` must be a tuple of classes of settings: each derived from "
-            "settings.Part, a dataclass(frozen=True) itself, its fields made by settings.setting"
+            "utils.settings.Part, a dataclass(frozen=True) itself, its fields made by "
+            "utils.settings.setting"
         )
     return kind
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
-from settings import Part, setting
 from utils.errors import RunError
+from utils.settings import Part, setting
 
 AnyMemory = TypeVar("AnyMemory", bound="Memory")
 

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.language.load import once_a_machine
-from settings import Config, setting
 from utils.errors import UserError, suggestion
 from utils.hub import HubError, hub_file
+from utils.settings import Config, setting
 
 DATA_FOLDER = Path("data")
 BLOCK_SIZE = 16  # images encoded at a time on a GPU

@@ -31,7 +31,7 @@ from models.sentence_encoder import (
     load_sentence_encoder,
     with_orthogonal_layers,
 )
-from settings import setting
+from utils.settings import setting
 
 CHANNELS = (32, 64, 64)
 KERNELS: Kernels = (  # the first as published (Mnih et al. 2015), the others for smaller images

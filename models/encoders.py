@@ -23,8 +23,8 @@ from models.sentence_encoder import (
     SentenceSettings,
     load_sentence_encoder,
 )
-from settings import setting
 from utils.errors import UserError
+from utils.settings import setting
 
 CACHE_BLOCK = 4  # few images are new to an encoder at one step,
 LARGER_BLOCKS = (16, 64)  # or all of them

@@ -62,8 +62,8 @@ from models.word_embeddings import (
     configured_file,
     fitting_embeddings,
 )
-from settings import Part, setting
 from utils.errors import UserError, raise_all
+from utils.settings import Part, setting
 
 
 @dataclass(frozen=True)

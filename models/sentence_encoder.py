@@ -14,8 +14,8 @@ from models.language.layers import check_finite
 from models.language.load import once_a_machine
 from models.language.transformer import Bert
 from models.observations import SentenceTable, SentenceVectors
-from settings import Part, setting
 from utils.errors import UserError
+from utils.settings import Part, setting
 from utils.starting import one_thread
 
 MOST_TOKENS = 256  # as all-MiniLM-L6-v2 was published

@@ -22,9 +22,9 @@ from models.clip import DATA_FOLDER, ClipSettings, ImageTextEncoder
 from models.language.files import ModelFiles
 from models.language.language_model import LanguageModel
 from models.language.load import LanguageModelSettings
-from settings import setting
 from utils.errors import UserError
 from utils.files import alone_with, written_whole
+from utils.settings import setting
 from utils.starting import typed
 
 PROMPTS = {

@@ -19,8 +19,8 @@ from models.helm import LanguageMemory
 from models.observation_to_language import TokenRetrieval
 from models.observations import Observations
 from report.page import coloured
-from runs.loggers import EncodedImage, Media
 from trainers.learner import Transition
+from utils.loggers import EncodedImage, Media
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

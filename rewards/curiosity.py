@@ -20,10 +20,10 @@ from models.caching import unit_images
 from models.encoders import SmallImpalaCNN
 from models.observations import ObservationBatch, Observations, Percept
 from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
-from settings import Part, Registry, setting
 from utils.errors import UserError
 from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import load_moments, moments, with_moments
+from utils.settings import Part, Registry, setting
 from utils.starting import one_thread
 
 TEXT = "text"  # the kind that has a weight of its own

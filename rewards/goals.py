@@ -34,10 +34,10 @@ from rewards.single_tasks import (
 )
 from rewards.suggested_goals import SAME_TEXT, Payment, Quality, Similarity, SuggestedGoals, Tidying
 from rewards.suggesters import SUGGESTERS, rules
-from settings import Config, Part, setting
 from utils.errors import UserError, suggestion
 from utils.files import objects
 from utils.household import SUITABLE
+from utils.settings import Config, Part, setting
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from settings import Config, setting
 from utils.running_statistics import RunningMeanVariance
+from utils.settings import Config, setting
 
 EPSILON = 1e-8
 REWARD_LIMIT = 1.0

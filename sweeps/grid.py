@@ -19,7 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runs.folder import (
+from utils.declaration import shortened, shown
+from utils.errors import UserError, raise_all, raise_any, suggestion
+from utils.run_folder import (
     begun_with,
     default_run_id,
     folder_of,
@@ -27,7 +29,7 @@ from runs.folder import (
     locked,
     recorded_config,
 )
-from settings import (
+from utils.settings import (
     SEVERAL,
     Config,
     Given,
@@ -38,8 +40,6 @@ from settings import (
     read_settings,
     settings_without_effect,
 )
-from settings.declaration import shortened, shown
-from utils.errors import UserError, raise_all, raise_any, suggestion
 
 # The seeds of the published experiments (arXiv:2205.12258).
 PAPER_SEEDS = (

@@ -26,9 +26,9 @@ from typing import Any
 from tqdm import tqdm
 
 from analysis.run_data import Progress, read_progress
-from runs.folder import EXPERIMENTS, is_finished, write_json
 from sweeps.grid import Run
 from utils.errors import UserError, printable
+from utils.run_folder import EXPERIMENTS, is_finished, write_json
 
 PROGRAM = Path(__file__).resolve().parent.parent / "main.py"
 DESK = EXPERIMENTS / ".sweep"  # what runs are given and what they print

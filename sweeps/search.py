@@ -21,8 +21,12 @@ import numpy as np
 
 from analysis.figures import METRIC_LABELS, Point, draw_search, save_figure
 from analysis.run_data import Table, aligned, read_progress, read_run, write_csv
-from runs.folder import EXPERIMENTS, SETTINGS, write_json
-from settings import (
+from sweeps.grid import Run, check_runs
+from sweeps.jobs import Job, Jobs, State
+from utils.declaration import checked, shortened, shown
+from utils.errors import UserError, printable, raise_any, suggestion
+from utils.run_folder import EXPERIMENTS, SETTINGS, write_json
+from utils.settings import (
     Config,
     Given,
     all_settings,
@@ -31,10 +35,6 @@ from settings import (
     load_config,
     settings_without_effect,
 )
-from settings.declaration import checked, shortened, shown
-from sweeps.grid import Run, check_runs
-from sweeps.jobs import Job, Jobs, State
-from utils.errors import UserError, printable, raise_any, suggestion
 
 SEARCHES = Path("searches")
 JOURNAL, CSV, PICTURE = "journal.log", "trials.csv", "search.png"

@@ -8,10 +8,10 @@ from gymnasium.spaces import Box, Discrete
 
 from models import AGENTS, agent_class
 from models.observations import Observations, Percept
-from settings import load_config
 from trainers.collector import Collector
 from trainers.ppo import PPO
 from trainers.rollout import Rollout
+from utils.settings import load_config
 
 BY_PPO = [name for name in AGENTS.places if not agent_class(name).algorithms]  # DQN and SAC, too
 SMALL = {"n_envs": 3, "n_rollout_steps": 10, "n_epochs": 2, "n_batches": 3, "n_steps": 60}

@@ -7,7 +7,7 @@ import numpy as np
 
 from envs.vector import NumpyVectorEnv
 from rewards.suggesters.rules import Novelty
-from settings import Part, setting
+from utils.settings import Part, setting
 
 ACTION_NAMES = (
     *("do nothing", "chop tree", "place crafting table", "make wood pickaxe", "mine stone"),

@@ -6,7 +6,7 @@ from models.baselines import MemoryAgent
 from models.encoders import EncoderSettings
 from models.memories import NetworkSettings
 from models.memories.lstm import Lstm
-from settings import setting
+from utils.settings import setting
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from envs import make_vector_env
 from envs.any_gymnasium import check_first_steps, vector_of, why_not_drawn
 from envs.spaces import LONGEST_SIDE, Converted, acted, seen
 from models.observations import ObservationReader
-from settings import load_config, read_settings
 from tests.any_envs import SPACES, Sampled
 from utils.errors import UserError
 from utils.files import folder_name
+from utils.settings import load_config, read_settings
 
 HERE = "tests.any_envs"
 

@@ -17,7 +17,7 @@ from benchmarks import __main__ as benchmarks
 from benchmarks import frame_replay, gpu, training
 from benchmarks.measuring import Pair, compare, in_own_process, measure
 from envs import make_vector_env
-from settings import load_config
+from utils.settings import load_config
 
 SHORT = [
     *("n_envs=2", "n_rollout_steps=8", "n_batches=2", "n_epochs=1", "save_ckpt=false"),

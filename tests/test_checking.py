@@ -10,9 +10,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from envs import checked_vector_env, make_vector_env
 from envs.any_gymnasium import vector_of
-from settings import load_config
 from tests.any_envs import Sampled
 from utils.errors import UserError
+from utils.settings import load_config
 
 SAME_STEP = AutoresetMode.SAME_STEP
 

@@ -10,9 +10,9 @@ import main
 from envs import check_env_name
 from models import agent_class
 from models.agent import Agent
-from settings import CONFIGS, default_settings, load_config, published_configs, read_settings
 from tests.golden_data import GOLDEN
 from trainers.build import LEARNERS
+from utils.settings import CONFIGS, default_settings, load_config, published_configs, read_settings
 
 with (GOLDEN / "hyperparameters.csv").open() as file:
     PUBLISHED = {row.pop("path"): row for row in csv.DictReader(file)}

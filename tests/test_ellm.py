@@ -9,11 +9,11 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 
 from models.ellm import Ellm
 from models.observations import Observations, Percept, SentenceTable, SentenceVectors
-from settings import load_config
 from tests import golden_data
 from trainers.frame_replay import FrameSteps
 from trainers.losses import double_q_targets, n_step_returns
 from trainers.n_step_dqn import NStepDQN
+from utils.settings import load_config
 
 OUR_NAMES = {
     **{f"image.conv{n}.": f"image.convolutions.{2 * n}." for n in range(3)},

@@ -1,8 +1,8 @@
 import pytest
 
 from envs import check_env_name
-from settings import all_settings
 from utils.errors import UserError, suggestion
+from utils.settings import all_settings
 
 CORRIDORS = (
     "'MiniGrid-KeyCorridorS3R1-v0', 'MiniGrid-KeyCorridorS3R2-v0' or 'MiniGrid-KeyCorridorS3R3-v0'"

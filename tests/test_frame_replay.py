@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from models.observations import Observations
-from settings import load_config
 from tests import golden_data
 from trainers.frame_replay import FrameLog, FrameReplay
 from trainers.losses import n_step_returns
+from utils.settings import load_config
 
 CASES = ("n3", "n1", "n5", "n3_unclipped")
 

@@ -19,9 +19,9 @@ from rewards.single_tasks import TASKS, TWINS, Task, actions_of
 from rewards.suggested_goals import Payment, Quality, Similarity, SuggestedGoals
 from rewards.suggesters import SUGGESTERS
 from rewards.suggesters.rules import Oracle, Situation
-from settings import load_config
 from tests.described import ACTION_NAMES, LENGTH, DescribedVectorEnv, ToldVectorEnv
 from utils.errors import UserError
+from utils.settings import load_config
 
 TREE = Situation("you see tree.", "", "", {})
 DONE = {"action_success": True, "eval_success": True}

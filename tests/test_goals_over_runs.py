@@ -8,8 +8,8 @@ from matplotlib.text import Text
 
 from analysis.__main__ import main
 from analysis.goals import analyse, shares_of
-from settings import load_config
 from tests.test_analysis import refusal, rows, write_run_folder
+from utils.settings import load_config
 
 GRADES = ("good", "poorly_timed", "bad", "nonsense")
 STEPS = (100, 200, 300, 400)

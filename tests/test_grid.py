@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from runs.folder import create_run_folder, locked, note_end
-from settings import load_config
 from sweeps.grid import PAPER_SEEDS, check_runs, make_grid, parse_lists, swept_settings
 from utils.errors import UserError
+from utils.run_folder import create_run_folder, locked, note_end
+from utils.settings import load_config
 
 
 def settings_file(path, **values):

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from runs.folder import create_run_folder, note_end
-from settings import load_config
 from sweeps.grid import make_grid
 from sweeps.jobs import Job, Jobs, State, carry_out, show, summary, told
 from tests.test_run_data import write_metrics
+from utils.run_folder import create_run_folder, note_end
+from utils.settings import load_config
 
 KILLED = "killed by SIGKILL"
 

@@ -12,10 +12,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 import main as main_program
-from runs.loggers import EncodedImage, MetricsWriter, check_loggers
 from tests.agents import small_config
 from tests.test_metrics import write_and_be_interrupted
 from utils.errors import UserError
+from utils.loggers import EncodedImage, MetricsWriter, check_loggers
 
 
 def encoded(format_):

@@ -6,9 +6,9 @@ from contextlib import suppress
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from runs.loggers import CHANGED, MetricsWriter, are_as_saved, last_step
 from tests.agents import small_config
 from utils.errors import UserError
+from utils.loggers import CHANGED, MetricsWriter, are_as_saved, last_step
 
 CONFIG = small_config()
 

@@ -11,7 +11,6 @@ import torch
 import eval as eval_program
 import main as main_program
 from main import configured_run
-from settings import load_config
 from tests import runs
 from tests.bad_inputs.harness import refused
 from tests.runs import ELLM, READS, folder_of, outcome, resume, same, signal_at, words_of
@@ -20,6 +19,7 @@ from trainers.checkpoint import BEST, LAST, load_checkpoint
 from trainers.n_step_dqn import NStepDQN
 from trainers.ranks import Ranks
 from trainers.train import RunSettings
+from utils.settings import load_config
 
 TOLD = "tests.told_in_words:Told-v0"
 TINY = ELLM | READS | {"n_steps": 240, "log_steps": 60, "replay_capacity": 90}

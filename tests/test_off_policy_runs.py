@@ -8,12 +8,12 @@ import pytest
 
 from envs import make_vector_env
 from models import build_agent
-from settings import load_config
 from tests import golden_data
 from tests.agents import small_config, spaces
 from tests.runs import CNN, LSTM, REPLAY, outcome, train_row
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.dqn import DQN
+from utils.settings import load_config
 
 TINY = REPLAY | {"n_envs": 1, "batch_size": 2, "updates_per_step": 0.25}
 TINY |= {"observation_embedding": 8, "action_embedding": 8}

@@ -11,14 +11,14 @@ import pytest
 import eval as eval_program
 import main as main_program
 import sweep as sweep_program
-from runs.folder import recorded_config
-from settings import all_settings, load_config, read_settings
 from sweeps.grid import make_grid, parse_lists, swept_settings
 from tests.bad_inputs.harness import refused
 from tests.runs import outcome, same, signal_at
 from tests.test_resume import command
 from tests.user_code import MY_AGENTS, MY_ENVS, forget_modules_of
 from utils import user_modules
+from utils.run_folder import recorded_config
+from utils.settings import all_settings, load_config, read_settings
 
 NAME = "my_agents:MyAgent"
 TINY = {"memory_width": 8, "n_steps": 64, "echoes": 2}
@@ -180,7 +180,7 @@ MORE = (
     + """
 from models.agent import ActorCriticAgent
 from models.baselines import CnnAgent
-from settings import Part
+from utils.settings import Part
 
 
 class NoAgent:
@@ -247,11 +247,13 @@ FILES = {
     "my_agents.py": MORE,
     "raises.py": "\n1 / 0\n",
     "leaves.py": "raise SystemExit(3)\n",
-    "bare.py": "from settings import setting\nsetting('how loud')\n",
+    "earlier.py": "from settings import Part\n",  # the name before utils.settings
+    "bare.py": "from utils.settings import setting\nsetting('how loud')\n",
 }
 MISTAKES = {
     "nowhere:A": "there is no module 'nowhere'",
     "my_agents.deeper:A": "there is no module 'my_agents.deeper'",
+    "earlier:A": "there is no such class",
     "raises:A": "importing raises raised ZeroDivisionError: division by zero (",
     "bare:A": "required keyword-only argument: 'default' (",
     "leaves:A": "importing leaves raised SystemExit: 3 (",
@@ -262,7 +264,7 @@ MISTAKES = {
     "my_agents:NoMemory": "it lacks memory_class",
     "my_agents:ReadsPlain": "`reads` must be a tuple",
     "my_agents:ReadsBadDefault": "loud: 10 is out of range (1 to 9)",
-    "my_agents:ReadsOtherwise": "setting 'gamma' is declared by settings.declaration.Config and",
+    "my_agents:ReadsOtherwise": "setting 'gamma' is declared by utils.declaration.Config and",
     "my_agents:ReadsNoJson": "its setting 'loud' must be an int",
     ":A": "':A' is not of the form module:Class",
     "../my_agents:A": "is not of the form module:Class",

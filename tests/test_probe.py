@@ -16,12 +16,12 @@ from envs import make_vector_env, t_maze, three_phases
 from envs.any_gymnasium import vector_of
 from envs.vector import NOT_SHOWN, cues_of
 from models import build_agent
-from settings import load_config
 from tests.agents import percept, random_images, small_config, spaces
 from tests.test_analysis import refusal, rows
 from tests.test_program import TASK, train
 from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
+from utils.settings import load_config
 
 RIGHT = 0
 N_STEPS, WIDTH = 5, 8

@@ -18,12 +18,12 @@ import main as main_program
 import publish as publish_program
 from eval import FILES
 from publish import Facts, card, without_places
-from settings import load_config
 from tests.bad_inputs.harness import refused
 from tests.fake_hub import OWNER, TOKEN, FakeHub, Repository
 from tests.runs import LSTM, SAC, folder_of, train, words_of
 from tests.tiny_clip import tiny_settings
 from utils.errors import printable
+from utils.settings import load_config
 
 NAME = f"{OWNER}/maze"
 MAZE = {"env": "TMazePassive-v0", "length": 3}

@@ -14,7 +14,6 @@ from torch import nn
 
 import main as main_program
 from main import configured_run
-from settings import load_config
 from tests import runs
 from tests.ranks import errors, on_ranks
 from tests.runs import ELLM, LSTM, READS, REPLAY, folder_of, outcome, same, signal_at
@@ -25,6 +24,7 @@ from trainers.ranks import average_gradients, joined_ranks
 from trainers.train import RunSettings
 from utils.errors import UserError
 from utils.saved_state import with_moments
+from utils.settings import load_config
 
 N_ENVS = 4
 ROLLOUTS = runs.PPO | {"normalize_reward": "true", "n_steps": 256}

@@ -10,11 +10,11 @@ import main as main_program
 from analysis import __main__ as analysis
 from models.language.files import find_model
 from models.word_embeddings import embeddings_file
-from runs.folder import create_run_folder
 from tests.agents import small_config
 from tests.published_models import tiny_bert_folder
 from utils.errors import UserError
 from utils.files import written_whole
+from utils.run_folder import create_run_folder
 
 
 @pytest.fixture

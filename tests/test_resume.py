@@ -15,8 +15,6 @@ import main as main_program
 from envs import minigrid
 from envs.episodes import SingleEnvs
 from envs.vector import NumpyVectorEnv
-from runs import folder as run_description
-from runs.folder import locked
 from tests import runs
 from tests.bad_inputs.harness import refused
 from tests.runs import ROWS, folder_of, outcome, resume, same, signal_at, words_of
@@ -24,6 +22,8 @@ from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import BEST, LAST, PREVIOUS, load_checkpoint, save_checkpoint
 from trainers.collector import Collector
 from trainers.ppo import PPO
+from utils import run_folder as run_description
+from utils.run_folder import locked
 
 TINY = runs.PPO | {"n_steps": 128, "checkpoint_minutes": 0, "normalize_reward": "true"}
 FROM_REPLAY = runs.DQN | runs.LSTM | {"length": 4, "n_steps": 300, "batch_size": 4}

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from runs import folder as run_folder
-from runs.folder import (
+from tests.agents import small_config
+from utils import run_folder as run_folder
+from utils.errors import UserError
+from utils.run_folder import (
     create_run_folder,
     default_run_id,
     folder_of,
@@ -16,8 +18,6 @@ from runs.folder import (
     note_resumption,
     recorded_config,
 )
-from tests.agents import small_config
-from utils.errors import UserError
 
 
 def test_the_default_run_id_joins_overrides_and_seed():
@@ -89,7 +89,7 @@ def test_the_folder_describes_the_run(in_empty_folder):
 
 def test_a_folder_in_use_is_refused_to_others_until_its_run_ends(in_empty_folder):
     folder = create_run_folder(small_config(), "mine", [])
-    code = "import sys; from pathlib import Path; from runs.folder import locked\n"
+    code = "import sys; from pathlib import Path; from utils.run_folder import locked\n"
     code += f"with locked(Path({str(folder.resolve())!r})): print('mine', flush=True); input()"
     other = subprocess.Popen(
         [sys.executable, "-c", code],

@@ -11,11 +11,11 @@ import torch
 from analysis.__main__ import main
 from analysis.run_data import markdown, read_columns
 from analysis.scoreboard import LeftOut, read_cells, score_of, scores_table, trained_parameters
-from runs.folder import create_run_folder, note_end
-from runs.loggers import MetricsWriter
-from settings import load_config
 from tests.test_analysis import refusal, rows
 from trainers.checkpoint import LAST, save_checkpoint
+from utils.loggers import MetricsWriter
+from utils.run_folder import create_run_folder, note_end
+from utils.settings import load_config
 
 T_MAZE = {"env": "TMazePassive-v0", "algorithm": "DQN", "n_steps": 100}
 MEMORY = {"env": "MiniGrid-MemoryS11-v0", "n_steps": 100}
@@ -45,7 +45,7 @@ def cells_and_lines(*paths):
 @pytest.fixture
 def runs(in_empty_folder, monkeypatch):
     """Write three seeds of an LSTM in a T-Maze, one of its twin, and a published agent's name."""
-    monkeypatch.setattr("runs.folder.describe_basis", lambda config: {})
+    monkeypatch.setattr("utils.run_folder.describe_basis", lambda config: {})
     for seed, score in enumerate((1.1, 0.85, 0.6)):
         write_run(score, seed=seed, **T_MAZE)
     write_run(0.6, model="CNN", **T_MAZE)

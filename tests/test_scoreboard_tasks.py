@@ -10,8 +10,8 @@ import pytest
 
 from analysis.scoreboard import AGENTS, TASKS
 from envs.random_maze import FREE, MAX_SIDE, MAX_STEPS, MIN_SIDE, MOVES, WALL, random_maze
-from settings import CONFIGS
 from sweeps.grid import make_grid
+from utils.settings import CONFIGS
 
 BY_NAME = {task.name: task for task in TASKS}
 LADDER = sorted((CONFIGS / "Scoreboard").glob("*.json"))

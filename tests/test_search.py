@@ -13,11 +13,11 @@ import pytest
 from optuna.storages.journal import JournalFileBackend
 
 import sweep as sweep_program
-from runs.folder import note_end, write_json
-from settings import load_config
 from sweeps.search import JOURNAL, PRUNERS, SAMPLERS, Choices, Plan, Range, Study, read_space, score
 from tests.bad_inputs.harness import refused
 from utils.errors import UserError
+from utils.run_folder import note_end, write_json
+from utils.settings import load_config
 
 FIXED = {"model": "CNN-PPO", "env": "RandomMaze-v0", "device": "cpu", "n_steps": 1000}
 RANGES = {

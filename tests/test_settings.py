@@ -10,7 +10,13 @@ import pytest
 
 import models
 from models import agent_class, build_agent
-from settings import (
+from tests.agents import spaces
+from tests.echo import EchoSettings
+from trainers.build import LEARNERS
+from trainers.ppo import PPO, PpoSettings
+from utils.declaration import declared
+from utils.errors import UserError
+from utils.settings import (
     Part,
     all_settings,
     composed_class,
@@ -20,12 +26,6 @@ from settings import (
     load_config,
     setting,
 )
-from settings.declaration import declared
-from tests.agents import spaces
-from tests.echo import EchoSettings
-from trainers.build import LEARNERS
-from trainers.ppo import PPO, PpoSettings
-from utils.errors import UserError
 
 
 def settings_file(folder, **values):
@@ -217,7 +217,7 @@ class Otherwise(Part):
 
 
 def test_a_setting_of_two_parts_must_be_declared_alike():
-    with pytest.raises(TypeError, match=r"'gamma' is declared by settings"):
+    with pytest.raises(TypeError, match=r"'gamma' is declared by utils.declaration"):
         declared([PpoSettings, Otherwise])
 
 

@@ -20,9 +20,9 @@ from rewards.suggesters.language_model import (
     question,
 )
 from rewards.suggesters.rules import Situation
-from settings.declaration import declared
 from tests.golden_data import GOLDEN
 from tests.test_answer_cache import n_kept
+from utils.declaration import declared
 from utils.errors import UserError
 
 ANSWERS = json.loads((GOLDEN / "ellm" / "lm_answers.json").read_text())

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import sweep as sweep_program
-from runs.folder import is_finished
 from tests.bad_inputs.harness import refused
 from tests.test_jobs import KILLED, FakePool
+from utils.run_folder import is_finished
 
 TINY = {"device": "cpu", "n_steps": 64, "n_envs": 2, "n_rollout_steps": 16, "n_batches": 2}
 GRID = ["--config", "tiny.json", "--var", "model=CNN-PPO", "--var", "env=RandomMaze-v0"]

@@ -9,7 +9,6 @@ from rewards.goals import GoalRewards, with_goals
 from rewards.suggested_goals import Tidying
 from rewards.suggesters.household import YesNoSuggester, prompt
 from rewards.suggesters.rules import HouseholdOracle, HouseholdSuggester
-from settings import load_config
 from tests.test_housekeep_text import (
     LOOK,
     N_ACTIONS,
@@ -20,6 +19,7 @@ from tests.test_housekeep_text import (
     laid_out,
 )
 from utils.household import Goal
+from utils.settings import load_config
 
 
 def house(suggester=None, **places):

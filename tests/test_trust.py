@@ -13,12 +13,12 @@ import eval as eval_program
 import helm
 import main as main_program
 from analysis import __main__ as analysis
-from settings import all_settings, load_config, outside_settings
 from tests.bad_inputs.harness import refused
 from tests.model_server import CHOP, Turns, said, serving
 from tests.runs import train
 from trainers.checkpoint import LAST, load_checkpoint, save_checkpoint
 from utils.errors import UserError
+from utils.settings import all_settings, load_config, outside_settings
 
 TINY = {"n_envs": 1, "n_steps": 32}
 WORLD = {"env": "CrafterText-v0", "crafter_length": 10, "crafter_actions": "good"}

@@ -9,7 +9,6 @@ import torch
 
 import main as main_program
 from main import configured_run
-from settings import load_config
 from tests.bad_inputs.harness import refused
 from tests.runs import folder_of, resume, same, signal_at
 from tests.test_resume import command
@@ -17,6 +16,7 @@ from trainers.checkpoint import LAST, UNWRITTEN, WarmStart, load_checkpoint, sav
 from trainers.ranks import Ranks
 from trainers.train import RunSettings
 from utils.saved_state import moments
+from utils.settings import load_config
 
 TINY = {"n_steps": 64, "memory_width": 8}
 BY_REPLAY = {

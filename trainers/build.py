@@ -30,8 +30,6 @@ from rewards.goals import GoalRewards, GoalSettings, with_goals
 from rewards.goals import contradictions as goal_contradictions
 from rewards.scaling import ScalingSettings
 from rewards.suggesters import SUGGESTERS
-from runs.folder import check_run_id
-from settings import Config, Program, Registry, install, recomposed
 from trainers.checkpoint import find_checkpoint, load_checkpoint, recorded_sha256, restore_agent
 from trainers.evaluation import MOST_ENVS, GreedyEvaluation, played_config
 from trainers.learner import Learner
@@ -39,6 +37,8 @@ from trainers.n_step_dqn import FinetuneSettings, NStepDQN
 from trainers.ranks import Ranks
 from trainers.train import RunSettings
 from utils.errors import UserError, raise_all
+from utils.run_folder import check_run_id
+from utils.settings import Config, Program, Registry, install, recomposed
 
 LEARNERS = Registry(
     "algorithm",

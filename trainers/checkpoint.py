@@ -48,10 +48,6 @@ import torch
 from torch import Tensor
 
 from models.agent import Agent
-from runs.folder import check_settings, is_finished, note_end, resume_command
-from runs.loggers import MetricsWriter, last_step
-from runs.stored import description_of
-from settings import Config, setting
 from trainers.ranks import Ranks
 from utils.errors import Interrupted, UserError
 from utils.files import (
@@ -63,7 +59,11 @@ from utils.files import (
     save_tensors,
     written_whole,
 )
+from utils.loggers import MetricsWriter, last_step
+from utils.run_folder import check_settings, is_finished, note_end, resume_command
+from utils.settings import Config, setting
 from utils.starting import typed
+from utils.stored_run import description_of
 
 FORMAT = 4
 LAST_OF_FORMAT_3 = "56e76aa"  # the commit that still reads it

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from models.agent import QAgent, Sequences, Step
-from settings import Part, setting
 from trainers.learner import Reward
 from trainers.losses import double_q_targets, follow, masked_mean, mean_norm, values_of
 from trainers.off_policy import (
@@ -24,6 +23,7 @@ from trainers.off_policy import (
 )
 from trainers.ranks import Ranks
 from utils.saved_state import with_moments
+from utils.settings import Part, setting
 
 
 @dataclass(frozen=True)

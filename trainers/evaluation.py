@@ -19,10 +19,10 @@ from models.agent import Agent, Memory
 from models.observations import Observations, Percept
 from rewards.goals import OF_EVALUATION, as_played
 from rewards.suggesters import SUGGESTERS
-from runs.stored import check_outside, stored_config
-from settings import Config, outside_settings, read_settings, setting, with_env_settings
 from utils.files import written_whole
 from utils.seeding import derived_seed
+from utils.settings import Config, outside_settings, read_settings, setting, with_env_settings
+from utils.stored_run import check_outside, stored_config
 
 MOST_ENVS = 16
 SEED_OF_EVALUATION = 42  # apart from the seeds of the training environments

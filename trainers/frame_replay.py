@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from models.observations import Observations
-from settings import setting
 from trainers.sequence_replay import LEAST_CAPACITY, CapacitySettings, SavedFiles, StateFiles
 from utils.errors import RunError
 from utils.files import checksum, sync_folder
 from utils.saved_state import check_like
+from utils.settings import setting
 
 FILES = 64  # about so many hold what is kept
 LEAST_ROWS = 256  # of a file

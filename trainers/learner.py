@@ -9,7 +9,7 @@ from torch import Tensor
 
 from models.agent import Agent, Memory, Step, Transitions
 from models.observations import Percept
-from settings import Part
+from utils.settings import Part
 
 
 class Transition(NamedTuple):

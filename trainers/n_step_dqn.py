@@ -18,7 +18,6 @@ from torch.nn import functional as F
 
 from models.agent import Agent, Memory, Step, Transitions
 from models.observations import ObservationBatch, Percept
-from settings import Config, Part, setting
 from trainers.frame_replay import FrameReplay, FrameReplaySettings, FrameSteps
 from trainers.learner import LoggedMeans, NotFiniteError, Reward, Transition
 from trainers.losses import double_q_targets, follow, n_step_returns
@@ -26,6 +25,7 @@ from trainers.off_policy import EpsilonSettings, epsilon_after, explored
 from trainers.ranks import Ranks
 from utils.errors import UserError
 from utils.saved_state import load_moments, moments, with_moments
+from utils.settings import Config, Part, setting
 
 FLOATS = {"float16": torch.float16, "float32": torch.float32}
 EPSILON_FINAL, GUIDE_SHARE = 0.01, 0.5  # as published

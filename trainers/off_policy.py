@@ -26,7 +26,6 @@ from models.agent import (
     Transitions,
 )
 from models.observations import Percept
-from settings import Config, Part, setting
 from trainers.learner import LoggedMeans, NotFiniteError, Reward, Transition
 from trainers.ranks import Ranks
 from trainers.sequence_replay import (
@@ -41,6 +40,7 @@ from trainers.sequence_replay import (
     step_tensors,
 )
 from utils.saved_state import load_moments, moments
+from utils.settings import Config, Part, setting
 
 SUMMED_AT_ONCE = 64  # gradient steps whose metrics wait on the device
 STEPS_APART = 64  # of each environment from one update to the next, where there are several ranks

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from models.agent import ActorCriticAgent, Agent, Batch, Memory, Step
 from models.observations import Percept
-from settings import Part, setting
 from trainers.learner import NotFiniteError, Reward, Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.ranks import Ranks
@@ -27,6 +26,7 @@ from trainers.schedules import (
 )
 from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import check_steps, load_moments, moments, with_moments
+from utils.settings import Part, setting
 
 MOST_SAMPLES = 2**24
 

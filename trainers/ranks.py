@@ -22,11 +22,11 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 from torch.optim import Optimizer
 
 from models.agent import Agent
-from settings import Config
 from trainers.learner import NotFiniteError
 from utils.errors import Interrupted, RunError, UserError
 from utils.files import load_saved
 from utils.seeding import derived_seed, seed_everything
+from utils.settings import Config
 
 Result = TypeVar("Result")
 ALIGNED = 16  # floats: a line of the processor's cache

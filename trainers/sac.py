@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from models.agent import SacAgent, Sequences
-from settings import Part, setting
 from trainers.learner import Reward
 from trainers.losses import Policy, follow, masked_mean, mean_norm, soft_targets, values_of
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
 from trainers.ranks import Ranks
 from utils.saved_state import with_moments
+from utils.settings import Part, setting
 
 
 @dataclass(frozen=True)

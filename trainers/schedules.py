@@ -7,7 +7,7 @@ own rollout included: 1 / n_updates at the first update, 1 or a little more at t
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from settings import Config, setting
+from utils.settings import Config, setting
 
 DECAYS = ("none", "linear", "linear_burn_in", "exp")
 

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from models.agent import Running, Sequences
 from models.observations import ObservationBatch, Observations, Percept
-from settings import Config, setting
 from utils.errors import RunError
 from utils.files import load_saved, save_tensors, written_whole
 from utils.saved_state import check_like, check_steps
+from utils.settings import Config, setting
 
 LEAST_CAPACITY = 1_000_000  # steps, or as many as make this number of episodes:
 EPISODES_KEPT = 1000

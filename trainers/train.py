@@ -14,8 +14,6 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
-from runs.folder import note_end, note_resumption, resume_command
-from runs.loggers import CHANGED, FILE, NOTHING, LoggerSettings, Media, MetricsWriter, are_as_saved
 from trainers.checkpoint import (
     Checkpoints,
     CheckpointSettings,
@@ -28,6 +26,8 @@ from trainers.evaluation import EvaluationSettings, GreedyEvaluation
 from trainers.learner import Learner, NotFiniteError, Transition
 from utils.errors import RunError, UserError
 from utils.files import save_tensors, written_whole
+from utils.loggers import CHANGED, FILE, NOTHING, LoggerSettings, Media, MetricsWriter, are_as_saved
+from utils.run_folder import note_end, note_resumption, resume_command
 from utils.saved_state import called, check_like
 from utils.seeding import derived_seed, random_state, set_random_state
 from utils.starting import typed

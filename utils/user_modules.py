@@ -1,11 +1,12 @@
 """Modules of the user's own, which settings name as module:Name, and when they may be run.
 
 To import a module is to run it. What a user names is looked for in the current folder, too; what a
-stored run names is imported only as runs/stored.py allows.
+stored run names is imported only as utils/stored_run.py allows.
 """
 
 import hashlib
 import importlib
+import logging
 import sys
 from collections.abc import Mapping
 from importlib.machinery import ModuleSpec
@@ -18,7 +19,11 @@ from typing import Any, TypeGuard
 from utils.errors import UserError, told
 
 LONGEST_SHOWN = 100
+EARLIER = {"settings": "utils.settings"}  # understood for one version
 GIVEN = "object:"  # begins the name of what a Python program gave as an object
+
+
+log = logging.getLogger(__name__)
 
 
 def is_named(name: object) -> TypeGuard[str]:
@@ -58,10 +63,15 @@ def imported(setting: str, module: str) -> ModuleType:
     """
     try:
         return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name and f"{module}.".startswith(f"{error.name}."):
+    except ImportError as error:
+        if error.name in EARLIER:
+            log.warning(f"{module}: '{error.name}' is '{EARLIER[error.name]}' now")
+            sys.modules[error.name] = importlib.import_module(EARLIER[error.name])
+            return imported(setting, module)
+        absent = isinstance(error, ModuleNotFoundError) and error.name
+        if absent and f"{module}.".startswith(f"{absent}."):
             raise UserError(
-                f"{setting}: there is no module '{error.name}' in {Path.cwd()} or elsewhere where "
+                f"{setting}: there is no module '{absent}' in {Path.cwd()} or elsewhere where "
                 "Python looks. Go to the folder it is in, or name that in PYTHONPATH"
             ) from None
         raise UserError(f"{setting}: importing {module} raised {told(error)}") from error

@@ -11,7 +11,7 @@ The worlds are those of the package `crafter` 1.8.3; docs/crafter.md says what d
 from dataclasses import dataclass
 from typing import Any
 
-from settings import Config, setting
+from utils.settings import Config, setting
 
 LENGTH = 10_000
 ACTION_NAMES = (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envs.crafter import CrafterSettings
-from settings import setting
+from utils.settings import setting
 
 LENGTH = 400
 

@@ -30,10 +30,10 @@ from gymnasium.vector import VectorEnv
 
 from envs.episodes import SingleEnvs
 from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
-from settings import Config, setting
 from utils.errors import UserError
 from utils.files import objects
 from utils.household import PICK_UP, PLACE, SUITABLE, Goal, known_sentence, listed, sights_sentence
+from utils.settings import Config, setting
 
 NAME = "Housekeep-v0"
 ACTIONS = ("MOVE_FORWARD", "TURN_LEFT", "TURN_RIGHT", "LOOK_UP", "LOOK_DOWN", "GRAB_RELEASE")

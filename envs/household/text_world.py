@@ -30,11 +30,11 @@ from gymnasium.spaces import Box, Dict, Space, Text
 
 from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
 from envs.vector import NumpyVectorEnv
-from settings import Config, setting
 from utils import household as words
 from utils.errors import UserError
 from utils.files import objects
 from utils.household import Goal, known_sentence, listed, sights_sentence
+from utils.settings import Config, setting
 
 NAME = "HousekeepText-v0"
 PLACES_FILE = Path(__file__).resolve().parents[2] / "data" / "household" / "places.json"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from settings import Part, setting
+from utils.settings import Part, setting
 
 WIDER = 64  # slots a ring grows by
 

@@ -14,8 +14,8 @@ from models.language.kv_cache import MemoryLengthSettings
 from models.language.language_model import LanguageModel
 from models.language.layers import check_finite
 from models.language.transformer import Bert, TransformerXL
-from settings import Config, setting
 from utils.errors import UserError, suggestion
+from utils.settings import Config, setting
 
 Loaded = TypeVar("Loaded")
 # What is of none of these types is a decoder of the transformers library, or not supported.

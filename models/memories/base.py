@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from models.agent import Memory, TensorMemory
-from settings import Part, setting
+from utils.settings import Part, setting
 
 
 @dataclass(frozen=True)

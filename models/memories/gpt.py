@@ -19,8 +19,8 @@ from models.language.kv_cache import (
     split_heads,
 )
 from models.memories.base import NetworkSettings, TrainedMemory
-from settings import setting
 from utils.errors import UserError
+from utils.settings import setting
 
 # A layer asks of the sequence it is part of: queries, keys, values to what the queries find, all
 # small matrices, one per head and sequence.  [H*N, K, d]

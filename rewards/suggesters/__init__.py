@@ -1,6 +1,6 @@
 """Suggesters of goals, found by name (rewards/suggesters/rules.py says how one is written)."""
 
-from settings import Registry
+from utils.settings import Registry
 
 SUGGESTERS = Registry(
     "suggester",

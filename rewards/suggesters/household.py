@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from rewards.suggesters.language_model import check_writes
 from rewards.suggesters.rules import Household, HouseholdSuggester
 from rewards.suggesters.server import ServerSettings, ServerSuggester
-from settings import Config, Part, setting
 from utils.household import Goal
+from utils.settings import Config, Part, setting
 
 YES, NO = " Yes", " No"  # tokens of an answer
 UNLIKELY = -100.0  # log-probability of a token that is not among those told

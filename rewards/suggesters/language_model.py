@@ -20,8 +20,8 @@ from tqdm import tqdm
 from models.language.files import find_model
 from rewards.suggesters.answer_cache import Answer, AnswerCache, Question, open_cache
 from rewards.suggesters.rules import Situation, Suggester
-from settings import Config, Part, setting
 from utils.errors import UserError
+from utils.settings import Config, Part, setting
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, ClassVar, NamedTuple
 
-from settings import Config, Part
 from utils.errors import UserError
 from utils.household import Goal, read_known, read_sights
+from utils.settings import Config, Part
 
 NOTHING: Mapping[str, int] = {}
 # Actions that have an effect in some state and are no goals: nobody needs to be told to walk.

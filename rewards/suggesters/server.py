@@ -34,8 +34,8 @@ from rewards.suggesters.language_model import (
     writing_parameters,
 )
 from rewards.suggesters.rules import Situation
-from settings import Config, Part, setting
 from utils.errors import RunError, UserError, printable, suggestion
+from utils.settings import Config, Part, setting
 
 log = logging.getLogger(__name__)
 

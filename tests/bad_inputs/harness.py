@@ -27,8 +27,8 @@ import publish
 import sweep
 from analysis import __main__ as analysis
 from benchmarks import __main__ as benchmarks
-from runs.folder import LOCK
-from settings import all_settings
+from utils.run_folder import LOCK
+from utils.settings import all_settings
 
 PROGRAMS = {
     "main": main_program,

@@ -9,8 +9,6 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 import main as main_program
-from runs.folder import check_run_id
-from settings import all_settings, load_config
 from tests.bad_inputs.bad_envs import ACTIONS, BEHAVIOURS, OBSERVATIONS, PARTS
 from tests.bad_inputs.gallery import (
     BERT,
@@ -41,6 +39,8 @@ from tests.published_models import TRANSFORMER_XL
 from tests.tiny_clip import tiny_settings
 from trainers.checkpoint import load_checkpoint
 from utils.errors import UserError
+from utils.run_folder import check_run_id
+from utils.settings import all_settings, load_config
 
 property_test = examples(max_examples=100, deadline=None, database=None, derandomize=True)
 SETTINGS = all_settings()

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from settings import all_settings
 from tests.bad_inputs.gallery import (
     BERT,
     CLIP,
@@ -36,6 +35,7 @@ from tests.bad_inputs.spoiling import (
     Trial,
     trials,
 )
+from utils.settings import all_settings
 
 FIELDS = all_settings()
 COSTLY = ("n_steps", "n_envs", "n_rollout_steps", "n_epochs", "n_batches", "mem_len")

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.run_data import read_progress, read_rows
-from runs.loggers import FILE
-from runs.stored import description_of
+from utils.loggers import FILE
+from utils.stored_run import description_of
 
 ROOT = Path(__file__).parent.parent.parent
 ROLLOUT = 8 * 64

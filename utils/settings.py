@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from settings.declaration import (
+from utils.declaration import (
     KINDS,
     Config,
     Declaration,
@@ -35,8 +35,8 @@ from settings.declaration import (
     shortened,
     shown,
 )
-from settings.declaration import MOST_SEED as MOST_SEED
-from settings.declaration import setting as setting
+from utils.declaration import MOST_SEED as MOST_SEED
+from utils.declaration import setting as setting
 from utils.errors import UserError, raise_any, suggestion
 from utils.files import read_bytes
 from utils.user_modules import folder_of, is_named, named_modules, search
@@ -369,7 +369,7 @@ def load_config(
 def config_from_dict(values: Any, source: str) -> Config:
     """Return the settings stored in a checkpoint or a run folder; those that came later may lack.
 
-    An agent of the user's own is imported: runs/stored.py says first whether it may be.
+    An agent of the user's own is imported: utils/stored_run.py says first whether it may be.
 
     Raises:
         UserError: a line for everything that is wrong with them, or with that agent.

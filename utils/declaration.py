@@ -56,8 +56,8 @@ def setting(
     A setting without effect says what a run keeps and shows, not what it learns.
 
     Values other than the safe ones lead outside, to an address or to a place that is read or
-    written: they are not taken from somebody else's run (runs/stored.py). One that must be typed is
-    taken from no settings file either.
+    written: they are not taken from somebody else's run (utils/stored_run.py). One that must be
+    typed is taken from no settings file either.
     """
     limits = {"low": low, "high": high, "choices": choices}
     more = {"help": text, "has_effect": has_effect, "default": default}

@@ -25,9 +25,9 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from settings import Config, setting
 from utils.errors import UserError
 from utils.files import checksum, keep_copy, written_whole
+from utils.settings import Config, setting
 
 FILE = "metrics.csv"
 LINE_END = b"\r\n"

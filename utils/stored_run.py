@@ -17,8 +17,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from settings import Config, config_from_dict, outside_settings, read_json_object, read_settings
 from utils.errors import UserError, printable
+from utils.settings import (
+    Config,
+    config_from_dict,
+    outside_settings,
+    read_json_object,
+    read_settings,
+)
 from utils.user_modules import (
     folder_of,
     has_file,

@@ -25,7 +25,17 @@ from typing import Any
 
 import torch
 
-from runs.stored import (
+from utils.errors import UserError
+from utils.files import (
+    check_without_links,
+    folder_name,
+    keep_copy,
+    open_without_waiting,
+    written_whole,
+)
+from utils.settings import Config, completed, read_json_object, settings_without_effect
+from utils.starting import typed
+from utils.stored_run import (
     BEGUN_HERE,
     DESCRIPTION,
     INIT_FROM,
@@ -35,16 +45,6 @@ from runs.stored import (
     description_of,
     stored_config,
 )
-from settings import Config, completed, read_json_object, settings_without_effect
-from utils.errors import UserError
-from utils.files import (
-    check_without_links,
-    folder_name,
-    keep_copy,
-    open_without_waiting,
-    written_whole,
-)
-from utils.starting import typed
 
 EXPERIMENTS = Path("experiments")
 SETTINGS, LOCK = "config.json", "lock"

@@ -1,1 +1,0 @@
-"""The folder of a run: what it holds, and the places where a run is watched."""
