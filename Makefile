@@ -34,7 +34,7 @@ lock: $(UV)
 
 # uv fills the environment several times faster than pip does
 $(READY): $(UV) requirements.lock pyproject.toml
-	$(UV) pip install --quiet --python $(RUN) --require-hashes -r requirements.lock
+	$(UV) pip install --python $(RUN) --require-hashes -r requirements.lock
 	$(UV) pip install --quiet --python $(RUN) --no-deps --no-build-isolation --editable .
 	touch $@
 

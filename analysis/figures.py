@@ -241,18 +241,18 @@ def _draw_curves(axes: "Axes", results: Sequence[Result], colours: dict, labels:
 
 
 def _draw_finals(axes: "Axes", results: Sequence[Result], colours: dict, is_long: bool) -> None:
-    """Draw a bar an agent, with its interval and a dot for every run."""
+    """Draw an agent's mean as a dot on its interval, and a small dot for every run."""
     names = []
     for position, result in enumerate(results):
         value, low, high = result.final
-        end = max(result.finals.max(), value, 0)
-        axes.barh(position, value, height=0.5, color=colours[result.name])
+        colour, end = colours[result.name], max(result.finals.max(), value)
         if low is not None and high is not None:
-            end = max(result.finals.max(), high, 0)
-            axes.plot([low, high], [position] * 2, color=INK, linewidth=1.6)
+            end = max(end, high)
+            axes.plot([low, high], [position] * 2, color=colour, alpha=0.3, linewidth=9)
             spread = position + np.linspace(-0.16, 0.16, result.n_runs)
             axes.scatter(result.finals, spread, s=9, color="white", edgecolor=INK, linewidth=0.7)
-        write_beside(axes, f"{value:.3g}", (end, position), 3)
+        axes.plot(value, position, "o", color=colour, markersize=7)
+        write_beside(axes, f"{value:.3g}", (end, position), 8)
         wrapped = result.name.replace(", ", ",\n") if len(result.name) > LONGEST else result.name
         names.append(f"{wrapped} ({counted_runs(result.n_runs)})" if is_long else result.name)
     dress_bars(axes, names, least=2.6)

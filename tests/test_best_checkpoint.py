@@ -184,3 +184,7 @@ def test_a_report_says_over_which_episodes_it_averages(n_episodes, mean, best, l
     run.seconds, run.best_return, run.collector.n_episodes = 2.0, best, n_episodes
     run.collector.episodes.append(Episode(mean, 5))
     assert run.report("folder").splitlines()[1].strip() == f"mean return       {line}"
+    run.evaluation = SimpleNamespace(latest=1.0)
+    greedy, exploring = run.report("folder").splitlines()[1:3]
+    assert greedy.split() == ["greedy", "evaluation", "1.000"]
+    assert exploring.endswith(", exploring")

@@ -48,7 +48,9 @@ def test_an_agent_is_trained_then_evaluated(in_empty_folder, capsys):
         *("config.json", "run.json", "metrics.csv", BEST, LAST)
     }
     assert [row["env_steps"] for row in metrics(folder)] == ["32", "64"]
-    assert "mean return" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "mean return" in said.out
+    assert "\n100%" in said.err  # a log gets lines, not carriage returns
 
     assert play(folder, n_episodes=3) == 0
     (result,) = folder.glob("ckpt_best_eval_*.json")

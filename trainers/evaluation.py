@@ -233,7 +233,10 @@ class GreedyEvaluation:
 
     Attributes:
         n_due: Evaluations that have been due, done or passed over.
+        latest: The mean return of the newest one in this process, None before it.
     """
+
+    latest: float | None = None
 
     def __init__(self, config: EvaluationSettings, env: VectorEnv) -> None:
         self.config, self.env = config, env
@@ -251,7 +254,9 @@ class GreedyEvaluation:
             played = evaluate(agent, self.env, self.config.eval_episodes, True, seed)
             columns = zip(*(recording.episode for recording in played), strict=True)
             means = (float(np.array(values, float).mean()) for values in columns)  # None is NaN
-            return dict(zip(names, means, strict=True))
+            metrics = dict(zip(names, means, strict=True))
+        self.latest = metrics["eval/return_mean"]
+        return metrics
 
 
 @contextmanager

@@ -3,8 +3,10 @@
 It knows a learner by the interface in trainers/learner.py alone.
 """
 
+import io
 import math
 import shlex
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +34,7 @@ from utils.saved_state import called, check_like
 from utils.seeding import derived_seed, random_state, set_random_state
 from utils.starting import typed
 
+LOG_SECONDS = 30.0  # between lines about the progress, in a log
 BAD_MINIBATCH = "bad_minibatch.pt"
 # Parts of a checkpoint that have another size in every run; who takes them over checks them.
 RAGGED = {
@@ -133,7 +136,9 @@ class Run:
                 # Nothing is half done now: a run goes on from here, and is interrupted here.
                 checkpoints.after_update(self.env_steps, self._is_over, self.state_dict)
                 mean = f"return {collector.mean_return:.3f}"
-                bar.set_postfix_str(mean if collector.episodes else "no episode has ended")
+                bar.set_postfix_str(
+                    mean if collector.episodes else "no episode has ended", refresh=False
+                )
 
     def resume(self, folder: Path, checkpoint: dict[str, Any] | None) -> str:
         """Go on from a run's checkpoint, or from its beginning, and return a line to show.
@@ -181,8 +186,13 @@ class Run:
         else:
             best = f"{mean} (best {self.best_return:.3f})"
             returns = f"{best} over the last {EPISODES_AVERAGED} episodes"
+        if self.evaluation is not None and self.evaluation.latest is not None:
+            greedy = f"\n  greedy evaluation {self.evaluation.latest:.3f}"
+            returns += ", exploring"  # which may look like failure where the agent has learned
+        else:
+            greedy = ""
         minutes, seconds = divmod(round(self.seconds), 60)
-        return f"""
+        return f"""{greedy}
   mean return       {returns}
   episodes          {n_episodes:,}
   environment steps {self.env_steps:,}
@@ -297,14 +307,27 @@ class Run:
             note_end(folder)
 
     def _progress_bar(self) -> tqdm:
+        log = None if sys.stderr.isatty() else Log()
         return tqdm(
             disable=not self.ranks.first,
+            file=log,
+            mininterval=0.1 if log is None else LOG_SECONDS,
             total=self.config.n_steps,
             initial=self.collector.env_steps,
             unit=" frames",
             unit_scale=True,
             dynamic_ncols=True,
         )
+
+
+class Log(io.TextIOBase):
+    """Standard error that is no terminal: every state of a progress bar gets a line of its own."""
+
+    def write(self, text: str) -> int:
+        """Write a line."""
+        if state := text.strip():
+            print(state, file=sys.stderr, flush=True)
+        return len(text)
 
 
 @contextmanager
