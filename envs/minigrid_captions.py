@@ -98,7 +98,11 @@ def only_object(view: np.ndarray) -> str | None:
 def mixed_views(seed: int, tasks: Sequence[str] = TASKS) -> Iterator[np.ndarray]:
     """Yield random views [7, 7, 3] without end: by turns a random room and a view of play."""
     generator = np.random.default_rng(seed)
-    played = _mostly_with_objects(played_views(tasks, seed + 1), generator)
+    played = (
+        view
+        for view in played_views(tasks, seed + 1)
+        if len(object_cells(view)) or generator.random() < KEPT_WITHOUT_OBJECTS
+    )
     while True:
         for room, view in zip(random_rooms(256, generator), played, strict=False):
             yield room
@@ -107,13 +111,7 @@ def mixed_views(seed: int, tasks: Sequence[str] = TASKS) -> Iterator[np.ndarray]
 
 @dataclass(frozen=True)
 class CaptionBatches:
-    """Random images of MiniGrid with their captions, in batches; the same each time around.
-
-    Attributes:
-        seed: Decides all of them.
-        n_batches: How many there are.
-        batch_size: B.
-    """
+    """Random images of MiniGrid with their captions, in batches; the same each time around."""
 
     seed: int
     n_batches: int = 750
@@ -128,15 +126,6 @@ class CaptionBatches:
         for _ in range(self.n_batches):
             batch = np.stack(list(islice(views, self.batch_size)))
             yield draw(batch), [caption(view) for view in batch]
-
-
-def _mostly_with_objects(
-    views: Iterator[np.ndarray], generator: np.random.Generator
-) -> Iterator[np.ndarray]:
-    """Leave most views without an object out."""
-    for view in views:
-        if len(object_cells(view)) or generator.random() < KEPT_WITHOUT_OBJECTS:
-            yield view
 
 
 def _phrase(view: np.ndarray, place: tuple[int, ...]) -> str:
@@ -175,13 +164,9 @@ def random_rooms(n: int, generator: np.random.Generator) -> np.ndarray:
 
 
 def visible_cells(opaque: np.ndarray) -> np.ndarray:
-    """Return which cells MiniGrid lets the agent see: light spreads sideways and ahead.
+    """Return the cells that MiniGrid lets the agent see: light spreads sideways and ahead.
 
-    Args:
-        opaque: Cells that hide what is behind them, column before row.  [n, 7, 7] bool
-
-    Returns:
-        [n, 7, 7] bool
+    Args and result are [n, 7, 7] bool, column before row; `opaque` cells hide those behind them.
     """
     seen = np.zeros_like(opaque)
     seen[:, *AGENT_CELL] = True

@@ -24,8 +24,6 @@ ACTION_NAMES = (
 
 @dataclass(frozen=True)
 class CrafterSettings(Config):
-    """The settings that both games read."""
-
     title = "Crafter"
 
     crafter_length: int | None = setting(
@@ -40,7 +38,6 @@ READS = (CrafterSettings,)
 
 
 def make(config: CrafterSettings, seed: int) -> Any:
-    """Return `config.n_envs` worlds of a run's seed."""
     from envs.crafter.vector import CrafterVectorEnv
 
     return CrafterVectorEnv(config.n_envs, seed, config.crafter_length or LENGTH)

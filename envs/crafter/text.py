@@ -41,8 +41,6 @@ ACTIONS = {"all": ALL_ACTIONS, "good": GOOD_ACTIONS}
 
 @dataclass(frozen=True)
 class CrafterTextSettings(CrafterSettings):
-    """The settings of the game in words."""
-
     title = "CrafterText"
 
     crafter_actions: str = setting(
@@ -56,11 +54,11 @@ class CrafterTextSettings(CrafterSettings):
         default="gray",
     )
     captions: str = setting(
-        "what is said of its states: what the world knows, or what is read from its pictures",
+        "source of its sentences: the state of the world, or a reading of its pictures",
         choices=("world", LEARNED),
         default="world",
     )
-    use_text: bool = setting("show what is seen, held and felt as text, too", default=True)
+    use_text: bool = setting("show scene, inventory and status as text, too", default=True)
     dying: bool = setting("end the episode where no health is left", default=True)
 
 
@@ -68,7 +66,6 @@ READS = (CrafterTextSettings,)
 
 
 def make(config: CrafterTextSettings, seed: int) -> Any:
-    """Return `config.n_envs` worlds of a run's seed."""
     from envs.crafter.vector import CrafterTextVectorEnv
 
     return CrafterTextVectorEnv(
