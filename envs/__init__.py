@@ -74,10 +74,7 @@ FALLBACK = Suite("envs.any_gymnasium")
 def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeStatistics:
     """Return the environments of the settings with episode statistics.
 
-    Args:
-        config: The settings.
-        seed: Of the run, until `reset` is given another.
-        drawn: Prefer environments that can be drawn whole to faster ones.
+    With `drawn`, environments that can be drawn whole are preferred to faster ones.
 
     Raises:
         UserError: No suite knows the name, the suite's package is not installed, or agents cannot
@@ -197,11 +194,8 @@ def _missing_package(name: str, error: ModuleNotFoundError) -> UserError:
 def given_vector_env(env: GivenEnv, n_envs: int, seed: int) -> EpisodeStatistics:
     """Return a given environment as those of a suite are: with episode statistics.
 
-    Args:
-        env: A vector environment of n_envs environments, or a function that makes one of them,
-            which is then converted.
-        n_envs: How many are needed.
-        seed: Of the run, for environments made here; a given vector environment has its own way.
+    It is a vector environment of n_envs environments, or a function that makes one of them, which
+    is then converted and seeded. A given vector environment has its own seeds.
 
     Raises:
         UserError: it is neither, of another number, or not as `checked_vector_env` wants it.

@@ -183,10 +183,9 @@ PALENESS = 0.75
 
 
 def drawn_objects(side: int) -> tuple[list[str], np.ndarray]:
-    """Draw every combination on white, with sides of so many pixels.
+    """Draw every combination on white.
 
-    Returns:
-        Names such as "red circle" and "striped blue star" [P], and pictures [P, 3, side, side].
+    Names such as "red circle" and "striped blue star" [P], and pictures [P, 3, side, side].
     """
     points = (np.arange(side) + 0.5) / side * 2 - 1
     x, y = np.meshgrid(points, points)

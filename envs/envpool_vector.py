@@ -49,12 +49,8 @@ class EnvPoolVectorEnv(VectorEnv):
     step's action. Here the ended environments are reset right after the step that ended them, so
     every transition belongs to an episode. Each environment has its own random stream in EnvPool,
     and the early reset opens the same episode that the late one would have. The seed of the run
-    decides the first episodes, and each environment's stream all that follow.
-
-    Args:
-        open_pool: Opens a pool with one environment for each of the seeds it is given.
-        to_images: Turns a pool's observations into uint8 images [N, C, H, W]. May be an identity.
-        image_shape: (C, H, W).
+    decides the first episodes, and each environment's stream all that follow. `to_images` turns a
+    pool's observations into uint8 images [N, C, H, W].
     """
 
     def __init__(

@@ -4,8 +4,8 @@ The images are those of MiniGrid's own `RGBImgPartialObsWrapper(env, tile_size=8
 EnvPool plays the same rules much faster but shows symbols only, so both paths show symbols and are
 drawn here: a tile's pixels depend on nothing but its (object, colour, state) and on the agent.
 
-A mission, a sentence that names the task, is shown beside the image where it is asked for, and
-on BabyAI, whose missions differ from episode to episode, unless it is not.
+A mission, a sentence that names the task, is shown beside the image where it is asked for. On
+BabyAI, where missions differ from episode to episode, it is shown by default.
 """
 
 import contextlib
@@ -120,10 +120,8 @@ def tile_table() -> np.ndarray:
     """Draw every tile once, by MiniGrid's own code; first all without, then all with the agent.
 
     Unseen tiles are dark, all others highlighted, as MiniGrid draws them. The eight pixels of a
-    line are packed into one number, which is quicker to copy than eight.
-
-    Returns:
-        Lines of tiles, channel first.  [2 * kinds * colours * states, 3, 8] uint64
+    line are packed into one number, which is quicker to copy than eight. Lines are channel first.
+    [2 * kinds * colours * states, 3, 8] uint64
     """
     from minigrid.core.constants import IDX_TO_COLOR, OBJECT_TO_IDX
     from minigrid.core.grid import Grid

@@ -66,13 +66,10 @@ _IS_NAMED = np.isin(KINDS, NAMED)
 
 
 def caption(view: np.ndarray) -> str:
-    """Describe a view by the nearest one or two different things in it.
+    """Describe a view [7, 7, 3] by the nearest one or two different things in it.
 
-    Args:
-        view: (kind, colour, state) of every cell, column before row.  [7, 7, 3]
-
-    Returns:
-        Such as "a red key and a closed blue door", "lava", "a wall" or "an empty room".
+    Such as "a red key and a closed blue door", "lava", "a wall" or "an empty room". A view has
+    (kind, colour, state) of every cell, column before row.
     """
     places = object_cells(view)
     distances = np.abs(places - AGENT_CELL).sum(1)
@@ -146,8 +143,7 @@ def _phrase(view: np.ndarray, place: tuple[int, ...]) -> str:
 def random_rooms(n: int, generator: np.random.Generator) -> np.ndarray:
     """Return views of n random rooms with doors, things and clutter, seen as the agent sees them.
 
-    Returns:
-        (kind, colour, state) of every cell, column before row.  [n, 7, 7, 3] uint8
+    They have (kind, colour, state) of every cell, column before row.  [n, 7, 7, 3] uint8
     """
     kinds = _random_kinds(n, generator)
     carried = np.where(generator.random(n) < 0.15, generator.choice(CARRIED, n), EMPTY)

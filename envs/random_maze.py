@@ -89,10 +89,8 @@ def random_maze(side: int, generator: np.random.Generator) -> np.ndarray:
     Posts stand on every second cell in both directions, the border's included. DENSITY * half^2
     times a post is drawn; there begins a wall that tries COMPLEXITY * 5 * (height + width) times
     to go on to a random neighbouring post, and does where no wall stands yet. Walls are
-    therefore trees that never enclose anything: all free cells stay connected.
-
-    Returns:
-        Cells FREE, WALL, and GOAL in the lower right corner.  [S, S], S = side // 2 * 2 + 1
+    therefore trees that never enclose anything: all free cells stay connected. GOAL is in the lower
+    right corner.  [S, S], S = side // 2 * 2 + 1
     """
     half = side // 2
     size = 2 * half + 1

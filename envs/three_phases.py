@@ -118,13 +118,7 @@ class ThreePhases(NumpyVectorEnv):
     Actions: north, south, west, east; a move into an obstacle does nothing. An apple is
     back 21 steps after it was taken. An episode succeeds if it is paid in its last phase. The
     observation is one colour per cell, the agent in the centre.  [3, 5, 5]
-
-    Args:
-        n_envs: Number of environments.
-        seed: Of the run.
-        length: L, the steps of the second phase.
-        last_steps: Those of the last.
-        last_start: Where the agent is when it begins, (row, column).
+    The second phase has `length` steps, L; the last begins with the agent at `last_start`.
     """
 
     has_success = True

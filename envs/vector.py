@@ -308,13 +308,10 @@ class EpisodeStatistics(RecordEpisodeStatistics):
 
 
 def cues_of(env: VectorEnv) -> np.ndarray | None:
-    """Return the cue that each of N environments shows now; None if the environment has none.
+    """Return the cue that each of N environments shows now, or None.  [N] int64
 
     A vector environment, or a wrapper of one, has `cues()`: numbers from 0 on, and NOT_SHOWN or
     None where it shows no such thing now. A single one has `cue()`, see `envs/any_gymnasium.py`.
-
-    Returns:
-        [N] int64, or None.
 
     Raises:
         UserError: it says something else.

@@ -203,9 +203,8 @@ class Accuracy(NamedTuple):
     Attributes:
         shares: Of right readings, by time ("all", "day", "dark", "asleep") and by subject;
             "pictures" is the share of pictures.
-        names: By name of a thing or material: the share of pictures that show it, how many of those
-            it was read from, and how many of those it was read from show it; nan where there are
-            none.
+        names: By name of a thing or material: the share of pictures that show it, the reader's
+            recall and its precision; nan where there are none.
     """
 
     shares: dict[str, dict[str, float]]

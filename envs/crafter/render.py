@@ -107,16 +107,9 @@ def draw(
     side: int,
     generators: Sequence[np.random.Generator] | None = None,
 ) -> np.ndarray:
-    """Draw the views of the given rows [R] of worlds [N].
+    """Draw the views of the given rows [R] of worlds [N].  [R, 3, side, side] uint8
 
-    Args:
-        worlds: [N] of WORLD.
-        rows: The worlds to draw.  [R]
-        side: Pixels of a picture's sides.
-        generators: Of each world's noise in the dark, N of them; None to leave it away.
-
-    Returns:
-        Pictures, channel first.  [R, 3, side, side] uint8
+    `generators` are N, of each world's noise in the dark; without them there is none.
     """
     table = tiles(side)
     frames = np.zeros((len(rows), 3, side, side), np.uint8)

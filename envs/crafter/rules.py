@@ -228,7 +228,7 @@ def update_player(world: World, command: int, what: int, rules: Rules) -> bool:
         world.achievements[WAKE_UP] += 1
     has_changed = _act(world, command, what, rules)
     live(world)
-    return has_changed and command == told
+    return has_changed and command == told  # a sleeper carries out no other command
 
 
 @compiled
@@ -289,7 +289,7 @@ def _collect(world: World, x: int, y: int, rules: Rules) -> bool:
     if needed >= 0 and world.inventory[needed] < 1:
         return False
     world.materials[x, y] = rules.leaves[material]
-    if uniform(world) > rules.probability[material]:
+    if uniform(world) > rules.probability[material]:  # a sapling is rare in grass
         return False
     item = rules.receives[material]
     if world.inventory[item] >= MOST and not rules.collects_beyond:
@@ -433,14 +433,8 @@ def _recover(world: World) -> None:
 class Balance(NamedTuple):
     """How creatures of a kind come into chunks and go.
 
-    Attributes:
-        kind: Of the creatures.
-        material: Where they live.
-        least_space: Cells of it without which none comes.
-        may_come: Probability that one comes where there are too few.
-        may_go: Probability that one goes where there are too many.
-        comes_from: Least distance from the player of one that comes.
-        goes_from: Least distance of one that goes.
+    With a probability one may come where there are too few, and go where there are too many: in a
+    chunk with `least_space` cells of their material, and at the least distances from the player.
     """
 
     kind: int
@@ -466,7 +460,7 @@ def update_thing(world: World, thing: int) -> None:
     if kind == ARROW:
         _fly(world, thing)
         return
-    if world.health[thing] <= 0:
+    if world.health[thing] <= 0:  # it has its last turn nevertheless, as in Crafter
         remove(world, thing)
     if kind == COW:
         if uniform(world) < 0.5:
@@ -515,7 +509,7 @@ def _hunt(world: World, thing: int) -> None:
         world.timer[thing] -= 1
         return
     _hurt(world, 0, 7 if world.sleeping else 2)
-    world.timer[thing] = 5
+    world.timer[thing] = 5  # steps until it strikes again
 
 
 @compiled
@@ -609,6 +603,7 @@ def _balance(world: World, chunk: int, of: Balance, least: float, most: float) -
     for thing in range(world.n_things):
         n += _is_in(world, thing, chunk, of.kind)
     is_room = space >= of.least_space
+    # Both limits are cut to whole numbers, as in Crafter.
     if is_room and n < int(least) and uniform(world) < of.may_come:
         _spawn(world, chunk, of, space)
     elif n > int(most) and uniform(world) < of.may_go:
@@ -626,13 +621,14 @@ def _is_in(world: World, thing: int, chunk: int, kind: int) -> bool:
 @compiled
 def _bounds(chunk: int) -> tuple[int, int, int, int]:
     x, y = (chunk // CHUNKS) * CHUNK, (chunk % CHUNKS) * CHUNK
+    # The map's side is no multiple of a chunk's.
     return x, min(x + CHUNK, SIDE), y, min(y + CHUNK, SIDE)
 
 
 @compiled
 def _spawn(world: World, chunk: int, of: Balance, space: int) -> None:
     """Put a creature on one of a chunk's cells, if that is free and not too near the player."""
-    left = below(world, space)
+    left = below(world, space)  # drawn even if that cell is taken, to keep Crafter's stream
     x0, x1, y0, y1 = _bounds(chunk)
     for x in range(x0, x1):
         for y in range(y0, y1):
@@ -651,7 +647,7 @@ def _nth_arrived(world: World, chunk: int, kind: int, n: int) -> int:
     for thing in range(world.n_things):
         if not _is_in(world, thing, chunk, kind):
             continue
-        before = 0
+        before = 0  # numbers are by arrival in the world, not in this chunk
         for other in range(world.n_things):
             is_before = world.arrival[other] < world.arrival[thing]
             before += is_before and _is_in(world, other, chunk, kind)
@@ -674,14 +670,9 @@ def step_worlds(
     rules: Rules,
     changed: np.ndarray,
 ) -> None:
-    """Take one step in every world.
+    """Take one step in every world; fill `changed` [N] bool with whether actions had an effect.
 
-    Args:
-        worlds: [N] of WORLD.
-        commands: Of each player, with its object.  [N, 2]
-        daylights: Of the time after the step.  [N]
-        rules: Of the game.
-        changed: Filled with whether the players' actions had an effect.  [N] bool
+    Commands [N, 2] come with their objects; daylights [N] are those after the step.
     """
     for row in range(len(worlds)):
         world, command = worlds[row], commands[row]

@@ -1,9 +1,9 @@
 """CrafterText-v0: Crafter with phrases as actions and with sentences, the world of ELLM.
 
-Du et al. (2023, arXiv:2302.06692) ask a language model what to do next, so that their Crafter says
-what the player sees, holds and feels, and calls its actions by a verb and a noun: 139 of them, of
-which 29 can ever have an effect. Every step that unlocks an achievement pays 1. What else differs
-from Crafter is in docs/crafter.md.
+Du et al. (2023, arXiv:2302.06692) ask a language model for the next goals, so that their Crafter
+tells the player's view, items and needs, and calls its actions by a verb and a noun: 139 of them,
+of which 29 can ever have an effect. Every step that unlocks an achievement pays 1. Further
+differences from Crafter are in docs/crafter.md.
 """
 
 from dataclasses import dataclass

@@ -171,16 +171,9 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
     "action_success", "eval_success", "unlocked", and of the state it led to, before any reset,
     "around_target", "items_after", "last_scene", "last_inventory" and "last_status".  [N]
 
-    Args:
-        n_envs: Number of environments.
-        seed: Of the run.
-        length: Steps after which an episode is cut off.
-        phrases: The names of the actions.
-        is_grey: Whether pictures are grey, 84 x 84.
-        use_text: Whether the sentences are shown beside them.
-        dying: Whether an episode ends where no health is left.
-        reads_pixels: Whether the sentences are read from coloured pictures by `tile_reader`, which
-            must then be set before the first `reset`.
+    Grey pictures are 84 x 84. With `dying`, an episode ends where no health is left. With
+    `reads_pixels`, `tile_reader` reads the sentences from coloured pictures; it must be set before
+    the first `reset`.
     """
 
     tile_reader: TileReader | None = None

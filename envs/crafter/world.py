@@ -321,10 +321,8 @@ def tidy(world: World) -> None:
         if kept < thing:
             world.kind[kept], world.arrival[kept] = world.kind[thing], world.arrival[thing]
             world.x[kept], world.y[kept] = world.x[thing], world.y[thing]
-            world.facing_x[kept], world.facing_y[kept] = (
-                world.facing_x[thing],
-                world.facing_y[thing],
-            )
+            world.facing_x[kept] = world.facing_x[thing]
+            world.facing_y[kept] = world.facing_y[thing]
             world.health[kept], world.timer[kept] = world.health[thing], world.timer[thing]
             world.gone[kept] = False
             world.standing[world.x[kept], world.y[kept]] = kept + 1

@@ -82,17 +82,10 @@ def make(config: SimulatorSettings, seed: int) -> VectorEnv:
 
 
 class Told(NamedTuple):
-    """One environment's words before an action, and of the action before.
+    """One environment's words before an action, and on the step that led there.
 
-    Attributes:
-        scene: The things in view, and where each is.
-        inventory: The thing held, a sentence.
-        status: All receptacles seen so far.
-        items: The things held, by name.
-        n_right: Things that are where they belong.
-        n_things: All there are.
-        phrase: The name of the step that led here; empty at the beginning.
-        succeeded: Whether it did.
+    `items` are the things held, by name; `n_right` of `n_things` are where they belong; `phrase`
+    names the step, empty at the beginning, and `succeeded` tells its outcome.
     """
 
     scene: str
@@ -246,13 +239,10 @@ def _columns(told: np.ndarray, names: Mapping[str, str]) -> dict[str, np.ndarray
 
 
 class _Names:
-    """The names of the things and receptacles of an episode.
+    """The names of an episode's things and receptacles.
 
-    Attributes:
-        of_thing: By its key; several of a kind are numbered.
-        of_place: Of receptacles, by key.
-        keys: Of things, by name.
-        right_places: Keys of the receptacles where each thing belongs, by its key.
+    `of_thing`, where several of a kind are numbered, and `of_place` are by key; so is
+    `right_places`, the keys of the receptacles where a thing belongs; `keys` are by name.
     """
 
     def __init__(self, episode: Any) -> None:

@@ -4,7 +4,7 @@ A light symbolic world of our own, after the task of Housekeep (Kant et al. 2022
 as Du et al. (2023, arXiv:2302.06692) use it: things lie where they do not belong, and nobody says
 where they do. It is no reproduction: there is no simulator, no picture of a room, and which things
 belong where (data/household/places.json) we have written down ourselves, from common sense;
-Housekeep's rankings come from people who were asked. Scores are not comparable.
+Housekeep's rankings come from asking people. Scores are not comparable.
 
 An agent stands at a receptacle of a room. It goes to the next one, or to the first one of the next
 room; sees the things where it stands, and after looking around those of the whole room; turns
@@ -93,11 +93,7 @@ READS = (HouseSettings,)
 
 
 def make(config: HouseSettings, seed: int) -> "HousekeepTextVectorEnv":
-    """Return `config.n_envs` houses of a run's seed.
-
-    Raises:
-        UserError: there are not so many things for so few rooms, or more misplaced than there are.
-    """
+    """Return `config.n_envs` houses; UserError unless there are enough things to misplace."""
     n_things, n_misplaced = config.house_things, config.house_misplaced
     n_available = len(house_of(config.house_rooms).things)
     if n_things > n_available:
@@ -300,7 +296,7 @@ class HouseholdWords:
         self._of, self._house = households, households.house
         self._phrases, self._names = _phrase_table(self._house), np.array(ACTION_NAMES, object)
         things, n_rooms = self._house.things, len(self._house.rooms)
-        # The last one is said where nothing is held, whose number is -1.
+        # The last one is for nothing held, which is number -1.
         self._inventories = objects(
             [*(f"you have in your inventory {listed([thing])}." for thing in things), ""]
         )
@@ -368,7 +364,7 @@ class HouseholdWords:
 def _phrase_table(house: House) -> np.ndarray:
     """Return the name of each action with its thing and place.  [8, K + 1, P] objects
 
-    The last of the things stands for none, whose number is -1.
+    The last of the things stands for none, which is number -1.
     """
     table = np.empty((N_ACTIONS, len(house.things) + 1, len(house.places)), object)
     table[:] = np.array(ACTION_NAMES, object)[:, None, None]
