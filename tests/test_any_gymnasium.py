@@ -258,7 +258,6 @@ PAGE = (Path(__file__).parent.parent / "docs" / "environments.md").read_text(enc
 
 @pytest.fixture
 def mine(in_empty_folder, monkeypatch):
-    """Write the page's environment into the current folder and return its name."""
     Path("my_envs.py").write_text(MINE)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield "my_envs:Mine-v0"

@@ -54,7 +54,7 @@ def arrays_of(name):
 
 
 def selected(arrays, at, chosen):
-    """Return the state at an index, and what is in it of objects chosen by a mask."""
+    """Return the state at an index, and its objects chosen by a mask."""
     state = {
         name: array[at]
         for name, array in arrays.items()
@@ -100,7 +100,6 @@ def play(worlds, actions, phrases=ALL_ACTIONS):
 
 @pytest.fixture(scope="module")
 def played(worlds, steps):
-    """Return the worlds after the golden steps, and both flags."""
     after = worlds.copy()
     return after, *play(after, steps["action"].astype(int))
 
@@ -111,7 +110,7 @@ def sentences(worlds):
 
 
 def local_views(worlds):
-    """Return what is around each player: things, else materials.  [N, 9, 7]"""
+    """Return the cells around each player: things, else materials.  [N, 9, 7]"""
     rows = np.arange(len(worlds))
     kinds = np.concatenate([np.zeros((len(worlds), 1), np.uint8), worlds["kind"]], 1)
     cells = np.where(
@@ -267,7 +266,7 @@ def test_worlds_and_creatures_of_many_seeds_are_the_packages(monkeypatch):
 
 
 def observed(env, n_steps, seed=0):
-    """Return how often random play was cut off, and a checksum of all that it shows and tells."""
+    """Return how often random play was cut off, and a checksum of all observations and info."""
     n_ends, found = 0, 0
     for actions in random_actions(env, n_steps, seed):
         *shown, truncated, info = env.step(actions)

@@ -39,7 +39,7 @@ def act(env, *actions):
 
 
 def phrases(env, *actions):
-    """Return what each of several steps did, in words."""
+    """Return the deed of each of several steps, in words."""
     said = []
     for action in actions:
         info = act(env, action)[-1]

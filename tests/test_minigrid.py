@@ -30,7 +30,6 @@ needs_envpool = pytest.mark.skipif(not pool_tasks(), reason="envpool is not inst
 
 
 def task(env_id):
-    """Return one of MiniGrid's own environments."""
     return gymnasium.make(env_id, disable_env_checker=True).unwrapped
 
 
@@ -39,7 +38,7 @@ def settings(env, n_envs=3, missions=None):
 
 
 def assert_drawn_alike(env):
-    """Compare our image of what the agent sees with MiniGrid's own, pixel by pixel."""
+    """Compare our image of the agent's view with MiniGrid's own, pixel by pixel."""
     expected = RGBImgPartialObsWrapper(env, tile_size=8).observation({})["image"]
     drawn = minigrid.draw(env.gen_obs()["image"][None])[0]
     np.testing.assert_array_equal(drawn.transpose(1, 2, 0), expected)
