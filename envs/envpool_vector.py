@@ -14,9 +14,6 @@ from gymnasium.vector.utils import batch_space
 from envs.episodes import FIRST_ENV, Options, ResetResult, StepResult, episode_seed
 from envs.vector import final_observations
 
-OpenPool = Callable[[list[int]], Any]
-ToImages = Callable[[Any], np.ndarray]
-
 
 def open_pool(task_id: str, seeds: list[int], **options: Any) -> Any:
     """Return EnvPool's Gymnasium environment with one environment for every seed.
@@ -55,10 +52,10 @@ class EnvPoolVectorEnv(VectorEnv):
 
     def __init__(
         self,
-        open_pool: OpenPool,
+        open_pool: Callable[[list[int]], Any],
         n_envs: int,
         seed: int,
-        to_images: ToImages,
+        to_images: Callable[[Any], np.ndarray],
         image_shape: tuple[int, int, int],
     ) -> None:
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
