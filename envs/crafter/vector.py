@@ -238,7 +238,7 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
             facts = facts_of_tiles(self.tile_reader(frames))
         else:
             everywhere = len(rows) == self.num_envs  # taking rows of worlds copies them
-            facts = facts_of_worlds(self.worlds if everywhere else self._worlds[rows])
+            facts = facts_of_worlds(self.worlds if everywhere else self.worlds[rows])
         fresh = said(facts)
         if not self._last:  # the first look of a step is before any reset, at all of them
             self._last = self._now = fresh
