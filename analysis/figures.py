@@ -142,7 +142,6 @@ def image_panels(figure: "FigureBase", n_panels: int) -> list["Axes"]:
 
 
 def panel_shape(n_panels: int) -> tuple[int, int]:
-    """Return the rows and columns in which panels fill a page held sideways."""
     n_columns = min(math.ceil(math.sqrt(1.5 * n_panels)), n_panels)
     return math.ceil(n_panels / n_columns), n_columns
 
@@ -180,8 +179,6 @@ def short_number(value: float, _position: object = None) -> str:
 
 
 class Labels(NamedTuple):
-    """The meaning of the numbers: a column of metrics.csv, steps or seconds, mean or iqm."""
-
     metric: str
     axis: str
     statistic: str
@@ -289,7 +286,7 @@ def draw_search(
     Args:
         points: Its trials; one finished at least.
         importances: The share of each setting in how scores differ; may be empty.
-        is_log: Each searched setting, and whether its axis is logarithmic.
+        is_log: Whether the axis of each searched setting is logarithmic.
         metric: The meaning of a score, in words.
     """
     n_columns = min(MOST_COLUMNS, len(is_log))

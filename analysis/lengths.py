@@ -58,14 +58,9 @@ TASKS = {
 
 
 class Played(NamedTuple):
-    """The score of a run at one length.
+    """The score of a run at one length, the mean over episodes.
 
-    Attributes:
-        trained, tested: Lengths.
-        score: The mean over episodes.
-        source: The file of an evaluation; None for the run's own curve.
-        context: Steps that the agent looks back, see `context_of`.
-        run: The run folder.
+    `trained` and `tested` are lengths; `source` is an evaluation's file, None for the run's own curve.
     """
 
     environment: str

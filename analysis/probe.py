@@ -126,7 +126,6 @@ class Line(NamedTuple):
     Attributes:
         task: The environment, its length where it has one, and the algorithm.
         agent: The model, and whether it is untrained.
-        run: The folder or checkpoint.
         score: The mean return or success of its own episodes; None for one that did not play.
         chance: The score of the best agent without a memory; None where that is not known.
         horizon: Steps that the task makes it look back; None where that is not known.
@@ -225,9 +224,6 @@ def analyse(
         seed: Of all random draws.
         untrained: Whether a fresh agent of the same settings reads the same episodes besides.
         trust: Whether runs begun elsewhere are trusted.
-
-    Raises:
-        UserError: a run cannot be read; told before the first plays where that can be seen.
     """
     places = [own for path in paths for own in ([path] if path.is_file() else run_folders(path))]
 

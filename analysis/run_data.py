@@ -235,9 +235,6 @@ def group_runs(
         keys: Settings that tell agents apart.
         left_out: Gets a line for each group from which runs are left out.
         panels: Settings that stand for the environment and are never averaged over.
-
-    Raises:
-        UserError: a setting no run has; runs of a group that differ in more than the seed.
     """
     known = {name for run in runs for name in run.settings}
     for option, names in (("--by", keys), ("--panels", panels)):

@@ -41,12 +41,9 @@ class Once(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are UserErrors, so that they read like all others.
+    """An argument parser that raises its errors as UserErrors, so that they read like all others.
 
-    Args:
-        arguments: Those of argparse.
-        ending: Returns the end of the help; called only when help is wanted, as it may be slow.
-        options: Those of argparse.
+    `ending` returns the end of the help; it is called only when help is wanted, as it may be slow.
     """
 
     def __init__(

@@ -16,9 +16,7 @@ class HubError(Exception):
 def hub_file(repository: str, *names: str) -> Path:
     """Return the path of the first of the named files that exists, downloading it if new.
 
-    Args:
-        repository: Such as "someone/model", or "someone/model@REVISION" for a commit or tag.
-        names: Of files in it.
+    `repository` is "someone/model", or "someone/model@REVISION" for a commit or tag.
     """
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
@@ -53,7 +51,7 @@ def hub_snapshot(
     Args:
         repository: Such as "someone/model".
         revision: A branch, tag or commit; None for the newest of the main branch.
-        names: Of files; those the repository has are fetched.
+        names: Of files; missing ones are left out.
         anew: Also download files again.
     """
     import huggingface_hub

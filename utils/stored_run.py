@@ -70,11 +70,7 @@ def begun_here(config: Config, description: Mapping[str, Any]) -> dict[str, Any]
 def stored_config(values: Any, source: str, folder: Path, trust: bool) -> Config:
     """Return stored settings; the code they name is made ready to be imported, if that is allowed.
 
-    Args:
-        values: As they were stored.
-        source: Their file.
-        folder: The run's.
-        trust: Whether the user trusts the run, whatever its origin.
+    `values` are from the file `source` of the run in `folder`; `trust` allows any code.
     """
     own = _own_modules(values, folder)
     for setting, module in named_modules(values).items() if isinstance(values, dict) else ():
