@@ -60,7 +60,7 @@ TASKS = {
 class Played(NamedTuple):
     """The score of a run at one length, the mean over episodes.
 
-    `trained` and `tested` are lengths; `source` is an evaluation's file, None for the run's own curve.
+    `trained` and `tested` are lengths; `source` is an evaluation's file, None for the run's curve.
     """
 
     environment: str
