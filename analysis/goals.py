@@ -133,8 +133,8 @@ def shares_of(runs: Sequence[Mapping[str, np.ndarray]], occasion: str) -> Shares
 def summary(told: Iterable[Told]) -> run_data.Table:
     costs = [*COUNTED, *SPENT]
     heading = ("agent", "environment", "runs", "steps", "an episode", "over the run", "paid")
-    heading = (*heading, "good suggestions", "good of paid", *map(_plain_name, costs))
-    rows: list[Sequence[object]] = [heading]
+    titles = map(_plain_name, costs)
+    rows: list[Sequence[object]] = [(*heading, "good suggestions", "good of paid", *titles)]
     for one in told:
         ends = [result.curves.x[-1] for result in (*one.curves.values(), *one.rates.values())]
         last = float(max([*ends, *(shares.x[-1] for shares in one.quality.values())]))

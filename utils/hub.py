@@ -162,7 +162,7 @@ def _reason(error: Exception) -> str:
     for kind, reason in known.items():
         if isinstance(error, kind):
             return reason
-    status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else None
+    status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else 0
     by_status = {UNAUTHORISED: NOT_LOGGED_IN, FORBIDDEN: "the hub does not let you write there"}
     return by_status.get(status) or _first_line(error)
 
