@@ -23,12 +23,7 @@ from utils.settings import NAMED_BY_ALL, completed, read_json_object, settings_w
 AXES = {"steps": STEPS, "seconds": "time/seconds"}
 PRETRAINED = "pretrained"
 TAIL = 16_384  # bytes; they hold the last row of a metrics.csv many times
-PLAIN = (
-    "model",
-    "algorithm",
-    "suggester",
-    "curiosity",
-)  # settings that are told by their value alone
+PLAIN = ("model", "algorithm", "suggester", "curiosity")  # told by their value alone
 
 Table = Sequence[Sequence[object]]  # the first row is the heading
 Key = TypeVar("Key", bound=Hashable)
