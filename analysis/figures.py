@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -87,7 +86,7 @@ class Findings(NamedTuple):
     figure: "Figure"
     summary: Table
     numbers: Table
-    tables: Mapping[str, Table] = MappingProxyType({})
+    tables: Mapping[str, Table] = {}
     page: str = ""
 
     def save(self, folder: Path, name: str) -> list[Path]:

@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -253,12 +252,7 @@ class MetricsWriter:
     def __enter__(self) -> "MetricsWriter":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with ExitStack() as all_of_them:
             for logger in self._loggers:
                 all_of_them.callback(logger.close, finished=kind is None)
@@ -303,9 +297,8 @@ def _take_up(path: Path, env_steps: int, saved: Mapping[str, Any]) -> list[str]:
         n_cells = heading.count(b",")
         whole = ((_step(row), row) for row in rows if row.count(b",") == n_cells)
         known = {step: row for step, row in whole if step is not None and step <= env_steps}
-        kept = [known[step] for step in sorted(known)]
-        if not heading.startswith(STEPS.encode()):
-            kept = []
+        is_table = heading.startswith(STEPS.encode())
+        kept = [known[step] for step in sorted(known)] if is_table else []
         cut = b"".join(line + LINE_END for line in [heading, *kept]) if kept else b""
         copy = f"; the damaged file is kept as {keep_copy(path)}" if content else ""
         log.warning(
