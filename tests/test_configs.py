@@ -18,7 +18,8 @@ with (GOLDEN / "hyperparameters.csv").open() as file:
     PUBLISHED = {row.pop("path"): row for row in csv.DictReader(file)}
 with (GOLDEN / "memory_rl" / "published_budgets.csv").open() as file:
     BUDGETS = list(csv.DictReader(file))
-NAMES = sorted(str(path.relative_to(CONFIGS.parent)) for path in CONFIGS.rglob("config.json"))
+PATHS = sorted(CONFIGS.rglob("config.json"))
+NAMES = [str(path.relative_to(CONFIGS.parent)) for path in PATHS]
 MEMORY_TASKS = [name for name in NAMES if "/MemoryRL/" in name]
 CURIOUS = [name for name in NAMES if "/KeyCorridorS3R3/" in name]
 POPGYM = [name for name in NAMES if "/POPGym/" in name]
