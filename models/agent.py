@@ -262,11 +262,9 @@ class Running(NamedTuple):
 
 
 class Body(nn.Module, ABC):
-    """Observations, last actions and memory → features of the heads.
+    """Observations, last actions and memory → features of the heads, of width D.
 
-    Attributes:
-        width: D, of the features.
-        n_context: Past steps that must be read again after the weights have changed.
+    The memory must read the last `n_context` steps again after the weights have changed.
     """
 
     width: int

@@ -56,10 +56,8 @@ def first_occurrences(hashes: Tensor) -> tuple[Tensor, Tensor]:
 class DistinctImages:
     """The U different images of a batch, on a CPU: counting would make a GPU's host wait.
 
-    Equal images are found once among all images that are stored with the batch's.
-
-    Attributes:
-        row_of: Which of the U each image of the batch is.  [B] int64
+    Equal images are found once among all images that are stored with the batch's. `row_of` [B]
+    int64 says which of the U each image of the batch is.
     """
 
     def __init__(self, batch: ObservationBatch) -> None:

@@ -53,12 +53,7 @@ class ClipSettings(Config):
 
 
 class ImageTextEncoder(nn.Module):
-    """A frozen encoder of images and texts into one space.
-
-    Attributes:
-        name: As it was asked for, such as "ViT-B-16" or "grid-clip".
-        width: W.
-    """
+    """A frozen encoder of images and texts into one space of width W."""
 
     name: str
     width: int
@@ -197,15 +192,12 @@ class ClipEncoder(ImageTextEncoder):
 
 
 class Preprocessing:
-    """Images as the input of an encoder.
+    """Images as the input of an encoder, by open_clip's settings of it.
 
     As in the original implementation of HELM, which gave CLIP's own steps tensors in [0, 1]: cubic
     convolution with a = -0.75, sampled without antialiasing, so that values beyond [0, 1] stay.
-    open_clip on pictures of eight bits uses a = -0.5, antialiases and cuts off.
-
-    Args:
-        settings: Those of open_clip: size, interpolation, mean and std of each colour; resize_mode
-            says whether sides are scaled apart ("squash"), or else the middle is cut out.
+    open_clip on pictures of eight bits uses a = -0.5, antialiases and cuts off. "squash" scales the
+    sides apart; any other resize_mode cuts out the middle.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:

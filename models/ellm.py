@@ -71,12 +71,8 @@ class TextBranch(nn.Module):
     """All sentences of an observation as one: mean-pooled, L2-normalised, then a linear layer.
 
     The published agent encodes caption and goal one behind the other. Here each sentence is read on
-    its own, and so once in a run; the tokens of all are pooled. The sum suffices: the number of
-    tokens cancels when the length becomes 1.
-
-    Args:
-        frozen: Sentences to the sums of their token vectors [D], not trained.
-        width: Of the output.
+    its own, and so once in a run; the tokens of all are pooled. The sums of token vectors [D] that
+    `frozen` gives suffice: the number of tokens cancels when the length becomes 1.
     """
 
     def __init__(self, frozen: SentenceFeatures, width: int) -> None:

@@ -46,12 +46,7 @@ class EncoderSettings(SentenceSettings):
 
 
 class Encoder(nn.Module, ABC):
-    """Observations to features.
-
-    Attributes:
-        kind: The encoded kind of `Observations`.
-        n_features: F.
-    """
+    """Observations to F features; `kind` is the encoded kind of `Observations`."""
 
     kind: ClassVar[str]
     n_features: int

@@ -298,15 +298,9 @@ def _check_images(model: str, reader: ObservationReader) -> None:
 class LanguageMemory(nn.Module):
     """A frozen language model that reads an agent's observations.
 
-    Args:
-        to_language: Frozen map from images to tokens.
-        language_model: The frozen memory.
-        observation_cache_mb: Megabytes for the results of `to_language`.
-        text: Sentences to tokens, the first of a step; None: no text is read.
-        n_texts: Sentences of an observation.
-
-    Raises:
-        UserError: a step has more tokens (`n_tokens`) than the language model can see.
+    `text` maps the `n_texts` sentences of an observation to tokens, the first of a step; None reads
+    no text. The cache keeps results of `to_language`. UserError if a step has more tokens
+    (`n_tokens`) than the language model can see.
     """
 
     def __init__(
