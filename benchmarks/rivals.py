@@ -31,6 +31,7 @@ from models.encoders import (
     build_encoder,
 )
 from models.observations import ObservationReader
+from models.sentence_encoder import DEFAULT_ENCODER
 from trainers.collector import stacked
 from trainers.ppo import PpoSettings
 from utils.errors import UserError
@@ -48,7 +49,8 @@ class OurFeatures(BaseFeaturesExtractor):
         width = WIDTH if before_lstm else alone
         super().__init__(observation_space, width)
         channels = SMALL if before_lstm else LARGE
-        self.encoder = build_encoder(reader, EncoderSettings(), width, channels)
+        config = EncoderSettings(sentence_encoder=DEFAULT_ENCODER, observation_cache_mb=0)
+        self.encoder = build_encoder(reader, config, width, channels)
         self.map: Callable[[Tensor], Tensor]
         if isinstance(self.encoder, SmallImpalaCNN):
             self.map = self.encoder.of_pixels

@@ -311,7 +311,7 @@ class SentenceVectors:
         self._looked_through = (table.generation, len(table))
         if new:
             self._append(torch.stack([self._read(text) for text in new.values()]).to(device))
-            self._insert(torch.tensor(list(new), device=device))
+            self._insert(np.array(list(new)), device)
             self._known.update(new)
 
     def _append(self, rows: Tensor) -> None:
@@ -325,8 +325,12 @@ class SentenceVectors:
             self._rows = room
         self._rows[n_rows:n_wanted] = rows
 
-    def _insert(self, new: Tensor) -> None:
+    def _insert(self, new: np.ndarray, device: torch.device) -> None:
         """Merge the numbers [n] of the last rows into the ascending ones."""
-        rows = torch.arange(len(new), device=new.device) + len(self._row_of)
-        self._numbers, order = torch.cat((self._numbers.to(new.device), new)).sort()
-        self._row_of = torch.cat((self._row_of.to(new.device), rows))[order]
+        order, known = new.argsort(), self._numbers.cpu().numpy()
+        places = known.searchsorted(new[order])
+        numbers = np.insert(known, places, new[order])
+        row_of = np.insert(self._row_of.cpu().numpy(), places, len(known) + order)
+        self._numbers, self._row_of = (
+            torch.from_numpy(each).to(device) for each in (numbers, row_of)
+        )

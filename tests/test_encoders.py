@@ -18,12 +18,14 @@ from models.encoders import (
 )
 from models.heads import ActorCritic
 from models.observations import ObservationBatch, ObservationReader, Observations
+from models.sentence_encoder import DEFAULT_ENCODER
 from tests import golden_data
 from tests.agents import random_images, small_config
 from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
 
 IMAGE = Box(0, 255, (3, 9, 9), np.uint8)
+SETTINGS = EncoderSettings(sentence_encoder=DEFAULT_ENCODER, observation_cache_mb=0)
 
 
 def cnn(cache_mb=1):
@@ -78,7 +80,7 @@ def test_an_encoder_is_chosen_by_what_an_observation_has(case):
     space, kind = SPACES[case]
     space.seed(0)
     reader = ObservationReader(space)
-    encoder = build_encoder(reader, EncoderSettings(), 8)
+    encoder = build_encoder(reader, SETTINGS, 8)
     assert isinstance(encoder, kind)
     observations = reader(batched(space, 7))
     acting = encoder(observations)
@@ -125,7 +127,7 @@ def test_images_of_every_size_have_an_encoder(sides):
 )
 def test_what_cannot_be_seen_is_refused_in_one_line(space, why):
     with pytest.raises(UserError, match=why) as refused:
-        build_encoder(ObservationReader(space), EncoderSettings(), 8)
+        build_encoder(ObservationReader(space), SETTINGS, 8)
     assert len(refused.value.lines) == 1
 
 
