@@ -56,7 +56,7 @@ class Sampled(gymnasium.Env):
 
 
 class Unseeded(Sampled):
-    """One whose observations no seed decides."""
+    """The same with observations that no seed decides."""
 
     def _look(self):
         return self.observation_space.sample()

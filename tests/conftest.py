@@ -31,7 +31,7 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="session", autouse=True)
 def own_data_folder(tmp_path_factory):
-    """Keep what the programs remember for a user in folders of the tests."""
+    """Keep the user's data and cache folders among those of the tests."""
     os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data"))
     caches = tmp_path_factory.mktemp("cache")
     os.environ["XDG_CACHE_HOME"] = str(caches)

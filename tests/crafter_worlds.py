@@ -40,7 +40,7 @@ def add_things(world, things):
 
     Args:
         world: A record of WORLD.
-        things: Dictionaries of what the golden data say of each object.
+        things: Dictionaries with the golden data of each object.
     """
     for each in things:
         thing = add(world, int(each["kind"]), *map(int, each["position"]))

@@ -1,7 +1,7 @@
-"""A small stand-in for habitat-sim, Habitat-Lab and Housekeep: what they promise, and no more.
+"""A small stand-in for habitat-sim, Habitat-Lab and Housekeep: their interface, and no more.
 
-Whoever looks straight ahead sees the next of three things and the receptacle where it lies; turning
-right goes on to the next of three receptacles.
+Straight ahead are the next of three things and the receptacle where it lies; turning right leads to
+the next of three receptacles.
 """
 
 import os
@@ -41,7 +41,7 @@ class Episode:
 
 
 class Simulator:
-    """The task; who holds something releases it onto the receptacle in view."""
+    """The task; a held thing is released onto the receptacle in view."""
 
     opened: ClassVar[list["Simulator"]] = []
 
@@ -104,7 +104,7 @@ class Simulator:
 
 
 def settings_of(path):
-    """Return the settings of a file whose places are filled in."""
+    """Return the settings of a file with its placeholders filled in."""
     with open(path) as file:
         lines = dict(line.strip().split(": ") for line in file)
     assert not any("$" in value for value in lines.values())

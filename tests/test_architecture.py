@@ -16,10 +16,7 @@ MAY_IMPORT = {
     "report": {"analysis", "trainers", "models", "utils"},
     "helm": {"main", "trainers", "models", "envs", "utils"},
     "main": {"report", "trainers", "rewards", "models", "envs", "utils"},
-    "eval": {
-        *{"report", "trainers", "rewards", "models"},
-        *{"envs", "utils"},
-    },
+    "eval": {"report", "trainers", "rewards", "models", "envs", "utils"},
     "prepare_captions": {"models", "envs", "utils"},
     "prepare_embeddings": {"models", "envs", "utils"},
     "plot": {"analysis", "trainers", "utils"},

@@ -1,4 +1,4 @@
-"""Replay of frames against the original's samples, and what is kept of it in files."""
+"""Replay of frames against the original's samples, and its files."""
 
 import dataclasses
 
@@ -92,7 +92,7 @@ def test_the_stacks_of_an_episode_are_those_the_original_has_acted_on(tmp_path):
 
 
 def filled_with(folder, lengths, **changes):
-    """Return a replay with episodes whose frames show their number and the step."""
+    """Return a replay with episodes of frames that show their number and the step."""
     replay = FrameReplay(config_of(**changes), 4, folder, Observations(frames_of(0, 0)))
     for number, length in enumerate(lengths):
         more(replay, number, length)

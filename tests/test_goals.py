@@ -1,4 +1,4 @@
-"""Goals as a reward: what is wanted, paid, shown, counted, kept; on a small described world."""
+"""Goals as a reward: suggested, paid, shown, counted, saved; on a small described world."""
 
 import dataclasses
 
@@ -31,7 +31,7 @@ SAID = {"scene": "you see tree.", "inventory": "", "status": "", "items": {}, "i
 
 
 class Always:
-    """Suggests the same goals wherever it is, and keeps what it was told."""
+    """Suggests the same goals everywhere, and keeps the situations."""
 
     def __init__(self, *goals):
         self.goals, self.told = goals, []
@@ -45,7 +45,7 @@ class Always:
 
 
 def layer(goals, phrases, flags=DONE, ends=(), **changes):
-    """Return a goal layer around an environment that says what it is given."""
+    """Return a goal layer around an environment that says given words."""
     steps = [SAID | flags | {"phrase": phrase} for phrase in phrases]
     payment = Payment(Similarity("same-text"), quality=Quality(ACTION_NAMES))._replace(**changes)
     env = ToldVectorEnv(SAID, steps, ACTION_NAMES, ends)

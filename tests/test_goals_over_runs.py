@@ -1,4 +1,4 @@
-"""What runs tell of goals: achievements, how good suggestions are, what they cost."""
+"""Goals over runs: achievements, quality of suggestions, costs."""
 
 from pathlib import Path
 

@@ -179,8 +179,6 @@ def given_mistakes(recall):
             "env is given, and an object",
         ),
         "two agents": ({}, {"agent": type("A", (), {})}, "model is given, and an object"),
-        "a wrong value": ({"n_envs": "many"}, {}, 'settings: n_envs: "many" is not a whole'),
-        "an unknown key": ({"learnin_rate": 1}, {}, "Did you mean 'learning_rate'?"),
         "an unread key": ({"topk": 2}, {}, "settings: topk is read by SHELM, and this is LSTM"),
         "a run id": ({}, {"run_id": "../x"}, "a run id is one folder name"),
         "no source": ({}, {"init_from": "nowhere"}, "no such file or folder"),

@@ -12,7 +12,7 @@ class Session:
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """Stand in for the hub: a folder a repository, and what was downloaded from it."""
+    """Stand in for the hub: a folder a repository; return the downloads."""
     downloaded = []
 
     def download(repository, name, revision):

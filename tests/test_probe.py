@@ -1,4 +1,4 @@
-"""The probe: what is read from hidden states, who tells what was shown, and what is said of it."""
+"""The probe: readings from hidden states, the cues of environments, tables and messages."""
 
 import shutil
 from pathlib import Path

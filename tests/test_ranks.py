@@ -52,7 +52,7 @@ def config_of(words):
 
 
 def trained(size, folder, config):
-    """Return what every rank has of the agent, its optimisers and its own after a run."""
+    """Return the states of every rank after a run: agent, learner, observations."""
 
     def on_rank(rank):
         with joined_ranks() as ranks, configured_run(config, ranks) as run:
@@ -190,19 +190,12 @@ def test_the_first_rank_counts_the_episodes_of_all(in_empty_folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"n_envs": 3}, "3 environments cannot be shared by 2 ranks. Choose a multiple of 2"),
-        ({"n_batches": 64}, "= 32 samples cannot be cut into 64 equal minibatches"),
-    ],
-)
-def test_a_mistake_is_said_once(changes, line, in_empty_folder):
-    arguments = [*words_of("single steps", **changes), "--run-id=run"]
+def test_a_mistake_is_said_once(in_empty_folder):
+    arguments = [*words_of("single steps", n_envs=3), "--run-id=run"]
     statuses = on_ranks(2, lambda rank: main_program.main(arguments), in_empty_folder)
     assert statuses == [2, 2]
-    told = errors(in_empty_folder, 0).strip().splitlines()
-    assert line in told[-1]
+    line = "3 environments cannot be shared by 2 ranks. Choose a multiple of 2"
+    assert line in errors(in_empty_folder, 0).strip().splitlines()[-1]
     assert errors(in_empty_folder, 1) == ""
     assert not Path("experiments").exists()
 

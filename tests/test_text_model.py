@@ -1,4 +1,4 @@
-"""How likely a decoder finds texts, and what it writes, beside the library read plainly."""
+"""A decoder's probabilities and its writing, beside the library read plainly."""
 
 import pytest
 import torch

@@ -31,7 +31,7 @@ LISTED_ELSEWHERE = {  # what a text among the settings names stands in a table o
 
 
 def rewrite(folder, changes, description=None):
-    """Change the settings wherever they stand in a run folder, and what run.json says."""
+    """Change the settings wherever they stand in a run folder, and the entries of run.json."""
     for name, extra in (("config.json", {}), ("run.json", description or {})):
         values = json.loads((folder / name).read_text())
         settings = values["settings"] if name == "run.json" else values
@@ -45,7 +45,7 @@ def rewrite(folder, changes, description=None):
 
 @pytest.fixture
 def somebody_else(monkeypatch, tmp_path):
-    """Return what makes this process one of another user."""
+    """Return a function that makes this process one of another user."""
     return lambda: monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "of_somebody_else"))
 
 
@@ -155,7 +155,7 @@ def test_every_text_among_the_settings_is_safe_or_listed():
 
 @pytest.fixture
 def received(in_empty_folder, monkeypatch, somebody_else):
-    """Return a run folder full of code, received by a user who stands beside it."""
+    """Return a received run folder full of code; the working directory is beside it."""
     folder = train("CNN", "received", **TINY)
     unfinished(Path(shutil.copytree(folder, "begun")))
     for name in ("__init__.py", "test_evil.py", "evil.py", "__main__.py"):
