@@ -35,7 +35,7 @@ def counted(*values):
 def test_ours_does_what_the_plain_version_does(name):
     figures = [compare(pair, threads=1, apart=False) for pair in benchmarks.pairs(name, quick=True)]
     compared = [row["difference"] for row in figures if "dropout" not in row["name"]]
-    # Single parameters whose gradient is next to nothing may go either way: Adam divides by it.
+    # Single parameters with next to no gradient may go either way: Adam divides by it.
     assert max(compared) < {"bfloat16": 0.1, "update": 1e-3}.get(name, 1e-4)
 
 

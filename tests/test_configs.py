@@ -25,7 +25,7 @@ POPGYM = [name for name in NAMES if "/POPGym/" in name]
 CRAFTER = [name for name in NAMES if "/Crafter/" in name and "/ELLM-" not in name]
 ELLM = [name for name in NAMES if "/ELLM-" in name]
 AS_RUN = [name for name in NAMES if "-as-run/" in name]
-# What an agent of Ni et al. 2023 has beside its budget: T-Mazes, then tasks of images.
+# An agent of Ni et al. 2023 has these beside its budget: T-Mazes, then tasks of images.
 NETWORKS = {
     ("DQN", "LSTM"): {"memory_width": 128, "observation_embedding": 32, "action_embedding": 16},
     ("DQN", "GPT"): {"memory_width": 128, "observation_embedding": 64, "action_embedding": 64},

@@ -220,7 +220,7 @@ def test_actions_have_names_and_numbers_where_none_is_known():
     assert action_names("KeyToDoor-v0", 4) == ["north", "south", "west", "east"]
 
 
-NAMELESS = {"envs", "envs.popgym"}  # whose actions have no names of the suite's
+NAMELESS = {"envs", "envs.popgym"}  # suites without names of actions
 
 
 @pytest.mark.parametrize("suite", sorted({suite.place for suite in SUITES.values()} - NAMELESS))

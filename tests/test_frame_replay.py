@@ -39,7 +39,9 @@ def golden(tmp_path):
         first = 0
         for length in arrays["episode_length"].tolist():
             rows = slice(first, first + length + 1)
-            done = slice(first + 1, first + length + 1)  # theirs belong to what led to the frame
+            done = slice(
+                first + 1, first + length + 1
+            )  # theirs belong to the step before the frame
             goes_on = arrays["discount"][done] > 0
             add_episode(
                 replay,

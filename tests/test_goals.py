@@ -155,11 +155,11 @@ def test_every_suggestion_and_every_rewarded_goal_is_graded():
     rewards_of(env, 2)
     metrics = env.metrics()
     counts = {grade: metrics[f"goals/suggested_{grade}"] for grade in GRADES}
-    # Asked three times; what was paid is not suggested again.
+    # Asked three times; paid goals are not suggested again.
     assert counts == {"good": 1, "poorly_timed": 3, "bad": 2, "nonsense": 3}
     rewarded = {grade: metrics[f"goals/rewarded_{grade}"] for grade in GRADES}
     assert rewarded == {"good": 1, "poorly_timed": 0, "bad": 1, "nonsense": 0}
-    # The oracle would not suggest again what was done, paid or not.
+    # The oracle would not suggest done goals again, paid or not.
     done = [(), env.episodes[0].done]
     grades = [env.payment.quality.grades(CHOP, TREE, each)["chop tree"] for each in done]
     assert grades == ["good", "poorly_timed"]

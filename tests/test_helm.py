@@ -84,7 +84,7 @@ def test_an_environment_object_is_trained_in(kind, recall, in_empty_folder):
     assert folder == Path("experiments/LSTM/RecallColour/mine")
     assert json.loads((folder / "config.json").read_text())["env"] == "object:RecallColour"
     if kind == "vector":
-        env.reset()  # what was given stays open
+        env.reset()  # the given object stays open
 
 
 def test_a_name_leads_to_what_main_trains(in_empty_folder):

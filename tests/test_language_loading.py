@@ -163,7 +163,7 @@ def test_a_memory_of_nothing_is_refused():
 
 
 TWO_KINDS = "more than one kind of weights, model.safetensors and"
-REFUSED = [  # what becomes of a file of a BERT: other settings, other bytes, nothing
+REFUSED = [  # a BERT's file, changed: other settings, other bytes, nothing
     ("config.json", {"model_type": "t5"}, "not supported.*transfo-xl, bert"),
     ("config.json", {"model_type": None}, "not supported.*transfo-xl, bert"),
     ("config.json", {"hidden_act": "tanh"}, "hidden_act=tanh, supported is hidden_act=none or"),

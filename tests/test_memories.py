@@ -157,7 +157,7 @@ def test_a_saved_state_goes_on_as_its_original(memory):
     x, starts = stream()
     state, other = memory.initial(N_ENVS), memory.initial(N_ENVS)
     play(memory, x[:11], starts[:11], state)
-    play(memory, x[11:14], starts[11:14], other)  # what it held before does not matter
+    play(memory, x[11:14], starts[11:14], other)  # its earlier content does not matter
     other.load_state_dict(state.state_dict())
     copied = state.copy()
     expected, _ = play(memory, x[11:], starts[11:], state)

@@ -25,7 +25,7 @@ SHARED = (
 )
 SEPARATE = "sacd_separate_lstm_cnn"
 NAMES = ("dqn_lstm", "dqn_gpt", *SHARED, SEPARATE)
-OUR_NAMES = (  # of what is inside a body, and of heads
+OUR_NAMES = (  # of a body's parts, and of heads
     ("observ_embedder.fc.", "embedder.vectors."),
     ("observ_embedder.cnn.", "embedder.images.convolutions."),
     ("observ_embedder.linear.", "embedder.images.linear."),

@@ -145,7 +145,7 @@ def test_the_card_is_what_a_hub_reads(run):
     assert "| 0.500 ± 0.250 | 9.000 ± 1.000 | 75.0% | 100 | sampled | 0 |" in text
     assert "| 9.000 ± 0.250 |" in text
     assert "| 5 | of the highest value | 0 |" in text
-    assert text.count("±") == 4  # what was played elsewhere, or before, is not told
+    assert text.count("±") == 4  # evaluations elsewhere, or of earlier steps, are not told
     assert f"hub:{NAME}" in text
     assert "\npython main.py --var=n_steps=32\n" in text
     assert re.search(r"\| gamma \| 0\.99 \|", text)

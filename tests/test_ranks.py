@@ -81,7 +81,7 @@ def test_ranks_that_see_different_things_end_with_the_same_agent(name, in_empty_
         assert same(*(each["optimizer"] for each in curious))
         networks = [each["networks"] for each in curious]
         own = [key for key in networks[0] if not torch.equal(networks[0][key], networks[1][key])]
-        assert all("standardise" in key for key in own)  # statistics of what each has seen
+        assert all("standardise" in key for key in own)  # statistics of each one's observations
 
 
 def test_a_step_shared_by_ranks_is_the_one_that_each_would_take(tmp_path):

@@ -90,7 +90,7 @@ def test_a_batch_is_drawn_uniformly_from_all_starts():
     arrays = golden("windows")
     replay = filled(arrays)
     drawn = []
-    replay.sequences = drawn.append  # only what is asked for matters
+    replay.sequences = drawn.append  # only the request matters
     replay.sample(20_000)
     starts, counts = drawn[0].unique(return_counts=True)
     assert torch.equal(starts, replay.starts)

@@ -25,7 +25,7 @@ WORLD = {"env": "CrafterText-v0", "crafter_length": 10, "crafter_actions": "good
 MARKER = "code_was_run"
 EVIL = "open({!r}, 'a').close()\n"
 SERVED = {"suggester": "server", "suggester_model": "served", "goal_encoder": "same-text"}
-LISTED_ELSEWHERE = {  # what a text among the settings names stands in a table of the program
+LISTED_ELSEWHERE = {  # texts that name an entry in a table of the program
     *("algorithm", "model", "env", "device", "curiosity", "clip_encoder", "wandb_project"),
 }
 

@@ -378,7 +378,7 @@ def test_every_spoiled_file_is_refused(row, gallery):
     assert outcome.complaints() == [], outcome.err
     assert outcome.status in (1, 2), outcome.out
     if how in ("locked", "read-only", "/proc/self/mem"):
-        # What lies in a folder that may not be entered cannot be told from what is not there.
+        # A file in a folder that may not be entered looks like a missing one.
         told = ("Permission denied", "no permission", "Input/output error", path)
         assert any(words in outcome.err for words in told), outcome.err
 

@@ -225,7 +225,7 @@ def test_no_program_fails_on_what_is_generated(kind, gallery, request):
         deadline=None,
         database=None,
         derandomize=n_examples is None,
-        phases=[Phase.generate],  # to shrink what hangs would take very long
+        phases=[Phase.generate],  # shrinking a hanging trial would take very long
         suppress_health_check=list(HealthCheck),
     )
     @given(trial=kind(gallery))

@@ -96,7 +96,7 @@ def start(command: list[str], workplace: Path) -> int:
         log = os.open(LOG, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        # tqdm's own lock is shared with the parent: who is killed holding it stops all others.
+        # tqdm's own lock is shared with the parent: a process killed holding it stops all others.
         tqdm.set_lock(threading.RLock())
         status = main_program.main(command)
         sys.stdout.flush()
