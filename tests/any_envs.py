@@ -56,7 +56,7 @@ class Sampled(gymnasium.Env):
 
 
 class Unseeded(Sampled):
-    """The same with observations that no seed decides."""
+    """No seed decides its observations."""
 
     def _look(self):
         return self.observation_space.sample()

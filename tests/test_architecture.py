@@ -16,7 +16,10 @@ MAY_IMPORT = {
     "report": {"analysis", "trainers", "models", "utils"},
     "helm": {"main", "trainers", "models", "envs", "utils"},
     "main": {"report", "trainers", "rewards", "models", "envs", "utils"},
-    "eval": {"report", "trainers", "rewards", "models", "envs", "utils"},
+    "eval": {
+        *{"report", "trainers", "rewards", "models"},
+        *{"envs", "utils"},
+    },
     "prepare_captions": {"models", "envs", "utils"},
     "prepare_embeddings": {"models", "envs", "utils"},
     "plot": {"analysis", "trainers", "utils"},
@@ -87,7 +90,7 @@ def test_no_file_imports_itself_by_way_of_others():
     }
     modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
     arrows = {name: set(_targets(path, modules)) - {name} for name, path in modules.items()}
-    while arrows:  # take away, again and again, the files that import none of the others
+    while arrows:  # take away, again and again, what imports nothing that is left
         free = {name for name, targets in arrows.items() if not targets & arrows.keys()}
         assert free, f"in a circle: {sorted(arrows)}"
         arrows = {name: targets for name, targets in arrows.items() if name not in free}

@@ -111,7 +111,7 @@ def sentences(worlds):
 
 
 def local_views(worlds):
-    """Return the surroundings of each player: things, else materials.  [N, 9, 7]"""
+    """Return the cells around each player: things, else materials.  [N, 9, 7]"""
     rows = np.arange(len(worlds))
     kinds = np.concatenate([np.zeros((len(worlds), 1), np.uint8), worlds["kind"]], 1)
     cells = np.where(

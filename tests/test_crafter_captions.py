@@ -1,4 +1,4 @@
-"""Captions of Crafter read from pixels: tiles to words, training, and runs that use them."""
+"""Captions of Crafter read from pixels: the contents of tiles, learning, and runs with captions."""
 
 import math
 import signal
@@ -32,7 +32,7 @@ SENTENCES = ("scene", "inventory", "status")
 
 
 def certain(tiles):
-    """Return probabilities that are certain of tiles [R, 9, 9]."""
+    """Return probabilities without a doubt about the contents of tiles [R, 9, 9]."""
     return np.moveaxis(np.eye(N_KINDS, dtype=np.float32)[tiles], -1, 1)
 
 
@@ -152,7 +152,7 @@ def test_training_follows_its_seed_and_leaves_other_random_numbers_alone():
 
 
 class Noting:
-    """Reads as another does and keeps the frames."""
+    """Reads as another does and keeps the pictures."""
 
     fingerprint = "noting"
 

@@ -1,4 +1,4 @@
-"""The contract of every suite. Another suite joins the contract as one more line of CASES."""
+"""The contract of every suite. Another suite joins it as one more line of CASES."""
 
 import pkgutil
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""Goals over runs: achievements, quality of suggestions, costs."""
-
 from pathlib import Path
 
 import numpy as np

@@ -37,7 +37,7 @@ def act(env, *actions):
 
 
 def phrases(env, *actions):
-    """Return the phrases of several steps."""
+    """Return the deed of each of several steps, in words."""
     said = []
     for action in actions:
         info = act(env, action)[-1]

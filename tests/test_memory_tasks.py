@@ -34,7 +34,7 @@ def golden(task, size):
 
 
 def begun(task, arrays):
-    """Return environments with episodes begun from the original's draws."""
+    """Return environments in episodes with the original's draws."""
     env = make(task, len(arrays["actions"]), length=int(arrays["length"]))
     env.reset()
     for row in range(env.num_envs):

@@ -1,4 +1,4 @@
-"""The probe: readings from hidden states, the cues of environments, tables and messages."""
+"""The probe: accuracy of its read-out, cues of the tasks, verdicts."""
 
 import shutil
 from pathlib import Path
