@@ -55,6 +55,11 @@ class Sample(NamedTuple):
     resident: int  # bytes
 
 
+class SlimCnn(CnnAgent):
+    def encoder_width(self, config: Any) -> int:
+        return WIDTH
+
+
 class Watched(PPO):
     """A learner that notes the memory after every update."""
 
@@ -89,9 +94,7 @@ def watch(name: str, n_steps: int, learner: type[Watched] = Watched, **changes: 
     seed_everything(config.seed)
     env = make_vector_env(config, config.seed)
     spaces: Any = (env.single_observation_space, env.single_action_space)
-    slim = name == "CNN"
-    seen, done = spaces
-    agent = CnnAgent(config, seen, done, WIDTH) if slim else build_agent(config, seen, done)
+    agent = SlimCnn(config, *spaces) if name == "CNN" else build_agent(config, *spaces)
     watched = learner(config, agent)
     run = Run(config, watched, Collector(env, watched))
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):
