@@ -147,13 +147,7 @@ def configured_learner(
 ) -> Learner:
     """Return the learner of a run, with its intrinsic reward and guide if the settings name them.
 
-    Args:
-        config: The settings of the run.
-        share: Those of this rank, with fewer environments.
-        agent: Is trained.
-        env: The environments of this rank.
-        ranks: The processes that train together.
-        trust: Whether a guide's run from elsewhere is trusted.
+    `share` are the settings and `env` the environments of this rank; `trust` is for the guide.
     """
     # Checked for the whole run already, but a rank's minibatches come from its own share.
     learner_of = LEARNERS.find(config.algorithm)

@@ -94,10 +94,7 @@ class CheckpointSettings(Config):
 
 
 class Interruption:
-    """Notes signals while it is entered; a run asks for them after each update.
-
-    Args:
-        answer: Printed after the first signal to stop.
+    """Notes signals while it is entered; the first one to stop gets an answer on the terminal.
 
     Attributes:
         stop: The first signal to stop: Ctrl-C or SIGTERM. The same again, or a Ctrl-C, ends the
@@ -489,12 +486,7 @@ class WarmStart(NamedTuple):
         return cls(str(checkpoint), str(sha256), int(env_steps or 0))
 
     def give(self, agent: Agent) -> None:
-        """Load the checkpoint's agent into a new one.
-
-        Raises:
-            UserError: the file has changed, or its agent does not fit: a parameter is missing or
-                has another shape, or a pretrained part is another.
-        """
+        """Load the checkpoint's agent into a new one, if the file is unchanged and fits."""
         path, source = Path(self.checkpoint), f"{INIT_FROM} {self.checkpoint}"
         state = load_checkpoint(find_checkpoint(path, INIT_FROM))
         if recorded_sha256(path) != self.sha256:

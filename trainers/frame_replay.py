@@ -265,11 +265,7 @@ class FrameReplay:
             log.append(row)
 
     def end(self, env: int, last: Observations) -> None:
-        """End the episode of an environment, given the last observations of all: it can be drawn.
-
-        Raises:
-            RunError: the replay has too few rows for it.
-        """
+        """End the episode of an environment, given the last observations of all."""
         log, begin = self.logs[env], self._begins[env]
         length = log.n_written - begin
         check_episode_fits(length, self.capacity)

@@ -87,11 +87,7 @@ class Ranks:
             print(text, flush=True)
 
     def share(self, config: Config) -> Config:
-        """Return the settings of this rank's share of the environments.
-
-        Raises:
-            UserError: the environments cannot be shared equally, or the GPUs.
-        """
+        """Return the settings of this rank's share of the environments, if they can be shared."""
         if config.n_envs % self.size:
             raise UserError(
                 f"n_envs: {config.n_envs} environments cannot be shared by {self.size} ranks. "

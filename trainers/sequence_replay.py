@@ -324,8 +324,7 @@ class RunningEpisodes:
     def end(self, env: int, last: Observations, context: Tensor) -> EpisodeSteps:
         """Return the episode that has ended in an environment; another one begins there.
 
-        `last` are the final observations of all environments, [N, ...] of each kind, with their
-        context [N, ...].
+        The final observations `last` and their context are those of all environments.  [N, ...]
         """
         steps = list(self._steps)[-self.lengths[env] :]
         own = {name: torch.stack([step[name][env] for step in steps]) for name in steps[0]}

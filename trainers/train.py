@@ -126,7 +126,11 @@ class Run:
                 metrics["time/fps"] = (collector.env_steps - steps_before) / seconds
                 metrics["time/seconds"] = self.seconds
                 if writer is not None:
-                    self._log(writer, metrics)
+                    if self.evaluation is not None:
+                        metrics |= self.evaluation(learner.agent, self.env_steps)
+                    writer.write(self.env_steps, metrics)
+                    if self.showcase is not None:
+                        writer.show(self.env_steps, self.showcase.media(self._is_over))
 
                 # Nothing is half done now: a run goes on from here, and is interrupted here.
                 checkpoints.after_update(self.env_steps, self._is_over, self.state_dict)
@@ -134,11 +138,7 @@ class Run:
                 bar.set_postfix_str(mean if collector.episodes else "no episode has ended")
 
     def resume(self, folder: Path, checkpoint: dict[str, Any] | None) -> str:
-        """Resume a run from its checkpoint, or from its beginning; return a line to print.
-
-        Raises:
-            UserError: the checkpoint is not of this run, or was made with other pretrained parts.
-        """
+        """Resume a run from its checkpoint, or from its beginning; return a line to print."""
         differences: list[str] = []
         self.learner.folder = folder
         if checkpoint is not None:
@@ -162,12 +162,7 @@ class Run:
         return f"going on after {self.env_steps:,} steps, {how}"
 
     def report(self, folder: Path, by_name: bool = True) -> str:
-        """Return a run's figures and the commands to type next.
-
-        Args:
-            folder: The run's.
-            by_name: Whether eval.py can make its environment by name.
-        """
+        """Return a run's figures and the next commands; eval.py makes environments `by_name`."""
         play = f"{shlex.join(typed('eval.py'))} --ckpt-path '{folder}'"
         if not by_name:
             play = f"helm.load('{folder}', env=...)"
@@ -269,13 +264,6 @@ class Run:
                 return
             self.best_return = collector.mean_return
         checkpoints.keep_best(self.agent_state)
-
-    def _log(self, writer: MetricsWriter, metrics: dict[str, float]) -> None:
-        if self.evaluation is not None:
-            metrics |= self.evaluation(self.learner.agent, self.env_steps)
-        writer.write(self.env_steps, metrics)
-        if self.showcase is not None:
-            writer.show(self.env_steps, self.showcase.media(self._is_over))
 
     @contextmanager
     def _written(self, folder: Path) -> Iterator[MetricsWriter | None]:
