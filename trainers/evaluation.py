@@ -66,7 +66,7 @@ class Episode(NamedTuple):
         return cls(float(episode_return), int(length), known)
 
     @classmethod
-    def ended(cls, statistics: Mapping[str, np.ndarray], n: int) -> "Episode":
+    def ended(cls, statistics: Mapping[str, np.ndarray], n: np.integer) -> "Episode":
         """Return the episode that has ended in environment n, from `info["episode"]`."""
         return cls.of(
             *(statistics[name][n] for name in ("r", "l", "success") if name in statistics)

@@ -332,10 +332,10 @@ class FrameReplay:
         self._begins = list(state["begins"])
         self.episodes, self.n_rows = Episodes(self.config.n_step), 0
         for place in (Place(*each) for each in episodes.tolist()):
-            log = self.logs[place.env] if 0 <= place.env < len(self.logs) else None
-            if log is None or not log.first <= place.begin < place.begin + place.length:
+            own = self.logs[place.env] if 0 <= place.env < len(self.logs) else None
+            if own is None or not own.first <= place.begin < place.begin + place.length:
                 raise ValueError("replay: an episode that stands nowhere")
-            if place.begin + place.length >= log.n_written:
+            if place.begin + place.length >= own.n_written:
                 raise ValueError("replay: an episode that ends behind the last row")
             self.episodes.append(place)
             self.n_rows += place.length + 1
