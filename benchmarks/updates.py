@@ -163,17 +163,8 @@ def plain_ppo(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
         yield partial(update, copied(networks))
 
 
-class Case(NamedTuple):
-    """An agent of DQN or SAC and its settings; it learns from B whole episodes of T steps."""
-
-    name: str
-    settings: list[str]
-    n_sequences: int
-    dropout: float
-
-
-def cases(quick: bool) -> Iterator[Case]:
-    """Yield the agents of the published experiments, a GPT with and without dropout."""
+def off_policy(quick: bool, device: str = "cpu") -> Iterator[Pair]:
+    """Compare the agents of the published experiments, a GPT with and without dropout."""
     n = 6 if quick else 64
     lengths = ((TMAZE, 5), (MATCH, 3)) if quick else ((TMAZE, 50), (TMAZE, 250), (MATCH, 60))
     for env, length in lengths:
@@ -187,38 +178,35 @@ def cases(quick: bool) -> Iterator[Case]:
             settings += " head_width=16" if quick else ""
             if model == "GPT":
                 settings += f" memory_heads=1 memory_dropout={dropout} mem_len={n_steps + 1}"
-            name = f"{algorithm}-{model}, T={n_steps}{', dropout' if dropout else ''}"
-            yield Case(name, settings.split(), n, dropout)
+            yield Pair(
+                f"{algorithm}-{model}, T={n_steps}{', dropout' if dropout else ''}",
+                partial(plain_off_policy, settings),
+                partial(our_off_policy, settings, device),
+                compared=0 if dropout else 1,
+                note=f"{n} sequences",
+            )
 
 
-def off_policy(quick: bool, device: str = "cpu") -> Iterator[Pair]:
-    """Compare updates of DQN and SAC; ours on any device."""
-    for case in cases(quick):
-        plain, ours = partial(plain_off_policy, case), partial(our_off_policy, case, device)
-        compared, note = int(not case.dropout), f"{case.n_sequences} sequences"
-        yield Pair(case.name, plain, ours, compared=compared, note=note)
-
-
-def filled(case: Case, device: str = "cpu") -> tuple[OffPolicyLearner, Callable[[], Sequences]]:
+def filled(settings: str, device: str) -> tuple[OffPolicyLearner, Callable[[], Sequences]]:
     """Return a learner that has seen an episode of each environment, and the draw of all."""
-    with opened_run([*case.settings, f"device={device}"]) as run:
+    with opened_run([*settings.split(), f"device={device}"]) as run:
         learner, collector = run.learner, run.collector
         assert isinstance(learner, OffPolicyLearner), "DQN and SAC are"
         collector.begin(run.config.seed)
-        while collector.n_episodes < case.n_sequences:
+        while collector.n_episodes < run.config.n_envs:
             collector.step()
     assert learner.replay is not None, "episodes have ended"
     return learner, partial(learner.replay.sequences, learner.replay.starts)
 
 
-def our_off_policy(case: Case, device: str = "cpu") -> Iterator[Work]:
+def our_off_policy(settings: str, device: str) -> Iterator[Work]:
     """Return updates by the learner, drawing from replay included."""
-    return learning(*filled(case, device))
+    return learning(*filled(settings, device))
 
 
-def plain_off_policy(case: Case) -> Iterator[Work]:
+def plain_off_policy(settings: str) -> Iterator[Work]:
     """Return updates of plain networks, from the same start by the same sequences."""
-    learner, draw = filled(case)
+    learner, draw = filled(settings, "cpu")
     sequences, config = draw(), cast(Any, learner.config)
     online: Any = copy.deepcopy(learner.agent)
     target: Any = copy.deepcopy(online).requires_grad_(False)
