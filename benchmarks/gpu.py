@@ -39,10 +39,7 @@ N_ENVS, MEM_LEN = 16, 511
 WARM_UPS = 12  # steps or updates; the first of a graph are compared with the plain step
 LONGEST_REASON = 200
 AGENTS = ("CNN-PPO", "Impala-PPO", "GPT", "HELM", "HELMv2", "SHELM", "HELM+Transformer-XL")
-TINY_RUN = (
-    *("n_envs=2", "n_rollout_steps=8", "n_batches=2", "n_epochs=1", "save_ckpt=false"),
-    "device=cpu",
-)
+TINY_RUN = ("device=cpu", "n_envs=2", "n_rollout_steps=8", "n_batches=2", "n_epochs=1")
 
 
 class Row(NamedTuple):
@@ -78,17 +75,10 @@ def benchmark(argv: Sequence[str] | None) -> None:
             "Run it where there is one, or add --rehearse to try it on the CPU"
         )
 
-    title, of = (
-        ("Rehearsal of the GPU page", "process")
-        if tiny
-        else (torch.cuda.get_device_name(), "tensors")
-    )
-    lines = [
-        f"# {title}",
-        "",
-        f"CUDA {torch.version.cuda}; {in_words(measuring.this_machine())}",
-        "",
-    ]
+    title = "Rehearsal of the GPU page" if tiny else torch.cuda.get_device_name()
+    of = "process" if tiny else "tensors"
+    machine = f"CUDA {torch.version.cuda}; {in_words(measuring.this_machine())}"
+    lines = [f"# {title}", "", machine, ""]
     if tiny:
         lines += ["A rehearsal on the CPU with tiny sizes: no figure means anything.", ""]
     lines += [f"| measured | figure | peak memory of {of} | size |", "|---|---|---|---|"]
@@ -202,7 +192,7 @@ def averaged_gradients(tiny: bool) -> Iterator[Work]:
 def training_rows(tiny: bool) -> Iterator[Row]:
     """Yield environment steps a second of agents on KeyCorridor, updates included."""
     n_steps, warm_up = (48, 16) if tiny else (20_480, 4096)
-    settings = (*(TINY_RUN if tiny else ("device=cuda",)), f"n_steps={n_steps}")
+    settings = [*(TINY_RUN if tiny else ["device=cuda"]), f"n_steps={n_steps}"]
     for name in AGENTS:
         size = f"KeyCorridor, from step {warm_up:,} to {n_steps:,}"
         yield Row(f"training, {name}", size, partial(trained, name, settings, warm_up))

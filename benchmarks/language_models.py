@@ -142,13 +142,9 @@ def plain_transformer_xl(size: Size, mem_len: int, store: Store) -> Iterator[Wor
     model = PlainTransformerXL(RandomTransformerXL(size), mem_len)
     episodes = zip(store.history(size.width), store.ages, strict=True)
     begin = torch.ones(1, dtype=torch.bool)
-    slots = torch.cat(
-        [
-            model.step(tokens[None, -age:], model.initial_memory(1), begin)[1]
-            for tokens, age in episodes
-        ],
-        dim=1,
-    )
+    empty = model.initial_memory(1)
+    states = [model.step(tokens[None, -age:], empty, begin)[1] for tokens, age in episodes]
+    slots = torch.cat(states, dim=1)
 
     def read(tokens: Tensor, starts: Tensor) -> Tensor:
         nonlocal slots
