@@ -8,15 +8,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count, pairwise, repeat
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks import random_models
 from benchmarks.measuring import Pair, Work
 from benchmarks.random_models import MINILM, TINY, WITHOUT_VOCABULARY, RandomTransformerXL, Size
 from models.language.files import ModelFiles, find_model
@@ -33,7 +30,6 @@ BERT_MEM_LEN = 511
 SEEN = ("cow", "grass", "plant", "tree", "water")
 VERBS = ("mine", "eat", "attack", "chop", "drink", "place")
 PHRASES = [bullet(f"{verb} {thing}") for verb in VERBS for thing in SEEN]
-HELD = ("coal", "iron", "stone", "wood", "sapling", "diamond")
 
 
 class Store(NamedTuple):
@@ -123,13 +119,9 @@ def bfloat16(quick: bool) -> Iterator[Pair]:
 
 def suggesting(quick: bool) -> Iterator[Pair]:
     """Compare scores of 30 phrases in scenes never seen before."""
-    yield Pair(
-        f"new scene, {len(PHRASES)} phrases",
-        partial(scores, quick, plain=True),
-        partial(scores, quick, plain=False),
-        compared=3,
-        note="a tiny decoder" if quick else DEFAULT_MODEL,
-    )
+    plain, ours = partial(scores, True), partial(scores, False)
+    row, compared = f"new scene, {len(PHRASES)} phrases", 1 if quick else 3
+    yield Pair(row, plain, ours, compared=compared, note=DEFAULT_MODEL)
 
 
 def random_model(
@@ -180,25 +172,18 @@ def plain_minilm(store: Store) -> Iterator[Work]:
         yield partial(read, tokens, starts)
 
 
-def scores(quick: bool, plain: bool) -> Iterator[Work]:
+def scores(plain: bool) -> Iterator[Work]:
     """Score the phrases after one prompt after the other; plain reads it anew for every phrase."""
-    with TemporaryDirectory() as folder:
-        name = str(random_models.write_decoder(Path(folder))) if quick else DEFAULT_MODEL
-        model: Any = PlainTextModel(find_model(name)) if plain else load_text_model(name)
+    name = DEFAULT_MODEL
+    model: Any = PlainTextModel(find_model(name)) if plain else load_text_model(name)
 
-        def scored(prompt: str) -> Tensor:
-            return torch.tensor(model.phrase_log_probabilities(prompt, PHRASES, INSTRUCTION))
+    def scored(prompt: str) -> Tensor:
+        return torch.tensor(model.phrase_log_probabilities(prompt, PHRASES, INSTRUCTION))
 
-        for prompt in _prompts():
-            yield partial(scored, prompt)
-
-
-def _prompts() -> Iterator[str]:
     scene = f"you see {', '.join(SEEN[:-1])}, and {SEEN[-1]}. you are targeting grass."
-    for number in count():
-        held = [thing for place, thing in enumerate(HELD) if number >> place & 1]
-        inventory = f"you have in your inventory {', '.join(held)}." if held else ""
-        yield question(Situation(scene, inventory, "", {})) + BULLET
+    for number in count(1):  # every scene is new
+        inventory = f"you have in your inventory {number} wood."
+        yield partial(scored, question(Situation(scene, inventory, "", {})) + BULLET)
 
 
 DEFAULT = {"n_envs": 16, "mem_len": 511, "n_layer": 18, "topk": 1}  # topk: tokens a step

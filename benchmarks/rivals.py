@@ -62,7 +62,6 @@ class Sb3Environments(VecEnv):
             space = spaces.Box(-np.inf, np.inf, (self._reader.n_numbers,), np.float32)
         super().__init__(env.num_envs, space, env.single_action_space)
         self.env = env
-        self._actions = np.zeros(env.num_envs, np.int64)
 
     def reset(self) -> np.ndarray:
         seed = self._seeds[0]
