@@ -245,9 +245,8 @@ class PlainTransformerXL:
 
     def _layer(self, layer: int, hidden: Tensor, seen: Tensor) -> Tensor:
         mixed = self._attention(layer, seen, hidden.shape[1])
-        hidden = self._norm(
-            layer, "dec_attn", hidden + mixed @ self._get(layer, "dec_attn.o_net").T
-        )
+        mixed = mixed @ self._get(layer, "dec_attn.o_net").T
+        hidden = self._norm(layer, "dec_attn", hidden + mixed)
         inner = functional.linear(hidden, *self._linear(layer, "pos_ff.CoreNet.0")).relu()
         change = functional.linear(inner, *self._linear(layer, "pos_ff.CoreNet.3"))
         return self._norm(layer, "pos_ff", hidden + change)

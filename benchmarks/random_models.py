@@ -43,7 +43,7 @@ TINY = Size(n_layer=2, width=32, n_head=4, inner=48, clusters=((6, 32), (10, 8))
 
 
 class RandomTransformerXL(ModelFiles):
-    """A Transformer-XL of any size, always the same random weights; tokens are lengths of words."""
+    """A Transformer-XL of any size, always the same random weights."""
 
     def __init__(self, size: Size) -> None:
         super().__init__(f"Transformer-XL of {size.n_layer} layers, random weights")
@@ -64,12 +64,6 @@ class RandomTransformerXL(ModelFiles):
 
     def vocabulary(self) -> list[str]:
         return [str(number) for number in range(self.size.n_tokens)]
-
-    def tokenize(self, text: str) -> list[int]:
-        return [len(word) % self.size.n_tokens for word in text.split()]
-
-    def fingerprint(self) -> str:
-        return "random weights of seed 0"
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         size, width, inner = self.size, self.size.width, self.size.inner

@@ -30,7 +30,7 @@ import torch
 
 from analysis.run_data import AXES, read_columns
 from benchmarks import measuring
-from benchmarks.measuring import in_own_process, peak_gpu_megabytes, peak_megabytes
+from benchmarks.measuring import Table, in_own_process, peak_gpu_megabytes, peak_megabytes
 from benchmarks.random_models import write_clip, write_transformer_xl
 from main import configured_run
 from models import AGENTS, PUBLISHED, agent_class
@@ -115,9 +115,7 @@ def report_runs(
     names: Sequence[str], settings: Sequence[str], warm_up: int, shares: bool
 ) -> list[Measured]:
     """Train by name and print a row each."""
-    table = measuring.Table(
-        agent="<20", all=">9,.0f", steady=">9,.0f", peak_MB=">9,.0f", GPU_MB=">9,.0f"
-    )
+    table = Table(agent="<20", all=">9,.0f", steady=">9,.0f", peak_MB=">9,.0f", GPU_MB=">9,.0f")
     runs = []
     for name in names:
         try:
@@ -134,7 +132,7 @@ def report_shares(runs: Sequence[Measured]) -> None:
     if not profiles:
         return
     print("\nshare of the time")
-    table = measuring.Table(part="<28", **{name: f">{max(len(name), 8)}.1%" for name in profiles})
+    table = Table(part="<28", **{name: f">{max(len(name), 8)}.1%" for name in profiles})
     for part in dict.fromkeys(itertools.chain(*profiles.values())):
         table.row(part, *(shares.get(part) for shares in profiles.values()))
 
