@@ -54,17 +54,11 @@ def add_threads(parser: ArgumentParser) -> None:
 
 
 class Measured(NamedTuple):
-    """Figures of a version.
+    """Figures of a version."""
 
-    Attributes:
-        ms: Milliseconds of a piece of work, the median.
-        peak_mb: The most memory the process has held, or on a GPU its tensors.  [10^6 bytes]
-        results: Of the first pieces of work.
-    """
-
-    ms: float
-    peak_mb: float
-    results: list[np.ndarray]
+    ms: float  # of a piece of work, the median
+    peak_mb: float  # of the process, or on a GPU of its tensors  [10^6 bytes]
+    results: list[np.ndarray]  # of the first pieces of work
 
 
 class Pair(NamedTuple):
@@ -85,13 +79,9 @@ class Pair(NamedTuple):
 
 
 def compare(pair: Pair, threads: int, quick: bool = False) -> dict[str, Any]:
-    """Measure both versions, plain first, each in a process of its own.
+    """Measure both versions, plain first, each in a process of its own: milliseconds of a step.
 
-    Milliseconds are those of a step, memory the most that a process held which did nothing else;
-    there is no difference where no results are compared.
-
-    Args:
-        quick: Stay in this process and do no more than is compared; the memory means nothing.
+    `quick` stays in this process and does no more than is compared; the memory means nothing then.
     """
     run = measure if quick else partial(in_own_process, measure)
     rounds, seconds = max(pair.compared, 1 if quick else FEWEST), 0.0 if quick else SECONDS
@@ -125,9 +115,8 @@ def measure(
 ) -> Measured:
     """Do pieces of a version's work in this process, some of them untimed first.
 
-    Args:
-        rounds: Timed pieces of work at least; more until all have taken `seconds`.
-        compared: The first pieces of work, whose results are returned.
+    At least `rounds` are timed, more until all have taken `seconds`; the results of the first
+    `compared` are returned.
     """
     if threads is not None:
         torch.set_num_threads(threads)

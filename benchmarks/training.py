@@ -58,22 +58,14 @@ NAMES = (*PUBLISHED, *(name for name in AGENTS.places if name not in ("CNN", "LS
 
 
 class Measured(NamedTuple):
-    """Figures of a run.
-
-    Attributes:
-        rate: Steps per second, updates included.
-        steady: The same after the warm-up; None where the run was no longer than that.
-        peak_mb: The most memory of the process.  [10^6 bytes]
-        gpu_mb: The most memory of its tensors on a GPU; None without one.  [10^6 bytes]
-        shares: Of the time, by part; empty if not asked for.
-    """
+    """Figures of a run."""
 
     agent: str
-    rate: float
-    steady: float | None
-    peak_mb: float
-    gpu_mb: float | None
-    shares: dict[str, float]
+    rate: float  # steps per second, updates included
+    steady: float | None  # the same after the warm-up; None for a shorter run
+    peak_mb: float  # of the process  [10^6 bytes]
+    gpu_mb: float | None  # of its tensors on a GPU
+    shares: dict[str, float]  # of the time, by part; empty if not profiled
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -145,11 +137,6 @@ def measured(
     seconds: float | None = None,
 ) -> Measured:
     """Train an agent or a rival in a process of its own, its files being written by another.
-
-    Args:
-        settings: Those that differ from the defaults, KEY=VALUE.
-        warm_up: Environment steps before those that count for `steady`.
-        shares: Whether to find out where the time goes.
 
     Raises:
         UserError: it cannot be trained so, or something it needs is missing.

@@ -42,17 +42,11 @@ MOST_KEPT = 4  # shared prefixes
 
 
 class Writing(NamedTuple):
-    """Settings of generation.
+    """Settings of generation."""
 
-    Attributes:
-        most: Tokens at most.
-        temperature: 0 takes the likeliest token.
-        stop: A text before which it stops; empty for none.
-    """
-
-    most: int = 200
-    temperature: float = 0.0
-    stop: str = "\n\n"
+    most: int = 200  # tokens
+    temperature: float = 0.0  # 0 takes the likeliest token
+    stop: str = "\n\n"  # a text before which it stops; empty for none
 
 
 class Written(NamedTuple):
@@ -90,13 +84,8 @@ class TextModel:
     """A frozen decoder that scores texts and writes.
 
     Results do not depend on earlier prompts. Another number of threads, and other prompts written
-    at the same time, change the last bits.
-
-    Args:
-        dtype: Of the layers' weights and products.
-
-    Attributes:
-        n_read: Tokens it has read, without those kept from another prompt.
+    at the same time, change the last bits. `n_read` counts its tokens without those kept from
+    another prompt.
     """
 
     def __init__(
@@ -294,9 +283,7 @@ class TextModel:
 class _Batch:
     """Prompts of different lengths, continued at once: the shorter ones begin later.
 
-    Attributes:
-        past: Keys and values of all tokens so far.
-        logits: Of the next token in each row.  [N, V]
+    `past` has the keys and values of all tokens so far, `logits` [N, V] those of the next token.
     """
 
     def __init__(self, model: TextModel, prompts: Sequence[Sequence[int]], shared: str) -> None:

@@ -86,10 +86,9 @@ def ring_windows(
     """Return every layer's view of the whole ring, without the host looking at a number.
 
     Args:
-        rings: Keys and values, read and written.  [L, H*N, R, d] each
+        rings: Keys and values.  [L, H*N, R, d] each
         position: The slot of the first new token.
         ages: Tokens before the new ones in each running episode.  [N]
-        n_visible: The most past tokens that may be seen.
     """
     n_slots = rings[0].shape[2]
     slots = torch.arange(n_slots, device=ages.device)

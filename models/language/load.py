@@ -70,9 +70,8 @@ def load_language_model(
         name_or_folder: `all-MiniLM-L6-v2`, `SmolLM2-135M-Instruct` (installed), `transfo-xl-wt103`
             (from the hub), any BERT or decoder (GPT-2, Llama, Qwen, ...) on the hub, a local
             folder in the published layout, or a GGUF file.
-        mem_len: M, the number of tokens that are remembered; at least 1.
+        mem_len: M, the number of tokens that are remembered.
         n_layer: The number of first layers to keep; None for all.
-        dtype: Of the layers' weights and products.
 
     Raises:
         UserError: the model is missing, damaged or not supported, or an argument does not fit it.

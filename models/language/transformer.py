@@ -40,15 +40,8 @@ TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # of a CUDA graph, by `
 class CapturedStep:
     """The reading of K tokens as a CUDA graph, given up where it differs from the plain step.
 
-    Args:
-        read: The language model's `_read`.
-        tokens: An example.  [N, K, D]
-        memory: From now on its whole ring is read.
-        n_visible: The most past tokens that may be seen.
-        tolerance: The largest difference, as a share of the largest number.
-
-    Attributes:
-        works: False once it could not be recorded or has differed; `reason` says why.
+    From now on the whole ring of the memory is read. `tolerance` is the largest difference, as a
+    share of the largest number; `works` is False once it was exceeded, or recording failed.
     """
 
     def __init__(
