@@ -120,7 +120,8 @@ def measure(
     """
     if threads is not None:
         torch.set_num_threads(threads)
-    works, times, results = version(), [], []
+    times: list[float] = []
+    works, results = version(), []
     while len(times) < warm_ups + rounds or sum(times) < seconds:
         work = next(works)
         wait_for_gpu()
