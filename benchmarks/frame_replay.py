@@ -10,7 +10,7 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from benchmarks.measuring import Work, in_words, measure, peak_megabytes, this_machine
+from benchmarks.measuring import in_words, measure, peak_megabytes, this_machine
 from models.observations import Observations
 from trainers import build  # noqa: F401  settings know no part before
 from trainers.frame_replay import FrameReplay
@@ -97,7 +97,7 @@ def _shown() -> Iterator[Observations]:
         yield Observations(images=torch.from_numpy(frames), text=torch.from_numpy(sentences))
 
 
-def _ms(work: Work, rounds: int) -> str:
+def _ms(work: Callable[[], Any], rounds: int) -> str:
     return f"{measure(lambda: itertools.repeat(work), rounds).ms:.1f} ms"
 
 

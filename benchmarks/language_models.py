@@ -188,6 +188,7 @@ def scores(plain: bool) -> Iterator[Work]:
 
 DEFAULT = {"n_envs": 16, "mem_len": 511, "n_layer": 18, "topk": 1}  # topk: tokens a step
 VALUES = {"n_envs": (1, 4, 64), "mem_len": (127, 2047), "n_layer": (1, 2, 6), "topk": (4,)}
+TINY_VALUES: dict[str, tuple[int, ...]]
 TINY_VALUES = {"n_envs": (1,), "mem_len": (3,), "n_layer": (1,), "topk": (2,)}
 
 
