@@ -19,6 +19,8 @@ from benchmarks.measuring import Pair, compare, in_own_process, measure
 from envs import make_vector_env
 from utils.settings import load_config
 
+pytestmark = pytest.mark.slow
+
 SHORT = [
     *("n_envs=2", "n_rollout_steps=8", "n_batches=2", "n_epochs=1", "save_ckpt=false"),
     *("n_steps=48", "device=cpu", "threads=1"),

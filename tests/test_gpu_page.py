@@ -14,6 +14,7 @@ def cells(text):
     return [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
 
 
+@pytest.mark.slow
 def test_a_rehearsal_measures_every_row_that_needs_no_gpu(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(training, "in_own_process", lambda call, *given, seconds: call(*given))
     monkeypatch.setattr(gpu, "AGENTS", ("SHELM", "CNN-PPO"))

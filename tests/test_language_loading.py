@@ -380,6 +380,7 @@ def test_a_package_that_is_not_there_is_named_with_how_to_get_it(monkeypatch):
         find_model("SmolLM2-135M-Instruct")
 
 
+@pytest.mark.slow
 def test_smollm2_knows_a_capital():
     """The weights themselves."""
     from models.language.generation import load_text_model

@@ -9,6 +9,8 @@ import torch
 
 from tests.robustness.memory_growth import Sample, Watched, growth, line, watch
 
+pytestmark = pytest.mark.slow
+
 SHORT = {"n_envs": 4, "n_rollout_steps": 16, "observation_cache_mb": 0}
 N_STEPS, WARM_UP = 2048, 1024
 WINDOW = 256  # steps, episodes' ends among them

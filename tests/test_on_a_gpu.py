@@ -34,6 +34,7 @@ def gpu(monkeypatch, in_empty_folder):
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
 def test_a_run_mixes_no_devices(settings, gpu):
     config = load_config(None, [*settings.split(), "media_minutes=null"])

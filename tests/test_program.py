@@ -193,6 +193,7 @@ def test_an_evaluation_whose_files_cannot_be_written_is_not_played(in_empty_fold
     check("no room", checkpoint=long)
 
 
+@pytest.mark.slow
 def test_an_evaluation_leaves_movies(in_empty_folder):
     folder = train("SHELM", "first")
     assert play(folder, "--video") == 0
@@ -201,6 +202,7 @@ def test_an_evaluation_leaves_movies(in_empty_folder):
     assert not list(folder.glob("*.html"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n_bytes", "option", "named"),
     [
@@ -229,6 +231,7 @@ def test_an_evaluation_that_does_not_fit_on_the_disk_leaves_nothing_half_written
                 assert len(arrays["actions"]) == len(arrays["observations"])
 
 
+@pytest.mark.slow
 def test_a_reader_who_has_had_enough_gets_no_traceback():
     listing = [sys.executable, main_program.__file__, "--list-configs"]
     with subprocess.Popen(listing, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

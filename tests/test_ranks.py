@@ -65,6 +65,7 @@ def trained(size, folder, config):
     return on_ranks(size, on_rank, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_ranks_that_see_different_things_end_with_the_same_agent(name, in_empty_folder):
     one, two = trained(2, in_empty_folder, config_of(words_of(name, save_ckpt="false")))
@@ -141,6 +142,7 @@ def test_no_rank_leaves_before_all_are_done(tmp_path):
     assert on_ranks(2, on_rank, tmp_path) == [True, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["statistics", "DQN", "ELLM"])
 def test_all_ranks_stop_after_the_same_update_and_go_on_exactly(
     name, in_empty_folder, monkeypatch, capsys
@@ -174,6 +176,7 @@ def test_all_ranks_stop_after_the_same_update_and_go_on_exactly(
     assert same(outcome(folder), outcome(folder_of("whole")))
 
 
+@pytest.mark.slow
 def test_the_first_rank_counts_the_episodes_of_all(in_empty_folder):
     settings = {"env": "TMazePassive-v0", "length": 1, "normalize_reward": "false"}
     arguments = [*words_of("single steps", **settings), "--run-id=run"]
@@ -186,6 +189,7 @@ def test_the_first_rank_counts_the_episodes_of_all(in_empty_folder):
     assert {success for _, _, success in found["episodes"]} == {False, True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
@@ -203,6 +207,7 @@ def test_a_mistake_is_said_once(changes, line, in_empty_folder):
     assert not Path("experiments").exists()
 
 
+@pytest.mark.slow
 def test_numbers_that_are_not_finite_stop_all_ranks(in_empty_folder, monkeypatch):
     learn = PPO._learn
 
@@ -221,6 +226,7 @@ def test_numbers_that_are_not_finite_stop_all_ranks(in_empty_folder, monkeypatch
     assert len(bad["actions"]) == len(other["actions"]) == N_ENVS // 2 * 16 // 2
 
 
+@pytest.mark.slow
 def test_torchrun_trains_and_writes_one_run_folder(in_empty_folder):
     arguments = [*words_of("DQN"), "--run-id=run"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
@@ -250,6 +256,7 @@ def test_a_world_size_without_torchrun_gets_one_line(changes, monkeypatch, capsy
     assert all(name in line for name in changes or ("RANK", "MASTER_PORT"))
 
 
+@pytest.mark.slow
 def test_what_one_rank_alone_finds_wrong_is_said_by_it(in_empty_folder, monkeypatch):
     observe = PPO.observe
 

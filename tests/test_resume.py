@@ -63,6 +63,7 @@ def whole(in_empty_folder):
     return trained
 
 
+@pytest.mark.slow
 def test_what_a_resumed_run_shows_of_itself_changes_nothing(whole, cut, monkeypatch):
     monkeypatch.setattr(minigrid, "pool_tasks", list)
     task = {"env": "MiniGrid-Dynamic-Obstacles-5x5-v0"}
@@ -88,6 +89,7 @@ def test_where_something_else_decides_that_is_said_and_new_episodes_begin(
     assert int(rows[-1]["env_steps"]) >= 128
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ["PPO HELM", "DQN LSTM", "ELLM"])
 def test_where_episodes_cannot_be_saved_new_ones_begin_and_the_folder_says_so(
     row, cut, monkeypatch, capsys
@@ -318,6 +320,7 @@ def test_a_run_says_what_it_was_made_with(in_empty_folder):
     assert {"finished", "git_dirty", "git_commit"} <= run.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["LSTM", "HELM", "SHELM"])
 def test_the_metrics_file_is_the_same_with_the_cache_off(name, in_empty_folder):
     for run_id, megabytes in (("on", 1), ("off", 0)):

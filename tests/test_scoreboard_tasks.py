@@ -74,6 +74,7 @@ def sees(env, pose, cell):
     return place is not None and bool(visible[place])
 
 
+@pytest.mark.slow
 def test_key_corridor_is_solved_in_fourteen_or_fifteen_steps():
     env = gymnasium.make(BY_NAME["KeyCorridor"].env).unwrapped
     facing = set()

@@ -12,6 +12,8 @@ import main as main_program
 from tests.agents import BY_PPO
 from tests.tiny_clip import tiny_settings
 
+pytestmark = pytest.mark.slow
+
 IMAGES = {
     "MiniGrid-Empty-5x5-v0": (3, 56, 56),
     "RandomMaze-v0": (3, 9, 9),

@@ -81,6 +81,7 @@ def test_waiting_threads_sleep_unless_the_user_says_otherwise(given, monkeypatch
     assert os.environ["OMP_WAIT_POLICY"] == (given or "PASSIVE")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [*COMMANDS, *MODULES])
 def test_how_threads_wait_is_settled_before_pytorch_is_imported(program):
     run = f"runpy.run_path({program!r}, run_name='__main__')"

@@ -221,6 +221,7 @@ def everything(folder):
     return sorted(str(path) for path in folder.rglob("*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_nothing_that_a_received_run_names_acts(part, received, capsys):
     assert len(TRIES) > 100

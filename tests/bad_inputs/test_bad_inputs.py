@@ -378,6 +378,7 @@ ROWS += [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0][0]} {row[1]} {row[3]} {row[2]}")
 def test_every_spoiled_file_is_refused(row, gallery):
     command, path, how, where = row

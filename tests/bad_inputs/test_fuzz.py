@@ -214,6 +214,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_no_program_fails_on_what_is_generated(kind, gallery, request):
     """Collect what programs did wrong, each with the shortest trial that shows it."""
