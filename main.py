@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from envs import GivenEnv, given_name
+from envs import GivenEnv, check_env_name, given_name
 from models import build_agent, resolve_device
 from report import configured_showcase
 from trainers.build import (
@@ -106,7 +106,9 @@ def begin(
 def go_on(folder: Path, ranks: Ranks, env: GivenEnv | None = None, trust: bool = False) -> Path:
     """Resume a run from its last valid checkpoint, or from its beginning without one."""
     config = ranks.run_on_first(lambda: resumed_config(folder, trust).part(RunSettings))
-    if env is not None and given_name(env) != config.env:
+    if env is None:
+        check_env_name(config.env)
+    elif given_name(env) != config.env:
         raise UserError(f"env: {folder} is a run on {config.env}, and this is {given_name(env)}")
     with ranks.enter_on_first(locked(folder)):
         checkpoint = own_checkpoint(folder, config, ranks)
