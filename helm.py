@@ -60,7 +60,7 @@ def train(
     values = dict(settings)
     for name, part in (("env", env), ("model", agent)):
         if part is not None and name in values:
-            raise UserError(f"settings: {name} is given as a setting and as an object. Give one")
+            raise UserError(f"settings: {name} is given, and an object instead. Give one of them")
     if agent is not None:
         values["model"] = _name_of(agent)
     if env is not None:
