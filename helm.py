@@ -65,8 +65,9 @@ def train(
         values["model"] = _name_of(agent)
     if env is not None:
         values["env"] = given_name(env)
-    if isinstance(env, VectorEnv):
+    if isinstance(env, VectorEnv):  # its size is fixed
         values.setdefault("n_envs", env.num_envs)
+    # As on a command line: the run's folder is named after them.
     texts = [
         f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"
         for name, value in settings.items()
@@ -165,6 +166,7 @@ class Player:
         shown, rewards, terminated, truncated, info = self.env.step(np.array([action]))
         self._action, self._reward = int(action), float(rewards[0])
         self.ended = bool(terminated[0] or truncated[0])
+        # `shown` is the next episode's first observation by then: autoreset is in the same step.
         observation = info["final_obs"][0] if self.ended else self._first(shown)
         return observation, self._reward, bool(terminated[0]), bool(truncated[0]), info
 
@@ -189,7 +191,7 @@ class Player:
         self._starts, self._action, self._reward = True, 0, 0.0
 
     def _percept(self, observation: Any) -> Percept:
-        """Return the agent's input: an observation, the last action and the last reward."""
+        # Nothing precedes the first observation of an episode: action and reward are zero there.
         space = self.env.single_observation_space
         batch = concatenate(space, [observation], cast(Any, create_empty_array(space, 1)))
         device, begins = self.agent.device, self._starts

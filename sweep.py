@@ -94,7 +94,7 @@ def sweep_search(arguments: argparse.Namespace, argv: Sequence[str] | None, chec
         print(cost([*work.jobs, *[corner] * work.n_to_come]))
         return
     plan.folder.mkdir(parents=True, exist_ok=True)
-    with locked(plan.folder):
+    with locked(plan.folder):  # two searches in one journal would repeat each other's trials
         work = search.Search(plan, space, check, search.open_study(plan, space))
         work.follow()  # take in trials that ended after an earlier sweep was stopped
         stopped_by = None if work.is_over else train(work, arguments)
