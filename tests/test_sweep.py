@@ -26,7 +26,7 @@ def tiny(in_empty_folder):
 
 @pytest.fixture
 def swept(tiny, monkeypatch):
-    """Sweep with a fake pool and no plot; return the pool and what was to be drawn."""
+    """Sweep with a fake pool and no plot; return the pool and the arguments of the plot."""
 
     def run(plan, *arguments):
         pool, drawn = FakePool(plan), []
@@ -64,11 +64,6 @@ def test_a_mistake_gets_one_line_and_nothing_is_started_or_written(mistake, tiny
     command, expected = MISTAKES[mistake]
     (line,) = refused(capsys, "sweep", command)
     assert expected in line
-
-
-def test_different_mistakes_are_told_together(tiny, capsys):
-    command = ["--var", "env=Pong", "--cpus", "1000", "--output", "x.txt"]
-    assert len(refused(capsys, "sweep", command, n_lines=3)) == 3
 
 
 def test_finished_runs_are_drawn_together(swept):
