@@ -19,15 +19,15 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
 from envs import make_vector_env
-from models.baselines import ALONE, ALONE_WITHOUT_IMAGES, SMALL
-from models.encoders import build_encoder
+from models.baselines import ALONE, ALONE_WITHOUT_IMAGES
+from models.encoders import LARGE, SMALL, EncoderSettings, build_encoder
 from models.observations import ObservationReader
+from models.sentence_encoder import DEFAULT_ENCODER
 from trainers.collector import stacked
 from trainers.ppo import PpoSettings
 from utils.errors import UserError
 
 WIDTH = 256  # of features before an LSTM, and of the LSTM
-LARGE = (64, 128)  # channels of the encoder without one
 # Settings that both libraries call so.
 SAME = ("learning_rate", "n_epochs", "gamma", "gae_lambda", "ent_coef", "device", "seed")
 
@@ -40,7 +40,9 @@ class OurFeatures(BaseFeaturesExtractor):
         alone = ALONE if reader.image_shape else ALONE_WITHOUT_IMAGES
         width = WIDTH if before_lstm else alone
         super().__init__(observation_space, width)
-        self.encoder: Any = build_encoder(reader, width, SMALL if before_lstm else LARGE)
+        channels = SMALL if before_lstm else LARGE
+        config = EncoderSettings(sentence_encoder=DEFAULT_ENCODER, observation_cache_mb=0)
+        self.encoder: Any = build_encoder(reader, config, width, channels)
         self.sees_images = reader.image_shape is not None
 
     def forward(self, observations: Tensor) -> Tensor:
