@@ -1,4 +1,4 @@
-"""What environments say in words of a step: kept with the episode, without pickle."""
+"""An environment's words about a step: kept with the episode, without pickle."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from trainers.evaluation import AFTER, evaluate, narrated, told, told_before
 
 
 class Saying(CountingEnv):
-    """Says before each step what its number is, and after it what was done."""
+    """Says before each step its number, and after it the deed."""
 
     def reset(self, **given):
         observations, info = super().reset(**given)

@@ -1,4 +1,4 @@
-"""The scoreboard: which runs count, what a score is, what stands in the table and what is said."""
+"""The scoreboard: the runs that count, their scores, the table."""
 
 import itertools
 import json
@@ -24,7 +24,7 @@ NUMBERS = itertools.count()
 
 
 def write_run(score, name="eval/return_mean", finished=True, begun_with=None, **changes):
-    """Write a run whose last row is at a score."""
+    """Write a run with two rows, the second at a score."""
     config = load_config(values={"model": "LSTM", "media_minutes": None} | changes)
     folder = create_run_folder(config, f"run{next(NUMBERS):04d}", [], begun_with=begun_with)
     with MetricsWriter(folder, config) as metrics:
@@ -36,7 +36,7 @@ def write_run(score, name="eval/return_mean", finished=True, begun_with=None, **
 
 
 def cells_and_lines(*paths):
-    """Return the cells by task and agent, and what is said of runs that do not count."""
+    """Return the cells by task and agent, and the lines about runs that do not count."""
     left_out = LeftOut()
     cells = read_cells(paths or [Path("experiments")], left_out)
     return {(cell.task.name, cell.agent.name): cell for cell in cells}, left_out.lines
@@ -44,7 +44,6 @@ def cells_and_lines(*paths):
 
 @pytest.fixture
 def runs(in_empty_folder, monkeypatch):
-    """Write three seeds of an LSTM in a T-Maze, one of its twin, and a published agent's name."""
     monkeypatch.setattr("utils.run_folder.describe_basis", lambda config: {})
     for seed, score in enumerate((1.1, 0.85, 0.6)):
         write_run(score, seed=seed, **T_MAZE)

@@ -1,4 +1,4 @@
-"""The ladder: its numbers follow from the tasks, and configs/Scoreboard trains what it names."""
+"""The ladder: its numbers follow from the tasks, and configs/Scoreboard trains its agents."""
 
 import copy
 from collections import deque
@@ -109,12 +109,11 @@ def fewest_actions(env):
 
 
 def scene(env):
-    names = "agent_pos", "agent_dir", "grid", "carrying", "obj"  # obj: what is to be picked up
+    names = "agent_pos", "agent_dir", "grid", "carrying", "obj"  # obj: to be picked up
     return copy.deepcopy({name: vars(env)[name] for name in names})
 
 
 def told(env):
-    """Return what tells scenes apart."""
     carried = env.carrying and env.carrying.type
     return *env.agent_pos, env.agent_dir, carried, env.grid.encode().tobytes()
 

@@ -1,4 +1,4 @@
-"""How likely a decoder finds texts, and what it writes, beside the library read plainly."""
+"""A decoder's probabilities and its writing, beside the library read plainly."""
 
 import pytest
 import torch
@@ -65,7 +65,7 @@ def test_a_second_prompt_reads_what_is_new_alone(folders):
         before = model.n_read
         model.phrase_log_probabilities(prompt, [" word6 word7"], SHARED)
         counts.append(model.n_read - before)
-    assert counts == [3 + 1 + 1, 1 + 1, 1 + 1]  # what is shared, the rest, the tree
+    assert counts == [3 + 1 + 1, 1 + 1, 1 + 1]  # the shared part, the rest, the tree
 
 
 def test_no_phrase_is_no_score_and_one_of_nothing_is_certain(llama):

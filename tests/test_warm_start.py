@@ -1,4 +1,4 @@
-"""New runs whose agents begin with the parameters of earlier ones."""
+"""New runs with the parameters of earlier ones."""
 
 import hashlib
 import json

@@ -3,7 +3,7 @@
 This file alone knows all parts by name: it hands the registries to the settings.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,19 +18,22 @@ from envs import (
     check_env_name,
     given_vector_env,
     make_vector_env,
+    scales_rewards,
 )
 from envs.crafter.text import LEARNED, CrafterTextSettings
 from envs.vector import EpisodeStatistics
-from models import AGENTS, build_agent
+from models import AGENTS, build_agent, resolve_device
 from models import contradictions as model_contradictions
 from models.agent import Agent
+from models.baselines import RandomAgent
 from models.tile_reader import load_tile_reader, with_tile_reader
 from rewards.curiosity import CURIOSITIES, CuriositySettings, configured_curiosity
 from rewards.goals import GoalRewards, GoalSettings, with_goals
 from rewards.goals import contradictions as goal_contradictions
-from rewards.scaling import ScalingSettings
+from rewards.scaling import ScalingSettings, configured_scaling
 from rewards.suggesters import SUGGESTERS
 from trainers.checkpoint import find_checkpoint, load_checkpoint, recorded_sha256, restore_agent
+from trainers.collector import Collector
 from trainers.evaluation import MOST_ENVS, GreedyEvaluation, played_config
 from trainers.learner import Learner
 from trainers.n_step_dqn import FinetuneSettings, NStepDQN
@@ -173,10 +176,38 @@ def configured_learner(
     return learner
 
 
+def configured_collector(
+    config: Config, env: VectorEnv, learner: Learner, ranks: Ranks
+) -> Collector:
+    """Return the collector of a run; it scales rewards as the settings, or else the suite, say."""
+    by_default = scales_rewards(config.env)
+    scaling = configured_scaling(config.part(ScalingSettings), env.num_envs, by_default)
+    return Collector(env, learner, scaling, ranks)
+
+
+def player_config(
+    checkpoint: Mapping[str, Any],
+    path: Path,
+    n_envs: int,
+    device: str,
+    trust: bool,
+    overrides: Sequence[str] = (),
+    random: bool = False,
+) -> Config:
+    """Return the settings to play a checkpoint's agent with, or a random one in its environment."""
+    config = played_config(checkpoint, path, trust, overrides)
+    if not random:
+        AGENTS.find(config.model).check(config)
+    return replace(config, device=resolve_device(device), n_envs=n_envs)
+
+
 def restored_agent(
-    config: Config, env: VectorEnv, checkpoint: Mapping[str, Any], path: Path
+    config: Config, env: VectorEnv, checkpoint: Mapping[str, Any] | None, path: Path
 ) -> Agent:
-    """Return the agent of a checkpoint, in evaluation mode."""
-    agent = build_agent(config, env.single_observation_space, env.single_action_space)
+    """Return the agent of a checkpoint in evaluation mode; without a checkpoint the random one."""
+    spaces = env.single_observation_space, env.single_action_space
+    if checkpoint is None:
+        return RandomAgent(*spaces).to(config.device)
+    agent = build_agent(config, *spaces)
     restore_agent(agent, checkpoint, str(path))
     return agent.eval()

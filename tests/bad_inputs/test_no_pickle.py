@@ -1,4 +1,4 @@
-"""No file is unpickled freely: what reads files of others takes data only."""
+"""No file is unpickled freely: readers of received files take data only."""
 
 import ast
 from pathlib import Path
