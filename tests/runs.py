@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 import main as main_program
-from benchmarks.random_models import write_decoder
 from tests.described import NAME as DESCRIBED
 from tests.published_models import tiny_sentence_encoder
 from tests.tiny_clip import tiny_settings
+from tests.tiny_decoders import write_decoder
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.collector import Collector
 from utils.files import load_saved

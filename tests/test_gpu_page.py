@@ -56,4 +56,4 @@ def test_a_wrong_mean_of_gradients_is_no_figure(monkeypatch):
 
     monkeypatch.setattr(gpu, "average_gradients", doubled)
     reason = gpu.found(next(gpu.ranks_rows(True)), 10)[2]
-    assert "the mean over one rank is not what the rank had" in reason
+    assert "the mean over one rank is not the rank's own gradient" in reason

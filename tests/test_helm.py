@@ -132,7 +132,7 @@ def test_a_run_is_played_step_by_step_as_eval_plays_it(in_empty_folder):
             seen.append(observation)
             done.append(player.act(observation, greedy=True))
             observation, _, _, _, _ = player.step(done[-1])
-        with pytest.raises(UserError, match="no episode is going on"):
+        with pytest.raises(UserError, match="the episode has ended"):
             player.step(0)
     with np.load(recording) as arrays:
         np.testing.assert_array_equal(arrays["observations"], seen)

@@ -340,7 +340,7 @@ def test_without_a_network_nothing_is_played_or_written(run, hub, capsys):
         (["RUN", NAME, "--checkpoint", "newest"], "invalid choice: 'newest'"),
         (["RUN/ckpt_best.pt", NAME], "Name the run's folder"),
         (["empty", NAME], "holds neither ckpt_best.pt nor ckpt_last.pt"),
-        (["RUN", "--folder", "empty/.."], "holds something"),
+        (["RUN", "--folder", "empty/.."], "not empty"),
         (["RUN", "--folder", "out", "--private"], "--private and --revision are for the hub"),
         (["RUN", NAME, "--revision", " "], "--revision is empty"),
         (["RUN", NAME, "--checkpoint", "last"], "--checkpoint last: there is no"),

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.random_models import write_decoder
 from models.language import generation
 from rewards.suggesters.answer_cache import Answer, AnswerCache, Question
 from rewards.suggesters.language_model import (
@@ -22,6 +21,7 @@ from rewards.suggesters.language_model import (
 from rewards.suggesters.rules import Situation
 from tests.golden_data import GOLDEN
 from tests.test_answer_cache import n_kept
+from tests.tiny_decoders import write_decoder
 from utils.declaration import declared
 from utils.errors import UserError
 
