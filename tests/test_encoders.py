@@ -90,15 +90,6 @@ def test_an_encoder_is_chosen_by_what_an_observation_has(case):
     torch.testing.assert_close(acting, learning.detach(), atol=1e-6, rtol=0)
 
 
-def test_discrete_numbers_become_one_hot_vectors():
-    assert ObservationReader(Discrete(3, start=5))(np.array([5, 7])).vectors.tolist() == [
-        [1, 0, 0],
-        [0, 0, 1],
-    ]
-    several = ObservationReader(MultiDiscrete([2, 3]))(np.array([[1, 2], [0, 0]]))
-    assert several.vectors.tolist() == [[0, 1, 0, 0, 1], [1, 0, 1, 0, 0]]
-
-
 def test_parts_of_a_dictionary_stand_in_the_order_of_the_space():
     space = Dict(b=Discrete(2), a=Box(0, 9, (2,), np.float32))
     reader = ObservationReader(space)

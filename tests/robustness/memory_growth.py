@@ -4,7 +4,7 @@
 
 Each agent has a process of its own. Its resident memory, read after every update, may not rise by
 more than 5 % once the first 20,000 steps are done; the exit status is 1 where one does. Most of
-what is left to rise are oneDNN's primitives, one for every new shape of a minibatch, of which it
+the rise that is left are oneDNN's primitives, one for every new shape of a minibatch, of which it
 keeps 1,024: ONEDNN_PRIMITIVE_CACHE_CAPACITY=16 leaves it next to none.
 """
 
@@ -77,12 +77,12 @@ class Watched(PPO):
         return metrics
 
     def look(self) -> Any:
-        """Return what is noted."""
+        """Return the memory after an update."""
         return Sample(self.env_steps, resident_bytes())
 
 
 def resident_bytes() -> int:
-    """Return what the process occupies in memory, as Linux counts it."""
+    """Return the resident memory of this process, as Linux counts it."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
