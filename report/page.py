@@ -80,16 +80,15 @@ class EpisodePage:
             frames["wholes"] = arrays["overviews"]
         numbers = {name: self._pictures[name].add(shown) for name, shown in frames.items()}
         said = {name: arrays[kept] for name, kept in TEXTS.items() if kept in arrays}
-        course = {
-            name: packed(arrays[kept].astype(kind))
-            for name, (kept, kind) in NUMBERS.items()
-            if kept in arrays
-        }
         episode = {
             "return": recording.episode.episode_return,
             **{name: packed(of.astype(np.uint16)) for name, of in numbers.items()},
             **{name: numbered(texts, self._sentences) for name, texts in said.items()},
-            **course,
+            **{
+                name: packed(arrays[kept].astype(kind))
+                for name, (kept, kind) in NUMBERS.items()
+                if kept in arrays
+            },
             **judged_actions(arrays),
         }
         vectors = arrays.get("vectors" if is_picture(arrays) else "observations")

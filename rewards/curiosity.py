@@ -472,10 +472,9 @@ class FeatureReader:
         """Return the features of B observations with their `Step.context` [B, ...]."""
         if self.config.curiosity_features == "memory":
             return {"memory": context}  # frozen, so that it never becomes stale
-        kinds = None
-        if self.config.curiosity_features == "agent":
-            kinds = self.agent.curiosity_features(observations)
-        if kinds is None:
+        is_agents = self.config.curiosity_features == "agent"
+        kinds = self.agent.curiosity_features(observations) if is_agents else None
+        if kinds is None:  # some agents have no encoder of their own
             kinds = self._shown(observations)
         has_text = self.config.curiosity_text_weight > 0
         return {kind: each for kind, each in kinds.items() if has_text or kind != TEXT}

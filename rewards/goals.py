@@ -369,11 +369,9 @@ class GoalRewards(VectorWrapper):
             episode.look(situation, goals)
         wanted = [tuple(episode.goals) for episode in self.episodes]
         info["suggestions"] = objects(wanted)
-        return (
-            _joined(observations, tuple(map(sentence, wanted)))
-            if self.shows_goals
-            else observations
-        )
+        if not self.shows_goals:
+            return observations
+        return _joined(observations, tuple(map(sentence, wanted)))
 
 
 def sentence(goals: Iterable[str]) -> str:

@@ -50,7 +50,7 @@ class RewardScaling:
         """Return the scaled rewards of one step [N]; `ended` marks last steps of episodes."""
         self._returns = self._returns * self.gamma + rewards
         self.statistics.update(self._returns)
-        self._returns[ended] = 0.0
+        self._returns[ended] = 0.0  # only now: the statistics need the returns of last steps
         deviation = np.sqrt(self.statistics.variance + EPSILON)
         return np.clip(rewards / deviation, -REWARD_LIMIT, REWARD_LIMIT)
 

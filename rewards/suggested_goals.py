@@ -49,7 +49,7 @@ class Similarity:
         """Return the goal most similar to a phrase, the first of equals, and the similarity."""
         if phrase in goals:  # similarity 1, known without the encoder
             return phrase, 1.0
-        if self._encoder is None or not goals:
+        if self._encoder is None or not goals:  # unequal texts are not alike without an encoder
             return None, 0.0
         goal = max(goals, key=lambda each: self.cosine(phrase, each))
         return goal, self.cosine(phrase, goal)

@@ -1,4 +1,4 @@
-"""Goals as a reward: what is wanted, paid, shown, counted, kept; on a small described world."""
+"""Goals as a reward, on a small described world: suggested, paid, shown, counted, kept."""
 
 import dataclasses
 
@@ -7,14 +7,7 @@ import pytest
 
 from envs.vector import EpisodeStatistics
 from rewards import suggested_goals
-from rewards.goals import (
-    GoalRewards,
-    GoalSettings,
-    as_played,
-    sentence,
-    task_settings,
-    with_goals,
-)
+from rewards.goals import GoalRewards, GoalSettings, as_played, sentence, task_settings, with_goals
 from rewards.single_tasks import TASKS, TWINS, Task, actions_of
 from rewards.suggested_goals import Payment, Quality, Similarity, SuggestedGoals
 from rewards.suggesters import SUGGESTERS
@@ -31,7 +24,7 @@ SAID = {"scene": "you see tree.", "inventory": "", "status": "", "items": {}, "i
 
 
 class Always:
-    """Suggests the same goals wherever it is, and keeps what it was told."""
+    """Suggests the same goals for every situation, and keeps the situations."""
 
     def __init__(self, *goals):
         self.goals, self.told = goals, []
@@ -45,7 +38,7 @@ class Always:
 
 
 def layer(goals, phrases, flags=DONE, ends=(), **changes):
-    """Return a goal layer around an environment that says what it is given."""
+    """Return a goal layer around an environment with given steps."""
     steps = [SAID | flags | {"phrase": phrase} for phrase in phrases]
     payment = Payment(Similarity("same-text"), quality=Quality(ACTION_NAMES))._replace(**changes)
     env = ToldVectorEnv(SAID, steps, ACTION_NAMES, ends)
@@ -155,11 +148,11 @@ def test_every_suggestion_and_every_rewarded_goal_is_graded():
     rewards_of(env, 2)
     metrics = env.metrics()
     counts = {grade: metrics[f"goals/suggested_{grade}"] for grade in GRADES}
-    # Asked three times; what was paid is not suggested again.
+    # Asked three times; a paid goal is not suggested again.
     assert counts == {"good": 1, "poorly_timed": 3, "bad": 2, "nonsense": 3}
     rewarded = {grade: metrics[f"goals/rewarded_{grade}"] for grade in GRADES}
     assert rewarded == {"good": 1, "poorly_timed": 0, "bad": 1, "nonsense": 0}
-    # The oracle would not suggest again what was done, paid or not.
+    # The oracle would not suggest a deed again, paid or not.
     done = [(), env.episodes[0].done]
     grades = [env.payment.quality.grades(CHOP, TREE, each)["chop tree"] for each in done]
     assert grades == ["good", "poorly_timed"]

@@ -1,4 +1,4 @@
-"""What runs tell of goals: achievements, how good suggestions are, what they cost."""
+"""The analysis of runs with goals: achievements, quality of suggestions, costs."""
 
 from pathlib import Path
 

@@ -26,7 +26,7 @@ def tiny(in_empty_folder):
 
 @pytest.fixture
 def swept(tiny, monkeypatch):
-    """Sweep with a fake pool and no plot; return the pool and what was to be drawn."""
+    """Sweep with a fake pool and no plot; return the pool and the runs to draw."""
 
     def run(plan, *arguments):
         pool, drawn = FakePool(plan), []
