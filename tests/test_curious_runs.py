@@ -1,4 +1,4 @@
-"""Intrinsic rewards in PPO, DQN and SAC: rewards, whole runs, resumption."""
+"""Intrinsic rewards in PPO, DQN and SAC: what is rewarded, whole runs, resumption."""
 
 import math
 import signal
@@ -94,7 +94,7 @@ def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():
     zeros = torch.zeros(3, 2)
     outcomes = []
     for last in (0, 255):
-        images[7] = last  # content of the ring behind the second sequence's end
+        images[7] = last  # what the ring holds behind the second sequence's end
         _, _, learner.reward = curious_agent("CNN", "DQN", batch_size=2)
         learner.reward.features_of = reward.features_of
         context, actions = torch.zeros(4, 2, 0), zeros.long()

@@ -1,4 +1,4 @@
-"""The analysis of runs with goals: achievements, quality of suggestions, costs."""
+"""What runs tell of goals: achievements, how good suggestions are, what they cost."""
 
 from pathlib import Path
 

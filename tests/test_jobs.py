@@ -13,7 +13,7 @@ KILLED = "killed by SIGKILL"
 
 
 class FakePool:
-    """Carries out attempts one by one, each with its ending in a plan, then success."""
+    """Carries out one attempt after the other: what is written in a plan, then success."""
 
     n_places = 1
 

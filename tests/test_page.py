@@ -1,4 +1,4 @@
-"""The episode page: its content, and how arrays and pictures are packed into it."""
+"""The episode page: what is in the file, and how arrays and pictures are packed into it."""
 
 import base64
 import io
@@ -27,7 +27,14 @@ from report.page import (
     rounded,
     tiled,
 )
-from tests.recordings import ACTIONS, of_goals, of_many_actions, of_vectors, of_words, recording
+from tests.recordings import (
+    ACTIONS,
+    of_goals,
+    of_many_actions,
+    of_vectors,
+    of_words,
+    recording,
+)
 
 FACTS = {"return": "0.5"}
 

@@ -31,12 +31,16 @@ STEP = 100  # between two rows
 
 
 def final_return(config):
-    """Return the result of a run: best at a learning rate of 1e-3."""
+    """Return what a run comes to: best at a learning rate of 1e-3."""
     return 1 - abs(math.log10(config.learning_rate) + 3) / 3 + 0.01 * config.n_epochs
 
 
 class FakeRuns:
-    """Runs that go on by some rows at each look, as many at once as there are places."""
+    """Runs that go on by a row each time they are asked for, as many at once as there are places.
+
+    Attributes:
+        begun: The runs that were submitted, by name.
+    """
 
     def __init__(self, n_places=1, rows_a_look=3, endings=()):
         self.n_places, self.rows_a_look = n_places, rows_a_look
@@ -90,7 +94,7 @@ class FakeRuns:
 
 
 class Killed(BaseException):
-    """Ends everything at once."""
+    """What ends everything at once."""
 
 
 @pytest.fixture
@@ -101,7 +105,7 @@ def here(in_empty_folder):
 
 @pytest.fixture
 def search(drawn_search, monkeypatch):
-    """Return how to search with fake runs, without the slow results."""
+    """Return how to search with runs that are none, without what takes time in the end."""
     monkeypatch.setattr(Study, "importances", lambda study: {})
     monkeypatch.setattr("sweeps.search.save_figure", lambda *_: None)
     monkeypatch.setattr("sweeps.search.draw_search", lambda *_: None)
@@ -110,7 +114,7 @@ def search(drawn_search, monkeypatch):
 
 @pytest.fixture
 def drawn_search(here, monkeypatch):
-    """Return how to search with fake runs."""
+    """Return how to search with runs that are none."""
 
     def searched(n_trials, *options, runs=None):
         runs = runs or FakeRuns()
@@ -129,7 +133,7 @@ def trials(place=PLACE):
 
 
 def tried(name):
-    """Return values and results of a search's trials."""
+    """Return what the trials of a search have tried and what came of it."""
     columns = ("score", "learning_rate", "n_epochs", "lr_decay", "state")
     return [[row[column] for column in columns] for row in trials(Path("searches", name))]
 
@@ -179,7 +183,7 @@ def test_a_search_that_is_killed_goes_on_as_if_it_had_not_been(looks, search):
     assert twice <= {runs.begun[-1]}  # finished trials are not begun again
 
 
-@pytest.mark.parametrize("n_written", [9, 31, 44])  # amid draws and reports
+@pytest.mark.parametrize("n_written", [9, 31, 44])  # in the midst of what is drawn and told
 def test_a_search_that_is_killed_while_it_writes_goes_on_as_well(n_written, search, monkeypatch):
     assert search(11, "--name", "whole")[0] == 0
     write, written = JournalFileBackend.append_logs, itertools.count(1)
@@ -380,6 +384,7 @@ NO_RANGES = {
     'learning_rate={"low": 1e-3, "high": 1e-5}': "low 0.001 is above high 1e-05",
     'gamma={"low": 0, "high": 1, "log": true}': "a logarithmic range begins above 0",
     'gamma={"low": 0.5, "high": 2}': "gamma: 2.0 is out of range (0 to 1)",
+    'gamma={"low": 0.5}': "is no range. Write",
     'gamma={"low": 0.5, "high": 0.9, "step": 0.1}': "is no range. Write",
     'gamma={"low": 0.5, "high": 0.9, "log": 1}': "log is 1, and may be true or false",
     'gamma={"low": "a", "high": 0.9}': 'gamma: "a" is not a number',
@@ -388,6 +393,7 @@ NO_RANGES = {
     'model={"low": 1, "high": 3}': "model: is no number and has no range",
     'adv_norm={"low": 0, "high": 1}': "adv_norm: is no number and has no range",
     'model={"choices": []}': "choices are a list with one value or more, not []",
+    'model={"choices": "LSTM"}': 'choices are a list with one value or more, not "LSTM"',
     'gamma={"choices": [0.9, 0.9]}': "0.9 stands twice among the choices",
     'gamma={"choices": [0.9, 7]}': "gamma: 7.0 is out of range",
     'gama={"low": 0, "high": 1}': "unknown key 'gama'. Did you mean 'gamma'?",

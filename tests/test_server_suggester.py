@@ -1,4 +1,4 @@
-"""A server that suggests, against a real one on this machine: its requests and its failures."""
+"""A server that suggests, against a real one on this machine: what it says, and when it fails."""
 
 import logging
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Language models that suggest: questions, answers, memory and costs."""
+"""Language models that suggest: questions, answers, what is remembered and what it costs."""
 
 import json
 from types import SimpleNamespace
@@ -39,7 +39,7 @@ def settings(kind, **changes):
 
 
 class Answering(PromptedSuggester):
-    """Gives one answer to all questions."""
+    """Says what it is given to say."""
 
     def __init__(self, cache, answer, asks_again=False):
         super().__init__(cache, asks_again)

@@ -26,7 +26,7 @@ def tiny(in_empty_folder):
 
 @pytest.fixture
 def swept(tiny, monkeypatch):
-    """Sweep with a fake pool and no plot; return the pool and the runs to draw."""
+    """Sweep with a fake pool and no plot; return the pool and what was to be drawn."""
 
     def run(plan, *arguments):
         pool, drawn = FakePool(plan), []
@@ -116,6 +116,7 @@ def test_an_interrupted_sweep_says_what_to_type(swept, monkeypatch, capsys):
     assert drawn == []
 
 
+@pytest.mark.slow
 def test_two_runs_are_trained_side_by_side_by_ray(tiny, capfd):
     (tiny / "tiny.json").write_text(json.dumps(TINY | {"n_steps": 256}))  # episodes end within
     assert sweep_program.main([*GRID, "--seeds", "2"]) == 0, capfd.readouterr().err

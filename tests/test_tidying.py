@@ -1,4 +1,4 @@
-"""Payment for tidying up, on small houses of the text world."""
+"""Tidying up as suggested: what is paid, on small houses of the text world."""
 
 import numpy as np
 import pytest
@@ -9,13 +9,24 @@ from rewards.goals import GoalRewards, with_goals
 from rewards.suggested_goals import Tidying
 from rewards.suggesters.household import YesNoSuggester, prompt
 from rewards.suggesters.rules import HouseholdOracle, HouseholdSuggester
-from tests.test_housekeep_text import LOOK, N_ACTIONS, NEXT_PLACE, PICK_UP, PLACE, SINK, laid_out
+from tests.test_housekeep_text import (
+    LOOK,
+    N_ACTIONS,
+    NEXT_PLACE,
+    PICK_UP,
+    PLACE,
+    SINK,
+    laid_out,
+)
 from utils.household import Goal
 from utils.settings import load_config
 
 
 def house(suggester=None, **places):
-    """Return one kitchen with given things, whose agent has looked around at the sink."""
+    """Return one kitchen with given things, whose agent is at the sink and has looked around.
+
+    Its own oracle suggests unless another suggester is given.
+    """
     env = laid_out(places, SINK)
     suggester = suggester or HouseholdOracle(env.metadata["suitable"])
     layer = GoalRewards(EpisodeStatistics(env, ""), [Tidying()], suggester)
@@ -24,7 +35,7 @@ def house(suggester=None, **places):
 
 
 def pay(layer, *actions):
-    """Return the rewards of one environment for several steps."""
+    """Return what one environment is paid for several steps."""
     return [layer.step(np.array([action]))[1].item() for action in actions]
 
 

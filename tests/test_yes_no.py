@@ -1,4 +1,4 @@
-"""Suggestions in a household against the numbers of the original, by all judges."""
+"""Suggestions in a household against the numbers of the original, by all who judge there."""
 
 import json
 import math
@@ -18,7 +18,7 @@ for row in DATA["suitable"]:
 
 
 class Asked:
-    """A suggester that asks a table of suitable places, and its prompts."""
+    """A suggester that asks a table of suitable places, and what was asked."""
 
     def __init__(self):
         self.suggester, self.prompts = YesNoSuggester(self._answers), []
