@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+import trainers.build  # noqa: F401  registers all settings, which complete those of older runs
 from utils.declaration import shown
 from utils.errors import UserError, printable, suggestion
 from utils.files import written_whole

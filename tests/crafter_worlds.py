@@ -36,12 +36,7 @@ def world_of(state, seed):
 
 
 def add_things(world, things):
-    """Put creatures, arrows and plants into a world, in the order of updating.
-
-    Args:
-        world: A record of WORLD.
-        things: Dictionaries of what the golden data say of each object.
-    """
+    """Put objects of the golden data into a world, in the order of updating."""
     for each in things:
         thing = add(world, int(each["kind"]), *map(int, each["position"]))
         world["health"][thing], world["timer"][thing] = each["health"], each["timer"]

@@ -1,4 +1,4 @@
-"""The analyses through their command line, and what they compute."""
+"""The analyses, through their command line and by function."""
 
 import csv
 import json

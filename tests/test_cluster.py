@@ -117,6 +117,7 @@ def endings(pool, n):
     return found
 
 
+@pytest.mark.slow
 def test_attempts_are_carried_out_and_asked_to_save(in_empty_folder, monkeypatch):
     program = in_empty_folder / "program.py"
     monkeypatch.setattr(jobs, "PROGRAM", program)
@@ -138,6 +139,7 @@ def test_attempts_are_carried_out_and_asked_to_save(in_empty_folder, monkeypatch
     assert not list(jobs.DESK.glob("stop-*"))
 
 
+@pytest.mark.slow
 def test_a_cluster_that_is_not_there_gets_one_line():
     with pytest.raises(UserError, match="Ray cannot be reached"), ray_pool("auto", 1, 0):
         pass

@@ -54,7 +54,7 @@ def arrays_of(name):
 
 
 def selected(arrays, at, chosen):
-    """Return the state at an index, and what is in it of objects chosen by a mask."""
+    """Return the state at an index, and its objects chosen by a mask."""
     state = {
         name: array[at]
         for name, array in arrays.items()
@@ -111,7 +111,7 @@ def sentences(worlds):
 
 
 def local_views(worlds):
-    """Return what is around each player: things, else materials.  [N, 9, 7]"""
+    """Return the cells around each player: things, else materials.  [N, 9, 7]"""
     rows = np.arange(len(worlds))
     kinds = np.concatenate([np.zeros((len(worlds), 1), np.uint8), worlds["kind"]], 1)
     cells = np.where(

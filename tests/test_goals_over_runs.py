@@ -1,5 +1,3 @@
-"""What runs tell of goals: achievements, how good suggestions are, what they cost."""
-
 from pathlib import Path
 
 import numpy as np

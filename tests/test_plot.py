@@ -16,7 +16,7 @@ SETTINGS = {"model": "HELM", "env": "Maze-v0", "seed": 0, "beta": 100.0, "save_c
 
 
 def write_run(name, scores, every=16, **changes):
-    """Write a run folder whose return grows by the given scores."""
+    """Write a run folder with one of the scores in each row."""
     numbers = range(1, len(scores) + 1)
     columns = {"env_steps": [every * n for n in numbers], "rollout/return_mean": scores}
     columns["time/seconds"] = [n + 0.5 for n in numbers]

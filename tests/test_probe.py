@@ -1,4 +1,4 @@
-"""The probe: what is read from hidden states, who tells what was shown, and what is said of it."""
+"""The probe: accuracy of its read-out, cues of the tasks, verdicts."""
 
 import shutil
 from pathlib import Path

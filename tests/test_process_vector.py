@@ -46,6 +46,7 @@ def test_one_environment_stays_in_this_process():
     assert isinstance(one_process_each([TASK]), SyncVectorEnv)
 
 
+@pytest.mark.slow
 def test_the_processes_end_with_a_killed_parent():
     parent = subprocess.run(
         [sys.executable, "-c", KILLED],

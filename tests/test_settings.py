@@ -138,9 +138,7 @@ def test_a_run_from_before_a_setting_with_a_default_has_that():
             "model=Impala-PPO mem_len=7",
             "mem_len is read by GPT, HELM, HELMv2 and SHELM, and this is Impala-PPO",
         ),
-        ("memory_width=8", "memory_width is read by LSTM and GPT, and this is HELM"),
         ("model=CNN algorithm=DQN clip_range=0.1", "clip_range is read by PPO, and this is DQN"),
-        ("model=CNN tau=0.1", "tau is read by DQN"),
         (
             "model=Impala-PPO algorithm=DQN",
             "model: Impala-PPO is LSTM trained by PPO, and algorithm is DQN. Choose model=LSTM",

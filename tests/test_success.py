@@ -45,7 +45,7 @@ def collector(**changes):
 
 
 def result_of(folder, *options):
-    """Play five episodes and return what is written of them."""
+    """Play five episodes and return their record."""
     before = set(folder.glob("*.json"))
     assert eval_program.main(["--ckpt-path", str(folder), "--n-episodes=5", *options]) == 0
     (path,) = set(folder.glob("*.json")) - before
