@@ -170,16 +170,6 @@ def saved_config(kind, in_processes=False):
     return config(f"{HERE}:{kind}-v0", "n_envs=2", f"env_processes={processes}")
 
 
-def test_what_no_seed_decides_is_found_out_and_said(caplog):
-    env, other = (make_vector_env(saved_config("Unseeded"), seed) for seed in (0, 5))
-    for each in (env, other):
-        each.reset()
-    env.step(np.zeros(2, int))
-    assert not other.load_state_dict(env.state_dict())
-    assert "Unseeded-v0' the same seeds and actions lead elsewhere" in caplog.text
-    assert "New episodes begin" in caplog.text
-
-
 def test_arguments_reach_the_constructor(capsys):
     values = config(f"{HERE}:Sampled-v0", 'env_args={"kind": "grey image"}')
     assert make_vector_env(values, 0).single_observation_space.shape == (1, 5, 6)

@@ -26,6 +26,7 @@ def run(*arguments, **options):
     return subprocess.run(command, text=True, timeout=120, check=False, **options)
 
 
+@pytest.mark.slow
 @needs_full_device
 def test_what_cannot_be_printed_is_one_line(in_empty_folder):
     with FULL.open("wb") as full:

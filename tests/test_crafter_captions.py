@@ -57,6 +57,7 @@ def figures(trained):
     return accuracy(trained, n_steps=10, n_envs=4)
 
 
+@pytest.mark.slow
 def test_who_knows_every_tile_says_what_the_world_says():
     env = make(n_envs=8, captions="world")
     env.reset()
@@ -111,6 +112,7 @@ def test_a_sleeper_faces_what_stands_around_it_most():
     assert "targeting tree" in said_of(facts_of_tiles(certain(tiles)))["scene"][0]
 
 
+@pytest.mark.slow
 def test_a_few_batches_teach_much_more_than_chance(trained):
     ((frames, tiles),) = TiledFrameBatches(9, 1)
     right = trained(frames).argmax(1) == tiles
@@ -237,6 +239,7 @@ def test_a_run_without_the_reader_says_what_to_run(in_empty_folder, capsys):
     assert list(in_empty_folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_run_with_learned_captions_that_is_interrupted_ends_as_if_nothing_had_been(
     trained, in_empty_folder, monkeypatch, capsys
 ):
@@ -255,6 +258,7 @@ def test_a_run_with_learned_captions_that_is_interrupted_ends_as_if_nothing_had_
     assert same(outcome(cut), outcome(folder_of("whole")))
 
 
+@pytest.mark.slow
 def test_the_program_trains_once_and_tells_how_good_it_is(
     trained, figures, in_empty_folder, monkeypatch, capsys
 ):

@@ -1,4 +1,4 @@
-"""Whole runs on a pretended GPU: nothing is left on the wrong device, whoever learns."""
+"""Whole runs on a pretended GPU: nothing is left on the wrong device."""
 
 import pytest
 import torch

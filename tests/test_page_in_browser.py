@@ -199,19 +199,6 @@ def test_clicking_the_step_that_is_looked_back_at_goes_there(opened):
     assert texts(page, "#targets button") == [f"100 %\nstep {KEY_STEP + 1}"]
 
 
-@pytest.mark.slow
-def test_every_chart_takes_to_the_step_that_is_clicked(opened):
-    page = opened()
-    charts = page.locator(".track canvas").all()
-    assert len(charts) == 5
-    for chart in charts:
-        page.keyboard.press("Home")
-        chart.scroll_into_view_if_needed()
-        width = chart.bounding_box()["width"]
-        chart.click(position={"x": width * 7.5 / LENGTH, "y": 10})
-        assert step(page) == 7
-
-
 def visited(page, buttons):
     """Return the steps that clicks on buttons lead to."""
     found = []
