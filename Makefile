@@ -11,7 +11,7 @@ train: $(READY)
 	$(RUN) main.py --config configs/FirstLook/HELM/config.json $(ARGS)
 
 test: $(READY)
-	$(RUN) -m pytest -n 2 $(ARGS)
+	$(RUN) -m pytest -n 2 -m "not slow" $(ARGS)
 
 check: $(READY)
 	$(RUN) -m ruff format --check .

@@ -1,10 +1,9 @@
-"""Play episodes with a trained agent: their returns and lengths, pages and movies to look at."""
+"""Play episodes with a trained agent: returns, lengths, pages and movies."""
 
 import utils.starting  # noqa: F401
 
 # isort: split
 import argparse
-import dataclasses
 import os
 import re
 import shutil
@@ -16,19 +15,15 @@ from zlib import crc32
 
 import numpy as np
 from gymnasium.spaces import Discrete
-from gymnasium.vector import VectorEnv
 from tqdm import tqdm
 
-from envs import action_names, check_env_name, number_names, picture_legend
-from models import agent_class, resolve_device
-from models.agent import Agent
-from models.baselines import RandomAgent
+from envs import action_names, number_names, picture_legend
 from report.movie import FORMATS, write_movies
 from report.page import EpisodePage
 from rewards.goals import task_settings
-from trainers.build import opened_env, restored_agent
+from trainers.build import opened_env, player_config, restored_agent
 from trainers.checkpoint import PUBLISHED, find_checkpoint, load_checkpoint
-from trainers.evaluation import Episode, evaluate, played_config
+from trainers.evaluation import MOST_ENVS, Episode, evaluate
 from utils.command_line import Parser, add_trust, run_program, whole_number
 from utils.errors import UserError, printable
 from utils.files import check_file, check_writable, folder_name
@@ -39,34 +34,38 @@ from utils.seeding import seed_everything
 from utils.settings import MOST_SEED, Config
 
 EPISODES = Path("episodes")
-MOST_ENVS = 16
 MOST_EPISODES = 1_000_000
-LONGEST_VALUE = 40  # of a setting, in the name of a file
+LONGEST_VALUE = 40  # characters of a setting's value in a file name
 HUB = "hub:"
 DOWNLOADS = Path("downloads")
-SHOWN = 12  # signs of a commit
+SHOWN = 12  # characters of a commit's hash, in a folder name
 CARD, CURVE = "README.md", "curve.png"
-FILES = (PUBLISHED, SETTINGS, DESCRIPTION, METRICS, CURVE, CARD)  # of a published run
+FILES = (PUBLISHED, SETTINGS, DESCRIPTION, METRICS, CURVE, CARD)  # the files of a published run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Evaluate as the command line says and return the exit status."""
     return run_program(run, argv)
 
 
 def run(argv: Sequence[str] | None) -> None:
-    """Play as the command line says."""
     arguments = parse_arguments(argv)
     play(find_checkpoint(local_place(arguments.ckpt_path)), arguments)
 
 
 def play(path: Path, arguments: argparse.Namespace) -> None:
-    """Restore the agent, play the episodes, print them and write them beside the checkpoint."""
+    """Restore the agent, play episodes, print their figures and write them beside the checkpoint.
+
+    The episodes themselves are written into `EPISODES`.
+    """
     checkpoint = load_checkpoint(path)
-    config = evaluation_config(checkpoint, path, arguments)
+    n_envs = min(arguments.n_episodes, MOST_ENVS)
+    acting = arguments.device, arguments.trust, arguments.var, arguments.random
+    config = player_config(checkpoint, path, n_envs, *acting)
+    # All that can be wrong is found before the first episode: a thousand of them take an hour.
     check_places(config, path, arguments)
     tasks = {} if arguments.tasks is None else task_settings(config, arguments.tasks)
-    task = task_name(config, arguments)
+    details = ", ".join(f"{key}={each}" for key, each in changes(arguments, config).items())
+    task = printable(f"{config.env} with {details}" if details else config.env)
     source = f"{path} of step {checkpoint['env_steps']:,}"
     told = f"{config.model} on {task}, from {source}"
     if arguments.random:
@@ -75,6 +74,7 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
     if tasks:
         play_tasks(tasks, config, checkpoint, path, arguments)
         return
+
     seed_everything(arguments.seed, config.deterministic)
     in_detail = arguments.report or arguments.video
     file, folder = result_file(config, path, arguments), episode_folder(config, arguments)
@@ -85,7 +85,8 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
         legends = number_names(config.env, env.metadata), picture_legend(config.env)
         heading = f"{'Chance' if arguments.random else config.model} on {task}"
         page = EpisodePage(heading, actions, *legends)
-        player = build(config, env, None if arguments.random else checkpoint, path)
+        agent = None if arguments.random else checkpoint
+        player = restored_agent(config, env, agent, path)
         played = evaluate(
             player, env, arguments.n_episodes, arguments.greedy, arguments.seed, in_detail
         )
@@ -115,45 +116,29 @@ def play_tasks(
     path: Path,
     arguments: argparse.Namespace,
 ) -> None:
-    """Play single tasks one after the other; print and write how many episodes complete each."""
+    """Play single tasks in turn; print and write each one's share of completed episodes."""
     figures: dict[str, dict[str, Any]] = {}
-    player = None
+    player: Any = None
     for name, own in tasks.items():
         seed_everything(arguments.seed, own.deterministic)
         with opened_env(own, arguments.seed) as env:
-            if player is None:  # all tasks look alike to it
-                player = build(own, env, None if arguments.random else checkpoint, path)
+            if player is None:  # one agent for all tasks: they share their spaces
+                agent = None if arguments.random else checkpoint
+                player = restored_agent(own, env, agent, path)
             asked = arguments.n_episodes, arguments.greedy, arguments.seed
-            episodes = [recording.episode for recording in evaluate(player, env, *asked)]
-        figures[name] = summarize(episodes)
+            played = evaluate(player, env, *asked)
+            figures[name] = summarize([recording.episode for recording in played])
         print(f"{name:30s}{figures[name]['success_mean']:6.3f}", flush=True)
     success = float(np.mean([each["success_mean"] for each in figures.values()]))
     print(f"{'mean of the tasks':30s}{success:6.3f}")
-
     file = result_file(config, path, arguments)
-    about = facts_of(checkpoint, path, cast(Agent, player), config, arguments)
+    about = facts_of(checkpoint, path, player, config, arguments)
     write_json(file, about | {"success_mean": success, "tasks": figures})
     print(f"written to {file}")
 
 
-def evaluation_config(
-    checkpoint: dict[str, Any], path: Path, arguments: argparse.Namespace
-) -> Config:
-    """Return the settings of a checkpoint as they are to be played with, names all known."""
-    config = played_config(checkpoint, path, arguments.trust, arguments.var)
-    check_env_name(config.env)
-    agent = agent_class(config.model)
-    if not arguments.random:
-        agent.check(config)
-    return dataclasses.replace(
-        config,
-        device=resolve_device(arguments.device),
-        n_envs=min(arguments.n_episodes, MOST_ENVS),
-    )
-
-
 def check_places(config: Config, path: Path, arguments: argparse.Namespace) -> None:
-    """Raise UserError unless every file that is asked for can be written where it belongs."""
+    """Raise UserError unless all files can be written, before any episode is played."""
     result = result_file(config, path, arguments)
     check_writable(result.parent, "--ckpt-path")
     check_file(result)
@@ -170,7 +155,7 @@ def check_places(config: Config, path: Path, arguments: argparse.Namespace) -> N
 
 
 def result_file(config: Config, path: Path, arguments: argparse.Namespace) -> Path:
-    """Return where the figures go, beside the checkpoint, apart from other evaluations of it."""
+    """Return the file of the figures: beside the checkpoint, one for each way to evaluate it."""
     tasks = {} if arguments.tasks is None else {"tasks": arguments.tasks}
     changed = change_name(tasks | changes(arguments, config))
     policy = "random" if arguments.random else "greedy" if arguments.greedy else "sampled"
@@ -179,26 +164,25 @@ def result_file(config: Config, path: Path, arguments: argparse.Namespace) -> Pa
 
 
 def episode_folder(config: Config, arguments: argparse.Namespace) -> Path:
-    """Return where the episodes are kept; known names, no path of their own."""
+    """Return the folder of the episodes; names that come from outside cannot lead elsewhere."""
     player = "random" if arguments.random else folder_name(config.model)
     return EPISODES / folder_name(config.env) / f"{player}{change_name(changes(arguments, config))}"
 
 
 def episode_name(result: Path, number: int) -> str:
-    """Return what the files of an episode are called, runs of one environment told apart."""
+    """Return the file name of an episode; the run's name keeps those of other runs apart."""
     return f"{result.resolve().parent.name}_{result.stem}_{number:03d}"
 
 
 def changes(arguments: argparse.Namespace, config: Config) -> dict[str, object]:
-    """Return the settings of the environment that are not the run's, by their names."""
     names = {text.partition("=")[0] for text in arguments.var}
     return {name: getattr(config, name) for name in sorted(names)}
 
 
 def change_name(changed: Mapping[str, object]) -> str:
-    """Return what tells changed settings apart in the name of a file, nothing where none is.
+    """Return the part of a file name that stands for changed settings.
 
-    A value that cannot stand there as it is has its checksum behind what can.
+    Characters that a file name cannot hold become dashes, and a checksum keeps such values apart.
     """
     name = ""
     for key, value in changed.items():
@@ -208,25 +192,10 @@ def change_name(changed: Mapping[str, object]) -> str:
     return name
 
 
-def task_name(config: Config, arguments: argparse.Namespace) -> str:
-    """Return the environment, and what is changed of it, as one reads it."""
-    details = ", ".join(f"{key}={each}" for key, each in changes(arguments, config).items())
-    return printable(f"{config.env} with {details}" if details else config.env)
-
-
-def build(config: Config, env: VectorEnv, checkpoint: dict | None, path: Path) -> Agent:
-    """Return the checkpoint's agent, or the random one without a checkpoint."""
-    if checkpoint is None:
-        spaces = env.single_observation_space, env.single_action_space
-        return RandomAgent(*spaces).to(config.device)
-    return restored_agent(config, env, checkpoint, path)
-
-
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
     parser = Parser(prog="eval.py", description=__doc__)
     add = parser.add_argument
-    place = "a run's folder, a checkpoint, or hub:OWNER/NAME[@REVISION] for a published one"
+    place = "a run folder, a checkpoint, or hub:OWNER/NAME[@REVISION] for a published one"
     add("--ckpt-path", metavar="PLACE", required=True, help=place)
     add("--n-episodes", metavar="N", type=whole_number(1, MOST_EPISODES), default=10)
     add("--seed", metavar="N", type=whole_number(0, MOST_SEED), default=0)
@@ -241,14 +210,14 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--report", action="store_true", help="write a page that shows every step of the episodes")
     add("--video", action="store_true", help="write every episode as .gif and as .mp4")
     tasks = (
-        "play single tasks of Crafter in the place of the run's goals and tell the success of "
+        "play single tasks of Crafter instead of the run's goals and print the success rate of "
         "each: 'chop tree,mine stone', or all"
     )
     add("--tasks", metavar="NAMES", help=tasks)
     arguments = parser.parse_args(argv)
     if arguments.tasks is not None and (arguments.report or arguments.video):
         parser.error(
-            "--tasks tells figures alone. Leave --report and --video out, or play one task by "
+            "--tasks prints figures only. Leave out --report and --video, or play one task with "
             "--var single_task=..."
         )
     if arguments.deterministic:
@@ -257,13 +226,13 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def local_place(text: str) -> Path:
-    """Return where a checkpoint lies that is named by its place, or as hub:OWNER/NAME[@REVISION].
+    """Return the local path of a checkpoint, downloaded if it is named hub:OWNER/NAME[@REVISION].
 
-    Each commit that comes from the hub becomes a folder, downloads/OWNER/NAME/COMMIT.
+    Each commit of the hub becomes a folder of its own, downloads/OWNER/NAME/COMMIT.
 
     Raises:
-        UserError: there is none of this name, the hub is out of reach, or what it has is damaged
-            or no checkpoint of this program.
+        UserError: the hub has no such repository, cannot be reached, or its files are damaged or
+            another program's.
     """
     if not text.startswith(HUB):
         return Path(text)
@@ -277,14 +246,14 @@ def local_place(text: str) -> Path:
         if (snapshot / PUBLISHED).is_file():
             try:
                 load_checkpoint(snapshot / PUBLISHED)
-            except UserError:  # fetched again once: the copy may be what is damaged
+            except UserError:  # perhaps only the download is damaged: fetch it once more
                 snapshot = hub_snapshot(repository, revision or None, FILES, anew=True)
     except HubError as error:
         raise UserError(f"{text}: {error}") from None
     if not (snapshot / PUBLISHED).is_file():
         raise UserError(f"{text}: the repository has no {PUBLISHED}, so it is no run of publish.py")
     load_checkpoint(snapshot / PUBLISHED)
-    # The files themselves, where the hub's library keeps links; all of them or none.
+    # Copies, since the hub's library keeps links; renamed when whole, so never half a folder.
     unfinished = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     unfinished.mkdir(parents=True)
     try:
@@ -299,9 +268,9 @@ def local_place(text: str) -> Path:
 
 
 def facts_of(
-    checkpoint: dict[str, Any], path: Path, player: Agent, config: Config, arguments: Any
+    checkpoint: dict[str, Any], path: Path, player: Any, config: Config, arguments: Any
 ) -> dict[str, Any]:
-    """Return what was played: the agent, how it acted, and all that repeats the evaluation."""
+    """Return the agent, the way it acted, and all options that repeat the evaluation."""
     actions = "most probable" if arguments.greedy else "sampled"
     if arguments.random:
         actions = "random"
@@ -319,7 +288,7 @@ def facts_of(
 
 
 def page_facts(result: dict[str, Any]) -> dict[str, str]:
-    """Return what stands at the head of the page."""
+    """Return the facts at the head of the page."""
     success = {"success": f"{result['success_mean']:.1%}"} if "success_mean" in result else {}
     return {
         "return": f"{result['return_mean']:.3f} ± {result['return_std']:.3f}",
@@ -332,9 +301,9 @@ def page_facts(result: dict[str, Any]) -> dict[str, str]:
 
 
 def summarize(episodes: list[Episode]) -> dict[str, object]:
-    """Return mean and spread (population standard deviation) and every episode's figures.
+    """Return mean and population standard deviation, and the figures of every episode.
 
-    Of success only where the environment tells it.
+    Success is among them if the environment reports it.
     """
     returns = np.array([episode.episode_return for episode in episodes])
     lengths = np.array([episode.length for episode in episodes])
@@ -353,7 +322,6 @@ def summarize(episodes: list[Episode]) -> dict[str, object]:
 
 
 def table(episodes: list[Episode], result: dict[str, object]) -> str:
-    """Return the episodes line by line, then mean and spread."""
     lines = ["episode     return   length"]
     for number, each in enumerate(episodes, start=1):
         lines.append(f"{number:7d} {each.episode_return:10.3f} {each.length:8d}")

@@ -1,4 +1,4 @@
-"""HELM from Python: train, go on, load a run and play it step by step.
+"""HELM from Python: train a run, resume it, load it and play it step by step.
 
     import helm
 
@@ -7,15 +7,14 @@
         observation = player.reset(seed=0)
         action = player.act(observation)
 
-`train`, `resume`, `load`, `Player` and `UserError`, which tells every mistake, are the public
-interface. Training is that of main.py; eval.py is made of the same parts (trainers/build.py).
+`train`, `resume`, `load`, `Player` and `UserError`, raised for every mistake, are the public
+interface. Training is that of main.py; eval.py uses the same parts (trainers/build.py).
 """
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,14 +23,12 @@ import torch
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from envs import GivenEnv, check_env_name, given_name
+from envs import GivenEnv, given_name
 from main import begin, go_on
-from models import agent_class, resolve_device
 from models.agent import Agent
 from models.observations import Percept
-from trainers.build import opened_env, restored_agent
+from trainers.build import opened_env, player_config, restored_agent
 from trainers.checkpoint import find_checkpoint, load_checkpoint
-from trainers.evaluation import played_config
 from trainers.ranks import joined_ranks
 from trainers.train import RunSettings
 from utils.errors import UserError
@@ -51,25 +48,26 @@ def train(
 
     Args:
         settings: Those that differ from config.json, by name.
-        env: What to train in instead of `settings["env"]`: a class or function that makes one
-            environment of Gymnasium, or a vector environment in SAME_STEP autoreset mode.
-        agent: A class of one's own, in a file, instead of `settings["model"]`.
+        env: Instead of `settings["env"]`: a class or function that makes one Gymnasium
+            environment, or a vector environment in SAME_STEP autoreset mode.
+        agent: Instead of `settings["model"]`: an agent class of yours, defined in a file.
         run_id: The folder's name.
-        init_from: A run folder or a checkpoint whose agent's parameters to begin with.
+        init_from: A run folder or a checkpoint: its parameters are the first ones.
 
     Raises:
-        UserError: a line for each mistake in what is given; nothing has been written.
+        UserError: a line for each mistake in the arguments; nothing has been written.
     """
     values = dict(settings)
     for name, part in (("env", env), ("model", agent)):
         if part is not None and name in values:
-            raise UserError(f"settings: {name} is given, and an object in its place. Give one")
+            raise UserError(f"settings: {name} is given, and an object instead. Give one of them")
     if agent is not None:
         values["model"] = _name_of(agent)
     if env is not None:
         values["env"] = given_name(env)
-    if isinstance(env, VectorEnv):
+    if isinstance(env, VectorEnv):  # its size is fixed
         values.setdefault("n_envs", env.num_envs)
+    # As on a command line: the run's folder is named after them.
     texts = [
         f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"
         for name, value in settings.items()
@@ -81,15 +79,16 @@ def train(
 
 
 def resume(run: str | Path, env: GivenEnv | None = None, trust: bool = False) -> Path:
-    """Go on with an unfinished run and return its folder.
+    """Resume an unfinished run and return its folder.
 
     Args:
         run: Its folder.
-        env: What it was trained in, if that was an object.
-        trust: Follow its settings to code, addresses and places, though you have not begun it here.
+        env: The environment object, if the run was trained in one.
+        trust: Follow its settings to code, addresses and places even if you have not begun the
+            run on this machine.
 
     Raises:
-        UserError: it cannot go on, or not in that environment.
+        UserError: it cannot be resumed, or not in that environment.
     """
     with joined_ranks() as ranks:
         return go_on(Path(run), ranks, env, trust)
@@ -101,22 +100,17 @@ def load(
     """Return the agent of a run, to be played step by step in one environment.
 
     Args:
-        run: A run folder, whose best agent is taken, or a checkpoint.
-        env: What to play in instead of the run's own environment: as of `train`, a vector
-            environment being of one.
+        run: A run folder (its best agent is loaded) or a checkpoint.
+        env: Instead of the run's environment, as for `train`; a vector environment must have one.
         device: auto, cpu or cuda.
-        trust: As of `resume`.
+        trust: As for `resume`.
 
     Raises:
-        UserError: it is no run, or its agent or environment cannot be had here.
+        UserError: it is no run, or its agent or environment is not available here.
     """
     path = find_checkpoint(Path(run), "run")
     checkpoint = load_checkpoint(path)
-    config = played_config(checkpoint, path, trust)
-    if env is None:
-        check_env_name(config.env)
-    agent_class(config.model).check(config)
-    config = replace(config, device=resolve_device(device), n_envs=1)
+    config = player_config(checkpoint, path, 1, device, trust)
     with ExitStack() as stack:
         played_in = stack.enter_context(opened_env(config, config.seed, env, drawn=True))
         agent = restored_agent(config, played_in, checkpoint, path)
@@ -124,16 +118,10 @@ def load(
 
 
 class Player:
-    """An agent that plays in one environment, seen step by step.
+    """An agent that plays in one environment, step by step.
 
-    Each step: `inspect`, if one wants to look, then `act`, then `step`. An agent that is to act
-    elsewhere needs `reset` where an episode begins, and `act`.
-
-    Args:
-        config: The settings of its run.
-        agent: Restored.
-        env: One environment.
-        opened: What is to be closed in the end.
+    Each step calls `inspect` (optional), `act`, then `step`. To act in an environment of your own,
+    call `reset` where an episode begins, and `act`.
     """
 
     def __init__(self, config: Config, agent: Agent, env: VectorEnv, opened: ExitStack) -> None:
@@ -142,27 +130,28 @@ class Player:
         self._begin()
 
     def reset(self, seed: int | None = None) -> Any:
-        """Begin an episode with an empty memory and return what is seen first."""
+        """Begin an episode with an empty memory and return its first observation."""
         observations, _ = self.env.reset(seed=seed)
         self._begin()
         self.ended = False
         return self._first(observations)
 
     def inspect(self, observation: Any) -> dict[str, np.ndarray]:
-        """Return what the agent makes of an observation, before it acts on it.
+        """Return diagnostics of the agent for an observation, without advancing its memory.
 
-        Such as `attention` [L, H, S], how much each head of each layer of its memory looks at the
-        last S steps; `words` that its memory reads; `action_values`. The memory stays as it is.
+        Among them, as far as the agent has them: `attention` [L, H, S], the attention of each
+        layer and head of the memory to the last S steps; `words`, read by the memory;
+        `action_values`.
         """
         percept = self._percept(observation)
         seen = self.agent.explain(percept) | self.agent.inspect(percept, self._memory)
         return {name: values[0] for name, values in seen.items()}
 
     def act(self, observation: Any, greedy: bool = False) -> int:
-        """Let the memory read an observation and return what the agent does.
+        """Advance the memory by an observation and return the agent's action.
 
         Args:
-            observation: What one environment shows.
+            observation: Of one environment, without a batch dimension.
             greedy: Take the most probable action instead of drawing one.
         """
         step = self.agent.act(self._percept(observation), self._memory, greedy)
@@ -171,25 +160,18 @@ class Player:
         return self._action
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Do something in the environment; returns what Gymnasium's `step` does.
-
-        Raises:
-            UserError: the episode has ended.
-        """
+        """Take an action in the environment; returns the same tuple as Gymnasium's `step`."""
         if self.ended:
-            raise UserError("step: no episode is going on. Call reset() first")
+            raise UserError("step: the episode has ended. Call reset() first")
         shown, rewards, terminated, truncated, info = self.env.step(np.array([action]))
         self._action, self._reward = int(action), float(rewards[0])
         self.ended = bool(terminated[0] or truncated[0])
+        # `shown` is the next episode's first observation by then: autoreset is in the same step.
         observation = info["final_obs"][0] if self.ended else self._first(shown)
         return observation, self._reward, bool(terminated[0]), bool(truncated[0]), info
 
     def draw(self) -> np.ndarray:
-        """Return a picture of the whole environment as it is now.  [H, W, 3] uint8
-
-        Raises:
-            UserError: it cannot be drawn.
-        """
+        """Return a picture of the whole environment.  [H, W, 3] uint8"""
         if self.env.render_mode != "rgb_array":
             raise UserError(f"draw: {self.config.env} has no render_mode 'rgb_array'")
         return np.asarray(cast(Sequence[np.ndarray], self.env.render())[0])
@@ -209,7 +191,7 @@ class Player:
         self._starts, self._action, self._reward = True, 0, 0.0
 
     def _percept(self, observation: Any) -> Percept:
-        """Return what the agent is told: an observation, and what was done before it."""
+        # Nothing precedes the first observation of an episode: action and reward are zero there.
         space = self.env.single_observation_space
         batch = concatenate(space, [observation], cast(Any, create_empty_array(space, 1)))
         device, begins = self.agent.device, self._starts
@@ -221,20 +203,15 @@ class Player:
         )
 
     def _first(self, observations: Any) -> Any:
-        """Return what the only one of some environments shows."""
         return next(iter(iterate(self.env.observation_space, observations)))
 
 
 def _name_of(agent: type[Agent]) -> str:
-    """Return the name by which a class will be found again, also by eval.py.
-
-    Raises:
-        UserError: it is not in a file, but typed in.
-    """
+    """Return module:Class, the name under which eval.py will find an agent class again."""
     module = agent.__module__
     if module == "__main__":  # a script: its file is the module
         file = getattr(sys.modules[module], "__file__", None)
         if file is None:
-            raise UserError(f"agent: {agent.__name__} is not in a file, in which eval.py finds it")
+            raise UserError(f"agent: {agent.__name__} is not in a file. Save it in one for eval.py")
         module = Path(file).stem
     return f"{module}:{agent.__qualname__}"

@@ -7,20 +7,23 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from envs import GivenEnv, check_env_name, given_name, scales_rewards
+from envs import GivenEnv, check_env_name, given_name
 from models import build_agent, resolve_device
 from report import configured_showcase
-from rewards.scaling import ScalingSettings, configured_scaling
-from trainers.build import check, configured_evaluation, configured_learner, opened_env
+from trainers.build import (
+    check,
+    configured_collector,
+    configured_evaluation,
+    configured_learner,
+    opened_env,
+)
 from trainers.checkpoint import INIT_FROM, WarmStart, own_checkpoint
-from trainers.collector import Collector
 from trainers.ranks import Ranks, joined_ranks
 from trainers.train import Run, RunSettings
 from utils.command_line import Parser, add_trust, leave, run_program
@@ -39,12 +42,11 @@ from utils.starting import number_of_threads
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train as the command line says and return the exit status."""
     return run_program(train, argv)
 
 
 def train(argv: Sequence[str] | None) -> None:
-    """Begin the run that the settings describe, go on with an earlier one, or print."""
+    """Begin the run that the settings describe, resume an earlier one, or print settings."""
     arguments = parse_arguments(argv)
     given = arguments.config, arguments.overrides
     if arguments.list_configs:
@@ -54,7 +56,7 @@ def train(argv: Sequence[str] | None) -> None:
         values = dataclasses.asdict(config)
         print(json.dumps({name: values[name] for name in default_settings(values)}, indent=2))
     else:
-        # Under torchrun several processes train one agent together; otherwise this one is alone.
+        # Under torchrun several processes train one agent together; otherwise there is one rank.
         with joined_ranks() as ranks:
             if arguments.resume:
                 go_on(arguments.resume, ranks, trust=arguments.trust)
@@ -80,14 +82,15 @@ def begin(
         ranks: The processes that train together.
         run_id: The folder's name; None for one made of the overrides and the seed.
         overrides: The settings that were given as KEY=VALUE.
-        init_from: The run or checkpoint whose agent's parameters it begins with.
-        env: The object it is trained in, if that has no name.
-        trust: Whether a guide's run is trusted, whoever has begun it.
+        init_from: A run or checkpoint: its parameters are the first ones.
+        env: An environment object in place of `config.env`.
+        trust: Load a guide's run even if another user began it.
     """
     check(config, run_id, init_from, env)
     start = None if init_from is None else WarmStart.named(init_from)
     with configured_run(config, ranks, env, start, trust) as run:
-        # Pretrained parts are not in checkpoints: the folder has their sha256.
+        # Checkpoints leave pretrained parts out; the folder records their sha256 instead, so that
+        # a resumed run can refuse others.
         of_env: dict[str, str] = getattr(run.collector.env, "fingerprints", dict)()
         weights = run.learner.agent.fingerprints() | of_env
         facts = None if start is None else start._asdict()
@@ -101,7 +104,7 @@ def begin(
 
 
 def go_on(folder: Path, ranks: Ranks, env: GivenEnv | None = None, trust: bool = False) -> Path:
-    """Go on with an unfinished run from its last good checkpoint, or from its beginning."""
+    """Resume a run from its last valid checkpoint, or from its beginning without one."""
     config = ranks.run_on_first(lambda: resumed_config(folder, trust).part(RunSettings))
     if env is None:
         check_env_name(config.env)
@@ -126,7 +129,7 @@ def configured_run(
     start: WarmStart | None = None,
     trust: bool = False,
 ) -> Iterator[Run]:
-    """Build everything the settings name; close the environments in the end."""
+    """Build everything the settings name; close the environments at the end."""
     check_loggers(config)
     n_threads = number_of_threads(config.threads)
     config = dataclasses.replace(config, device=resolve_device(config.device), threads=n_threads)
@@ -134,37 +137,37 @@ def configured_run(
     ranks.print(f"{config.model} on {config.env}, device {config.device}")
     seed_everything(config.seed, config.deterministic)
     with ExitStack() as opened:
-        # A vector of environments, this rank's share of them.
+        # The vector of environments: this rank's share of them, with seeds of its own.
         share = ranks.share(config)
         env = opened.enter_context(opened_env(share, share.seed, given))
 
-        # The agent: encoder, memory and heads. All ranks begin with the first one's.
+        # The agent: encoder, memory and heads. All ranks begin with the same parameters, since
+        # from then on only gradients are averaged.
         agent = build_agent(config, env.single_observation_space, env.single_action_space)
         if start is not None:
             start.give(agent)
         ranks.synchronize(agent, config)
 
-        # The learner, whose rewards are the task's, scaled or not, and perhaps novelty.
+        # The learner, perhaps curious; the collector hands it the steps with (scaled) rewards.
         learner = configured_learner(config, share, agent, env, ranks, trust)
-        by_default = scales_rewards(config.env)
-        scaling = configured_scaling(config.part(ScalingSettings), env.num_envs, by_default)
-        collector = Collector(env, learner, scaling, ranks)
+        collector = configured_collector(config, env, learner, ranks)
 
-        # Greedy episodes now and then, in environments of their own.
+        # Greedy evaluations use environments of their own, so that training episodes run on.
         evaluation = opened.enter_context(configured_evaluation(config, given))
         yield Run(config, learner, collector, configured_showcase(config, agent), evaluation)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line; `overrides` has the settings in it as KEY=VALUE.
-
-    Raises:
-        UserError: an unknown argument, or settings beside --resume.
-    """
+    """Read the command line; `overrides` has all settings given in it as KEY=VALUE."""
+    words = [word.removeprefix("--var=") for word in (sys.argv[1:] if argv is None else argv)]
+    models = [word for word in words if word.startswith("model=")]
     parser = Parser(
         prog="main.py",
         description=__doc__,
-        ending=lambda: f"settings, for --var and --config:\n{describe_settings(own_agent(argv))}",
+        # The help also lists the settings of a user's own agent if it is named beside --help.
+        ending=lambda: (
+            f"settings, for --var and --config:\n{describe_settings(chosen_agent(models))}"
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
@@ -186,12 +189,6 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if arguments.resume and given:
         parser.error("--resume takes all settings from the run folder, give it alone")
     return arguments
-
-
-def own_agent(argv: Sequence[str] | None) -> Mapping[str, Any]:
-    """Return the agent of the user's own that help is asked for with, if one is named."""
-    words = [word.removeprefix("--var=") for word in (sys.argv[1:] if argv is None else argv)]
-    return chosen_agent([word for word in words if word.startswith("model=")])
 
 
 if __name__ == "__main__":

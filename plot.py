@@ -1,13 +1,10 @@
-"""Compare runs: learning curves, final scores, steps to a threshold, who is probably better.
+"""Compare runs: learning curves, final scores, steps to a threshold, probability of improvement.
 
-Runs that differ in their seed alone are averaged, with 95 % bootstrap intervals; each environment
+Runs that differ only in their seed are averaged, with 95 % bootstrap intervals; each environment
 gets its own panel. A picture (PNG and SVG) and its numbers (CSV and Markdown) are written.
 """
 
 import utils.starting  # noqa: F401
-
-# isort: split
-import trainers.build  # noqa: F401  hands the parts to the settings
 
 # isort: split
 import argparse
@@ -30,12 +27,10 @@ USUAL = Labels(METRIC, "steps", "iqm")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compare the runs of the command line and return the exit status."""
     return run_program(plot, argv)
 
 
 def plot(argv: Sequence[str] | None) -> None:
-    """Compare the runs that the command line names."""
     arguments = parse_arguments(argv)
     check_picture(arguments.output)
     draw_runs(
@@ -58,10 +53,9 @@ def draw_runs(
 
     Args:
         folders: Run folders, or folders of them.
-        picture: Its ending is of no account: PNG, SVG and the numbers are written.
+        picture: The files' common name; whatever its ending, PNG, SVG and numbers are written.
         by: Settings that tell agents apart.
-        panels: Settings with a panel each.
-        labels: The metric and its axis.
+        panels: Settings with one panel per value.
     """
     axis, threshold, output = labels.axis, labels.threshold, picture.with_suffix("")
     notes: list[str] = []
@@ -94,26 +88,26 @@ def draw_runs(
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
     parser = Parser(
         prog="plot.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
     add("runs", metavar="FOLDER", nargs="+", type=Path, help="run folders, or folders of them")
-    by = "settings that tell agents apart (model); pretrained: whether a run had --init-from"
+    by = "settings that tell agents apart (model); pretrained: if a run had --init-from"
     add("--by", metavar="KEY,KEY", default="model", help=by)
-    add("--panels", metavar="KEY,KEY", default="env", help="settings with a panel each (env)")
+    add(
+        "--panels", metavar="KEY,KEY", default="env", help="settings with one panel per value (env)"
+    )
     add("--metric", metavar="NAME", default=METRIC, help=f"a column of metrics.csv ({METRIC})")
-    add("--axis", choices=run_data.AXES, default="steps", help="what runs to the right (steps)")
+    add("--axis", choices=run_data.AXES, default="steps", help="horizontal axis (steps)")
     add("--statistic", choices=NAMES, default="iqm", help="interquartile mean (iqm) or mean")
-    score, there = finite_number(-math.inf), "tell when the curves get there"
+    score, there = finite_number(-math.inf), "also print when the curves reach this score"
     add("--threshold", metavar="SCORE", type=score, help=there)
     add("--output", metavar="FILE", type=Path, default=Path("curves.png"), help="(curves.png)")
     return parser.parse_args(argv)
 
 
 def check_picture(path: Path) -> None:
-    """Raise UserError unless a picture can be written there."""
     if path.suffix not in PICTURES or os.path.isdir(path):
         raise UserError(f"--output {path}: name a file ending in {' or '.join(PICTURES)}")
     if not os.path.isdir(path.parent):

@@ -1,4 +1,4 @@
-"""Prepare what SHELM retrieves: the words an image encoder and a language model share, embedded."""
+"""Prepare SHELM's retrieval: embed the words that image encoder and language model share."""
 
 import utils.starting  # noqa: F401
 
@@ -18,16 +18,14 @@ from models.word_embeddings import PROMPTS, embeddings_file, prepare
 from utils.command_line import Parser, run_program
 from utils.files import alone_with, check_writable
 
-SEED = 0  # of what grid-clip learns from, and begins with
+SEED = 0  # of grid-clip's training captions and initial weights
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prepare as the command line says and return the exit status."""
     return run_program(run, argv)
 
 
 def run(argv: Sequence[str] | None) -> None:
-    """Write the files that are missing and say which."""
     arguments = parse_arguments(argv)
     check_writable(arguments.data_folder, "--data-folder")
     describe_language_model(arguments.language_model)
@@ -41,18 +39,17 @@ def run(argv: Sequence[str] | None) -> None:
 
 
 def find_encoder(arguments: argparse.Namespace) -> ImageTextEncoder:
-    """Return the encoder asked for, trained first if it is grid-clip and there is none yet."""
+    """Return the encoder of the command line; grid-clip is trained first if it has no file yet."""
     device, folder = resolve_device(arguments.device), arguments.data_folder
     if arguments.clip_encoder == NAME and not (folder / FILE).is_file():
         folder.mkdir(parents=True, exist_ok=True)
         with alone_with(folder / FILE):
-            if not (folder / FILE).is_file():  # another call may have trained it meanwhile
+            if not (folder / FILE).is_file():  # another call may have trained it in the meantime
                 train_grid_clip(CaptionBatches(SEED), SEED).save(folder)
     return load_encoder(arguments.clip_encoder, arguments.clip_pretrained, device, folder)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
     parser = Parser(
         prog="prepare_embeddings.py",
         description=__doc__,
@@ -60,14 +57,14 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     suites = [*PROMPTS, "all"]
-    add("--suite", choices=suites, default="minigrid", help="whose prompts to embed")
+    add("--suite", choices=suites, default="minigrid", help="the suite of the prompts to embed")
     add("--clip-encoder", metavar="NAME", default=NAME, help="grid-clip, or a model of open_clip")
     weights = "weights of open_clip's model: a published tag, or a local checkpoint file"
     add("--clip-pretrained", metavar="TAG_OR_FILE", default="openai", help=weights)
     model = "all-MiniLM-L6-v2"
     as_in = "as in the setting language_model"
     add("--language-model", metavar="NAME_OR_FOLDER", default=model, help=as_in)
-    where = "where files go"
+    where = "folder of the files"
     add("--data-folder", metavar="FOLDER", type=Path, default=DATA_FOLDER, help=where)
     add("--device", default="auto", help="auto, cpu or cuda")
     return parser.parse_args(argv)

@@ -1,7 +1,7 @@
 """Publish a trained agent: to a model hub, or as a folder.
 
-What others get is what eval.py plays, without what a run needs to go on, as safetensors and JSON;
-settings, metrics, a curve, and a card with scores. eval.py --ckpt-path hub:OWNER/NAME plays it.
+The agent is written as safetensors and JSON, without the state of its training; beside it settings,
+metrics, a curve, and a card with scores. eval.py --ckpt-path hub:OWNER/NAME plays it.
 """
 
 import utils.starting  # noqa: F401
@@ -58,7 +58,7 @@ NUMBERS = ("return_mean", "return_std", "length_mean", "length_std")
 EVALUATION: dict[str, Any] = dict.fromkeys(NUMBERS, int | float)
 EVALUATION |= {"n_episodes": int, "seed": int, "env_steps": int}
 LIBRARY, TASK = "helm", "reinforcement-learning"
-# A path that leads out of the working folder, behind nothing, an equals sign or a quotation mark.
+# A path that leads out of the working folder, at the start or after an equals sign or a quote.
 PLACE = re.compile(r"""(^|[="'])((?:~|\.\.|/)[^"']*)""")
 PUBLIC = {
     *("command", "started", "finished", "python", "packages", "hardware", "weights"),
@@ -68,16 +68,16 @@ PUBLIC = {
 
 
 class Facts(NamedTuple):
-    """What a card tells.
+    """The contents of a card.
 
     Attributes:
-        config: The settings, as they are published.
+        config: The settings, as published.
         weights: sha256 of the pretrained parts, by the setting that names them.
-        env_steps: Environment steps behind the agent.
-        description: run.json, as it is published.
-        evaluations: What eval.py wrote, the one that counts first.
-        repository: Where it is published, such as "someone/model"; None where nowhere yet.
-        has_curve: Whether a picture lies beside the card.
+        env_steps: Environment steps of training.
+        description: run.json, as published.
+        evaluations: Results of eval.py; the first gives the score.
+        repository: Such as "someone/model"; None before it has one.
+        has_curve: Whether `CURVE` lies beside the card.
     """
 
     config: Config
@@ -90,12 +90,11 @@ class Facts(NamedTuple):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Publish as the command line says and return the exit status."""
     return run_program(publish, argv)
 
 
 def publish(argv: Sequence[str] | None) -> None:
-    """Check everything, play episodes where none are known, write the files, bring them there."""
+    """Check everything, play episodes unless some are known, write the files, upload them."""
     arguments = parse_arguments(argv)
     path = checkpoint_path(arguments)
     checkpoint = load_checkpoint(path)
@@ -108,8 +107,7 @@ def publish(argv: Sequence[str] | None) -> None:
     else:
         check_writable(arguments.folder, "--folder")
         if arguments.folder.exists() and any(arguments.folder.iterdir()):
-            told = f"--folder {arguments.folder}: holds something"
-            raise UserError(f"{told}. Name a new folder, or an empty one")
+            raise UserError(f"--folder {arguments.folder}: not empty. Name a new or empty folder")
     settings = checkpoint["config"]
     public = without_places(settings)
     for name in settings:
@@ -119,7 +117,7 @@ def publish(argv: Sequence[str] | None) -> None:
     stored = stored_config(settings, str(path), path.parent, arguments.trust)
     config = replace(stored, **public)
     played = evaluations(path, checkpoint["env_steps"])
-    if not played:
+    if not played:  # a card without a score says nothing about the agent
         words = ["--ckpt-path", str(path), "--n-episodes", str(arguments.n_episodes)]
         words += ["--trust"] * arguments.trust
         evaluation.play(path, evaluation.parse_arguments(words))
@@ -142,37 +140,31 @@ def publish(argv: Sequence[str] | None) -> None:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
     parser = Parser(
         prog="publish.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
     add("run", metavar="RUN", type=Path, help="the run's folder")
-    add("repository", metavar="OWNER/NAME", nargs="?", help="where to on the hub; made if new")
-    add("--checkpoint", choices=CHECKPOINTS, help="which of the run's (best, else last)")
-    add("--private", action="store_true", help="for a repository that is made: yours alone")
+    add("repository", metavar="OWNER/NAME", nargs="?", help="repository on the hub; made if new")
+    add("--checkpoint", choices=CHECKPOINTS, help="of the run (best, else last)")
+    add("--private", action="store_true", help="a new repository is yours alone")
     add("--revision", metavar="BRANCH", help="a branch of the repository, made if new (main)")
-    add("--folder", metavar="OUT", type=Path, help="write the files there, bring them nowhere")
+    add("--folder", metavar="OUT", type=Path, help="write the files there, upload nothing")
     number = whole_number(1, evaluation.MOST_EPISODES)
-    played = "episodes to play where no evaluation of the checkpoint is known (10)"
+    played = "episodes to play if the checkpoint has no evaluation yet (10)"
     add("--n-episodes", metavar="N", type=number, default=10, help=played)
     add_trust(parser)
     arguments = parser.parse_args(argv)
     if arguments.repository is None and arguments.folder is None:
         parser.error("name OWNER/NAME on the hub, or a --folder")
     if arguments.folder is not None and (arguments.private or arguments.revision):
-        parser.error("--private and --revision are for the hub, and --folder brings nothing there")
+        parser.error("--private and --revision are for the hub, and --folder uploads nothing")
     if arguments.revision is not None and not arguments.revision.strip():
         parser.error("--revision is empty, name a branch")
     return arguments
 
 
 def checkpoint_path(arguments: argparse.Namespace) -> Path:
-    """Return the checkpoint of the run that is meant.
-
-    Raises:
-        UserError: the folder is not a run's, or has no such checkpoint.
-    """
     found = find_checkpoint(arguments.run, "RUN")
     if found == arguments.run:
         raise UserError(
@@ -189,18 +181,13 @@ def checkpoint_path(arguments: argparse.Namespace) -> Path:
 
 
 def evaluations(checkpoint: Path, env_steps: int) -> list[dict[str, Any]]:
-    """Return the evaluations of a checkpoint in the environment it was trained in.
+    """Return eval.py's results for a checkpoint in its own environment, most episodes first.
 
-    Args:
-        checkpoint: Its file.
-        env_steps: Steps behind it; evaluations of what once stood in its place do not count.
-
-    Returns:
-        What eval.py wrote, that of most episodes first.
+    Results with another `env_steps` belong to an earlier checkpoint of this name and are left out.
     """
     found = []
     for path in sorted(checkpoint.parent.glob(f"{checkpoint.stem}_eval_*.json")):
-        with contextlib.suppress(UserError):  # a file that something else wrote
+        with contextlib.suppress(UserError):  # another program's file
             found.append(read_evaluation(path, EVALUATION))
     as_trained = [each for each in found if not (each.get("random") or each["var"])]
     counting = [each for each in as_trained if each["env_steps"] == env_steps]
@@ -214,14 +201,9 @@ def write_published(
     checkpoint: dict[str, Any],
     played: list[dict[str, Any]],
 ) -> None:
-    """Write the files that others get.
+    """Write the published files into an existing folder.
 
-    Args:
-        folder: Where to; it exists.
-        arguments: The run's folder, and the repository that the card names.
-        config: The settings, as they are published.
-        checkpoint: With the same.
-        played: Its evaluations, see `evaluations`.
+    `config` and the checkpoint's settings are without places of this machine.
     """
     run = arguments.run
     save_published(folder / PUBLISHED, checkpoint)
@@ -242,7 +224,7 @@ def write_published(
 
 
 def without_places(value: Any) -> Any:
-    """Return a JSON value in which every path that leads out of here is its last name alone."""
+    """Return a JSON value; paths that lead out of the working folder keep their last name only."""
     if isinstance(value, str):
         return PLACE.sub(lambda found: found[1] + Path(found[2]).name, value)
     if isinstance(value, Mapping):
@@ -253,7 +235,7 @@ def without_places(value: Any) -> Any:
 
 
 def public_description(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what run.json says without machine, changed files and places."""
+    """Return run.json without machine, changed files and places."""
     kept = {name: value for name, value in description.items() if name in PUBLIC}
     match kept.get("resumed"):
         case [*entries] if all(isinstance(entry, dict) for entry in entries):
@@ -262,7 +244,7 @@ def public_description(description: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def card(facts: Facts) -> str:
-    """Return the text of README.md, what the hub reads of it first."""
+    """Return the text of README.md, which begins with the hub's metadata."""
     config, place = facts.config, f"hub:{facts.repository}" if facts.repository else "THIS_FOLDER"
     by = "" if config.algorithm in config.model else f", trained by {_escaped(config.algorithm)}"
     sections = [
@@ -280,7 +262,7 @@ def card(facts: Facts) -> str:
     if facts.weights:
         rows = [[name, getattr(config, name, ""), each] for name, each in facts.weights.items()]
         table = _table([["setting", "name", "sha256"], *sorted(rows)])
-        needed = "They are not contained, and checked when it plays."
+        needed = "Not contained; their checksums are compared when the agent is loaded."
         sections.append(f"## Pretrained parts\n\n{needed}\n\n{table}")
     read = read_settings(config)
     values = [[name, json.dumps(getattr(config, name))] for name in all_settings() if name in read]
@@ -288,7 +270,7 @@ def card(facts: Facts) -> str:
 
 
 def _metadata(facts: Facts) -> str:
-    """Return the YAML: library, tags, and the score of the first evaluation."""
+    """Return the card's YAML: library, tags, and the score of the first evaluation."""
     from huggingface_hub import EvalResult, ModelCardData
 
     config = facts.config
@@ -318,7 +300,6 @@ def _metadata(facts: Facts) -> str:
 
 
 def _scores(evaluations: Sequence[dict[str, Any]]) -> Table:
-    """Return a row for each evaluation, the heading first."""
     with_success = any("success_mean" in one for one in evaluations)
     heading = ["mean return", "mean length", *["success"] * with_success]
     table: list[list[object]] = [[*heading, "episodes", "actions", "seed"]]
@@ -334,15 +315,15 @@ def _scores(evaluations: Sequence[dict[str, Any]]) -> Table:
 
 
 def _training(description: Mapping[str, Any]) -> str:
-    """Return the command and the source that it ran."""
-    told, commit = "", description.get("git_commit")
+    """Return the run's command and commit, as Markdown."""
+    text, commit = "", description.get("git_commit")
     if command := [str(word) for word in description.get("command", [])]:
         # The interpreter has other names on other machines: python3, python3.12.
-        told = f"\n```\n{printable(shlex.join(['python', *command[1:]]))}\n```\n"
+        text = f"\n```\n{printable(shlex.join(['python', *command[1:]]))}\n```\n"
     if commit:
         changed = ", with changes that were not committed" if description.get("git_dirty") else ""
-        told += f"\nCommit {_escaped(commit)}{changed}.\n"
-    return told
+        text += f"\nCommit {_escaped(commit)}{changed}.\n"
+    return text
 
 
 def _table(table: Table) -> str:
@@ -350,7 +331,7 @@ def _table(table: Table) -> str:
 
 
 def _escaped(value: object) -> str:
-    """Return a value as Markdown that shows it as it is: no HTML, link or line comes of it."""
+    """Return Markdown that shows a value literally: it makes no HTML, link or line of its own."""
     return re.sub(r"[\\`*\[\]|~]", r"\\\g<0>", html.escape(printable(str(value)), quote=False))
 
 

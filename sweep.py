@@ -1,17 +1,14 @@
 """Train a grid of runs side by side with Ray, on this machine or on a cluster; or search settings.
 
 Every combination of a settings file, a value of each list and a seed becomes an ordinary run
-folder. A run that fails or is killed goes on from its checkpoint, a number of times; the same
-command typed again does only what is missing.
+folder. A run that fails or is killed resumes from its checkpoint, up to --retries times; the same
+command typed again trains only the missing runs.
 
-With --search N settings are drawn from ranges instead, by what has done well so far: in place of
-a value stands {"low": 1e-5, "high": 1e-3, "log": true} or {"choices": ["LSTM", "GPT"]}.
+With --search N, settings are drawn from ranges, guided by the results so far: instead of a value
+give {"low": 1e-5, "high": 1e-3, "log": true} or {"choices": ["LSTM", "GPT"]}.
 """
 
 import utils.starting  # noqa: F401
-
-# isort: split
-import trainers.build  # noqa: F401  hands the parts to the settings
 
 # isort: split
 import argparse
@@ -24,11 +21,11 @@ from functools import partial
 from pathlib import Path
 
 import plot
-from envs import check_env_name
-from models import agent_class
 from sweeps import grid, jobs, search
 from sweeps.jobs import Job, State
+from trainers import build
 from trainers.checkpoint import CheckpointSettings, Interruption
+from trainers.train import RunSettings
 from utils.command_line import GIVEN, Parser, run_program, whole_number
 from utils.errors import Interrupted, RunError, UserError, raise_all
 from utils.files import check_writable
@@ -42,22 +39,17 @@ Check = Callable[[Config], None]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Sweep as the command line says and return the exit status."""
     return run_program(sweep, argv)
 
 
 def sweep(argv: Sequence[str] | None) -> None:
-    """Check all that is to be run, do what is missing of it, show what came out."""
+    """Check all settings, train the missing runs, show the results."""
     arguments = parse_arguments(argv)
-    check = partial(check_settings, n_gpus=arguments.gpus)
-    if arguments.search:
-        sweep_search(arguments, argv, check)
-    else:
-        sweep_grid(arguments, argv, check)
+    do = sweep_search if arguments.search else sweep_grid
+    do(arguments, argv, partial(check_settings, n_gpus=arguments.gpus))
 
 
 def sweep_grid(arguments: argparse.Namespace, argv: Sequence[str] | None, check: Check) -> None:
-    """Train a grid of runs."""
     agents = arguments.agents.split(",") if arguments.agents else ()
     runs = grid.make_grid(arguments.config, arguments.lists, arguments.name, agents)
     raise_all(
@@ -77,14 +69,13 @@ def sweep_grid(arguments: argparse.Namespace, argv: Sequence[str] | None, check:
     if any(job.state is State.STOPPED for job in work):
         raise_interrupted(stopped_by, argv)
     done = [job.run for job in work if job.state is State.DONE]
-    if done:  # agents apart by what they differ in
+    if done:  # runs are averaged unless a swept setting sets them apart
         by = ["model", *grid.swept_settings(done)]
         plot.draw_runs([run.folder for run in done], arguments.output, by)
     raise_failed(work)
 
 
 def sweep_search(arguments: argparse.Namespace, argv: Sequence[str] | None, check: Check) -> None:
-    """Try what is missing of the trials of a search."""
     space = search.read_space(next(iter(arguments.config), None), arguments.var)
     corners, name = space.corners(), arguments.name or "search"
     how = arguments.sampler, arguments.pruner, arguments.metric
@@ -103,9 +94,9 @@ def sweep_search(arguments: argparse.Namespace, argv: Sequence[str] | None, chec
         print(cost([*work.jobs, *[corner] * work.n_to_come]))
         return
     plan.folder.mkdir(parents=True, exist_ok=True)
-    with locked(plan.folder):
+    with locked(plan.folder):  # two searches in one journal would repeat each other's trials
         work = search.Search(plan, space, check, search.open_study(plan, space))
-        work.follow()  # what ended before it could be told
+        work.follow()  # take in trials that ended after an earlier sweep was stopped
         stopped_by = None if work.is_over else train(work, arguments)
         importances = work.study.importances()
         files = search.write_results(work, importances)
@@ -119,21 +110,20 @@ def sweep_search(arguments: argparse.Namespace, argv: Sequence[str] | None, chec
 
 
 def raise_interrupted(stopped_by: signal.Signals | None, argv: Sequence[str] | None) -> None:
-    """Raise Interrupted with what to type to go on, where a signal has ended a sweep."""
+    """Raise Interrupted with the command that continues a sweep, if a signal has ended it."""
     if stopped_by is not None:
         again = shlex.join([*typed("sweep.py"), *(argv or ())])
         raise Interrupted(f"interrupted. Go on with: {again}", stopped_by)
 
 
 def raise_failed(jobs: Sequence[Job]) -> None:
-    """Raise RunError with a line for each run that is not complete."""
     failed = [job for job in jobs if job.state is not State.DONE]
     if failed:
         raise RunError("\n".join(f"{job.run.folder}: {job.note}. See {job.log}" for job in failed))
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line; `lists` has the values of each setting, `seed` among them."""
+    """Read the command line; `lists` has the values of each setting, including `seed`."""
     parser = Parser(
         prog="sweep.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -141,25 +131,25 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--config", metavar="FILE", nargs="+", type=Path, default=[], help="settings files")
     values = "values of one setting of main.py; repeatable"
     add("--var", metavar="KEY=VALUE,VALUE", action="append", default=[], help=values)
-    add("--agents", metavar="NAME,NAME", help="which of the settings files' agents; all")
+    add("--agents", metavar="NAME,NAME", help="some of the settings files' agents (all)")
     add("--seeds", metavar="N", type=seeds, help="seeds 0 to N-1, or paper: the published thirty")
-    add("--name", help="begins the names of the run folders")
+    add("--name", help="first part of the run folders' names")
     add("--cpus", metavar="N", type=number(MOST_CPUS), default=1, help="cores a run (1)")
     add("--gpus", metavar="X", type=gpus, default=0.0, help="GPUs a run, 0.25: four share one (0)")
     add("--address", help="Ray cluster, such as auto; without it, this machine")
-    again, retries = "how often a run that fails is tried again (3)", whole_number(0, MOST_RETRIES)
+    again, retries = "further attempts of a run that fails (3)", whole_number(0, MOST_RETRIES)
     add("--retries", metavar="N", type=retries, default=3, help=again)
     add("--output", metavar="FILE", type=Path, default=Path("curves.png"), help="(curves.png)")
-    shown = "show the grid and the steps it costs, begin nothing"
+    shown = "print the grid and its number of steps, train nothing"
     add("--dry-run", action="store_true", help=shown)
     add = parser.add_argument_group("search").add_argument
-    trials = "trials, with those of earlier calls"
+    trials = "number of trials, including those of earlier calls"
     add("--search", metavar="N", type=number(grid.MOST_RUNS), help=trials)
     add("--sampler", choices=search.SAMPLERS, default="tpe", help="draws the values (tpe)")
     add("--pruner", choices=search.PRUNERS, default="median", help="ends runs early (median)")
-    metric = f"column of metrics.csv to become high ({RETURN})"
+    metric = f"column of metrics.csv to maximise ({RETURN})"
     add("--metric", metavar="NAME", default=RETURN, help=metric)
-    add("--seed", metavar="N", help="of runs and of what is drawn: --var seed=N")
+    add("--seed", metavar="N", help="of the runs and of the sampler; short for --var seed=N")
     arguments = parser.parse_args(argv)
     check_options(parser, arguments)
     if arguments.search:
@@ -173,7 +163,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def check_options(parser: Parser, arguments: argparse.Namespace) -> None:
-    """Refuse options of a search in a grid, and the other way round."""
+    """Refuse a search's options for a grid, and a grid's for a search."""
     wrong = ["sampler", "pruner", "metric", "seed"]
     why = "is for --search N; a grid's seeds are --seeds N"
     if arguments.search:
@@ -188,14 +178,13 @@ def check_options(parser: Parser, arguments: argparse.Namespace) -> None:
 
 
 def seeds(text: str) -> tuple[int, ...]:
-    """Return the seeds that a text names."""
     if text == "paper":
         return grid.PAPER_SEEDS
     return tuple(range(whole_number(1, MOST_SEEDS)(text)))
 
 
 def gpus(text: str) -> float:
-    """Return a share of a GPU, or a number of whole ones, which is how Ray gives them out."""
+    """Return a share of one GPU or a number of whole GPUs: Ray allots no other amounts."""
     try:
         value = float(text)
     except ValueError:
@@ -209,18 +198,16 @@ def gpus(text: str) -> float:
 
 def check_settings(config: Config, n_gpus: float) -> None:
     """Raise UserError where a run of these settings cannot work in a sweep."""
-    check_env_name(config.env)
-    agent_class(config.model).check(config)
+    build.check(config.part(RunSettings), None, None, None)
     if not config.part(CheckpointSettings).save_ckpt:
-        raise UserError("save_ckpt: false. A sweep goes on from checkpoints, leave it true")
+        raise UserError("save_ckpt: false. A sweep resumes from checkpoints, leave it true")
     if config.device not in ("auto", "cpu", "cuda"):
-        raise UserError(f"device: '{config.device}'. Ray gives out the GPUs: use auto, cpu or cuda")
+        raise UserError(f"device: '{config.device}'. Ray allots the GPUs: use auto, cpu or cuda")
     if config.device == "cuda" and not n_gpus:
         raise UserError("device: 'cuda' needs --gpus, such as --gpus 0.25 for four runs on one")
 
 
 def machine_checks(arguments: argparse.Namespace) -> Sequence[Callable[[], None]]:
-    """Return checks of the place where runs are to be trained."""
     return (
         lambda: check_room(arguments),
         lambda: jobs.check_address(arguments.address),
@@ -229,7 +216,7 @@ def machine_checks(arguments: argparse.Namespace) -> Sequence[Callable[[], None]
 
 
 def check_room(arguments: argparse.Namespace) -> None:
-    """Raise UserError where this machine cannot hold one run; a cluster is asked later."""
+    """Raise UserError where this machine is too small for one run; Ray checks a cluster later."""
     import torch
 
     cores, n_gpus = len(os.sched_getaffinity(0)), torch.cuda.device_count()
@@ -242,17 +229,16 @@ def check_room(arguments: argparse.Namespace) -> None:
 
 
 def cost(jobs: Sequence[Job]) -> str:
-    """Return how many runs and steps are still to be done."""
     missing = [job for job in jobs if job.state is not State.DONE]
     steps = sum(job.steps_left for job in missing)
     return f"{len(jobs)} runs, {len(missing)} of them missing: {steps:,} environment steps"
 
 
 def train(work: jobs.Jobs, arguments: argparse.Namespace) -> signal.Signals | None:
-    """Do what is missing; return the signal that ended it early, if one did."""
+    """Train the missing runs; return the signal that ended them early, if one did."""
     with (
         jobs.ray_pool(arguments.address, arguments.cpus, arguments.gpus) as pool,
-        Interruption("ending the runs, they save first; Ctrl-C leaves at once") as interruption,
+        Interruption("the runs save and end; Ctrl-C again leaves at once") as interruption,
     ):
         is_asked_to_stop = lambda: interruption.stop is not None  # noqa: E731
         jobs.show(work, jobs.carry_out(work, pool, arguments.retries, is_asked_to_stop))

@@ -2,21 +2,17 @@
 
 Run: python -m benchmarks.gpu [--output FILE] [--only NAME ...] [--rehearse]
 
-Each row is measured in a process of its own, so that its memory is its own and a failure leaves the
-others alone: the reason stands in the place of the figure. The clock is read when the device has
-done all it was told to. --rehearse runs the same on the CPU at tiny sizes, most of it in this
-process: that it runs, no more.
+Each row has a process of its own, so that its memory is its own and a failure leaves the others
+alone: the reason stands in the place of the figure. --rehearse runs the same on the CPU at tiny
+sizes, most of it in this process: that it runs, no more.
 """
 
-import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
-from unittest.mock import patch
+from typing import Any, NamedTuple
 
 from utils.starting import let_waiting_threads_sleep
 
@@ -24,24 +20,16 @@ if __name__ == "__main__":
     let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
 
 from analysis.run_data import write_text
-from benchmarks import training, updates
+from benchmarks import measuring, training, updates
 from benchmarks.language_models import full_step, random_model
-from benchmarks.measuring import (
-    Version,
-    Work,
-    check_names,
-    in_own_process,
-    in_words,
-    measure,
-    this_machine,
-)
+from benchmarks.measuring import Pair, Version, Work, in_own_process, in_words, measure
 from benchmarks.random_models import MINILM, TINY, WITHOUT_VOCABULARY
 from models.language.load import load_language_model
 from models.language.transformer import LayerStack
-from trainers.ranks import average_gradients, joined_ranks
+from trainers.ranks import average_gradients
 from utils.command_line import Parser, run_program
 from utils.errors import UserError
 from utils.files import check_writable
@@ -51,20 +39,11 @@ N_ENVS, MEM_LEN = 16, 511
 WARM_UPS = 12  # steps or updates; the first of a graph are compared with the plain step
 LONGEST_REASON = 200
 AGENTS = ("CNN-PPO", "Impala-PPO", "GPT", "HELM", "HELMv2", "SHELM", "HELM+Transformer-XL")
-TINY_RUN = (
-    *("n_envs=2", "n_rollout_steps=8", "n_batches=2", "n_epochs=1", "save_ckpt=false"),
-    "device=cpu",
-)
+TINY_RUN = ("device=cpu", "n_envs=2", "n_rollout_steps=8", "n_batches=2", "n_epochs=1")
 
 
 class Row(NamedTuple):
-    """A row of the page.
-
-    Attributes:
-        name: Of the figure.
-        size: At which it is taken.
-        measure: Returns value, unit and 10^6 bytes at most held, in so many seconds at most.
-    """
+    """A row of the page; `measure(seconds)` returns value, unit and 10^6 bytes at most held."""
 
     name: str
     size: str
@@ -81,11 +60,11 @@ def benchmark(argv: Sequence[str] | None) -> None:
     names = ", ".join(SUBJECTS)
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[*SUBJECTS], help=names)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the page here, too")
-    rehearse_help = "the same on the CPU, with tiny sizes: that it runs, not how fast"
-    parser.add_argument("--rehearse", action="store_true", help=rehearse_help)
+    told = "the same on the CPU, with tiny sizes: that it runs, not how fast"
+    parser.add_argument("--rehearse", action="store_true", help=told)
     arguments = parser.parse_args(argv)
     tiny, output = arguments.rehearse, arguments.output
-    check_names("--only", arguments.only, SUBJECTS)
+    measuring.check_names("--only", arguments.only, SUBJECTS)
     if output is not None and output.is_dir():
         raise UserError(f"--output {output}: a folder. Name a file")
     if output is not None:
@@ -96,14 +75,19 @@ def benchmark(argv: Sequence[str] | None) -> None:
             "Run it where there is one, or add --rehearse to try it on the CPU"
         )
 
-    lines = heading(tiny)
+    title = "Rehearsal of the GPU page" if tiny else torch.cuda.get_device_name()
+    of = "process" if tiny else "tensors"
+    machine = f"CUDA {torch.version.cuda}; {in_words(measuring.this_machine())}"
+    lines = [f"# {title}", "", machine, ""]
+    if tiny:
+        lines += ["A rehearsal on the CPU with tiny sizes: no figure means anything.", ""]
+    lines += [f"| measured | figure | peak memory of {of} | size |", "|---|---|---|---|"]
     print("\n".join(lines), flush=True)
     rows = [row for name in arguments.only for row in SUBJECTS[name](tiny)]
     begun = time.perf_counter()
     for number, row in enumerate(rows, start=1):
         passed = time.perf_counter() - begun
-        progress = f"{number} of {len(rows)}, {passed:.0f} s: {row.name}"
-        print(progress, file=sys.stderr, flush=True)
+        print(f"{number} of {len(rows)}, {passed:.0f} s: {row.name}", file=sys.stderr, flush=True)
         cells = (row.name, *found(row, PAGE_SECONDS - passed))
         lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
         print(lines[-1], flush=True)
@@ -111,19 +95,8 @@ def benchmark(argv: Sequence[str] | None) -> None:
             write_text(output, "\n".join([*lines, ""]))
 
 
-def heading(tiny: bool) -> list[str]:
-    """Return the lines above the rows."""
-    title, of = "# Rehearsal of the GPU page", "process"
-    said = ["", "A rehearsal on the CPU with tiny sizes: no figure means anything."] if tiny else []
-    if not tiny:
-        title, of = f"# {torch.cuda.get_device_name()}", "tensors"
-    machine = f"CUDA {torch.version.cuda}; {in_words(this_machine())}"
-    head = f"| what | figure | peak memory of {of} | size |"
-    return [title, "", machine, *said, "", head, "|---|---|---|---|"]
-
-
 def found(row: Row, seconds_left: float) -> tuple[str, str, str]:
-    """Return figure, memory and size of a row, or the reason why there is none."""
+    """Return figure, memory and size of a row, or the reason of its failure."""
     if seconds_left <= 0:
         return "–", "–", f"not measured: the page may take {PAGE_SECONDS:.0f} s"
     try:
@@ -135,48 +108,32 @@ def found(row: Row, seconds_left: float) -> tuple[str, str, str]:
     return f"{value:,.{digits}f} {unit}", f"{megabytes:,.0f} MB", row.size
 
 
-def timed(tiny: bool, name: str, size: str, version: Version) -> Row:
-    """Return the row of a version's work: the median of thirty, tiny ones in this process."""
-
-    def figure(seconds: float) -> tuple[float, str, float]:
-        if tiny:
-            result = measure(version, 2, 1)
-        else:
-            result = in_own_process(measure, version, 30, WARM_UPS, seconds=seconds)
-        return result.ms, "ms", result.peak_mb
-
-    return Row(name, size, figure)
+def timed(tiny: bool, version: Version, seconds: float) -> tuple[float, str, float]:
+    """Return the median of thirty pieces of a version's work; tiny ones in this process."""
+    if tiny:
+        result = measure(version, 2, 1)
+    else:
+        result = in_own_process(measure, version, 30, WARM_UPS, seconds=seconds)
+    return result.ms, "ms", result.peak_mb
 
 
 def graph_rows(tiny: bool) -> Iterator[Row]:
     """Yield a language model's step: recorded as a CUDA graph, and as it is without."""
-    n_envs = 2 if tiny else N_ENVS
-    for name, load in (("Transformer-XL", transformer_xl), ("MiniLM", mini_lm)):
-        for captured in (True, False):
-            yield timed(
-                tiny,
-                f"{name} step, {'recorded' if captured else 'not recorded'}",
-                f"{n_envs} environments, {MEM_LEN} tokens remembered",
-                partial(steps, partial(load, tiny), n_envs, captured),
-            )
-
-
-def transformer_xl(tiny: bool) -> LayerStack:
-    """Return one of the published size and random weights, or a tiny one on the CPU."""
-    return random_model(
-        TINY if tiny else WITHOUT_VOCABULARY, MEM_LEN, device="cpu" if tiny else "cuda"
-    )
-
-
-def mini_lm(tiny: bool) -> LayerStack:
-    """Return all-MiniLM-L6-v2."""
-    model = load_language_model(MINILM, MEM_LEN, device="cpu" if tiny else "cuda")
-    assert isinstance(model, LayerStack), "a BERT is one"
-    return model
+    n_envs, device = (2, "cpu") if tiny else (N_ENVS, "cuda")
+    size = TINY if tiny else WITHOUT_VOCABULARY
+    models: dict[str, Callable[[], Any]] = {
+        "Transformer-XL": partial(random_model, size, MEM_LEN, device=device),
+        "MiniLM": partial(load_language_model, MINILM, MEM_LEN, device=device),
+    }
+    note = f"{n_envs} environments, {MEM_LEN} tokens remembered"
+    for name, load in models.items():
+        for how, captured in (("recorded", True), ("not recorded", False)):
+            work = partial(steps, load, n_envs, captured)
+            yield Row(f"{name} step, {how}", note, partial(timed, tiny, work))
 
 
 def steps(load: Callable[[], LayerStack], n_envs: int, captured: bool) -> Iterator[Work]:
-    """Step a language model whose memory is full.
+    """Step a language model with a full memory.
 
     Raises:
         UserError: it is to be recorded, and that needs a GPU.
@@ -194,60 +151,48 @@ def steps(load: Callable[[], LayerStack], n_envs: int, captured: bool) -> Iterat
             raise RuntimeError(f"the step is not replayed as a CUDA graph: {graph.reason}")
 
 
-def off_policy_rows(tiny: bool) -> Iterator[Row]:
-    """Yield updates of DQN and SAC, drawing from replay included."""
-    for case in updates.cases(tiny):
-        if not case.dropout:
-            version = partial(updates.our_off_policy, case, "cpu" if tiny else "cuda")
-            yield timed(tiny, f"update, {case.name}", f"{case.n_sequences} sequences", version)
-
-
-def n_step_rows(tiny: bool) -> Iterator[Row]:
-    """Yield the update of ELLM."""
-    size = updates.TINY_FRAMES if tiny else updates.FrameSize()
-    version = partial(updates.our_n_step, size, "cpu" if tiny else "cuda")
-    note = f"batch {size.n_samples}, 4 frames of {size.side} x {size.side}"
-    yield timed(tiny, "update, NStepDQN-ELLM", note, version)
+def update_rows(pairs: Callable[[bool, str], Iterator[Pair]], tiny: bool) -> Iterator[Row]:
+    """Yield our updates, drawing from replay included; those with random masks are left out."""
+    for pair in pairs(tiny, "cpu" if tiny else "cuda"):
+        if pair.compared:
+            yield Row(f"update, {pair.name}", pair.note, partial(timed, tiny, pair.ours))
 
 
 def ranks_rows(tiny: bool) -> Iterator[Row]:
     """Yield the mean of gradients over ranks, of which there is one."""
     name = f"gradients averaged by {'gloo' if tiny else 'NCCL'}, one rank"
-    yield timed(tiny, name, "gradients of ELLM", partial(averaged_gradients, tiny))
+    version = partial(averaged_gradients, tiny)
+    yield Row(name, "gradients of ELLM", partial(timed, tiny, version))
 
 
 def averaged_gradients(tiny: bool) -> Iterator[Work]:
-    """Average gradients as `torchrun --nproc-per-node 1` would have more ranks do it.
+    """Average gradients over one rank, by the calls that more ranks would make.
 
     Raises:
         RuntimeError: the mean over one rank is not the rank's own gradient.
     """
     given = (updates.TINY_FRAMES, "cpu") if tiny else (updates.FrameSize(), "cuda")
-    parameters = updates.fresh_ellm(*given)[0].parameters
-    for parameter in parameters:
-        parameter.grad = torch.randn_like(parameter)
-    before = flat_gradients(parameters)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-    alone |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    with patch.dict(os.environ, alone), joined_ranks():
+    parameters: Any = updates.fresh_ellm(*given)[0].parameters
+    before = [torch.randn_like(parameter) for parameter in parameters]
+    for parameter, gradient in zip(parameters, before, strict=True):
+        parameter.grad = gradient.clone()
+    dist.init_process_group(
+        "gloo" if tiny else "nccl", store=dist.HashStore(), rank=0, world_size=1
+    )
+    try:
         while True:
             yield partial(average_gradients, parameters)
-            if not torch.equal(flat_gradients(parameters), before):
-                raise RuntimeError("the mean over one rank is not what the rank had")
-
-
-def flat_gradients(parameters: Sequence[Tensor]) -> Tensor:
-    """Return all gradients one after the other."""
-    return torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
+            pairs = zip(parameters, before, strict=True)
+            if not all(torch.equal(parameter.grad, gradient) for parameter, gradient in pairs):
+                raise RuntimeError("the mean over one rank is not the rank's own gradient")
+    finally:
+        dist.destroy_process_group()
 
 
 def training_rows(tiny: bool) -> Iterator[Row]:
     """Yield environment steps a second of agents on KeyCorridor, updates included."""
     n_steps, warm_up = (48, 16) if tiny else (20_480, 4096)
-    settings = (*(TINY_RUN if tiny else ("device=cuda",)), f"n_steps={n_steps}")
+    settings = [*(TINY_RUN if tiny else ["device=cuda"]), f"n_steps={n_steps}"]
     for name in AGENTS:
         size = f"KeyCorridor, from step {warm_up:,} to {n_steps:,}"
         yield Row(f"training, {name}", size, partial(trained, name, settings, warm_up))
@@ -256,16 +201,15 @@ def training_rows(tiny: bool) -> Iterator[Row]:
 def trained(
     name: str, settings: Sequence[str], warm_up: int, seconds: float
 ) -> tuple[float, str, float]:
-    """Train an agent in so many seconds at most."""
     run = training.measured(name, settings, warm_up, seconds=seconds)
     rate = run.rate if run.steady is None else run.steady
     return rate, "steps/s", run.peak_mb if run.gpu_mb is None else run.gpu_mb
 
 
-SUBJECTS = {
+SUBJECTS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "graph": graph_rows,
-    "off-policy": off_policy_rows,
-    "n-step": n_step_rows,
+    "off-policy": partial(update_rows, updates.off_policy),
+    "n-step": partial(update_rows, updates.n_step),
     "ranks": ranks_rows,
     "training": training_rows,
 }

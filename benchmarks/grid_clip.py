@@ -1,4 +1,4 @@
-"""Train grid-clip and see which words it finds where it never was: python -m benchmarks.grid_clip.
+"""Train grid-clip and see which words it finds in new views: python -m benchmarks.grid_clip.
 
 Views with exactly one object count, if their image was not among those trained on: of layouts
 drawn from other seeds, and of tasks never played in training. Words are chosen by cosine from the
@@ -6,7 +6,6 @@ whole vocabulary. Nothing is saved.
 """
 
 import argparse
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -23,16 +22,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.measuring import Table, in_words, this_machine
+from envs import minigrid_captions
 from envs.minigrid import draw
-from envs.minigrid_captions import (
-    HELD_OUT_TASKS,
-    NAMED,
-    CaptionBatches,
-    caption,
-    mixed_views,
-    only_object,
-    played_views,
-)
+from envs.minigrid_captions import HELD_OUT_TASKS, NAMED, CaptionBatches, caption, only_object
 from models.caching import unit_images
 from models.grid_clip import GridClip, train_grid_clip, word_shares
 
@@ -41,15 +33,11 @@ TOP = 4
 WRONG_SHOWN = 6
 
 
-def new_views(views: Iterator[np.ndarray], seen: set[bytes], n: int) -> np.ndarray:
-    """Return those of n views that show one object and are new as an image, each once.
-
-    Returns:
-        [P, 7, 7, 3]
-    """
+def new_views(views: Iterator[np.ndarray], seen: set[int], n: int) -> np.ndarray:
+    """Return those of n views that show one object in a new image, each once.  [P, 7, 7, 3]"""
     with_one = (view for view in islice(views, n) if only_object(view))
-    different = {_digest(draw(view[None])[0]): view for view in with_one}
-    return np.stack([view for digest, view in different.items() if digest not in seen])
+    different = {hash(draw(view[None]).tobytes()): view for view in with_one}
+    return np.stack([view for image, view in different.items() if image not in seen])
 
 
 def nearest_words(encoder: GridClip, words: Tensor, views: np.ndarray) -> list[list[str]]:
@@ -65,19 +53,16 @@ def report(title: str, views: np.ndarray, nearest: list[list[str]]) -> None:
     columns = {"object": "<8", "views": ">7", "top_1": ">8.1%", f"top_{TOP}": ">8.1%"}
     table = Table(**columns, **{f"wrong_in_top_{TOP}": "<1"})
     pairs = zip(views, nearest, strict=True)
-    rows = [(only_object(view), caption(view), words) for view, words in pairs]
+    rows = [(only_object(view), word_shares(caption(view)), words) for view, words in pairs]
     for noun in (*NAMED, None):
         found = [row for row in rows if noun in (row[0], None)]
-        if not found:
-            continue
-        first, among = (
-            sum(of in words[:k] for of, _, words in found) / len(found) for k in (1, TOP)
-        )
-        wrong = Counter(
-            word for _, text, words in found for word in words if word not in word_shares(text)
-        )
-        shown = ", ".join(f"{word} {count}" for word, count in wrong.most_common(WRONG_SHOWN))
-        table.row(noun or "all", len(found), first, among, shown)
+        if found:
+            tops = (np.mean([of in words[:k] for of, _, words in found]) for k in (1, TOP))
+            wrong = Counter(
+                word for _, right, words in found for word in words if word not in right
+            )
+            shown = ", ".join(f"{word} {count}" for word, count in wrong.most_common(WRONG_SHOWN))
+            table.row(noun or "all", len(found), *map(float, tops), shown)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -91,11 +76,11 @@ def main(argv: list[str] | None = None) -> int:
     begun, begun_cpu = time.perf_counter(), time.process_time()
     encoder = train_grid_clip(batches, arguments.seed)
     seconds, cpu = time.perf_counter() - begun, time.process_time() - begun_cpu
-    seen = {_digest(image) for images, _ in batches for image in images}
+    seen = {hash(image.tobytes()) for images, _ in batches for image in images}
     words = F.normalize(encoder.embed_texts(encoder.vocabulary), dim=-1)
     tests = {
-        "held-out layouts": mixed_views(HELD_OUT_SEED),
-        "held-out tasks": played_views(HELD_OUT_TASKS, HELD_OUT_SEED),
+        "held-out layouts": minigrid_captions.mixed_views(HELD_OUT_SEED),
+        "held-out tasks": minigrid_captions.played_views(HELD_OUT_TASKS, HELD_OUT_SEED),
     }
     for title, all_views in tests.items():
         views = new_views(all_views, seen, arguments.views)
@@ -103,10 +88,6 @@ def main(argv: list[str] | None = None) -> int:
     print(f"\n{len(words)} words; trained in {seconds:.0f} s ({cpu:.0f} s of processor time)")
     print(in_words(this_machine()))
     return 0
-
-
-def _digest(image: np.ndarray) -> bytes:
-    return hashlib.sha256(image.tobytes()).digest()
 
 
 if __name__ == "__main__":

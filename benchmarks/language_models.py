@@ -1,15 +1,13 @@
 """Language models as memories and as suggesters, beside versions that read everything anew.
 
-Transformer-XL has its published size: 18 layers, D=1024, 16 heads, M=511, 16 environments, one
-token a step; its weights are random and the vocabulary is tiny, since a step never touches it.
+Transformer-XL has its published size, M=511, random weights and a tiny vocabulary, since a step
+never touches it.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import count, pairwise
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from itertools import count, pairwise, repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -17,27 +15,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.measuring import Pair, Work
-from benchmarks.random_models import (
-    MINILM,
-    TINY,
-    WITHOUT_VOCABULARY,
-    RandomTransformerXL,
-    Size,
-    write_decoder,
-)
+from benchmarks.random_models import MINILM, TINY, WITHOUT_VOCABULARY, RandomTransformerXL, Size
 from models.language.files import ModelFiles, find_model
 from models.language.generation import load_text_model
 from models.language.kv_cache import KeyValueMemory
 from models.language.language_model import LanguageModel
 from models.language.load import load_language_model
 from models.language.transformer import TransformerXL
-from rewards.suggesters.language_model import (
-    BULLET,
-    DEFAULT_MODEL,
-    INSTRUCTION,
-    bullet,
-    question,
-)
+from rewards.suggesters.language_model import BULLET, DEFAULT_MODEL, INSTRUCTION, bullet, question
 from rewards.suggesters.rules import Situation
 
 CHUNK = 64  # tokens read at a time before the clock starts
@@ -45,17 +30,10 @@ BERT_MEM_LEN = 511
 SEEN = ("cow", "grass", "plant", "tree", "water")
 VERBS = ("mine", "eat", "attack", "chop", "drink", "place")
 PHRASES = [bullet(f"{verb} {thing}") for verb in VERBS for thing in SEEN]
-HELD = ("coal", "iron", "stone", "wood", "sapling", "diamond")
 
 
 class Store(NamedTuple):
-    """How far each of N episodes is when the clock starts.
-
-    Attributes:
-        name: Of the row.
-        ages: Tokens each episode has had.  [N]
-        episode: After how many tokens an episode ends; None for never.
-    """
+    """The ages of N episodes when the clock starts, and their length; None where they never end."""
 
     name: str
     ages: tuple[int, ...]
@@ -63,12 +41,10 @@ class Store(NamedTuple):
 
     @classmethod
     def full(cls, n_envs: int, n_tokens: int) -> "Store":
-        """Return episodes of the same age that do not end."""
         return cls(f"{n_tokens} tokens", (n_tokens,) * n_envs)
 
     @classmethod
     def staggered(cls, n_envs: int, episode: int) -> "Store":
-        """Return episodes that end one after the other."""
         ages = (n * episode // n_envs + min(5, episode // 2) for n in range(n_envs))
         return cls(f"episodes of {episode}", tuple(ages), episode)
 
@@ -88,7 +64,6 @@ class Store(NamedTuple):
 
 
 def stepping(load: Callable[[], LanguageModel], store: Store) -> Iterator[Work]:
-    """Step a language model through a store."""
     model = load()
     memory = model.initial_memory(len(store.ages))
     history = store.history(model.width)
@@ -128,33 +103,25 @@ def minilm(quick: bool) -> Iterator[Pair]:
 def bfloat16(quick: bool) -> Iterator[Pair]:
     """Compare a hundred steps with bfloat16 weights with the same in float32: the drift, too."""
     size, mem_len = (TINY, 12) if quick else (WITHOUT_VOCABULARY, 511)
-    store, rounds = (Store.staggered(3, 6), 4) if quick else (Store.staggered(16, 100), 100)
+    store, n_steps = (Store.staggered(3, 6), 4) if quick else (Store.staggered(16, 100), 100)
     loaders: dict[str, Callable[..., LanguageModel]] = {
         "MiniLM": partial(load_language_model, MINILM, mem_len, None, "cpu"),
         "Transformer-XL": partial(random_model, size, mem_len),
     }
     for name, load in loaders.items():
-        yield Pair(
-            f"{name} in bfloat16, {store.name}",
-            partial(stepping, partial(load, torch.float32), store),
-            partial(stepping, partial(load, torch.bfloat16), store),
-            rounds=rounds,
-            repeats=1,
-            compared=rounds,
-            note="plain is ours in float32",
+        plain, ours = (
+            partial(stepping, partial(load, dtype), store)
+            for dtype in (torch.float32, torch.bfloat16)
         )
+        row, note = f"{name} in bfloat16, {store.name}", "plain is ours in float32"
+        yield Pair(row, plain, ours, compared=n_steps, note=note)
 
 
 def suggesting(quick: bool) -> Iterator[Pair]:
     """Compare scores of 30 phrases in scenes never seen before."""
-    yield Pair(
-        f"new scene, {len(PHRASES)} phrases",
-        partial(scores, quick, plain=True),
-        partial(scores, quick, plain=False),
-        rounds=2 if quick else 3,
-        repeats=1,
-        note="a tiny decoder" if quick else DEFAULT_MODEL,
-    )
+    plain, ours = partial(scores, True), partial(scores, False)
+    row, compared = f"new scene, {len(PHRASES)} phrases", 1 if quick else 3
+    yield Pair(row, plain, ours, compared=compared, note=DEFAULT_MODEL)
 
 
 def random_model(
@@ -164,10 +131,12 @@ def random_model(
 
 
 def plain_transformer_xl(size: Size, mem_len: int, store: Store) -> Iterator[Work]:
-    """Step the plain version through a store."""
     model = PlainTransformerXL(RandomTransformerXL(size), mem_len)
     episodes = zip(store.history(size.width), store.ages, strict=True)
-    slots = torch.cat([_slots_after(model, tokens[-age:]) for tokens, age in episodes], dim=1)
+    begin = torch.ones(1, dtype=torch.bool)
+    empty = model.initial_memory(1)
+    states = [model.step(tokens[None, -age:], empty, begin)[1] for tokens, age in episodes]
+    slots = torch.cat(states, dim=1)
 
     def read(tokens: Tensor, starts: Tensor) -> Tensor:
         nonlocal slots
@@ -178,14 +147,8 @@ def plain_transformer_xl(size: Size, mem_len: int, store: Store) -> Iterator[Wor
         yield partial(read, tokens, starts)
 
 
-def _slots_after(model: "PlainTransformerXL", tokens: Tensor) -> Tensor:
-    """Return the slots of one episode that has had some tokens [A, D].  [L, 1, M, D]"""
-    slots = model.initial_memory(1)
-    return model.step(tokens[None], slots, torch.ones(1, dtype=torch.bool))[1]
-
-
 def plain_minilm(store: Store) -> Iterator[Work]:
-    """Let the transformers library's BERT read every episode anew at every step."""
+    """Let the transformers library's BERT read whole episodes at every step."""
     from transformers import BertModel
 
     folder = find_model(MINILM).find("config.json").parent
@@ -209,80 +172,51 @@ def plain_minilm(store: Store) -> Iterator[Work]:
         yield partial(read, tokens, starts)
 
 
-def scores(quick: bool, plain: bool) -> Iterator[Work]:
-    """Score the phrases after one prompt after the other.
+def scores(plain: bool) -> Iterator[Work]:
+    """Score the phrases after one prompt after the other; plain reads it anew for every phrase."""
+    name = DEFAULT_MODEL
+    model: Any = PlainTextModel(find_model(name)) if plain else load_text_model(name)
 
-    Plain reads the prompt anew for every phrase; ours keeps the beginning of all prompts, and reads
-    the phrases as a tree.
-    """
-    with TemporaryDirectory() as folder:
-        name = str(write_decoder(Path(folder))) if quick else DEFAULT_MODEL
-        score: Callable[..., Sequence[float]]
-        if plain:
-            score = PlainTextModel(find_model(name)).phrase_log_probabilities
-        else:
-            model = load_text_model(name)
-            score = partial(model.phrase_log_probabilities, shared=INSTRUCTION)
+    def scored(prompt: str) -> Tensor:
+        return torch.tensor(model.phrase_log_probabilities(prompt, PHRASES, INSTRUCTION))
 
-        def scored(prompt: str) -> Tensor:
-            return torch.tensor(score(prompt, PHRASES))
-
-        for prompt in _prompts():
-            yield partial(scored, prompt)
-
-
-def _prompts() -> Iterator[str]:
     scene = f"you see {', '.join(SEEN[:-1])}, and {SEEN[-1]}. you are targeting grass."
-    for number in count():
-        held = [thing for place, thing in enumerate(HELD) if number >> place & 1]
-        inventory = f"you have in your inventory {', '.join(held)}." if held else ""
-        yield question(Situation(scene, inventory, "", {})) + BULLET
+    for number in count(1):  # every scene is new
+        inventory = f"you have in your inventory {number} wood."
+        yield partial(scored, question(Situation(scene, inventory, "", {})) + BULLET)
 
 
 DEFAULT = {"n_envs": 16, "mem_len": 511, "n_layer": 18, "topk": 1}  # topk: tokens a step
 VALUES = {"n_envs": (1, 4, 64), "mem_len": (127, 2047), "n_layer": (1, 2, 6), "topk": (4,)}
-TINY_DEFAULT = {"n_envs": 2, "mem_len": 7, "n_layer": 2, "topk": 1}
+TINY_VALUES: dict[str, tuple[int, ...]]
 TINY_VALUES = {"n_envs": (1,), "mem_len": (3,), "n_layer": (1,), "topk": (2,)}
 
 
 def growth(quick: bool) -> Iterator[Pair]:
     """Compare our Transformer-XL step with itself, one setting at a time another."""
-    size, default, values = (
-        (TINY, TINY_DEFAULT, TINY_VALUES) if quick else (WITHOUT_VOCABULARY, DEFAULT, VALUES)
-    )
+    size, default, values = WITHOUT_VOCABULARY, DEFAULT, VALUES
+    if quick:
+        size, default, values = TINY, DEFAULT | {"mem_len": 7, "n_layer": 2}, TINY_VALUES
+    plain = partial(full_steps, size, **default)
     for name, value in [(key, value) for key in values for value in values[key]]:
-        yield Pair(
-            f"Transformer-XL step, {name}={value}",
-            partial(full_steps, size, **default),
-            partial(full_steps, size, **(default | {name: value})),
-            repeats=1,
-            compared=0,
-            note=f"plain is ours with {name}={default[name]}",
-        )
+        ours = partial(full_steps, size, **(default | {name: value}))
+        note = f"plain is ours with {name}={default[name]}"
+        yield Pair(f"Transformer-XL step, {name}={value}", plain, ours, compared=0, note=note)
 
 
 def full_steps(size: Size, n_envs: int, mem_len: int, n_layer: int, topk: int) -> Iterator[Work]:
-    """Step a random model whose store is full."""
+    """Return steps of a random model with a full store."""
     model = random_model(size._replace(n_layer=n_layer), mem_len)
-    step, _ = full_step(model, n_envs, topk)
-    while True:
-        yield step
+    return repeat(full_step(model, n_envs, topk)[0])
 
 
 def full_step(model: LanguageModel, n_envs: int, topk: int = 1) -> tuple[Work, KeyValueMemory]:
-    """Return a step of so many tokens, and a memory as full as it gets, which it reads."""
+    """Return a step of `topk` tokens, and the full memory that it reads."""
     memory = model.initial_memory(n_envs)
-    device = memory.ages.device
-    starts = torch.zeros(n_envs, dtype=torch.bool, device=device)
-    tokens = torch.randn(n_envs, topk, model.width, device=device)
-    model.step(tokens[:, :1], memory, starts)
-    state = memory.state_dict()
-    for name in ("keys", "values"):
-        *others, _, width = state[name].shape
-        state[name] = torch.randn(*others, memory.n_past, width)
-    state["n_slots"] = torch.tensor(memory.n_past + 1)
-    state["ages"] = torch.full_like(state["ages"], model.mem_len)
-    memory.load_state_dict(state)
+    memory.open(topk)  # the values of the slots do not change the time of a step
+    memory.ages.fill_(model.mem_len)
+    starts = torch.zeros(n_envs, dtype=torch.bool, device=model.device)
+    tokens = torch.randn(n_envs, topk, model.width, device=model.device)
     return partial(model.step, tokens, memory, starts), memory
 
 
@@ -292,13 +226,10 @@ class PlainTransformerXL:
     def __init__(self, published: ModelFiles, mem_len: int) -> None:
         self.config = published.config()
         self.mem_len = mem_len
-        self.weights = {
-            name.removeprefix("transformer."): tensor
-            for name, tensor in published.weights().items()
-        }
+        named = published.weights().items()
+        self.weights = {name.removeprefix("transformer."): tensor for name, tensor in named}
 
     def initial_memory(self, n_envs: int) -> Tensor:
-        """Return empty slots of every layer.  [L, N, M, D]"""
         return torch.zeros(self.config["n_layer"], n_envs, self.mem_len, self.config["d_model"])
 
     @torch.no_grad()
@@ -315,9 +246,8 @@ class PlainTransformerXL:
 
     def _layer(self, layer: int, hidden: Tensor, seen: Tensor) -> Tensor:
         mixed = self._attention(layer, seen, hidden.shape[1])
-        hidden = self._norm(
-            layer, "dec_attn", hidden + mixed @ self._get(layer, "dec_attn.o_net").T
-        )
+        mixed = mixed @ self._get(layer, "dec_attn.o_net").T
+        hidden = self._norm(layer, "dec_attn", hidden + mixed)
         inner = functional.linear(hidden, *self._linear(layer, "pos_ff.CoreNet.0")).relu()
         change = functional.linear(inner, *self._linear(layer, "pos_ff.CoreNet.3"))
         return self._norm(layer, "pos_ff", hidden + change)
@@ -373,8 +303,10 @@ class PlainTextModel:
         self.model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval()
 
     @torch.no_grad()
-    def phrase_log_probabilities(self, prompt: str, phrases: Sequence[str]) -> list[float]:
-        """Return of each phrase the mean log-probability of its tokens after the prompt."""
+    def phrase_log_probabilities(
+        self, prompt: str, phrases: Sequence[str], shared: str = ""
+    ) -> list[float]:
+        """Return the mean log-probability of each phrase's tokens after the prompt."""
         n_prompt = len(self.published.tokenize(prompt))
         scores = []
         for phrase in phrases:

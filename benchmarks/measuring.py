@@ -1,6 +1,6 @@
-"""Time, memory and results of a piece of work; the machine; the tables that figures stand in.
+"""Time, memory and results of a piece of work; the machine; the tables of figures.
 
-A version is a generator: it builds what it needs, then yields one piece of work after the other, a
+A version is a generator: it builds its inputs, then yields one piece of work after the other, a
 function without arguments. Only calling that function is timed.
 """
 
@@ -8,7 +8,6 @@ import math
 import os
 import platform
 import re
-import resource
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,8 +26,9 @@ from utils.command_line import whole_number
 from utils.errors import UserError, suggestion
 
 Result = TypeVar("Result")
-Work = Callable[[], Tensor | None]
+Work = Callable[[], Tensor | np.ndarray | None]
 Version = Callable[[], Iterator[Work]]  # to be sent to another process: no lambda, no closure
+SECONDS, FEWEST = 5.0, 3  # of timed work for each version, and the pieces of it that a median needs
 
 
 def this_machine(threads: int | None = None) -> dict[str, Any]:
@@ -44,74 +44,54 @@ def this_machine(threads: int | None = None) -> dict[str, Any]:
 
 
 def in_words(machine: Mapping[str, Any]) -> str:
-    """Return a line that says which machine it is."""
     return "machine: " + ", ".join(f"{name} {value}" for name, value in machine.items())
 
 
 def add_threads(parser: ArgumentParser) -> None:
-    """Let a program be told how many cores to use."""
-    parser.add_argument(
-        "--threads",
-        type=whole_number(1, 1024),
-        default=torch.get_num_threads(),
-        help="cores to use; else OMP_NUM_THREADS, or all",
-    )
+    number, default = whole_number(1, 1024), torch.get_num_threads()
+    told = "cores to use; else OMP_NUM_THREADS, or all"
+    parser.add_argument("--threads", type=number, default=default, help=told)
 
 
 class Measured(NamedTuple):
-    """Figures of a version.
+    """Figures of a version."""
 
-    Attributes:
-        ms: Milliseconds of a piece of work, the median.
-        peak_mb: The most memory the process has held, or on a GPU its tensors.  [10^6 bytes]
-        results: Of the first pieces of work.
-    """
-
-    ms: float
-    peak_mb: float
-    results: list[np.ndarray]
+    ms: float  # of a piece of work, the median
+    peak_mb: float  # of the process, or on a GPU of its tensors  [10^6 bytes]
+    results: list[np.ndarray]  # of the first pieces of work
 
 
 class Pair(NamedTuple):
-    """A fast part and its straightforward version.
+    """A fast part and its straightforward version, given the same input in the same order.
 
     Attributes:
-        name: Of the row.
-        plain, ours: The two, which are given the same input in the same order.
-        rounds: Pieces of work of the plain version.
-        repeats: Pieces of work of ours for each of those; it is faster.
         steps: The steps in a piece of work; figures are for one of them.
-        compared: Pieces of work whose results are compared.
-        note: The size, and whatever else there is to say.
+        compared: The first pieces of work, whose results are compared.
+        note: The size, and other remarks.
     """
 
     name: str
     plain: Version
     ours: Version
-    rounds: int = 5
-    repeats: int = 4
     steps: int = 1
     compared: int = 5
     note: str = ""
 
 
-def compare(pair: Pair, threads: int, apart: bool = True) -> dict[str, Any]:
-    """Measure both versions, each in a process of its own so that its memory can be told apart.
+def compare(pair: Pair, threads: int, quick: bool = False) -> dict[str, Any]:
+    """Measure both versions, plain first, each in a process of its own: milliseconds of a step.
 
-    Milliseconds are those of a step, memory the most that a process held which did nothing else;
-    there is no difference where no results are compared.
-
-    Args:
-        pair: The versions.
-        threads: Cores to use.
-        apart: False to stay in this process: quick, and the memory is that of everything in it.
+    `quick` stays in this process and does no more than is compared; the memory means nothing then.
     """
-    run = partial(in_own_process, measure) if apart else measure
-    plain = run(pair.plain, pair.rounds, 0, pair.compared, threads)
-    ours = run(pair.ours, pair.rounds * pair.repeats, 0, pair.compared, threads)
+    run = measure if quick else partial(in_own_process, measure)
+    rounds, seconds = max(pair.compared, 1 if quick else FEWEST), 0.0 if quick else SECONDS
+    plain, ours = (
+        run(version, rounds, 0, pair.compared, threads, seconds)
+        for version in (pair.plain, pair.ours)
+    )
     gaps = [
         float(np.abs(a.astype(np.float64) - b).max())
-        for a, b in zip(plain.results, ours.results, strict=False)
+        for a, b in zip(plain.results, ours.results, strict=True)
     ]
     return {
         "name": pair.name,
@@ -126,38 +106,45 @@ def compare(pair: Pair, threads: int, apart: bool = True) -> dict[str, Any]:
 
 
 def measure(
-    version: Version, rounds: int, warm_ups: int = 0, compared: int = 0, threads: int | None = None
+    version: Version,
+    rounds: int,
+    warm_ups: int = 0,
+    compared: int = 0,
+    threads: int | None = None,
+    seconds: float = 0.0,
 ) -> Measured:
-    """Do pieces of a version's work in this process, some of them untimed first."""
+    """Do pieces of a version's work in this process, some of them untimed first.
+
+    At least `rounds` are timed, more until all have taken `seconds`; the results of the first
+    `compared` are returned.
+    """
     if threads is not None:
         torch.set_num_threads(threads)
-    works, seconds, results = version(), [], []
-    for number in range(warm_ups + rounds):
+    times: list[float] = []
+    works, results = version(), []
+    while len(times) < warm_ups + rounds or sum(times) < seconds:
         work = next(works)
         wait_for_gpu()
         begun = time.perf_counter()
         result = work()
         wait_for_gpu()
-        seconds.append(time.perf_counter() - begun)
-        if number < compared and result is not None:
-            results.append(result.detach().cpu().numpy().copy())
+        times.append(time.perf_counter() - begun)
+        if len(times) <= compared and result is not None:
+            results.append(torch.as_tensor(result).detach().cpu().numpy().copy())
     gpu_mb = peak_gpu_megabytes()
     peak_mb = peak_megabytes() if gpu_mb is None else gpu_mb
-    return Measured(1e3 * median(seconds[warm_ups:]), peak_mb, results)
+    return Measured(1e3 * median(times[warm_ups:]), peak_mb, results)
 
 
 def peak_megabytes() -> float:
     """Return the most memory this process has held.  [10^6 bytes]"""
-    status = Path("/proc/self/status")
-    if status.exists():  # getrusage would count what the parent held when it began this process
-        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
-        if found:
-            return int(found[1]) * 1024 / 1e6
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    # getrusage would count the parent's memory at the moment it began this process.
+    (found,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found) * 1024 / 1e6
 
 
 def wait_for_gpu() -> None:
-    """Wait until a GPU that this process uses has done all it was told to."""
+    """Wait until a GPU that this process uses has finished its work."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
@@ -173,25 +160,18 @@ def peak_gpu_megabytes() -> float | None:
 def in_own_process(
     function: Callable[..., Result], *arguments: object, seconds: float | None = None
 ) -> Result:
-    """Return the result of a function in a fresh process.
-
-    Args:
-        function: To be sent there: no lambda, no closure.
-        arguments: For it.
-        seconds: After which the process is killed; None for never.
+    """Return the result of a function, no lambda and no closure, in a fresh process.
 
     Raises:
-        TimeoutError: it was killed.
+        TimeoutError: it took longer than `seconds` and was killed.
     """
-    others = active_children()
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         work = process.submit(function, *arguments)
         try:
             return work.result(seconds)
         except TimeoutError:
             for child in active_children():
-                if child not in others:
-                    child.kill()
+                child.kill()
             raise TimeoutError(f"not through after {seconds:.0f} s") from None
 
 
@@ -217,7 +197,7 @@ class Table:
 
 
 def check_names(option: str, names: Sequence[str], allowed: Iterable[str]) -> Sequence[str]:
-    """Return the names if all of them are allowed."""
+    """Return the names; UserError if one is not allowed."""
     for name in names:
         if name not in allowed:
             hint = suggestion(name, allowed)

@@ -1,12 +1,10 @@
 """stable-baselines3 on our environments, beside which agents without language are measured.
 
-Its PPO beside CNN-PPO; sb3-contrib's RecurrentPPO beside Impala-PPO. The same encoder of images,
-the same widths of LSTM and heads, rollouts of the same size, as many epochs. RecurrentPPO in two
-variants: one LSTM for both heads and minibatches of half a rollout, about the size of our
-sequences; or the defaults of sb3-contrib, an LSTM for each head and minibatches of 128.
+Encoder, widths of LSTM and heads, rollouts and epochs are the same. RecurrentPPO has two variants:
+one LSTM for both heads and minibatches of half a rollout, about the size of our sequences; or the
+defaults of sb3-contrib, an LSTM for each head and minibatches of 128.
 """
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import gymnasium
@@ -21,16 +19,17 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
 from envs import make_vector_env
-from models.baselines import ALONE, ALONE_WITHOUT_IMAGES, SMALL
-from models.encoders import SmallImpalaCNN, VectorEncoder, build_encoder
+from models.baselines import ALONE, ALONE_WITHOUT_IMAGES
+from models.encoders import LARGE, SMALL, EncoderSettings, build_encoder
 from models.observations import ObservationReader
+from models.sentence_encoder import DEFAULT_ENCODER
 from trainers.collector import stacked
 from trainers.ppo import PpoSettings
 from utils.errors import UserError
 
 WIDTH = 256  # of features before an LSTM, and of the LSTM
-LARGE = (64, 128)  # channels of the encoder without one
-MINIBATCHES = 2
+# Settings that both libraries call so.
+SAME = ("learning_rate", "n_epochs", "gamma", "gae_lambda", "ent_coef", "device", "seed")
 
 
 class OurFeatures(BaseFeaturesExtractor):
@@ -41,26 +40,21 @@ class OurFeatures(BaseFeaturesExtractor):
         alone = ALONE if reader.image_shape else ALONE_WITHOUT_IMAGES
         width = WIDTH if before_lstm else alone
         super().__init__(observation_space, width)
-        self.encoder = build_encoder(reader, width, SMALL if before_lstm else LARGE)
-        self.map: Callable[[Tensor], Tensor]
-        if isinstance(self.encoder, SmallImpalaCNN):
-            self.map = self.encoder.of_pixels
-        else:
-            self.map = cast(VectorEncoder, self.encoder).layers
+        channels = SMALL if before_lstm else LARGE
+        config = EncoderSettings(sentence_encoder=DEFAULT_ENCODER, observation_cache_mb=0)
+        self.encoder: Any = build_encoder(reader, config, width, channels)
+        self.sees_images = reader.image_shape is not None
 
     def forward(self, observations: Tensor) -> Tensor:
         """Map images in [0, 1], [N, C, H, W], or numbers [N, F] to features [N, width]."""
-        return self.map(observations)
+        encoder = self.encoder
+        return (encoder.of_pixels if self.sees_images else encoder.layers)(observations)
 
 
 class Sb3Environments(VecEnv):
     """Our vector environments under the interface of stable-baselines3.
 
-    Of a dictionary of numbers they show the vector that our agents read of it, discrete numbers
-    as one-hot vectors.
-
-    Args:
-        env: Shows an image, numbers, or a dictionary of numbers.
+    A dictionary of numbers is shown as the vector that our agents read of it.
     """
 
     def __init__(self, env: gymnasium.vector.VectorEnv) -> None:
@@ -70,7 +64,6 @@ class Sb3Environments(VecEnv):
             space = spaces.Box(-np.inf, np.inf, (self._reader.n_numbers,), np.float32)
         super().__init__(env.num_envs, space, env.single_action_space)
         self.env = env
-        self._actions = np.zeros(env.num_envs, np.int64)
 
     def reset(self) -> np.ndarray:
         seed = self._seeds[0]
@@ -106,18 +99,13 @@ class Sb3Environments(VecEnv):
     set_attr = env_method
 
     def _shown(self, observations: Any) -> np.ndarray:
-        """Return observations of the environments as the rival sees them.  [N, ...]"""
         if self._reader is None:
             return observations
         return cast(Tensor, self._reader(observations).vectors).numpy()
 
 
 def rival(name: str, config: PpoSettings) -> PPO | RecurrentPPO:
-    """Return a learner of stable-baselines3 with the settings of a run.
-
-    Args:
-        name: PPO, RecurrentPPO, or RecurrentPPO-default with sb3-contrib's minibatches and LSTMs.
-        config: The settings.
+    """Return PPO, RecurrentPPO or RecurrentPPO-default with the settings of a run.
 
     Raises:
         UserError: it cannot see the environment's observations.
@@ -130,27 +118,22 @@ def rival(name: str, config: PpoSettings) -> PPO | RecurrentPPO:
         raise UserError(f"{name} sees an image or numbers here, and {config.env} shows {space}")
     n_samples = config.n_envs * config.n_rollout_steps
     widths: dict[str, Any] = {"lstm_hidden_size": WIDTH}
+    batch_size, own = {
+        "PPO": (n_samples // config.n_batches, {}),
+        "RecurrentPPO": (
+            n_samples // 2,
+            widths | {"shared_lstm": True, "enable_critic_lstm": False},
+        ),
+        "RecurrentPPO-default": (128, widths),
+    }[name]
     recurrent = name != "PPO"
-    if name == "PPO":
-        batch_size, own = n_samples // config.n_batches, {}
-    elif name == "RecurrentPPO":
-        batch_size = n_samples // MINIBATCHES
-        own = widths | {"shared_lstm": True, "enable_critic_lstm": False}
-    else:  # RecurrentPPO-default
-        batch_size, own = 128, widths
     kind = "Cnn" if reader.image_shape else "Mlp"
     learner = (RecurrentPPO if recurrent else PPO)(
         f"{kind}{'LstmPolicy' if recurrent else 'Policy'}",
         Sb3Environments(env),
         batch_size=batch_size,
-        learning_rate=config.learning_rate,
         n_steps=config.n_rollout_steps,
-        n_epochs=config.n_epochs,
-        gamma=config.gamma,
-        gae_lambda=config.gae_lambda,
-        ent_coef=config.ent_coef,
-        device=config.device,
-        seed=config.seed,
+        **{name: getattr(config, name) for name in SAME},
         policy_kwargs={
             "features_extractor_class": OurFeatures,
             "features_extractor_kwargs": {"before_lstm": recurrent},

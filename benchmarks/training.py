@@ -2,20 +2,20 @@
 
 Run: python -m benchmarks.training [--agents NAME ...] [--steps N] [--threads N] [--var KEY=VALUE]
 
-Each agent trains by the program's own trainer with the default settings on KeyCorridor, or in
---var env=NAME, on --var device=NAME, in a process of its own. stable-baselines3's learners, PPO
-beside CNN-PPO and sb3-contrib's RecurrentPPO in two variants beside Impala-PPO, are not profiled.
-On a GPU every part waits for the device, so that its time is its own: steps per second are then
-lower than with --no-shares.
+Each agent trains by the program's own trainer with the default settings on KeyCorridor, in a
+process of its own. stable-baselines3's learners, PPO beside CNN-PPO and sb3-contrib's RecurrentPPO
+in two variants beside Impala-PPO, are not profiled. On a GPU every part waits for the device, so
+that its time is its own: steps per second are then lower than with --no-shares.
 """
 
 import importlib.util
+import itertools
 import sys
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -25,20 +25,12 @@ from utils.starting import let_waiting_threads_sleep, number_of_threads
 if __name__ == "__main__":
     let_waiting_threads_sleep()  # OpenMP asks when PyTorch is imported, below
 
+import numpy as np
 import torch
 
 from analysis.run_data import AXES, read_columns
-from benchmarks.measuring import (
-    Table,
-    add_threads,
-    check_names,
-    in_own_process,
-    in_words,
-    peak_gpu_megabytes,
-    peak_megabytes,
-    this_machine,
-    wait_for_gpu,
-)
+from benchmarks import measuring
+from benchmarks.measuring import Table, in_own_process, peak_gpu_megabytes, peak_megabytes
 from benchmarks.random_models import write_clip, write_transformer_xl
 from main import configured_run
 from models import AGENTS, PUBLISHED, agent_class
@@ -56,8 +48,6 @@ from utils.settings import load_config
 MOST_STEPS = 10**9
 # Learners of stable-baselines3, and the agent that each is run beside.
 RIVALS = {"PPO": "CNN-PPO", "RecurrentPPO": "Impala-PPO", "RecurrentPPO-default": "Impala-PPO"}
-
-
 # Agents of random weights, and the function that writes them and returns the settings.
 RANDOM: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
     "HELM+Transformer-XL": ("HELM", write_transformer_xl),
@@ -65,38 +55,17 @@ RANDOM: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
 }
 # CNN and LSTM go by their published names here.
 NAMES = (*PUBLISHED, *(name for name in AGENTS.places if name not in ("CNN", "LSTM")))
-REST = "rest"
-PARTS = (
-    "environments",
-    "observation → language",
-    "language model",
-    "encoder and heads, acting",
-    "rollout storage",
-    "update: forward",
-    "update: backward",
-    "update: clipping, optimiser",
-    "update: losses, minibatches",
-    REST,
-)
 
 
 class Measured(NamedTuple):
-    """Figures of a run.
-
-    Attributes:
-        rate: Steps per second, updates included.
-        steady: The same after the warm-up; None where the run was no longer than that.
-        peak_mb: The most memory the process has held.  [10^6 bytes]
-        gpu_mb: The most its tensors have held on a GPU; None without one.  [10^6 bytes]
-        shares: Of the time, by part; empty if not asked for.
-    """
+    """Figures of a run."""
 
     agent: str
-    rate: float
-    steady: float | None
-    peak_mb: float
-    gpu_mb: float | None
-    shares: dict[str, float]
+    rate: float  # steps per second, updates included
+    steady: float | None  # the same after the warm-up; None for a shorter run
+    peak_mb: float  # of the process  [10^6 bytes]
+    gpu_mb: float | None  # of its tensors on a GPU
+    shares: dict[str, float]  # of the time, by part; empty if not profiled
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,29 +73,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def benchmark(argv: Sequence[str] | None) -> None:
-    """Train the chosen agents one after the other and print the tables."""
     parser = Parser(prog="python -m benchmarks.training", description=__doc__.split("\n")[0])
     names = (*NAMES, *RANDOM, *RIVALS)
-    warm_up_help = "steps of a run before those that count as steady"
-    parser.add_argument(
-        "--agents", nargs="+", metavar="NAME", default=list(NAMES), help=", ".join(names)
-    )
-    parser.add_argument(
-        "--steps", type=whole_number(1, MOST_STEPS), default=20_000, help="of a run"
-    )
-    parser.add_argument(
-        "--warm-up", type=whole_number(0, MOST_STEPS), default=4096, help=warm_up_help
-    )
-    add_threads(parser)
-    parser.add_argument(
-        "--var", metavar="KEY=VALUE", action="append", default=[], help="one setting, repeatable"
-    )
-    parser.add_argument("--no-shares", action="store_true", help="measure steps per second alone")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
+    option = parser.add_argument
+    option("--agents", nargs="+", metavar="NAME", default=list(NAMES), help=", ".join(names))
+    option("--steps", type=whole_number(1, MOST_STEPS), default=20_000, help="of a run")
+    warm_up = whole_number(0, MOST_STEPS)
+    option("--warm-up", type=warm_up, default=4096, help="steps of a run before the steady ones")
+    option("--var", metavar="KEY=VALUE", action="append", default=[], help="a setting, repeatable")
+    option("--no-shares", action="store_true", help="measure steps per second alone")
+    option("--json", type=Path, metavar="FILE", help="write the figures here, too")
+    measuring.add_threads(parser)
     given = parser.parse_args(argv)
-    chosen = with_rivals(check_names("--agents", given.agents, names))
-    machine = this_machine(given.threads)
-    print(in_words(machine), flush=True)
+    chosen = with_rivals(measuring.check_names("--agents", given.agents, names))
+    machine = measuring.this_machine(given.threads)
+    print(measuring.in_words(machine), flush=True)
     print(f"\nsteps per second, of {given.steps:,} and of those after {given.warm_up:,}")
     settings = [f"threads={given.threads}", *given.var, f"n_steps={given.steps}"]
     runs = report_runs(chosen, settings, given.warm_up, not given.no_shares)
@@ -138,18 +99,14 @@ def benchmark(argv: Sequence[str] | None) -> None:
 
 def with_rivals(names: Sequence[str]) -> list[str]:
     """Return the names with all rivals right after the agent each is run beside."""
-    found = []
-    for name in names:
-        if RIVALS.get(name) not in names:
-            beside = [rival for rival, ours in RIVALS.items() if ours == name]
-            found += [name, *beside]
-    return found
+    beside = ((name, *(rival for rival in RIVALS if RIVALS[rival] == name)) for name in names)
+    return list(dict.fromkeys(itertools.chain.from_iterable(beside)))
 
 
 def report_runs(
     names: Sequence[str], settings: Sequence[str], warm_up: int, shares: bool
 ) -> list[Measured]:
-    """Train by name, print a row each, and how far ours are ahead of their rivals."""
+    """Train by name and print a row each."""
     table = Table(agent="<20", all=">9,.0f", steady=">9,.0f", peak_MB=">9,.0f", GPU_MB=">9,.0f")
     runs = []
     for name in names:
@@ -158,10 +115,6 @@ def report_runs(
             table.row(*runs[-1][:5])
         except UserError as error:
             print(f"{name:20} skipped: {error}", flush=True)
-    rates = {run.agent: run.rate for run in runs}
-    for rival, ours in RIVALS.items():
-        if rival in rates and ours in rates:
-            print(f"{ours} trains {rates[ours] / rates[rival]:.1f} times as fast as {rival}")
     return runs
 
 
@@ -172,8 +125,8 @@ def report_shares(runs: Sequence[Measured]) -> None:
         return
     print("\nshare of the time")
     table = Table(part="<28", **{name: f">{max(len(name), 8)}.1%" for name in profiles})
-    for part in PARTS:
-        table.row(part, *(shares[part] for shares in profiles.values()))
+    for part in dict.fromkeys(itertools.chain(*profiles.values())):
+        table.row(part, *(shares.get(part) for shares in profiles.values()))
 
 
 def measured(
@@ -183,18 +136,11 @@ def measured(
     shares: bool = False,
     seconds: float | None = None,
 ) -> Measured:
-    """Train an agent in a process of its own, the files it needs being written by another.
-
-    Args:
-        name: Of the agent, or of a rival.
-        settings: That differ from the defaults, KEY=VALUE.
-        warm_up: Environment steps before those that count for `steady`.
-        shares: Whether to find out where the time goes.
-        seconds: After which the run is given up; None for never.
+    """Train an agent or a rival in a process of its own, its files being written by another.
 
     Raises:
         UserError: it cannot be trained so, or something it needs is missing.
-        TimeoutError: it took too long.
+        TimeoutError: it took more than `seconds`.
     """
     model, write = RANDOM.get(name, (RIVALS.get(name, name), None))
     trained = trained_rival if name in RIVALS else trained_agent
@@ -205,12 +151,15 @@ def measured(
 
 
 def trained_agent(name: str, settings: Sequence[str], warm_up: int, shares: bool) -> Measured:
-    """Train one of our agents in this process."""
     with tempfile.TemporaryDirectory() as folder, opened_run(settings) as run:
         assert isinstance(run.learner, PPO), "agents are measured with the default algorithm"
-        with profiled(run.learner, run.collector) if shares else nullcontext() as clock:
+        clock = Clock()
+        with ExitStack() as patches:
+            for owner, method, part in seams(run.learner, run.collector) if shares else ():
+                timed = clock.timed(getattr(owner, method), part)
+                patches.enter_context(patch.object(owner, method, timed))
             run.train(Path(folder))
-            found = clock.shares() if clock else {}
+        found = clock.shares() if shares else {}
         columns = read_columns(Path(folder))
     moments = list(zip(*(columns[axis] for axis in AXES.values()), strict=True))
     rates = run.env_steps / run.seconds, rate_after(moments, warm_up)
@@ -219,7 +168,7 @@ def trained_agent(name: str, settings: Sequence[str], warm_up: int, shares: bool
 
 @contextmanager
 def opened_run(settings: Sequence[str]) -> Iterator[Run]:
-    """Yield a run of some settings, KEY=VALUE, that nothing has been done of yet."""
+    """Yield a new run of some settings, KEY=VALUE."""
     threads = f"threads={torch.get_num_threads()}"
     config = load_config(None, ["media_minutes=null", threads, *settings]).part(RunSettings)
     agent_class(config.model).check(config)
@@ -229,15 +178,14 @@ def opened_run(settings: Sequence[str]) -> Iterator[Run]:
 
 def rate_after(moments: Sequence[tuple[float, float]], warm_up: int) -> float | None:
     """Return the steps per second from the first of the moments (steps, seconds) past a warm-up."""
-    counted = [moment for moment in moments if moment[0] >= warm_up]
+    counted = np.array([moment for moment in moments if moment[0] >= warm_up])
     if len(counted) < 2:
         return None
-    (first_steps, first_seconds), (last_steps, last_seconds) = counted[0], counted[-1]
-    return (last_steps - first_steps) / (last_seconds - first_seconds)
+    steps, seconds = counted[-1] - counted[0]
+    return float(steps / seconds)
 
 
 def trained_rival(name: str, settings: Sequence[str], warm_up: int, _shares: bool) -> Measured:
-    """Train a learner of stable-baselines3 in this process."""
     if importlib.util.find_spec("sb3_contrib") is None:
         raise UserError("sb3-contrib is not installed. Run: pip install sb3-contrib")
     from benchmarks.rivals import rival
@@ -258,15 +206,15 @@ def trained_rival(name: str, settings: Sequence[str], warm_up: int, _shares: boo
 
 
 class Clock:
-    """Charges every moment to the innermost part that is running; a GPU is waited for."""
+    """Charges every moment to the innermost running part; a GPU is waited for."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        self._running = [REST]
+        self._running = ["rest"]
         self._since = time.perf_counter()
 
     def timed(self, function: Callable[..., Any], part: str) -> Callable[..., Any]:
-        """Return the function, its time charged to a part, but for that of parts within it."""
+        """Return the function, its time charged to a part, without that of parts within it."""
 
         def call(*arguments: Any, **options: Any) -> Any:
             self._charge()
@@ -280,27 +228,16 @@ class Clock:
         return call
 
     def shares(self) -> dict[str, float]:
-        """Return each part's share of the time since the clock was made; they sum to 1."""
+        """Return each part's share of the time so far; they sum to 1."""
         self._charge()
         total = sum(self.seconds.values())
-        return {part: self.seconds[part] / total for part in PARTS}
+        return {part: seconds / total for part, seconds in self.seconds.items()}
 
     def _charge(self) -> None:
-        wait_for_gpu()
+        measuring.wait_for_gpu()
         now = time.perf_counter()
         self.seconds[self._running[-1]] += now - self._since
         self._since = now
-
-
-@contextmanager
-def profiled(learner: PPO, collector: Collector) -> Iterator[Clock]:
-    """Time a run's parts while the block runs; afterwards its objects are as they were."""
-    clock = Clock()
-    with ExitStack() as patches:
-        for owner, method, part in seams(learner, collector):
-            timed = clock.timed(getattr(owner, method), part)
-            patches.enter_context(patch.object(owner, method, timed))
-        yield clock
 
 
 def seams(learner: PPO, collector: Collector) -> Iterator[tuple[Any, str, str]]:

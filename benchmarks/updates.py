@@ -3,19 +3,19 @@
 Plain is written as the equations read: every sample and step goes through all networks as floats,
 in PyTorch's default layout, and a network is asked again wherever its answer is needed. Both begin
 with the same weights and learn from the same steps. The difference is that of the parameters after
-an update; with dropout there is none to tell.
+the first update; with dropout there is none.
 
-HELM is as wide as with Transformer-XL, and learns from 2,048 samples in 3 epochs of 8 minibatches;
-its language model has a single layer, since the update never runs it. DQN and SAC have the sizes of
-Ni et al. 2023 (arXiv:2307.03864) and 64 sequences of uniformly random actions; ELLM those of Du et
-al. 2023 (arXiv:2302.06692) and steps of noise.
+HELM's language model has a single layer, since the update never runs it. DQN and SAC have the sizes
+of Ni et al. 2023 (arXiv:2307.03864) and 64 sequences of uniformly random actions; ELLM those of Du
+et al. 2023 (arXiv:2302.06692) and steps of noise.
 """
 
 import copy
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -24,17 +24,19 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, Text
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.environments import N_ENVS
 from benchmarks.measuring import Pair, Work
 from benchmarks.random_models import TINY, Size, write_transformer_xl
 from benchmarks.training import opened_run
-from models.agent import QAgent, SacAgent, Sequences
-from models.ellm import CHANNELS, KERNELS, Ellm
+from models.agent import SacAgent, Sequences
+from models.ellm import Ellm
 from models.memories.gpt import Gpt
 from models.observations import Observations, SentenceTable
+from trainers import losses
 from trainers.frame_replay import FrameSteps
-from trainers.losses import clipped_policy_loss, n_step_returns, value_loss
+from trainers.losses import clipped_policy_loss, masked_mean, value_loss, values_of
 from trainers.n_step_dqn import NStepDQN, NStepDqnSettings
 from trainers.off_policy import OffPolicyLearner
 from trainers.ppo import PPO
@@ -56,14 +58,22 @@ N_TEXT = 384
 
 
 def flat(module: nn.Module) -> Tensor:
-    """Return all trained parameters one after the other."""
     return torch.cat([p.detach().reshape(-1) for _, p in sorted(module.named_parameters())])
 
 
-def copied(**networks: nn.Module) -> Any:
-    """Return copies of networks, in PyTorch's default layout."""
-    copies = nn.ModuleDict({name: copy.deepcopy(network) for name, network in networks.items()})
-    return copies.to(memory_format=torch.contiguous_format)
+def copied(network: nn.Module) -> Any:
+    """Return a copy in PyTorch's default layout."""
+    return copy.deepcopy(network).to(memory_format=torch.contiguous_format)
+
+
+def learning(learner: Any, draw: Callable[[], Any]) -> Iterator[Work]:
+    """Return updates by the learner from batches that it draws."""
+
+    def update() -> Tensor:
+        learner.learn(draw())
+        return flat(learner.agent)
+
+    return repeat(update)
 
 
 def ppo(quick: bool) -> Iterator[Pair]:
@@ -74,8 +84,6 @@ def ppo(quick: bool) -> Iterator[Pair]:
             f"HELM update, {name}",
             partial(plain_ppo, size, n_steps, all_differ),
             partial(our_ppo, size, n_steps, all_differ),
-            rounds=1 if quick else 3,
-            repeats=1 if quick else 2,
             compared=1,
             note=f"{n_steps * N_ENVS:,} samples, D={size.width}",
         )
@@ -135,14 +143,12 @@ def plain_ppo(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
             queries = networks["query_encoder"].of_pixels(batch["images"])
             features = torch.cat((batch["context"], queries), dim=-1)
             found = networks["heads"].evaluate(features, batch["actions"])
-            advantages = batch["advantages"]
-            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-            policy = clipped_policy_loss(
-                found.log_probs, batch["log_probs"], advantages, config.clip_range
-            )
-            critic = value_loss(
-                found.values, batch["values"], batch["returns"], config.clip_range_vf
-            )
+            weights = batch["advantages"]
+            weights = (weights - weights.mean()) / (weights.std() + 1e-8)
+            ratios = found.log_probs, batch["log_probs"]
+            policy = clipped_policy_loss(*ratios, weights, config.clip_range)
+            values = found.values, batch["values"], batch["returns"]
+            critic = value_loss(*values, config.clip_range_vf)
             entropy = found.entropy.mean()
             loss = policy.loss + config.vf_coef * critic - config.ent_coef * entropy
             optimizer.zero_grad()
@@ -152,130 +158,77 @@ def plain_ppo(size: Size, n_steps: int, all_differ: bool) -> Iterator[Work]:
             loss.item()  # each minibatch is waited for
         return flat(networks)
 
+    networks = nn.ModuleDict({"query_encoder": agent.query_encoder, "heads": agent.heads})
     while True:
-        yield partial(update, copied(query_encoder=agent.query_encoder, heads=agent.heads))
+        yield partial(update, copied(networks))
 
 
-class Case(NamedTuple):
-    """An agent of DQN or SAC: B whole episodes of T steps; `quick`: all is tiny."""
-
-    model: str
-    env: str
-    length: int
-    dropout: float = 0.0
-    quick: bool = False
-
-    @property
-    def algorithm(self) -> str:
-        """The algorithm of the published experiments there."""
-        return "DQN" if self.env == TMAZE else "SAC"
-
-    @property
-    def n_sequences(self) -> int:
-        """B."""
-        return 6 if self.quick else 64
-
-    @property
-    def n_steps(self) -> int:
-        """T."""
-        return self.length + (1 if self.env == TMAZE else 30)
-
-    @property
-    def name(self) -> str:
-        """The row's name."""
-        dropout = ", dropout" if self.dropout else ""
-        return f"{self.algorithm}-{self.model}, T={self.n_steps}{dropout}"
-
-    def settings(self) -> list[str]:
-        """Return the settings that differ from the defaults."""
-        observation, action, memory = WIDTHS[self.model, self.env]
-        n = self.n_sequences
-        settings = f"algorithm={self.algorithm} model={self.model} env={self.env} "
-        settings += f"length={self.length} n_envs={n} batch_size={n} warmup_episodes={2 * n} "
-        settings += f"observation_embedding={observation} action_embedding={action} "
-        settings += f"memory_width={memory} learning_rate=3e-4 context_length=-1 n_steps=1000000"
-        if self.quick:
-            settings += " head_width=16"
-        if self.model == "GPT":
-            settings += f" memory_heads=1 memory_dropout={self.dropout} mem_len={self.n_steps + 1}"
-        return settings.split()
-
-
-def cases(quick: bool) -> Iterator[Case]:
-    """Yield all agents of DQN and SAC that are compared."""
+def off_policy(quick: bool, device: str = "cpu") -> Iterator[Pair]:
+    """Compare the agents of the published experiments, a GPT with and without dropout."""
+    n = 6 if quick else 64
     lengths = ((TMAZE, 5), (MATCH, 3)) if quick else ((TMAZE, 50), (TMAZE, 250), (MATCH, 60))
     for env, length in lengths:
+        algorithm, n_steps = ("DQN", length + 1) if env == TMAZE else ("SAC", length + 30)
         for model, dropout in (("LSTM", 0.0), ("GPT", 0.0), ("GPT", 0.1)):
-            yield Case(model, env, length, dropout, quick)
+            observation, action, memory = WIDTHS[model, env]
+            settings = f"algorithm={algorithm} model={model} env={env} length={length} n_envs={n} "
+            settings += f"batch_size={n} warmup_episodes={2 * n} memory_width={memory} "
+            settings += f"observation_embedding={observation} action_embedding={action} "
+            settings += "learning_rate=3e-4 context_length=-1 n_steps=1000000"
+            settings += " head_width=16" if quick else ""
+            if model == "GPT":
+                settings += f" memory_heads=1 memory_dropout={dropout} mem_len={n_steps + 1}"
+            yield Pair(
+                f"{algorithm}-{model}, T={n_steps}{', dropout' if dropout else ''}",
+                partial(plain_off_policy, settings),
+                partial(our_off_policy, settings, device),
+                compared=0 if dropout else 1,
+                note=f"{n} sequences",
+            )
 
 
-def off_policy(quick: bool) -> Iterator[Pair]:
-    for case in cases(quick):
-        yield Pair(
-            case.name,
-            partial(plain_off_policy, case),
-            partial(our_off_policy, case),
-            rounds=1 if quick else 5,
-            repeats=1 if quick else 3,
-            compared=0 if case.dropout else 1,
-            note=f"{case.env}, {case.n_sequences} sequences",
-        )
-
-
-def filled(case: Case, device: str = "cpu") -> tuple[OffPolicyLearner, Any, Tensor]:
-    """Return a learner that has seen an episode of each environment, its replay, and rows of it."""
-    with opened_run([*case.settings(), f"device={device}"]) as run:
+def filled(settings: str, device: str) -> tuple[OffPolicyLearner, Callable[[], Sequences]]:
+    """Return a learner that has seen an episode of each environment, and the draw of all."""
+    with opened_run([*settings.split(), f"device={device}"]) as run:
         learner, collector = run.learner, run.collector
         assert isinstance(learner, OffPolicyLearner), "DQN and SAC are"
         collector.begin(run.config.seed)
-        while collector.n_episodes < case.n_sequences:
+        while collector.n_episodes < run.config.n_envs:
             collector.step()
     assert learner.replay is not None, "episodes have ended"
-    return learner, learner.replay, learner.replay.starts
+    return learner, partial(learner.replay.sequences, learner.replay.starts)
 
 
-def our_off_policy(case: Case, device: str = "cpu") -> Iterator[Work]:
-    """Update by the learner, drawing from replay included."""
-    learner, replay, starts = filled(case, device)
-
-    def update() -> Tensor:
-        learner.learn(replay.sequences(starts))
-        return flat(learner.agent)
-
-    while True:
-        yield update
+def our_off_policy(settings: str, device: str) -> Iterator[Work]:
+    """Return updates by the learner, drawing from replay included."""
+    return learning(*filled(settings, device))
 
 
-def plain_off_policy(case: Case) -> Iterator[Work]:
-    """Update the plain networks, from the same start by the same sequences."""
-    learner, replay, starts = filled(case)
-    sequences, config = replay.sequences(starts), cast(Any, learner.config)
-    online = copy.deepcopy(learner.agent)
-    target = copy.deepcopy(online).requires_grad_(False)
+def plain_off_policy(settings: str) -> Iterator[Work]:
+    """Return updates of plain networks, from the same start by the same sequences."""
+    learner, draw = filled(settings, "cpu")
+    sequences, config = draw(), cast(Any, learner.config)
+    online: Any = copy.deepcopy(learner.agent)
+    target: Any = copy.deepcopy(online).requires_grad_(False)
     optimizer = torch.optim.Adam(online.parameters(), lr=config.learning_rate, foreach=False)
     # The part with a target: everything, or SAC's critics.
-    online_part, target_part = (
-        agent.critics if isinstance(agent, SacAgent) else agent for agent in (online, target)
-    )
+    is_sac = isinstance(online, SacAgent)
+    online_part, target_part = (online.critics, target.critics) if is_sac else (online, target)
 
     def update() -> Tensor:
-        loss_of = q_loss if isinstance(online, QAgent) else soft_loss
-        loss = loss_of(cast(Any, online), cast(Any, target), sequences, config)
+        loss = (soft_loss if is_sac else q_loss)(online, target, sequences, config)
         optimizer.zero_grad()
         loss.backward()
-        gradients = [p.grad for p in online.parameters() if p.grad is not None]
-        torch.stack([gradient.norm() for gradient in gradients]).mean()  # logged
+        losses.mean_norm(online.parameters())  # logged
         optimizer.step()
-        for new, old in zip(online_part.parameters(), target_part.parameters(), strict=True):
-            old.data.copy_((1 - config.tau) * old.data + config.tau * new.data)
+        losses.follow(target_part, online_part, config.tau)
         return flat(online)
 
-    while True:
-        yield update
+    return repeat(update)
 
 
-def q_loss(online: QAgent, target: QAgent, batch: Sequences, config: Any) -> Tensor:
-    """Return the loss of double Q-learning."""
+def q_loss(online: Any, target: Any, batch: Sequences, config: Any) -> Tensor:
+    """Return the loss of double Q-learning, y = r + gamma Q'(s', argmax_a Q(s', a))."""
     with torch.no_grad():
         best = online.head(features_of(online, batch))[1:].argmax(-1, keepdim=True)
         following = target.head(features_of(target, batch))[1:].gather(-1, best).squeeze(-1)
@@ -283,7 +236,7 @@ def q_loss(online: QAgent, target: QAgent, batch: Sequences, config: Any) -> Ten
     return error_of(online.head(features_of(online, batch)), targets, batch)
 
 
-def soft_loss(online: SacAgent, target: SacAgent, batch: Sequences, config: Any) -> Tensor:
+def soft_loss(online: Any, target: Any, batch: Sequences, config: Any) -> Tensor:
     """Return the losses of SAC's critics and policy, which share their features."""
     hidden, alpha = features_of(online, batch), config.temperature
     with torch.no_grad():
@@ -296,13 +249,12 @@ def soft_loss(online: SacAgent, target: SacAgent, batch: Sequences, config: Any)
     with torch.no_grad():
         values = torch.minimum(*online.critics(hidden))
     soft = (probs * (alpha * probs.clamp(min=1e-8).log() - values)).sum(-1)[:-1]
-    return 0.5 * critic_loss + (soft * batch.mask).sum() / batch.mask.sum()
+    return 0.5 * critic_loss + masked_mean(soft, batch.mask)
 
 
 def error_of(values: Tensor, targets: Tensor, batch: Sequences) -> Tensor:
     """Return the mean squared error of the values of the actions taken."""
-    chosen = values[:-1].gather(-1, batch.actions[..., None]).squeeze(-1)
-    return ((chosen - targets) ** 2 * batch.mask).sum() / batch.mask.sum()
+    return masked_mean((values_of(batch.actions, values) - targets) ** 2, batch.mask)
 
 
 def features_of(agent: Any, batch: Sequences) -> Tensor:
@@ -337,7 +289,7 @@ def attended(gpt: Gpt, x: Tensor) -> Tensor:
 
 
 class FrameSize(NamedTuple):
-    """Of ELLM: the batch, frames and widths."""
+    """The batch, frames and widths of ELLM."""
 
     n_samples: int = 64
     side: int = 84
@@ -349,29 +301,29 @@ TINY_FRAMES = FrameSize(4, 36, 16, 5)
 
 
 class KnownSentences:
-    """Vectors drawn once, in the place of a sentence encoder: both versions are given them."""
+    """Vectors [B, K, D] drawn once, in the place of a sentence encoder."""
 
     width = N_TEXT
 
     def __init__(self, device: str) -> None:
-        self.sentences = SentenceTable()
-        self._vectors = torch.randn(64, N_TEXT).to(device)
+        self.sentences, self._vectors = SentenceTable(), torch.randn(64, N_TEXT).to(device)
 
     def __call__(self, numbers: Tensor) -> Tensor:
-        """Return the vectors of sentences.  [B, K, D]"""
-        return self._vectors[numbers % len(self._vectors)]
+        return self._vectors[numbers]
 
 
-def n_step(quick: bool) -> Iterator[Pair]:
-    """Compare one update of ELLM."""
+def n_step(quick: bool, device: str = "cpu") -> Iterator[Pair]:
+    """Compare one update of ELLM; the floor is its products at the speed of a large one."""
     size = TINY_FRAMES if quick else FrameSize()
+    with FlopCounterMode(display=False) as counter:
+        next(our_n_step(size))()
+    floor = f"floor {counter.get_total_flops() / 1e9:.1f} GFLOP"
     yield Pair(
         f"NStepDQN-ELLM, batch {size.n_samples}",
         partial(plain_n_step, size),
-        partial(our_n_step, size),
-        rounds=1 if quick else 15,
-        repeats=1 if quick else 2,
-        note=f"{size.side} x {size.side} x 4, floor {gigaflops(size):.1f} GFLOP",
+        partial(our_n_step, size, device),
+        compared=1,
+        note=f"{size.side} x {size.side} x 4, {floor}",
     )
 
 
@@ -397,60 +349,35 @@ def fresh_ellm(size: FrameSize, device: str = "cpu") -> tuple[NStepDQN, FrameSte
 
 
 def our_n_step(size: FrameSize, device: str = "cpu") -> Iterator[Work]:
-    """Update by the learner, the first time from the same start as the plain version."""
+    """Return updates by the learner, the first from the same start as the plain version."""
     learner, steps = fresh_ellm(size, device)
-
-    def update() -> Tensor:
-        learner.learn(steps)
-        return flat(learner.agent)
-
-    while True:
-        yield update
+    return learning(learner, lambda: steps)
 
 
 def plain_n_step(size: FrameSize) -> Iterator[Work]:
-    """Update the plain network by gradient steps on the Huber loss."""
+    """Return updates of the plain network by gradient steps on the Huber loss."""
     learner, steps = fresh_ellm(size)
-    online, target = (copied(agent=learner.agent) for _ in range(2))
+    online, target = copied(learner.agent), copied(learner.agent)
     optimizer = torch.optim.Adam(online.parameters(), lr=6.25e-5)
 
-    def values_of(networks: Any, seen: Observations) -> Tensor:
-        agent, images = networks["agent"], cast(Tensor, seen.images)
-        maps = agent.image.convolutions(images.float() / 255)
+    def values(agent: Any, seen: Observations) -> Tensor:
+        maps = agent.image.convolutions(cast(Tensor, seen.images).float() / 255)
         seen_parts = agent.image.linear(F.normalize(maps, dim=-1)), agent.text(seen.text)
         return agent.head(F.relu(agent.trunk(torch.cat(seen_parts, dim=-1))))
 
     def update() -> Tensor:
-        returns, discounts = n_step_returns(steps.rewards, steps.goes_on, 0.99, torch.float16)
+        returns, discounts = losses.n_step_returns(
+            steps.rewards, steps.goes_on, 0.99, torch.float16
+        )
         with torch.no_grad():
-            best = values_of(online, steps.following).argmax(-1, keepdim=True)
-            ahead = values_of(target, steps.following).gather(-1, best).squeeze(-1)
+            best = values(online, steps.following).argmax(-1, keepdim=True)
+            ahead = values(target, steps.following).gather(-1, best).squeeze(-1)
             targets = returns + discounts * ahead
-        values = values_of(online, steps.observations)
-        loss = F.smooth_l1_loss(values.gather(-1, steps.actions[:, None]).squeeze(-1), targets)
+        chosen = values(online, steps.observations).gather(-1, steps.actions[:, None])
+        loss = F.smooth_l1_loss(chosen.squeeze(-1), targets)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        return flat(online["agent"])
+        return flat(online)
 
-    while True:
-        yield update
-
-
-def gigaflops(size: FrameSize) -> float:
-    """Return the least work of an update of ELLM, in 10^9 multiplications and additions.
-
-    Forward both observations, both ways of the gradient but none into the pixels. An update cannot
-    take less than that at the speed of a matrix product.
-    """
-    side, n_in, convolutions = size.side, 4, []
-    for n_out, (kernel, stride) in zip(CHANNELS, KERNELS[0][1], strict=True):
-        side = (side - kernel) // stride + 1
-        convolutions.append(side**2 * n_out * n_in * kernel**2)
-        n_in = n_out
-    width, n_actions = size.width, size.n_actions
-    joined = (n_in * side**2 + N_TEXT + 2 * width) * width
-    head = (4 * width + n_actions + 1) * width
-    forward = sum(convolutions) + joined + head
-    backward = 2 * forward - convolutions[0] - N_TEXT * width
-    return 2 * size.n_samples * (2 * forward + head + backward) / 1e9
+    return repeat(update)

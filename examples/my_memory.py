@@ -1,4 +1,4 @@
-"""An agent with a memory of one's own: it keeps what it saw first in an episode.
+"""An agent with your own memory: it keeps the first observation of an episode.
 
 python examples/my_memory.py
 """
@@ -20,15 +20,15 @@ from utils.settings import setting
 
 @dataclass(frozen=True)
 class FirstSettings(NetworkSettings):
-    """What the memory reads; `--var first_weight=2` or a settings file gives it."""
+    """Settings of the memory, given by `--var first_weight=2` or a settings file."""
 
     title = "First"
 
-    first_weight: float = setting("factor of what was seen first", low=0, high=10, default=1.0)
+    first_weight: float = setting("factor of the first features", low=0, high=10, default=1.0)
 
 
 class First(TrainedMemory):
-    """y_t = W [c * x_1, x_t]; the state is x_1 and whether there is one yet.  [N, F+1]"""
+    """y_t = W [c * x_1, x_t]; the state is x_1, and 1 once there is one.  [N, F+1]"""
 
     def __init__(self, n_features: int, settings: FirstSettings) -> None:
         super().__init__(n_features, settings)
@@ -36,23 +36,21 @@ class First(TrainedMemory):
         self.joined = nn.Linear(2 * n_features, n_features)
 
     def initial(self, n_envs: int) -> TensorMemory:
-        """Return what has seen nothing."""
         return TensorMemory(torch.zeros(n_envs, self.width + 1, device=self.device))
 
     def context(self, state: Any, starts: Tensor) -> Tensor:
-        """Return the state, empty where an episode begins."""
+        # The state is emptied where an episode begins.
         return state.state.masked_fill(starts[:, None], 0.0)
 
     @torch.no_grad()
     def step(self, x: Tensor, state: Any, starts: Tensor, advance: bool = True) -> Tensor:
-        """Read one step."""
         kept = self._kept(self.context(state, starts), x)
         if advance:
             state.state = kept
         return self._output(kept, x)
 
     def unroll(self, x: Tensor, starts: Tensor, context: Tensor) -> Tensor:
-        """Read whole sequences with gradients.  [T, B, F] -> [T, B, F]"""
+        # Whole sequences with gradients.  [T, B, F] -> [T, B, F]
         outputs, kept = [], context
         for features, begun in zip(x, starts.to(x.device), strict=True):
             kept = self._kept(kept.masked_fill(begun[:, None], 0.0), features)
@@ -69,14 +67,14 @@ class First(TrainedMemory):
 
 
 class FirstAgent(MemoryAgent):
-    """An encoder, that memory, two heads; with DQN and SAC the memory in their networks."""
+    """An encoder, that memory and two heads; DQN and SAC put the memory into their networks."""
 
     memory_class = First
     reads = (EncoderSettings, FirstSettings)
 
 
 def main(n_steps: int = 60_000) -> Path:
-    """Train it where the first step says which way to turn at the end; return the run's folder."""
+    """Train it on a T-Maze: the first step shows the way at the end; return the run's folder."""
     task = {"env": "TMazePassive-v0", "length": 6, "n_steps": n_steps}
     learning = {"memory_width": 32, "learning_rate": 1e-3, "ent_coef": 0.01}
     return helm.train(task | learning, agent=FirstAgent)

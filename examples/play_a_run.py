@@ -12,7 +12,7 @@ import helm
 
 
 def main(run: str, movie: str = "episode.gif") -> float:
-    """Play an episode, tell what the memory looks at, write a movie; return what was paid."""
+    """Play an episode, print the memory's attention, write a movie; return the sum of rewards."""
     pictures, paid = [], 0.0
     with helm.load(run) as player:
         observation = player.reset(seed=0)
@@ -28,7 +28,7 @@ def main(run: str, movie: str = "episode.gif") -> float:
 
 
 def told(looked: dict) -> str:
-    """Return in words which step the memory looks back at most, and the words it reads."""
+    """Return the step with the most attention, and the words of HELM's tokens."""
     text = ""
     if "attention" in looked:
         by_step = looked["attention"].mean((0, 1))  # [L, H, S] -> [S], the present step last

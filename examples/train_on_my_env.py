@@ -1,4 +1,4 @@
-"""Train on an environment object of one's own: a colour is shown once and asked for later.
+"""Train on your own environment object: a colour is shown once and asked for later.
 
 python examples/train_on_my_env.py
 """
@@ -23,7 +23,6 @@ class RecallColour(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode with its colour."""
         super().reset(seed=seed)
         self.colour, self.steps = int(self.np_random.integers(2)), 0
         image = np.zeros((3, 9, 9), np.uint8)
@@ -31,7 +30,7 @@ class RecallColour(gymnasium.Env):
         return image, {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Pay 1 for the colour's name in the last step."""
+        # The colour's number in the last step is rewarded with 1.
         self.steps += 1
         is_last = self.steps == self.length
         reward = float(is_last and action == self.colour)

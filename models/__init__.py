@@ -1,4 +1,4 @@
-"""Agents by the name of what they remember with, or module:Class for those of the user's own."""
+"""Agents by name, or by module:Class for the user's own."""
 
 import dataclasses
 import importlib
@@ -18,18 +18,12 @@ PUBLISHED = {"CNN-PPO": ("CNN", "PPO"), "Impala-PPO": ("LSTM", "PPO")}
 
 
 class Agents(Registry):
-    """The agents, and those of the user's own by module:Class."""
+    """The agents of HELM; module:Class names a class of the user's own."""
 
     def known_as(self, name: str) -> str | None:
-        """Return the name an agent is listed under; one of the user's own is known by its own."""
         return name if is_named(name) else super().known_as(name)
 
     def find(self, name: str) -> type[Agent]:
-        """Return an agent's class.
-
-        Raises:
-            UserError: there is no such agent.
-        """
         if not is_named(name):
             return super().find(name)
         listed = [key for key, place in self.places.items() if place == name]
@@ -57,28 +51,26 @@ FROM_REPLAY = ("DQN", "SAC")  # have networks of their own, with the memory of t
 
 
 def build_agent(config: Config, observation_space: Space, action_space: Space) -> Any:
-    """Return the configured agent, of the kind its algorithm trains, freshly initialised.
+    """Return the configured agent, freshly initialised; `config.device` must be resolved.
 
-    Args:
-        config: The settings; `device` must be resolved.
-        observation_space: What one environment shows; models/observations.py says what can be.
-        action_space: Actions of one environment.
+    Both spaces are those of one environment.
 
     Raises:
         UserError: the agent cannot see or act there.
     """
     if not isinstance(action_space, Discrete):
         raise UserError(f"env: agents act in a Discrete space, and {config.env} has {action_space}")
-    spaces = observation_space, action_space
     kind = agent_class(config.model)
     if config.algorithm in FROM_REPLAY:
         networks = importlib.import_module("models.q_networks")
-        return networks.build_from_replay(config, spaces, kind).to(config.device)
-    return kind(config, *spaces).to(config.device)
+        agent = networks.build_from_replay(config, observation_space, action_space, kind)
+    else:
+        agent = kind(config, observation_space, action_space)
+    return agent.to(config.device)
 
 
 def contradictions(config: Config) -> list[str]:
-    """Return one line where an agent cannot be trained by the configured algorithm."""
+    """Return a message where the configured algorithm cannot train the agent."""
     key, algorithm = PUBLISHED.get(config.model, (config.model, config.algorithm))
     if algorithm != config.algorithm:
         return [
@@ -101,11 +93,7 @@ def contradictions(config: Config) -> list[str]:
 
 
 def resolve_device(name: str) -> str:
-    """Return a device that exists: "auto" becomes a GPU if there is one.
-
-    Raises:
-        UserError: the device is unknown or not on this machine.
-    """
+    """Return a device of this machine, or raise UserError; "auto" is a GPU if there is one."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -118,11 +106,7 @@ def resolve_device(name: str) -> str:
 
 
 def own_agent_class(name: str) -> type[ActorCriticAgent]:
-    """Import the class that a name leads to.
-
-    Raises:
-        UserError: it cannot be imported, is no agent, or does not declare its settings.
-    """
+    """Import a class of the user's own; UserError where it is missing or incomplete."""
     module, class_name = parts_of("model", name)
     found = imported("model", module)
     kind = getattr(found, class_name, None)
@@ -160,7 +144,6 @@ def _is_agent(kind: object) -> bool:
 
 
 def _are_settings(reads: object) -> bool:
-    """Return whether these are classes of settings as they must be."""
     return isinstance(reads, tuple) and all(
         isinstance(part, type)
         and issubclass(part, Part)

@@ -1,4 +1,4 @@
-"""The seam between trainers and agents: what an agent is told, what it returns, what it remembers.
+"""The interface between trainers and agents: percepts in, actions out, a memory in between.
 
 Memory is a value the caller holds. An agent advances it in place and keeps none of it.
 """
@@ -20,52 +20,41 @@ AnyMemory = TypeVar("AnyMemory", bound="Memory")
 
 
 class Memory(Protocol):
-    """What an agent remembers of N running episodes; it can be copied and saved."""
+    """The state of N running episodes; a copy shares nothing with it."""
 
-    def copy(self: AnyMemory) -> AnyMemory:
-        """Return a memory that shares nothing with this one."""
+    def copy(self: AnyMemory) -> AnyMemory: ...
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return everything needed to go on from here."""
+    def state_dict(self) -> dict[str, Tensor]: ...
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take over what `state_dict` returned."""
+    def load_state_dict(self, state: dict[str, Tensor]) -> None: ...
 
 
 @dataclass
 class TensorMemory:
-    """A memory that is one tensor, one row an environment.
-
-    Attributes:
-        state: [N, ...], of width 0 for an agent that remembers nothing.
-    """
+    """A memory of one tensor [N, ...], of width 0 for an agent without memory."""
 
     state: Tensor
 
     def copy(self) -> "TensorMemory":
-        """Return a memory that shares nothing with this one."""
         return copy.deepcopy(self)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the tensor under its name."""
         return {"state": self.state.clone()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Overwrite the tensor in place."""
         self.state.copy_(state["state"])
 
 
 class Step(NamedTuple):
-    """What an agent did at one step of N environments.
+    """The result of one step of N environments.
 
     Attributes:
         actions: Sampled, or the most probable ones.  [N] int64
-        context: What learning needs again of this step; width 0 if nothing.  [N, ...]
-        log_probs: Log-probability of each action, for an agent with a policy.  [N]
-        values: The critic's value of each observation, for an agent with one.  [N]
-        all_log_probs: Log-probability of every action, if the agent says.  [N, A]
-        remembered: What the memory gave to the heads; without a memory, what the encoder did. None
-            if the agent does not say.  [N, D]
+        context: Stored for the update; of width 0 if it needs nothing.  [N, ...]
+        log_probs: Of the actions, for an agent with a policy.  [N]
+        values: Of the observations, for an agent with a critic.  [N]
+        all_log_probs: Of every action.  [N, A]
+        remembered: The memory's output; without a memory, the encoder's.  [N, D]
     """
 
     actions: Tensor
@@ -77,20 +66,17 @@ class Step(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """B samples of a rollout; for a sequential agent, whole sequences one after another.
+    """B samples of a rollout; for a sequential agent, S whole sequences one after another.
 
     Attributes:
-        observations: What was seen: B, or for S sequences with the steps before each, B' in all.
-        actions: What was done.  [B] int64
-        log_probs: Log-probability of the action when acting.  [B]
-        values: The critic's value when acting.  [B]
+        observations: B; for sequences with earlier steps as context, B' in all.
+        actions, log_probs, values: As they were when acting.  [B]
         advantages: Not standardised.  [B]
         returns: Targets of the critic.  [B]
-        context: `Step.context` of all that was seen.  [B, ...] or [B', ...]
-        lengths: Length of each of S sequences, summing to B; None for single steps.
-            [S] int64, on the CPU
-        before: Steps of the same episode, seen before each sequence, that stand before its own;
-            None for single steps.  [S] int64, on the CPU
+        context: `Step.context` of all observations.  [B, ...] or [B', ...]
+        lengths: Of the sequences, summing to B; None for single steps.  [S] int64, on the CPU
+        before: Earlier steps of the episode given as context of each sequence; None for single
+            steps.  [S] int64, on the CPU
     """
 
     observations: ObservationBatch
@@ -105,16 +91,16 @@ class Batch(NamedTuple):
 
 
 class Sequences(NamedTuple):
-    """B sequences of T steps from replay and what was seen after the last of them, time first.
+    """B sequences of T steps from replay, and the observation after the last; time first.
 
     Attributes:
-        observations: (T+1)*B of them, step by step.
-        starts: Where nothing is known of earlier steps: an episode begins, or a sequence that was
-            cut out of one.  [T+1, B] bool
-        last_actions: What was done before; 0 where `starts`.  [T+1, B] int64
+        observations: (T+1)*B, step by step.
+        starts: No earlier step is known: an episode begins, or a sequence cut out of one.
+            [T+1, B] bool
+        last_actions: 0 where `starts`.  [T+1, B] int64
         context: `Step.context` of each step.  [T+1, B, ...]
-        actions: What was done.  [T, B] int64
-        rewards: What was paid for it.  [T, B]
+        actions: [T, B] int64
+        rewards: [T, B]
         terminated: 1 where the episode ended of itself, so that nothing follows.  [T, B]
         mask: 1 where the step counts, 0 behind an episode's end.  [T, B]
     """
@@ -133,12 +119,11 @@ class Transitions(NamedTuple):
     """B steps of any episodes, for a reward that is computed from a batch.
 
     Attributes:
-        observations: What was seen before each step, then what was seen after each, also where
-            that ended the episode.  2B
-        context: `Step.context` of the observations; after a step it is of a meaning only where the
-            reward reads it.  [2B, ...]
-        actions: What was done.  [B] int64
-        rewards: What the environment paid for it.  [B] float32
+        observations: Before each step, then after each, also where that ended the episode.  2B
+        context: `Step.context` of the observations; after a step it is valid only where the reward
+            reads it.  [2B, ...]
+        actions: [B] int64
+        rewards: The environment's own.  [B] float32
     """
 
     observations: ObservationBatch
@@ -148,7 +133,7 @@ class Transitions(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """What the current networks say of a batch: all [B]."""
+    """The current networks' outputs for a batch: all [B]."""
 
     log_probs: Tensor
     values: Tensor
@@ -156,15 +141,14 @@ class Evaluation(NamedTuple):
 
 
 class Agent(nn.Module, ABC):
-    """Acts in N environments at once. Its parameters are all trained.
+    """Acts in N environments at once. All its parameters are trained.
 
-    It is told of a step by a `Percept` and clears the memory of starting episodes itself. A class
-    that is trained by name is built from (config, observation_space, action_space).
+    It clears the memory of starting episodes itself. A class that is trained by name is built from
+    (config, observation_space, action_space).
 
     Attributes:
         reads: The settings it is built from.
-        algorithms: Who alone can train it; none where whoever trains agents with a memory can.
-        reader: Turns what environments return into what the agent is told.
+        algorithms: The only ones that train it; empty: all that train agents with a memory.
         sequential: Whether learning needs whole sequences.
         n_context: Steps before a sequence that learning must see again.
         draws_actions: Whether `act` draws from a policy, or takes the action of the highest value.
@@ -179,48 +163,42 @@ class Agent(nn.Module, ABC):
 
     @abstractmethod
     def initial_memory(self, n_envs: int) -> Memory:
-        """Return the memory of environments that have seen nothing."""
+        """Return the memory of N episodes about to begin."""
 
     @abstractmethod
     def act(
         self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        """Choose actions and advance the memory in place.
+        """Choose actions and advance the memory in place; without `advance` it stays as it is.
 
-        Args:
-            percept: What is seen now.
-            memory: Of the running episodes.
-            deterministic: Take the most probable actions; no random number is drawn.
-            advance: False looks ahead: the memory stays as it is.
+        With `deterministic` the most probable actions are taken and no random number is drawn.
         """
 
     def read(self, observations: Any) -> Observations:
-        """Return what N environments show as the agent is told it, on its device."""
         return self.reader(observations, self.device)
 
     def explain(self, percept: Percept) -> dict[str, np.ndarray]:
-        """Return what a person may want to know of each observation, [N, ...] under each name."""
+        """Return readable facts about each observation, [N, ...] under each name."""
         return {} if self._frozen is None else self._frozen.explain(percept)
 
     def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
-        """Return what takes longer to find out; called before `act`, it leaves the memory alone.
+        """Return costlier diagnostics; called before `act`, it leaves the memory as it is.
 
-        Names with a meaning of their own: `attention` [N, L, H, S], how much each head of each
-        layer looks at the last S steps, oldest first, the present one last; `words` and
-        `similarities` [N, K]; `entropy` [N], of what the words were chosen by, in nats;
-        `action_values` [N, A], for an agent that chooses by them.
+        Recognised keys: `attention` [N, L, H, S], from each head of each layer to the last S steps,
+        oldest first, the present one last; `words` and `similarities` [N, K]; `entropy` [N] of the
+        words' distribution, in nats; `action_values` [N, A], for an agent that chooses by them.
         """
         return {} if self._frozen is None else self._frozen.inspect(percept, memory)
 
     def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
-        """Return what an intrinsic reward sees of B observations, by kind, before any memory.
+        """Return the inputs of an intrinsic reward of B observations, by kind, before any memory.
 
         None stands for the observations themselves.
         """
         return None
 
     def metrics(self) -> dict[str, float]:
-        """Return what the agent has to log of itself, always under the same names."""
+        """Return values to log, always under the same names."""
         return {} if self._frozen is None else self._frozen.metrics()
 
     def fingerprints(self) -> dict[str, str]:
@@ -233,12 +211,10 @@ class Agent(nn.Module, ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the trained parts live."""
         return next(self.parameters()).device
 
     @property
     def _frozen(self) -> Any:
-        """The frozen language model's memory, for an agent that has one."""
         return getattr(self, "language", None)
 
 
@@ -250,20 +226,14 @@ class ActorCriticAgent(Agent):
         """Return log-probabilities, values and entropy of a batch, with gradients."""
 
     def refresh(self, past: Observations, starts: Tensor, context: Tensor, memory: Memory) -> None:
-        """Renew in place what a memory keeps of past steps, after the weights have changed.
+        """Recompute the memory in place from the last P <= n_context steps, with new weights.
 
-        Args:
-            past: What was seen in the last P <= n_context steps.  [P, N, ...] of each kind
-            starts: Where an episode began.  [P, N] bool
-            context: `Step.context` of those steps.  [P, N, ...]
-            memory: Of the running episodes.
+        `past` is [P, N, ...] of each kind, `starts` [P, N]; `context` is their `Step.context`.
         """
 
 
 @dataclass(frozen=True)
 class OffPolicyNetworkSettings(Part):
-    """What the networks of DQN and SAC read."""
-
     title = "DQN and SAC: networks"
 
     observation_embedding: int = setting(
@@ -278,12 +248,12 @@ class OffPolicyNetworkSettings(Part):
 
 
 class Running(NamedTuple):
-    """What was done in the last P steps of N running episodes.
+    """The last P steps of N running episodes.
 
     Attributes:
-        starts: Where an episode begins; what stands before it is nothing.  [P, N] bool
+        starts: Where an episode begins; earlier rows are empty.  [P, N] bool
         last_actions: [P, N] int64
-        ages: Steps of its episode before the first of these.  [N] int64
+        ages: Steps of the episode before the first of these.  [N] int64
     """
 
     starts: Tensor
@@ -292,14 +262,9 @@ class Running(NamedTuple):
 
 
 class Body(nn.Module, ABC):
-    """What is seen and was done, and all that is remembered → features of the heads.
+    """Observations, last actions and memory → features of the heads, of width D.
 
-    Args:
-        embedder: Reads observations and last actions.
-
-    Attributes:
-        width: D, of the features.
-        n_context: Past steps that must be read again after the weights have changed.
+    The memory must read the last `n_context` steps again after the weights have changed.
     """
 
     width: int
@@ -310,12 +275,11 @@ class Body(nn.Module, ABC):
         self.embedder = embedder
 
     @abstractmethod
-    def initial_memory(self, n_envs: int) -> Memory:
-        """Return a memory that has seen nothing."""
+    def initial_memory(self, n_envs: int) -> Memory: ...
 
     @abstractmethod
     def step(self, percept: Percept, memory: Memory, advance: bool = True) -> tuple[Tensor, Tensor]:
-        """Read one step; return features [N, D] and what replay has to keep [N, ...]."""
+        """Read one step; return features [N, D] and the context that replay stores [N, ...]."""
 
     @abstractmethod
     def unroll(self, sequences: Sequences) -> Tensor:
@@ -328,33 +292,25 @@ class Body(nn.Module, ABC):
         return self.embedder(sequences.observations, last_actions).unflatten(0, starts.shape)
 
     def remembered(self, features: Tensor) -> Tensor:
-        """Return what of the features of one step comes from the memory.  [N, D]"""
+        """Return the memory's part of the features of one step.  [N, D]"""
         return features
 
     def refresh(self, past: Observations, running: Running, memory: Memory) -> None:
-        """Renew in place what the memory keeps of steps before the weights changed.
-
-        Args:
-            past: What was seen in the last P <= n_context steps.  [P, N, ...] of each kind
-            running: What was done in them.
-            memory: Of the running episodes.
-        """
+        """Recompute the memory in place from the last P <= n_context steps [P, N, ...]."""
 
     @abstractmethod
-    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
-        """Return what `Agent.inspect` says of this body."""
+    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]: ...
 
     def memory_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of what reads the sequence."""
+        """Return the parameters of the network that reads the sequence."""
         return []
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of every pretrained part, by the setting that names it."""
         return self.embedder.fingerprints()
 
 
 def drawn(probabilities: Tensor) -> Tensor:
-    """Return an action for each row of probabilities [N, A].  [N]"""
+    """Sample an action for each row of probabilities [N, A]; RunError if one is not finite.  [N]"""
     try:
         return torch.multinomial(probabilities, 1).squeeze(-1)
     except RuntimeError:
@@ -367,13 +323,7 @@ def drawn(probabilities: Tensor) -> Tensor:
 
 
 class OffPolicyAgent(Agent):
-    """Learns from replay.
-
-    Args:
-        reader: Of the observation space.
-        body: What the acting head sees.
-        n_actions: A.
-    """
+    """Learns from replay; the acting head sees the features of `body`."""
 
     def __init__(self, reader: ObservationReader, body: Body, n_actions: int) -> None:
         super().__init__()
@@ -382,29 +332,24 @@ class OffPolicyAgent(Agent):
 
     @property
     def language(self) -> Any:
-        """The frozen memory, if there is one."""
         return getattr(self.body, "language", None)
 
     def initial_memory(self, n_envs: int) -> Memory:
-        """Return a memory that has seen nothing."""
         return self.body.initial_memory(n_envs)
 
     def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
-        """Return the embeddings of observations."""
         return self.body.embedder.by_kind(observations)
 
     @torch.no_grad()
     def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
-        """Return where the memory looks, and what a frozen one says besides."""
         return self.body.inspect(percept, memory)
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of every pretrained part."""
         return self.body.fingerprints()
 
 
 class QAgent(OffPolicyAgent):
-    """Takes the action of the highest value: what DQN trains."""
+    """Takes the action of the highest value; DQN trains it and adds the exploration."""
 
     draws_actions = False
 
@@ -416,7 +361,6 @@ class QAgent(OffPolicyAgent):
 
     @torch.no_grad()
     def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
-        """Return the value of every action besides.  [N, A]"""
         features, _ = self.body.step(percept, memory, advance=False)
         values = {"action_values": self.head(features).cpu().numpy()}
         return super().inspect(percept, memory) | values
@@ -425,7 +369,6 @@ class QAgent(OffPolicyAgent):
     def act(
         self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        """Advance the memory and choose greedily; exploring is the learner's."""
         features, context = self.body.step(percept, memory, advance)
         best = self.head(features).max(-1)
         remembered = self.body.remembered(features)
@@ -444,21 +387,12 @@ class TwinQ(nn.Module):
         self.first, self.second = first, second
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what both say of every action.  [..., A] each"""
+        """Return both critics' values of every action.  [..., A] each"""
         return self.first(features), self.second(features)
 
 
 class SacAgent(OffPolicyAgent):
-    """A policy and two critics, on one body or on one each: what SAC trains.
-
-    Args:
-        reader: Of the observation space.
-        body: What the policy sees.
-        n_actions: A.
-        policy: Features to logits.
-        critics: Features to values.
-        critic_body: What the critics see; None for the policy's.
-    """
+    """A policy and two critics for SAC; without `critic_body` they share the policy's body."""
 
     def __init__(
         self,
@@ -476,7 +410,6 @@ class SacAgent(OffPolicyAgent):
     def act(
         self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        """Advance the memory and draw actions from the policy, or take the most probable ones."""
         features, context = self.body.step(percept, memory, advance)
         log_probs = self.policy(features).log_softmax(-1)
         actions = log_probs.argmax(-1) if deterministic else drawn(log_probs.exp())

@@ -1,4 +1,4 @@
-"""What HELM is compared with: an encoder, a memory that is trained along or none, and chance."""
+"""The baselines of HELM: an encoder with a trained memory or none, and chance."""
 
 from typing import Any, ClassVar, cast
 
@@ -9,45 +9,48 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.agent import ActorCriticAgent, Agent, Batch, Evaluation, Memory, Step, TensorMemory
-from models.encoders import Encoder, EncoderSettings, build_encoder
+from models.encoders import LARGE, SMALL, EncoderSettings, build_encoder
 from models.heads import ActorCritic
 from models.memories import Gpt, GptSettings, Lstm, NetworkSettings, NoMemory, TrainedMemory
 from models.observations import ObservationBatch, ObservationReader, Observations, Percept
 
-SMALL = (16, 32)  # channels of the encoder before a memory
-ALONE, ALONE_WITHOUT_IMAGES = 1024, 128  # features where nothing is remembered
+ALONE, ALONE_WITHOUT_IMAGES = 1024, 128  # features of an agent without a memory
 
 
-class TrainedMemoryAgent(ActorCriticAgent):
+class MemoryAgent(ActorCriticAgent):
     """Encoder → memory → heads, all trained.
 
-    Where the memory keeps nothing the heads see the present alone, and it learns from single steps;
-    else from whole sequences, each unrolled from what was stored with its first step.
+    Without a memory the heads see the present alone and learn from single steps; else they learn
+    from whole sequences, each unrolled from the context stored with its first step.
 
-    Args:
-        reader: Of the observation space.
-        encoder: Observations to features.
-        memory: Features to what is remembered.
-        n_actions: A.
+    Attributes:
+        memory_class: The memory, built from (width of the features, config).
+        channels: Of the encoder's two convolutions.
     """
 
-    def __init__(
-        self, reader: ObservationReader, encoder: Encoder, memory: TrainedMemory, n_actions: int
-    ) -> None:
+    memory_class: ClassVar[type[TrainedMemory]]
+    channels = SMALL
+
+    def __init__(self, config: Any, observation_space: Space, action_space: Discrete) -> None:
         super().__init__()
-        self.reader, self.encoder, self.memory = reader, encoder, memory
-        self.sequential, self.n_context = memory.remembers, memory.n_context
-        self.heads = ActorCritic(memory.width, n_actions)
+        self.reader = ObservationReader(observation_space)
+        width = self.encoder_width(config)
+        self.encoder = build_encoder(self.reader, config, width, self.channels)
+        self.memory = self.memory_class(width, config)
+        self.sequential, self.n_context = self.memory.remembers, self.memory.n_context
+        self.heads = ActorCritic(self.memory.width, int(action_space.n))
+
+    def encoder_width(self, config: Any) -> int:
+        """Return the width of the features that the memory reads."""
+        return config.memory_width
 
     def initial_memory(self, n_envs: int) -> Memory:
-        """Return the state of a memory that has seen nothing."""
         return self.memory.initial(n_envs)
 
     @torch.no_grad()
     def act(
         self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        """Advance the memory by what is seen and choose actions from what is remembered."""
         context = self.memory.context(memory, percept.starts)
         features = self.encoder(percept.observations)
         remembered = self.memory.step(features, memory, percept.starts, advance)
@@ -55,16 +58,13 @@ class TrainedMemoryAgent(ActorCriticAgent):
         return step._replace(remembered=remembered)
 
     def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
-        """Return what the encoder makes of observations."""
         return self.encoder.by_kind(observations)
 
     @torch.no_grad()
     def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
-        """Return where the memory looks."""
         return self.memory.looks(self.encoder(percept.observations), memory, percept.starts)
 
     def evaluate(self, batch: Batch) -> Evaluation:
-        """Run encoder, memory and heads on a batch."""
         features = self.encoder.learn(batch.observations)
         if self.sequential:
             features = self._unrolled(features, batch)
@@ -72,17 +72,15 @@ class TrainedMemoryAgent(ActorCriticAgent):
 
     @torch.no_grad()
     def refresh(self, past: Observations, starts: Tensor, context: Tensor, memory: Memory) -> None:
-        """Let the memory read past steps again."""
         flat = past.map(lambda kind: kind.flatten(0, 1))
         features = self.encoder(flat).unflatten(0, starts.shape)  # [P, N, F]
         self.memory.refresh(features, starts, context[0], memory)
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of what the encoder has pretrained."""
         return self.encoder.fingerprints()
 
     def _unrolled(self, features: Tensor, batch: Batch) -> Tensor:
-        """Return what is remembered at each step of the sequences.  [B', F] -> [B, D]"""
+        """Return the memory's output at each step of the sequences.  [B', F] -> [B, D]"""
         if batch.lengths is None or batch.before is None:
             raise ValueError("a memory learns from whole sequences, the batch has single steps")
         lengths = batch.before + batch.lengths  # [S], summing to B'
@@ -91,8 +89,8 @@ class TrainedMemoryAgent(ActorCriticAgent):
         sequence_of = torch.arange(n_sequences).repeat_interleave(lengths)
         step_of = torch.arange(len(sequence_of)) - firsts[sequence_of]
         place_of = (step_of * n_sequences + sequence_of).to(device)  # [B'], among T*S
-        # Whatever stands after a sequence's end is read by the memory and by nothing else: quicker
-        # than packed sequences, whose steps differ in size.
+        # Rows behind a sequence's end are read by the memory and dropped: quicker than packed
+        # sequences, whose steps differ in size.
         shown = place_of.new_zeros(int(lengths.max()), n_sequences)
         shown.view(-1)[place_of] = torch.arange(len(place_of), device=device)
         no_starts = torch.zeros(shown.shape, dtype=torch.bool)  # sequences are cut at those
@@ -102,49 +100,15 @@ class TrainedMemoryAgent(ActorCriticAgent):
         return F.embedding(place_of[own], output.flatten(0, 1))
 
 
-class CnnAgent(TrainedMemoryAgent):
+class CnnAgent(MemoryAgent):
     """No memory: CNN-PPO."""
 
     reads = (EncoderSettings,)
     memory_class = NoMemory
+    channels = LARGE
 
-    def __init__(
-        self,
-        config: EncoderSettings,
-        observation_space: Space,
-        action_space: Discrete,
-        n_features: int | None = None,
-    ) -> None:
-        reader = ObservationReader(observation_space)
-        if n_features is None:
-            n_features = ALONE if reader.image_shape else ALONE_WITHOUT_IMAGES
-        encoder = build_encoder(
-            reader,
-            n_features,
-            cache_mb=config.observation_cache_mb,
-            sentence_encoder=config.sentence_encoder,
-        )
-        super().__init__(reader, encoder, NoMemory(n_features), int(action_space.n))
-
-
-class MemoryAgent(TrainedMemoryAgent):
-    """A smaller encoder followed by a memory of the same width.
-
-    Attributes:
-        memory_class: The memory; its settings are a subclass of `NetworkSettings`.
-    """
-
-    memory_class: ClassVar[type[TrainedMemory]]
-    sequential = True
-
-    def __init__(self, config: Any, observation_space: Space, action_space: Discrete) -> None:
-        reader = ObservationReader(observation_space)
-        width = config.memory_width
-        encoder = build_encoder(
-            reader, width, SMALL, config.observation_cache_mb, config.sentence_encoder
-        )
-        memory = self.memory_class(width, config)
-        super().__init__(reader, encoder, memory, int(action_space.n))
+    def encoder_width(self, config: Any) -> int:
+        return ALONE if self.reader.image_shape else ALONE_WITHOUT_IMAGES
 
 
 class LstmAgent(MemoryAgent):
@@ -171,13 +135,11 @@ class RandomAgent(Agent):
         self.logits = nn.Parameter(torch.zeros(n_actions), requires_grad=False)
 
     def initial_memory(self, n_envs: int) -> TensorMemory:
-        """Return a memory of width 0."""
         return TensorMemory(torch.zeros(n_envs, 0, device=self.device))
 
     def act(
         self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        """Draw uniform actions; there is no most probable one to prefer."""
         log_probs = self.logits.log_softmax(-1)
         actions = torch.multinomial(log_probs.exp(), percept.n_envs, replacement=True)
         zeros = torch.zeros(percept.n_envs, device=self.device)

@@ -26,16 +26,10 @@ def unit_images(images: Tensor) -> Tensor:
 
 
 def image_hashes(images: Tensor) -> Tensor:
-    """Return two independent 64-bit hashes of each image.
+    """Return two independent 64-bit hashes [B, 2] int64 of images [B, C, H, W] uint8.
 
-    Every word is added to a fixed random number, multiplied and folded before the sum, so that
-    each bit of the image reaches the low bits of its hash; sums wrap around.
-
-    Args:
-        images: [B, C, H, W] uint8
-
-    Returns:
-        [B, 2] int64
+    Every word is added to a fixed random number, multiplied and folded before the sum, so that each
+    bit of the image reaches the low bits of its hash; sums wrap around.
     """
     flat = images.reshape(len(images), -1)
     words = F.pad(flat, (0, -flat.shape[1] % WORD)).view(torch.int64)  # [B, n_words]
@@ -49,14 +43,9 @@ def image_hashes(images: Tensor) -> Tensor:
 
 
 def first_occurrences(hashes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which of B hashes are seen for the first time, and each one's number among those.
+    """Return the first index of each of P different hashes [P], and the number of each hash [B].
 
-    Args:
-        hashes: [B, 2] int64
-
-    Returns:
-        firsts: Index of the first occurrence of each of P different hashes.  [P] int64
-        number_of: Which of the P each hash is.  [B] int64
+    `hashes` are [B, 2] int64; the results are int64, and `firsts[number_of]` leads back.
     """
     firsts, number_of = _firsts(*hashes[:, 0].unique(return_inverse=True))
     if not torch.equal(hashes[firsts][number_of], hashes):  # half a hash alike: not seen yet
@@ -65,12 +54,10 @@ def first_occurrences(hashes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class DistinctImages:
-    """The U images of a batch that differ, on a CPU: counting would make a GPU's host wait.
+    """The U different images of a batch, on a CPU: counting would make a GPU's host wait.
 
-    They are looked for once among all images that are stored with the batch's.
-
-    Attributes:
-        row_of: Which of the U each image of the batch is.  [B] int64
+    Equal images are found once among all images that are stored with the batch's. `row_of` [B]
+    int64 says which of the U each image of the batch is.
     """
 
     def __init__(self, batch: ObservationBatch) -> None:
@@ -83,17 +70,14 @@ class DistinctImages:
 
     @property
     def images(self) -> Tensor:
-        """The images.  [U, C, H, W] uint8"""
+        """[U, C, H, W] uint8"""
         return self._stored[self._firsts[self._numbers]]
 
     def windows(self, side: int, stride: int) -> tuple[Tensor, Tensor] | None:
-        """Return the different windows of these images, `stride` pixels apart.
+        """Return the Q different windows [Q, C, side, side], and which stands where.
 
-        Returns:
-            windows: [Q, C, side, side] uint8
-            window_of: Which of them stands at each place of each image.  [U, rows, columns] int64
-
-            None where the windows of all that are stored have more pixels than the images.
+        The places are [U, rows, columns] int64, `stride` pixels apart. None where the windows of
+        all stored images have more pixels than the images.
         """
         name = f"windows of {side} by {stride}"
         if name not in self._found:
@@ -106,7 +90,7 @@ class DistinctImages:
 
 
 def encoded_once(batch: ObservationBatch, encode: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return what images [U, C, H, W] in [0, 1] are encoded to, [U, F], of a batch.  [B, F]"""
+    """Return the features [B, F] of a batch; `encode` maps images in [0, 1] to features."""
     if batch.is_cuda:
         return encode(unit_images(cast(Tensor, batch.images)))
     different = DistinctImages(batch)
@@ -150,17 +134,15 @@ INDEX_BYTES = 280  # of Python's, to find one row: a key of two numbers and its 
 class ObservationCache:
     """A pure function of one image, computed once for each different image.
 
-    Results stand in one table on the device, found by a 128-bit hash of the image's bytes; when the
-    table is full the least recently used result leaves. Images are computed in blocks of a fixed
-    size, so that a result does not depend on which others were missing: the same bits come out
-    with the cache on or off. Where many are missing, larger blocks take the place of many small
-    ones, if they have been seen to give the same bits on this machine.
+    Results stand in one table on the device, found by a 128-bit hash of the image's bytes; when it
+    is full the least recently used result leaves. Images are computed in blocks of a fixed size, so
+    that no result depends on the others that were missing: the same bits come out with and without
+    the cache.
 
     Args:
         function: Map images [B, C, H, W] uint8 to results [B, ...], each row from its image alone.
         megabytes: Size of the table and its index; 0 remembers nothing.
-        block_size: Images computed at a time.
-        larger_blocks: Multiples of it to be tried, where that is quicker than many small ones.
+        larger_blocks: Multiples of `block_size` for many images, where they give the same bits.
     """
 
     def __init__(
@@ -190,7 +172,6 @@ class ObservationCache:
 
     @property
     def hit_rate(self) -> float:
-        """Share of the images so far whose result was remembered."""
         return self.n_hits / max(self.n_seen, 1)
 
     def clear(self) -> None:
@@ -205,7 +186,6 @@ class ObservationCache:
         return self._table[rows]
 
     def _with_missing(self, images: Tensor, hashes: Tensor, keys: list[tuple[int, int]]) -> Tensor:
-        """Compute the missing results, each once, and return all of them."""
         firsts, number_of = first_occurrences(hashes)
         distinct = [keys[first] for first in firsts.tolist()]
         missing = [n for n, key in enumerate(distinct) if key not in self._rows]
@@ -227,7 +207,6 @@ class ObservationCache:
         return torch.cat([self.function(block) for block in blocks])[: len(images)]
 
     def _sizes_of_blocks(self, padded: Tensor) -> list[int]:
-        """Return how images are cut up: into larger blocks first, if these give the same bits."""
         sizes, n_left = [], len(padded)
         for size in self.larger_blocks:
             if n_left >= size and self._gives_same_bits(padded[:size]):
@@ -236,7 +215,7 @@ class ObservationCache:
         return sizes + n_left // self.block_size * [self.block_size]
 
     def _gives_same_bits(self, block: Tensor) -> bool:
-        """Return whether a block gives what small ones do; the first of each size is tried.
+        """Return whether a block gives the bits of small ones; the first of each size is tried.
 
         The order in which a product is summed may follow from its size and the threads.
         """

@@ -25,7 +25,7 @@ from utils.settings import Config, setting
 
 DATA_FOLDER = Path("data")
 BLOCK_SIZE = 16  # images encoded at a time on a GPU
-# What takes the weights out of OpenAI's archives; the numbers beside them are none.
+# Takes the weights out of OpenAI's archives, which also hold three numbers.
 RECIPE = (
     "import torch; weights = torch.jit.load({archive!r}, map_location='cpu').state_dict(); "
     "torch.save({{name: weights[name] for name in weights if name not in "
@@ -33,19 +33,13 @@ RECIPE = (
 )
 
 
-# Encoders of our own in CLIP's place: what returns one, and how the names of the environments begin
-# whose images it knows.
+# Encoders of our own in CLIP's place: its loader, and the prefixes of environments with images it
+# knows.
 STAND_INS = {"grid-clip": ("models.grid_clip:load_grid_clip", ("MiniGrid-", "BabyAI-"))}
-OFFLINE_CHOICES = (
-    f"Without a connection: clip_encoder={', '.join(STAND_INS)}, "
-    "or a local checkpoint by clip_pretrained=FILE"
-)
 
 
 @dataclass(frozen=True)
 class ClipSettings(Config):
-    """What leads from images to language by way of CLIP."""
-
     title = "CLIP"
 
     clip_encoder: str = setting(
@@ -59,38 +53,33 @@ class ClipSettings(Config):
 
 
 class ImageTextEncoder(nn.Module):
-    """A frozen encoder of images into a space in which every text has its place, too.
-
-    Attributes:
-        name: As it was asked for, such as "ViT-B-16" or "grid-clip".
-        width: W.
-    """
+    """A frozen encoder of images and texts into one space of width W."""
 
     name: str
     width: int
 
     @property
     def images_at_a_time(self) -> int:
-        """Return how many images are best encoded together where few are new at a step."""
+        """The block size that is fastest where few images are new at a step."""
         on_cpu = next(self.parameters()).device.type == "cpu"
         return 1 if on_cpu else BLOCK_SIZE
 
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor:
-        """Map images in [0, 1], [N, 3, H, W], to features of any length [N, W]."""
+        """Map images in [0, 1], [N, 3, H, W], to features [N, W], not normalised."""
 
     @abstractmethod
     def embed_texts(self, texts: list[str]) -> Tensor:
-        """Map n texts to features of any length [n, W]."""
+        """Map n texts to features [n, W], not normalised."""
 
     @cached_property
     @abstractmethod
     def vocabulary(self) -> list[str]:
-        """Return the strings of the text side's tokens that may be retrieved, each once."""
+        """The strings of the text side's tokens that may be retrieved, each once."""
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return the sha256 of the weights, the same whatever file they came from."""
+        """The sha256 of the weights, the same from any file."""
         digest = hashlib.sha256()
         for name, tensor in sorted(self.state_dict().items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -101,14 +90,11 @@ class ImageTextEncoder(nn.Module):
 def load_encoder(
     name: str, pretrained: str = "openai", device: str = "cpu", data_folder: Path = DATA_FOLDER
 ) -> ImageTextEncoder:
-    """Return an encoder of images and texts, frozen.
+    """Return a frozen encoder of images and texts.
 
-    Args:
-        name: `grid-clip`, or any model of open_clip such as `ViT-B-16` or `RN50`.
-        pretrained: open_clip's tag of published weights, as "openai" or, for a revision of the
-            hub, "openai@REVISION"; or a local checkpoint file.
-        device: Where it runs.
-        data_folder: Where `prepare_embeddings.py` keeps what it trained.
+    `name` is `grid-clip`, or any model of open_clip such as `ViT-B-16`. `pretrained` is open_clip's
+    tag of published weights, as "openai" or, for a revision of the hub, "openai@REVISION"; or a
+    local checkpoint file. `data_folder` holds the encoder that `prepare_embeddings.py` trained.
 
     Raises:
         UserError: no such model or weights, or the hub that has them is out of reach.
@@ -119,16 +105,12 @@ def load_encoder(
 
 
 def configured_encoder(config: ClipSettings) -> ImageTextEncoder:
-    """Return the encoder of a run."""
     loaded = once_a_machine(lambda: load_encoder(config.clip_encoder, config.clip_pretrained))
     return loaded.to(config.device)
 
 
 def check_encoder(config: ClipSettings) -> None:
-    """Raise UserError where there is no such encoder, or it knows nothing of the environment.
-
-    Nothing is fetched, nothing large loaded.
-    """
+    """Raise UserError where the encoder is missing or not for this env; fetch nothing."""
     name = config.clip_encoder
     if name not in STAND_INS:
         _published_facts(name, config.clip_pretrained)
@@ -168,12 +150,10 @@ class ClipEncoder(ImageTextEncoder):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """Map images in [0, 1], [N, 3, H, W], to features of any length [N, W]."""
         return self.clip.encode_image(self.preprocessing(images))
 
     @torch.no_grad()
     def embed_texts(self, texts: list[str]) -> Tensor:
-        """Map n texts to features of any length [n, W]."""
         ids = self.tokenizer(texts).to(self.clip.logit_scale.device)
         is_causal = getattr(self.clip, "attn_mask", None) is not None
         if is_causal and getattr(self.clip, "text_pool_type", None) == "argmax":
@@ -182,7 +162,7 @@ class ClipEncoder(ImageTextEncoder):
 
     @cached_property
     def vocabulary(self) -> list[str]:
-        """Return the decoded strings of all tokens: words first, then pieces that are no words.
+        """The decoded strings of all tokens: words first, then pieces that are no words.
 
         CLIP marks the end of a word; the original decoded the mark as a space, so that only pieces
         of words could match another vocabulary. Here a string stands for the word where there is
@@ -205,7 +185,6 @@ class ClipEncoder(ImageTextEncoder):
 
     @cached_property
     def tokenizer(self) -> Any:
-        """Return open_clip's tokenizer of the text side."""
         import open_clip
 
         with _without_logging():
@@ -213,15 +192,12 @@ class ClipEncoder(ImageTextEncoder):
 
 
 class Preprocessing:
-    """How images become what an encoder takes.
+    """Images as the input of an encoder, by open_clip's settings of it.
 
     As in the original implementation of HELM, which gave CLIP's own steps tensors in [0, 1]: cubic
-    convolution with a = -0.75, sampled without antialiasing, so that what overshoots beyond [0, 1]
-    stays. open_clip on pictures of eight bits uses a = -0.5, antialiases and cuts off.
-
-    Args:
-        settings: Those of open_clip: size, interpolation, mean and std of each colour; resize_mode
-            says whether sides are scaled apart ("squash"), or else the middle is cut out.
+    convolution with a = -0.75, sampled without antialiasing, so that values beyond [0, 1] stay.
+    open_clip on pictures of eight bits uses a = -0.5, antialiases and cuts off. "squash" scales the
+    sides apart; any other resize_mode cuts out the middle.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -232,7 +208,6 @@ class Preprocessing:
         self.mean, self.std = settings["mean"], settings["std"]
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Resize images in [0, 1], [N, 3, H, W], cut out the middle and standardise the colours."""
         height, width = self._scaled(*images.shape[-2:])
         images = F.interpolate(images, (height, width), mode=self.interpolation)
         top, left = round((height - self.size[0]) / 2), round((width - self.size[1]) / 2)
@@ -250,7 +225,7 @@ class Preprocessing:
 
 
 def _published_facts(name: str, pretrained: str) -> Mapping[str, Any]:
-    """Return what open_clip knows of a model's weights, nothing for a local file."""
+    """Return open_clip's facts on a model's weights; empty for a local file."""
     import open_clip
 
     if name not in open_clip.list_models():
@@ -273,7 +248,6 @@ def _published_facts(name: str, pretrained: str) -> Mapping[str, Any]:
 
 
 def _weights_file(name: str, pretrained: str, facts: Mapping[str, Any]) -> Path:
-    """Return the local file of the weights, fetched from the hub if need be."""
     if not facts:
         return Path(pretrained)
     repository, _, file = facts["hf_hub"].rpartition("/")
@@ -284,12 +258,13 @@ def _weights_file(name: str, pretrained: str, facts: Mapping[str, Any]) -> Path:
     except HubError as error:
         raise UserError(
             f"clip_encoder '{name}' with the weights '{pretrained}' cannot be fetched from the hub "
-            f"({error}). {OFFLINE_CHOICES}"
+            f"({error}). Without a connection: clip_encoder={', '.join(STAND_INS)}, or a local "
+            "checkpoint by clip_pretrained=FILE"
         ) from error
 
 
 def _empty_model(name: str, facts: Mapping[str, Any]) -> Any:
-    """Return a model without its weights; the text sides of some are described on the hub only."""
+    """Return a model without weights; the hub alone describes the text sides of some."""
     import open_clip
 
     try:
@@ -306,7 +281,6 @@ def _empty_model(name: str, facts: Mapping[str, Any]) -> Any:
 
 
 def _load_weights(clip: nn.Module, path: Path, name: str) -> None:
-    """Fill a model from safetensors or a saved state dict."""
     import open_clip
 
     _check_no_program(path)
@@ -334,9 +308,9 @@ def _check_no_program(path: Path) -> None:
 
 
 def _causal_features(clip: Any, ids: Tensor) -> Tensor:
-    """Do what CLIP's `encode_text` does, up to the longest text's end instead of all 77 tokens.
+    """Do the same as CLIP's `encode_text`, up to the longest text's end instead of all 77 tokens.
 
-    A text's feature is read at its end, from nothing behind it.
+    A text's feature is read at its end and depends on nothing behind it.
     """
     ends = ids.argmax(-1)  # the end token has the highest id
     length = int(ends.max()) + 1
@@ -347,21 +321,15 @@ def _causal_features(clip: Any, ids: Tensor) -> Tensor:
 
 
 def _strings_of_clip(tokenizer: Any) -> list[str]:
-    words: dict[str, None] = {}
-    pieces: dict[str, None] = {}
-    for token, number in tokenizer.encoder.items():
-        if number in tokenizer.all_special_ids:
-            continue
-        characters = token.removesuffix("</w>")
-        raw = bytes(tokenizer.byte_decoder[character] for character in characters)
-        text = raw.decode("utf-8", errors="replace").strip()
-        (words if token.endswith("</w>") else pieces)[text] = None
-    return [*words, *pieces]
+    numbers = [n for n in tokenizer.encoder.values() if n not in tokenizer.all_special_ids]
+    strings = [tokenizer.decode([number]) for number in numbers]
+    strings.sort(key=lambda text: not text.endswith(" "))  # the mark of a word's end
+    return [text.strip() for text in strings]
 
 
 @contextmanager
 def _without_logging() -> Iterator[None]:
-    """Keep open_clip's account of its steps off the terminal."""
+    """Keep open_clip's messages off the terminal."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,7 +1,7 @@
 """ELLM: the agent of "Guiding pretraining in RL with large language models" (arXiv:2302.06692).
 
-The last frames go through convolutions, what is said in words through a frozen sentence encoder;
-both are joined by one layer, under two dueling streams. The frames are its memory.
+Convolutions read the last frames, a frozen sentence encoder the texts; one layer joins both under
+two dueling streams. The frames are its memory.
 """
 
 from collections.abc import Iterator
@@ -16,14 +16,9 @@ from torch.nn import functional as F
 
 from models.agent import Agent, Memory, Step, TensorMemory
 from models.caching import unit_images
-from models.encoders import Kernels, fitting_kernels
+from models.encoders import Kernels, fitting_kernels, strided_convolutions
 from models.heads import DuelingQ, initialise_orthogonal
-from models.observations import (
-    ObservationBatch,
-    ObservationReader,
-    Observations,
-    Percept,
-)
+from models.observations import ObservationBatch, ObservationReader, Observations, Percept
 from models.sentence_encoder import (
     SentenceFeatures,
     SentenceSettings,
@@ -43,8 +38,6 @@ KERNELS: Kernels = (  # the first as published (Mnih et al. 2015), the others fo
 
 @dataclass(frozen=True)
 class EllmSettings(SentenceSettings):
-    """What ELLM reads."""
-
     title = "ELLM"
 
     frame_stack: int = setting(
@@ -60,30 +53,13 @@ class EllmSettings(SentenceSettings):
 
 
 class FrameBranch(nn.Module):
-    """Three convolutions with ReLUs, L2-normalised, then a linear layer.
-
-    Args:
-        image_shape: Of a stack of frames (S*C, H, W).
-        width: Of the output.
-
-    Raises:
-        UserError: the images are too small.
-    """
+    """Three convolutions with ReLUs, L2-normalised, then a linear layer."""
 
     def __init__(self, image_shape: tuple[int, ...], width: int) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        n_in = image_shape[0]
-        for channels, (side, stride) in zip(
-            CHANNELS, fitting_kernels(image_shape, KERNELS), strict=True
-        ):
-            layers += [nn.Conv2d(n_in, channels, side, stride), nn.ReLU(inplace=True)]
-            n_in = channels
-        self.convolutions = nn.Sequential(*layers, nn.Flatten())
-        with torch.no_grad():
-            n_flat = self.convolutions(torch.zeros(1, *image_shape)).shape[1]
+        kernels = fitting_kernels(image_shape, KERNELS)
+        self.convolutions, n_flat = strided_convolutions(image_shape, CHANNELS, kernels)
         self.linear = nn.Linear(n_flat, width)
-        self.convolutions.to(memory_format=torch.channels_last)  # the faster layout everywhere
 
     def forward(self, images: Tensor) -> Tensor:
         """Map stacks of frames [B, S*C, H, W] uint8 to features [B, width]."""
@@ -94,13 +70,9 @@ class FrameBranch(nn.Module):
 class TextBranch(nn.Module):
     """All sentences of an observation as one: mean-pooled, L2-normalised, then a linear layer.
 
-    The published agent encodes caption and goal one behind the other. Here each sentence is read
-    on its own, and so once in a run; what is pooled are the tokens of all of them. To pool is to
-    add: the number of tokens falls out when the length becomes 1.
-
-    Args:
-        frozen: Sentences to the sums of their token vectors [D], not trained.
-        width: Of the output.
+    The published agent encodes caption and goal one behind the other. Here each sentence is read on
+    its own, and so once in a run; the tokens of all are pooled. The sums of token vectors [D] that
+    `frozen` gives suffice: the number of tokens cancels when the length becomes 1.
     """
 
     def __init__(self, frozen: SentenceFeatures, width: int) -> None:
@@ -116,13 +88,8 @@ class TextBranch(nn.Module):
 class Ellm(Agent):
     """A branch for each kind of observation, joined by a layer with a ReLU; dueling values.
 
-    It sees the last S frames; where an episode begins the first fills all.
-
-    Args:
-        config: Its settings.
-        observation_space: Frames, sentences and numbers, as far as there are.
-        action_space: A actions.
-        frozen: Reads sentences in the place of the configured encoder.
+    It sees the last S frames; where an episode begins the first fills all. `frozen` replaces the
+    configured sentence encoder.
     """
 
     reads = (EllmSettings,)
@@ -160,7 +127,6 @@ class Ellm(Agent):
         self.head = DuelingQ(width, self.n_actions)
 
     def initial_memory(self, n_envs: int) -> TensorMemory:
-        """Return stacks of black frames, which the first of an episode takes over."""
         n_channels, *sides = self.reader.image_shape or (0,)
         shape = n_envs, self.frame_stack * n_channels, *sides
         return TensorMemory(torch.zeros(shape, dtype=torch.uint8, device=self.device))
@@ -169,7 +135,6 @@ class Ellm(Agent):
     def act(
         self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        """Take the frame into the memory and choose greedily; exploring is the learner's."""
         frames = cast(TensorMemory, memory)
         stacks = self._stacked(percept, frames)
         if advance:
@@ -179,7 +144,6 @@ class Ellm(Agent):
 
     @torch.no_grad()
     def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
-        """Return the value of every action.  [N, A]"""
         values = self._values(percept, self._stacked(percept, cast(TensorMemory, memory)))
         return {"action_values": values.cpu().numpy()}
 
@@ -189,7 +153,6 @@ class Ellm(Agent):
         return F.relu(self.trunk(torch.cat(parts, dim=-1)))
 
     def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor]:
-        """Return what each branch makes of B observations."""
         shown = observations.shown
         if shown.images is not None:
             n_channels = self.frame_stack * cast(tuple, self.reader.image_shape)[0]
@@ -198,17 +161,16 @@ class Ellm(Agent):
         return {name: branch(kind) for name, branch, kind in self._branches(shown)}
 
     def finetuned(self, finetune: str) -> list[nn.Parameter]:
-        """Return the parameters that go on learning: "all", "critic" (the streams) or "linear"."""
+        """Return the parameters of "all", of the "critic" (both streams) or its "linear" layers."""
         if finetune == "all":
             return list(self.parameters())
         return list(self.head.parameters()) if finetune == "critic" else self.head.last_layers()
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of what reads sentences."""
         return {} if self.text is None else self.text.frozen.fingerprints()
 
     def _branches(self, shown: Observations) -> Iterator[tuple[str, nn.Module, Tensor | None]]:
-        """Yield the branches there are, each with what it sees, in the order they are joined."""
+        """Yield the present branches with their inputs, in the order they are joined."""
         branches: dict[str, nn.Module | None] = {
             "images": self.image,
             "text": self.text,
@@ -225,7 +187,7 @@ class Ellm(Agent):
         return self.head(self.features(observations))
 
     def _stacked(self, percept: Percept, memory: TensorMemory) -> Tensor:
-        """Return the frames of the memory, the oldest gone and the present one behind the others.
+        """Return the memory's frames without the oldest, the present one added.
 
         Where an episode begins the present one stands for all.
         """

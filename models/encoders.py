@@ -1,12 +1,12 @@
-"""What observations become before memory and heads: features, by an encoder that is trained along.
+"""Trained encoders: observations to the features that memory and heads read.
 
-An encoder is chosen by what an observation has. While a rollout is collected its weights stay and
-images repeat, so the features of images are kept until it learns.
+An encoder is chosen by the kinds of an observation. While a rollout is collected its weights stay
+and images repeat, so the features of images are cached until it learns.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -17,19 +17,15 @@ from torch.nn import functional as F
 from models.caching import DistinctImages, ObservationCache, encoded_once, unit_images
 from models.heads import AnyModule, mlp
 from models.observations import ObservationBatch, ObservationReader, Observations
-from models.sentence_encoder import (
-    DEFAULT_ENCODER,
-    SentenceFeatures,
-    SentenceSettings,
-    load_sentence_encoder,
-)
+from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
 from utils.errors import UserError
 from utils.settings import setting
 
 CACHE_BLOCK = 4  # few images are new to an encoder at one step,
 LARGER_BLOCKS = (16, 64)  # or all of them
+SMALL, LARGE = (16, 32), (64, 128)  # channels before a trained memory, and without one
 Kernel = tuple[tuple[int, int], ...]  # and stride, of each convolution
-Kernels = tuple[tuple[int, Kernel], ...]  # for images whose shorter side has so many pixels
+Kernels = tuple[tuple[int, Kernel], ...]  # by the least pixels of an image's shorter side
 KERNELS: Kernels = (
     (20, ((8, 4), (4, 2))),
     (6, ((4, 2), (2, 1))),
@@ -39,8 +35,6 @@ KERNELS: Kernels = (
 
 @dataclass(frozen=True)
 class EncoderSettings(SentenceSettings):
-    """What agents with an encoder read."""
-
     title = "encoders"
 
     observation_cache_mb: int = setting(
@@ -52,25 +46,21 @@ class EncoderSettings(SentenceSettings):
 
 
 class Encoder(nn.Module, ABC):
-    """Observations to features.
-
-    Attributes:
-        kind: What of an observation is encoded, one kind of `Observations`.
-        n_features: F.
-    """
+    """Observations to F features; `kind` is the encoded kind of `Observations`."""
 
     kind: ClassVar[str]
     n_features: int
 
-    @abstractmethod
+    @torch.no_grad()
     def forward(self, observations: Observations) -> Tensor:
-        """Return the features of what N environments show, without gradients.  [N, F]"""
+        """Return the features of N environments' observations, without gradients.  [N, F]"""
+        return self.learn(ObservationBatch(observations))
 
     @abstractmethod
     def learn(self, observations: ObservationBatch) -> Tensor:
         """Return the features of a batch, with gradients; the weights are about to change.  [B, F]
 
-        What is equal may be computed once.
+        Equal inputs may be computed once.
         """
 
     def by_kind(self, observations: ObservationBatch) -> dict[str, Tensor]:
@@ -78,33 +68,24 @@ class Encoder(nn.Module, ABC):
         return {self.kind: self.learn(observations)}
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of every pretrained part, by the setting that names it."""
         return {}
 
 
 def build_encoder(
     reader: ObservationReader,
+    config: EncoderSettings,
     n_features: int,
-    channels: tuple[int, int] = (64, 128),
-    cache_mb: float = 0,
-    sentence_encoder: str = DEFAULT_ENCODER,
+    channels: tuple[int, int] = LARGE,
 ) -> Encoder:
-    """Return the encoder of what a reader reads, of all kinds there are.
-
-    Args:
-        reader: Of the observation space.
-        n_features: F.
-        channels: Of the two convolutions, for images.
-        cache_mb: Megabytes for the features of images seen before.
-        sentence_encoder: Name or folder of the frozen one, for text.
-    """
+    """Return the encoder of all kinds that a reader reads."""
     kinds: dict[str, Encoder] = {}
     if reader.image_shape is not None:
+        cache_mb = config.observation_cache_mb
         kinds["images"] = SmallImpalaCNN(reader.image_shape, n_features, channels, cache_mb)
     if reader.n_numbers:
         kinds["vectors"] = VectorEncoder(reader.n_numbers, n_features)
     if reader.n_texts:
-        frozen = SentenceFeatures(reader.sentences, load_sentence_encoder(sentence_encoder))
+        frozen = SentenceFeatures(reader.sentences, load_sentence_encoder(config.sentence_encoder))
         kinds["text"] = TextEncoder(frozen, reader.n_texts, n_features)
     if not kinds:
         return NoEncoder()
@@ -112,24 +93,16 @@ def build_encoder(
 
 
 class SmallImpalaCNN(Encoder):
-    """Two strided convolutions and a linear layer, each followed by a ReLU.
+    """Two strided convolutions and a linear layer, each followed by a ReLU, for images (C, H, W).
 
     The encoder of the HELM paper (arXiv:2205.12258), a small relative of IMPALA's
-    (arXiv:1802.01561). Xavier-uniform weights with gain sqrt(2), zero biases.
+    (arXiv:1802.01561). Xavier-uniform weights with gain sqrt(2), zero biases. Images that are too
+    small raise UserError.
 
     The original chose the second kernel by the last axis of an observation. Psychlab's [80, 80, 3]
     ends in the colours, so that there, and there only, the second convolution had kernel 2 and
     stride 1 and the linear layer 41,472 inputs. Here it is kernel 4, stride 2 and 8,192 inputs, as
     for every image that is not small.
-
-    Args:
-        image_shape: (C, H, W).
-        n_features: Width of the output.
-        channels: Of the two convolutions.
-        cache_mb: Megabytes for the features of images seen before; 0 remembers nothing.
-
-    Raises:
-        UserError: the images are too small.
     """
 
     kind = "images"
@@ -138,25 +111,17 @@ class SmallImpalaCNN(Encoder):
         self,
         image_shape: tuple[int, ...],
         n_features: int,
-        channels: tuple[int, int] = (64, 128),
+        channels: tuple[int, int] = LARGE,
         cache_mb: float = 0,
     ) -> None:
         super().__init__()
         self.n_features = n_features
-        (kernel1, stride1), (kernel2, stride2) = fitting_kernels(image_shape)
+        kernels = fitting_kernels(image_shape)
+        (kernel1, stride1), (kernel2, stride2) = kernels
         self.field = kernel1 + (kernel2 - 1) * stride1  # pixels that one place of the output sees
         self.stride = stride1 * stride2
-        self.convolutions = nn.Sequential(
-            nn.Conv2d(image_shape[0], channels[0], kernel1, stride1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(channels[0], channels[1], kernel2, stride2),
-            nn.ReLU(inplace=True),
-            nn.Flatten(),
-        )
-        with torch.no_grad():
-            n_flat = self.convolutions(torch.zeros(1, *image_shape)).shape[1]
+        self.convolutions, n_flat = strided_convolutions(image_shape, channels, kernels)
         self.linear = nn.Linear(n_flat, n_features)
-        self.convolutions.to(memory_format=torch.channels_last)  # the faster layout everywhere
         _xavier(self)
         # A checkpoint names no attribute of this: it is neither module nor buffer.
         self._cache = ObservationCache(
@@ -170,7 +135,7 @@ class SmallImpalaCNN(Encoder):
 
     @torch.no_grad()
     def forward(self, observations: Observations) -> Tensor:
-        """Return the features of images, computed once between two changes of the weights."""
+        """Return the features of images, cached between two changes of the weights."""
         # Loading counts as a change that torch notes; the steps of a fused optimiser do not.
         versions = [weight._version for weight in self._weights]
         if versions != self._versions:
@@ -197,11 +162,9 @@ class SmallImpalaCNN(Encoder):
         return F.relu(self.linear(self.convolutions(images)))
 
     def _of_windows(self, windows: Tensor, window_of: Tensor) -> Tensor:
-        """Return the features of U images, given their windows and which stands where.  [U, F]
+        """Return the features of U images from their different windows.  [U, F]
 
-        Args:
-            windows: Those that differ.  [Q, C, field, field] uint8
-            window_of: [U, rows, columns] int64
+        `windows` are [Q, C, field, field] uint8; `window_of` [U, rows, columns] are their places.
         """
         first, second = (cast(nn.Conv2d, self.convolutions[number]) for number in (0, 2))
         looks = unit_images(windows).contiguous(memory_format=torch.channels_last)
@@ -214,12 +177,7 @@ class SmallImpalaCNN(Encoder):
 
 
 class VectorEncoder(Encoder):
-    """Two linear layers, each followed by a ReLU.
-
-    Args:
-        n_numbers: Width of the vectors.
-        n_features: Width of both layers.
-    """
+    """Two linear layers of F features, each followed by a ReLU."""
 
     kind = "vectors"
 
@@ -228,24 +186,12 @@ class VectorEncoder(Encoder):
         self.n_features = n_features
         self.layers = _xavier(nn.Sequential(*mlp(n_numbers, n_features, n_features), nn.ReLU()))
 
-    @torch.no_grad()
-    def forward(self, observations: Observations) -> Tensor:
-        """Return the features of vectors."""
-        return self.layers(observations.vectors)
-
     def learn(self, observations: ObservationBatch) -> Tensor:
-        """Return the features of a batch of vectors."""
         return self.layers(observations.vectors)
 
 
 class TextEncoder(Encoder):
-    """The vectors of K sentences side by side, then two linear layers, each followed by a ReLU.
-
-    Args:
-        frozen: Sentences to vectors, not trained.
-        n_texts: K.
-        n_features: Width of both layers.
-    """
+    """The vectors of K sentences side by side, then two linear layers with ReLUs."""
 
     kind = "text"
 
@@ -258,11 +204,9 @@ class TextEncoder(Encoder):
 
     @torch.no_grad()
     def forward(self, observations: Observations) -> Tensor:
-        """Return the features of sentences."""
         return self._of_sentences(cast(Tensor, observations.text))
 
     def learn(self, observations: ObservationBatch) -> Tensor:
-        """Return the features of a batch of sentences; those of equal ones are computed once."""
         text = cast(Tensor, observations.text)
         if observations.is_cuda:
             return self._of_sentences(text)
@@ -270,7 +214,6 @@ class TextEncoder(Encoder):
         return F.embedding(row_of, self._of_sentences(different))
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of the sentence encoder's weights."""
         return self._frozen.fingerprints()
 
     def _of_sentences(self, text: Tensor) -> Tensor:
@@ -278,31 +221,20 @@ class TextEncoder(Encoder):
 
 
 class NoEncoder(Encoder):
-    """Where there is nothing to encode: a memory reads all that is shown."""
+    """No feature [N, 0]: a memory reads all observations."""
 
     n_features = 0
 
     def by_kind(self, observations: ObservationBatch) -> dict[str, Tensor]:
-        """Return nothing: nothing is encoded."""
         return {}
 
-    def forward(self, observations: Observations) -> Tensor:
-        """Return no feature of N environments.  [N, 0]"""
-        shown = observations.any()
-        return torch.zeros(len(shown), 0, device=shown.device)
-
     def learn(self, observations: ObservationBatch) -> Tensor:
-        """Return no feature of B observations.  [B, 0]"""
-        return self(observations.shown)
+        shown = observations.shown.any()
+        return torch.zeros(len(shown), 0, device=shown.device)
 
 
 class JointEncoder(Encoder):
-    """Several kinds, each by its own encoder, joined by a linear layer and a ReLU.
-
-    Args:
-        encoders: By the kind of what they see; they are attributes of these names.
-        n_features: Width of the output.
-    """
+    """An encoder for each of several kinds, joined by a linear layer and a ReLU."""
 
     def __init__(self, encoders: Mapping[str, Encoder], n_features: int) -> None:
         super().__init__()
@@ -315,20 +247,17 @@ class JointEncoder(Encoder):
 
     @torch.no_grad()
     def forward(self, observations: Observations) -> Tensor:
-        """Return the features of what all show."""
         return self._joined([encoder(observations) for encoder in self._encoders])
 
     def learn(self, observations: ObservationBatch) -> Tensor:
-        """Return the features of a batch, of which each encoder computes what is equal once."""
         return self._joined([encoder.learn(observations) for encoder in self._encoders])
 
     def by_kind(self, observations: ObservationBatch) -> dict[str, Tensor]:
-        """Return the features of a batch as they are before they are joined."""
+        """Return the features of a batch before they are joined."""
         parts = (encoder.by_kind(observations) for encoder in self._encoders)
         return {kind: features for part in parts for kind, features in part.items()}
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of every pretrained part."""
         parts = (encoder.fingerprints() for encoder in self._encoders)
         return {name: sha256 for part in parts for name, sha256 in part.items()}
 
@@ -337,15 +266,7 @@ class JointEncoder(Encoder):
 
 
 def fitting_kernels(image_shape: tuple[int, ...], sizes: Kernels = KERNELS) -> Kernel:
-    """Return kernel and stride of each convolution for images (C, H, W).
-
-    Args:
-        image_shape: Of what is seen.
-        sizes: Kernels by the pixels that the shorter side must have, the most first.
-
-    Raises:
-        UserError: the images are too small for all of them.
-    """
+    """Return the convolutions for images (C, H, W); UserError if these are too small."""
     for least, kernels in sizes:
         if min(image_shape[1:]) >= least:
             return kernels
@@ -355,8 +276,20 @@ def fitting_kernels(image_shape: tuple[int, ...], sizes: Kernels = KERNELS) -> K
     )
 
 
+def strided_convolutions(
+    image_shape: tuple[int, ...], channels: Sequence[int], kernels: Kernel
+) -> tuple[nn.Sequential, int]:
+    """Return convolutions with ReLUs for images (C, H, W), flattened, and their output's width."""
+    layers: list[nn.Module] = []
+    for n_in, n_out, kernel in zip((image_shape[0], *channels), channels, kernels, strict=False):
+        layers += [nn.Conv2d(n_in, n_out, *kernel), nn.ReLU(inplace=True)]
+    convolutions = nn.Sequential(*layers, nn.Flatten())
+    with torch.no_grad():
+        n_flat = convolutions(torch.zeros(1, *image_shape)).shape[1]
+    return convolutions.to(memory_format=torch.channels_last), n_flat  # the faster layout
+
+
 def _xavier(module: AnyModule) -> AnyModule:
-    """Return the module with Xavier-uniform weights of gain sqrt(2) and biases of zero."""
     for layer in module.modules():
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             nn.init.xavier_uniform_(layer.weight, gain=math.sqrt(2))

@@ -1,8 +1,8 @@
 """grid-clip, the embedded stand-in for CLIP on MiniGrid.
 
-A small image encoder learns, within minutes, to find its place in the space of a frozen sentence
-encoder. It knows the tiles of MiniGrid and nothing else: it shows what SHELM does where the
-weights of CLIP cannot be had, and its figures say nothing about CLIP's.
+A small image encoder is trained within minutes to map images into the space of a frozen sentence
+encoder. It knows the tiles of MiniGrid and nothing else: it shows how SHELM works where the weights
+of CLIP cannot be had, and its figures say nothing about CLIP's.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -40,7 +40,7 @@ EmbedTexts = Callable[[list[str]], Tensor]
 
 
 class ViewEncoder(nn.Module):
-    """Read each tile, note where it is, and keep of every feature the strongest in the view."""
+    """Encode each tile and its position; max-pool every feature over the view."""
 
     def __init__(self, n_channels: int = 128, n_features: int = 256, n_hidden: int = 512) -> None:
         super().__init__()
@@ -54,7 +54,6 @@ class ViewEncoder(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map images in [0, 1], [N, 3, H, W], to features [N, 384]."""
         if images.shape[-2:] != (SIDE, SIDE):
             images = F.interpolate(images, size=(SIDE, SIDE), mode="bilinear")
         placed = self.tiles(images) + self.positions  # [N, channels, 7, 7]
@@ -62,7 +61,7 @@ class ViewEncoder(nn.Module):
 
 
 class GridClip(ImageTextEncoder):
-    """A trained view encoder beside the frozen sentence encoder whose space it shares."""
+    """A trained view encoder beside the frozen sentence encoder of its space."""
 
     name = NAME
     width = WIDTH
@@ -73,17 +72,14 @@ class GridClip(ImageTextEncoder):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """Map images in [0, 1], [N, 3, H, W], to features of any length [N, 384]."""
         return self.views(images)
 
     def embed_texts(self, texts: list[str]) -> Tensor:
-        """Map n texts to features of any length [n, 384]."""
         device = self.views.positions.device
         return self._sentences.to(device)(texts)
 
     @cached_property
     def vocabulary(self) -> list[str]:
-        """Return the whole words among the sentence encoder's tokens."""
         return whole_words(find_model(TEXT_MODEL).vocabulary())
 
     @cached_property
@@ -92,17 +88,12 @@ class GridClip(ImageTextEncoder):
         return SentenceEncoder(find_model(TEXT_MODEL))
 
     def save(self, data_folder: Path = DATA_FOLDER) -> Path:
-        """Write the file `load_grid_clip` reads, whole or not at all, and return its path."""
         state = {"text_model": TEXT_MODEL, "views": self.views.state_dict()}
         return save_reader(state, data_folder / FILE)
 
 
 def load_grid_clip(device: str = "cpu", data_folder: Path = DATA_FOLDER) -> GridClip:
-    """Return the encoder that `prepare_embeddings.py` has trained.
-
-    Raises:
-        UserError: It is missing, or the file holds something else.
-    """
+    """Return the encoder of `prepare_embeddings.py`; UserError if missing or damaged."""
 
     def build(saved: Any) -> GridClip:
         views = ViewEncoder()
@@ -120,10 +111,7 @@ def whole_words(tokens: Iterable[str]) -> list[str]:
 def train_grid_clip(batches: Batches, seed: int, progress: bool = True) -> GridClip:
     """Train a view encoder against the frozen sentence encoder.
 
-    Args:
-        batches: Images [B, 3, H, W] uint8 with B captions whose words are all in the vocabulary.
-        seed: Decides the initial weights.
-        progress: Whether to show progress bars.
+    A batch is images [B, 3, H, W] uint8 and B captions, all of their words in the vocabulary.
     """
     sentences = SentenceEncoder(find_model(TEXT_MODEL))
     vocabulary = whole_words(find_model(TEXT_MODEL).vocabulary())
@@ -147,17 +135,15 @@ def train_view_encoder(
 
 
 class ContrastiveLoss:
-    """How far images are from their captions among a batch's, and from their words among all.
+    """Distance of images from their captions in a batch, and from the captions' words among all.
 
-    The sum of two parts, both on cosines times a fixed inverse temperature: CLIP's symmetric
-    cross-entropy between the images and captions of a batch (Radford et al. 2021,
-    arXiv:2103.00020), equal captions sharing what is right; and the cross-entropy between an
-    image's softmax over the whole vocabulary and the shares of its caption's words.
+    The sum of two parts, both on cosines times a fixed inverse temperature: CLIP's symmetric cross-
+    entropy between the images and captions of a batch (Radford et al. 2021, arXiv:2103.00020),
+    equal captions sharing the target; and the cross-entropy between an image's softmax over the
+    whole vocabulary and the shares of its caption's words.
 
-    Args:
-        embed_texts: The frozen text side, n texts to features [n, W].
-        vocabulary: The V words to choose from; every word of a caption but articles and "and".
-        progress: Whether to show a progress bar while the words are embedded.
+    `embed_texts` maps n texts to features [n, W]; `vocabulary` are the V words to choose from, with
+    every word of a caption but articles and "and".
     """
 
     def __init__(
@@ -205,9 +191,9 @@ class ContrastiveLoss:
 
 
 def word_shares(caption: str) -> dict[str, float]:
-    """Return the words a caption is about, with shares that sum to 1.
+    """Return the words of a caption's phrases, with shares that sum to 1.
 
-    Between "and"s, the last word is the noun and counts more than those that describe it.
+    Between "and"s, the last word is the noun and counts more than its adjectives.
     """
     shares: dict[str, float] = {}
     for phrase in caption.split(" and "):

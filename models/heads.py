@@ -1,4 +1,4 @@
-"""What stands on an agent's features: actor and critic, or values of all actions."""
+"""Heads on an agent's features: actor and critic, or values of all actions."""
 
 import math
 from itertools import pairwise
@@ -31,7 +31,7 @@ def perceptron(n_in: int, n_hidden: int, n_out: int) -> nn.Sequential:
 
 
 class ActorCritic(nn.Module):
-    """The two heads on an agent's features: action logits and the value."""
+    """Action logits and the value."""
 
     def __init__(self, n_features: int, n_actions: int) -> None:
         super().__init__()
@@ -43,11 +43,7 @@ class ActorCritic(nn.Module):
         return self.critic(features).squeeze(-1)
 
     def step(self, features: Tensor, context: Tensor, deterministic: bool = False) -> Step:
-        """Choose an action for every row of features [N, n_features].
-
-        Raises:
-            RunError: on a CPU, where the probabilities are not finite.
-        """
+        """Choose an action for every row of features; RunError if no probability is finite."""
         all_log_probs = F.log_softmax(self.actor(features), dim=-1)  # [N, A]
         actions = all_log_probs.argmax(-1) if deterministic else drawn(all_log_probs.exp())
         log_probs = all_log_probs.gather(-1, actions[:, None]).squeeze(-1)
@@ -66,16 +62,11 @@ class DuelingQ(nn.Module):
 
         Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a')
 
-    Weights are orthogonal, biases 0.
-
-    Args:
-        n_features: Width of the input and of both hidden layers.
-        n_actions: A.
+    All layers but the last are `n_features` wide. Weights are orthogonal, biases 0.
     """
 
     def __init__(self, n_features: int, n_actions: int) -> None:
         super().__init__()
-        self.n_actions = n_actions
         hidden = (n_features,) * 3
         self.value = initialise_orthogonal(mlp(*hidden, 1))
         self.advantage = initialise_orthogonal(mlp(*hidden, n_actions))
@@ -104,16 +95,10 @@ def initialise_orthogonal(module: AnyModule, gain: float = 1.0) -> AnyModule:
 
 
 def uniform_mlp(n_in: int, hidden: tuple[int, int], n_out: int, last: float) -> nn.Sequential:
-    """Return two hidden layers with ReLUs, then a linear one.
+    """Return two hidden layers with ReLUs, then a linear one with weights and biases from U(±last).
 
-    Hidden weights are drawn from U(±1/sqrt(outputs)) and their biases are 0.1; the original
-    means the number of inputs and takes that of the outputs.
-
-    Args:
-        n_in: Width of the input.
-        hidden: Widths of the hidden layers.
-        n_out: Width of the output.
-        last: Weights and biases of the last layer are drawn from U(±last).
+    Hidden weights are drawn from U(±1/sqrt(outputs)) and their biases are 0.1; the original means
+    the number of inputs and takes that of the outputs.
     """
     layers = mlp(n_in, *hidden, n_out)
     for index, width in zip((0, 2), hidden, strict=True):

@@ -4,17 +4,18 @@
     HELMv2  images reach the language model by way of CLIP (Paischer et al., OpenReview KmxQ3v7nMmd)
     SHELM   a memory one can read: each image becomes words (Paischer et al. 2023, arXiv:2306.09312)
 
-Trained: the query encoder and the two heads. Frozen: the way to language, the language model.
+Trained: the query encoder and the two heads. Frozen: the map to tokens, the language model.
 
-1. What is seen becomes tokens: by a Hopfield retrieval among the language model's embeddings
-   (HELM), by CLIP's features, shifted and scaled like those embeddings (HELMv2), or by the K words
-   whose texts are nearest to the image, the best one first (SHELM). Texts may be read as well, or
-   alone, as the language model's own tokens.
+1. Observations become tokens: by a Hopfield retrieval among the language model's embeddings (HELM),
+   by CLIP's features, shifted and scaled like those embeddings (HELMv2), or by the K words with
+   texts nearest to the image, the best one first (SHELM). Texts may be read as well, or alone, as
+   the language model's own tokens.
 2. The language model reads a step's tokens; its last hidden state is the summary of the episode.
 3. Actor and critic see that summary beside the query encoder's view of the present.
 4. The summary needs no gradient, so the rollout stores it and the update never runs the model.
 """
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import Any, cast
@@ -68,12 +69,12 @@ from utils.settings import Part, setting
 
 @dataclass(frozen=True)
 class TextSettings(Part):
-    """Who is told the texts of an observation."""
+    """The readers of an observation's texts."""
 
     title = "language model"
 
     text_to: str = setting(
-        "who reads texts: the trained networks (observation), the language model (memory), or both",
+        "readers of texts: trained networks (observation), the language model (memory), or both",
         choices=("observation", "memory", "both"),
         default="observation",
     )
@@ -87,20 +88,18 @@ class TextSettings(Part):
 
 @dataclass(frozen=True)
 class LanguageMemorySettings(LanguageModelSettings, TextSettings, EncoderSettings):
-    """What the HELM family shares."""
+    """The settings of the whole HELM family."""
 
 
 @dataclass(frozen=True)
 class HelmSettings(LanguageMemorySettings):
-    """What HELM reads."""
-
     title = "HELM"
 
     beta: float = setting(
         "inverse temperature of HELM's token retrieval", low=0, high=1e6, default=100.0
     )
     retrieval_colours: str = setting(
-        "what HELM's token retrieval reads of a pixel: the mean of its colours, as published; or "
+        "input of HELM's token retrieval for a pixel: the mean of its colours, as published; or "
         "each of them, where red, green and blue must be told apart",
         choices=("mean", "each"),
         default="mean",
@@ -109,13 +108,11 @@ class HelmSettings(LanguageMemorySettings):
 
 @dataclass(frozen=True)
 class HelmV2Settings(ClipSettings, LanguageMemorySettings):
-    """What HELMv2 reads."""
+    """The settings of HELMv2."""
 
 
 @dataclass(frozen=True)
 class ShelmSettings(EmbeddingsSettings, LanguageMemorySettings):
-    """What SHELM reads."""
-
     title = "SHELM"
 
     topk: int = setting(
@@ -124,13 +121,7 @@ class ShelmSettings(EmbeddingsSettings, LanguageMemorySettings):
 
 
 class LanguageMemoryAgent(ActorCriticAgent):
-    """What the HELM family shares: a language model that reads, beside a trained encoder.
-
-    Args:
-        config: The settings of the run.
-        observation_space: What the encoder and the memory see.
-        action_space: A discrete actions.
-    """
+    """The HELM family: a language model as memory, beside a trained encoder."""
 
     def __init__(
         self, config: LanguageMemorySettings, observation_space: Space, action_space: Discrete
@@ -138,19 +129,14 @@ class LanguageMemoryAgent(ActorCriticAgent):
         super().__init__()
         self.reader = ObservationReader(observation_space)
         language = self.language_class(config, self.reader)  # it draws before the encoder
-        self.query_encoder = build_encoder(
-            told_beside(config, self.reader),
-            language.width,
-            cache_mb=config.observation_cache_mb,
-            sentence_encoder=config.sentence_encoder,
-        )
+        beside = told_beside(config, self.reader)
+        self.query_encoder = build_encoder(beside, config, language.width)
         n_features = language.width + self.query_encoder.n_features
         self.heads = ActorCritic(n_features, int(action_space.n))
         self.language = language
 
     @classmethod
     def language_class(cls, config: Any, reader: ObservationReader) -> "LanguageMemory":
-        """Return the frozen memory of a run."""
         name, dtype = config.language_model, getattr(torch, config.frozen_dtype)
         language_model = load_language_model(
             name, config.mem_len, config.n_layer, config.device, dtype
@@ -163,39 +149,33 @@ class LanguageMemoryAgent(ActorCriticAgent):
     def to_language(
         config: Any, reader: ObservationReader, language_model: LanguageModel
     ) -> ImageToLanguage:
-        """Return the way to the language model; UserError if nothing it can read is shown."""
+        """Return the map to tokens; UserError if the environment shows nothing for it."""
         raise NotImplementedError
 
     def initial_memory(self, n_envs: int) -> Memory:
-        """Return the language model's empty memory."""
         return self.language.initial(n_envs)
 
     @torch.no_grad()
     def act(
         self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        """Let the language model read what is seen, then choose actions."""
         hidden = self.language.step(percept, memory, advance)
         features = torch.cat((hidden, self.query_encoder(percept.observations)), dim=-1)
         step = self.heads.step(features, hidden, deterministic)
         return step._replace(remembered=hidden)
 
     def evaluate(self, batch: Batch) -> Evaluation:
-        """Run encoder and heads on a batch; the stored hidden states stand for the memory."""
         queries = self.query_encoder.learn(batch.observations)
         return self.heads.evaluate(torch.cat((batch.context, queries), dim=-1), batch.actions)
 
     def curiosity_features(self, observations: ObservationBatch) -> dict[str, Tensor] | None:
-        """Return what the encoder beside the language model makes of observations."""
         return self.query_encoder.by_kind(observations)
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of every pretrained part."""
         return self.language.fingerprints() | self.query_encoder.fingerprints()
 
     @classmethod
     def check(cls, config: Any) -> None:
-        """Raise UserError if the language model has fewer layers than asked for."""
         facts = describe_language_model(config.language_model)
         if config.n_layer is not None and config.n_layer > facts.n_layer:
             raise UserError(
@@ -213,7 +193,6 @@ class Helm(LanguageMemoryAgent):
     def to_language(
         config: HelmSettings, reader: ObservationReader, language_model: LanguageModel
     ) -> ImageToLanguage:
-        """Return the retrieval; it reads nothing where text alone is shown."""
         shape, n_read = reader.image_shape, reader.n_numbers
         kind: type[FrozenHopfield] = VectorHopfield
         if config.retrieval_colours == "each":
@@ -239,7 +218,7 @@ class Helm(LanguageMemoryAgent):
 class HelmV2(LanguageMemoryAgent):
     """HELMv2: the distribution of CLIP's features is matched to that of the embeddings.
 
-    Mean and deviation of the features are followed while training.
+    Training updates the running mean and deviation of the features.
     """
 
     reads = (HelmV2Settings,)
@@ -248,13 +227,11 @@ class HelmV2(LanguageMemoryAgent):
     def to_language(
         config: HelmV2Settings, reader: ObservationReader, language_model: LanguageModel
     ) -> ImageToLanguage:
-        """Return the projection of CLIP's features."""
         _check_images("HELMv2", reader)
         return ClipProjection(configured_encoder(config), language_model.embeddings)
 
     @classmethod
     def check(cls, config: HelmV2Settings) -> None:
-        """Raise UserError where the language model or the encoder is missing."""
         raise_all(
             lambda: super(HelmV2, cls).check(config),
             lambda: check_encoder(config),
@@ -270,7 +247,6 @@ class Shelm(LanguageMemoryAgent):
     def to_language(
         config: ShelmSettings, reader: ObservationReader, language_model: LanguageModel
     ) -> ImageToLanguage:
-        """Return the retrieval of words; UserError if they were embedded by other weights."""
         _check_images("SHELM", reader)
         encoder = configured_encoder(config)
         found = fitting_embeddings(config, encoder, language_model)
@@ -280,7 +256,6 @@ class Shelm(LanguageMemoryAgent):
 
     @classmethod
     def check(cls, config: ShelmSettings) -> None:
-        """Raise UserError where a model or the file of embeddings is missing."""
         raise_all(
             lambda: super(Shelm, cls).check(config),
             lambda: _check_memory(config),
@@ -311,7 +286,6 @@ def _check_retrieval(config: ShelmSettings) -> None:
 
 
 def _check_images(model: str, reader: ObservationReader) -> None:
-    """Raise UserError where an environment shows no image in colour or in grey, as CLIP reads."""
     shape = reader.image_shape
     if shape is None or shape[0] not in (1, 3):
         shown = "none" if shape is None else f"{shape[0]} channels"
@@ -322,20 +296,11 @@ def _check_images(model: str, reader: ObservationReader) -> None:
 
 
 class LanguageMemory(nn.Module):
-    """A language model that reads what an agent sees, and is never trained.
+    """A frozen language model that reads an agent's observations.
 
-    Args:
-        to_language: Frozen map from images to tokens.
-        language_model: The frozen memory.
-        observation_cache_mb: How much memory the results of `to_language` get.
-        text: Sentences to tokens, where the language model reads texts: before all else of a step.
-        n_texts: How many an observation has.
-
-    Attributes:
-        n_tokens: What a step becomes.
-
-    Raises:
-        UserError: a step becomes more tokens than the language model can see.
+    `text` maps the `n_texts` sentences of an observation to tokens, the first of a step; None reads
+    no text. The cache keeps results of `to_language`. UserError if a step has more tokens
+    (`n_tokens`) than the language model can see.
     """
 
     def __init__(
@@ -369,24 +334,21 @@ class LanguageMemory(nn.Module):
         )
 
     def __deepcopy__(self, copied: dict[int, Any]) -> "LanguageMemory":
-        """Return this one: a target network shares what is never trained."""
         return self
 
     @property
     def language_model(self) -> LanguageModel:
-        """The frozen memory, which a checkpoint names and does not contain."""
         return self._language_model.module
 
     def initial(self, n_envs: int) -> Memory:
-        """Return the language model's empty memory."""
         return self.language_model.initial_memory(n_envs, self.n_tokens)
 
     @torch.no_grad()
     def step(self, percept: Percept, memory: Memory, advance: bool = True) -> Tensor:
-        """Read what is seen and return the hidden state.  [N, D]
+        """Read the observations and return the hidden state.  [N, D]
 
-        While its owner trains, statistics of what is seen are followed. Without `advance` the
-        memory and they stay as they are.
+        While its owner trains, running statistics of the observations are updated. Without
+        `advance` the memory and they stay as they are.
         """
         encoded = self._encoded(percept)
         if self.training and advance:
@@ -397,15 +359,12 @@ class LanguageMemory(nn.Module):
 
     @torch.no_grad()
     def tokens(self, percept: Percept) -> Tensor:
-        """Return the tokens that a step becomes.  [N, K, D]"""
+        """Return the tokens of a step.  [N, K, D]"""
         tokens = self.to_language.tokens(self._encoded(percept))
         return self.with_text(tokens, percept.observations)
 
     def with_text(self, tokens: Tensor, observations: Observations) -> Tensor:
-        """Return the tokens of what is seen behind those of texts, where these are read.
-
-        [N, k, D] -> [N, K, D]
-        """
+        """Put the tokens of read texts before those of images.  [N, k, D] -> [N, K, D]"""
         if self.text is None:
             return tokens
         sentences = self.text(cast(Tensor, observations.text))  # [N, n_texts, text_tokens, D]
@@ -413,7 +372,7 @@ class LanguageMemory(nn.Module):
 
     @torch.no_grad()
     def explain(self, percept: Percept) -> dict[str, np.ndarray]:
-        """Return the words of each observation and their similarities, of SHELM.  [N, K] each"""
+        """Return SHELM's words of each observation and their similarities.  [N, K] each"""
         if not isinstance(self.to_language, TokenRetrieval):
             return {}
         numbers, similarities = self._encoded(percept).cpu().unbind(-1)  # [N, K] each
@@ -422,10 +381,10 @@ class LanguageMemory(nn.Module):
 
     @torch.no_grad()
     def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
-        """Return which past steps every head of every layer looks at.  [N, L, H, S]
+        """Return the attention of every head of every layer to past steps.  [N, L, H, S]
 
-        Of HELM besides the nearest token and its cosine [N, 1], and the retrieval's entropy [N];
-        the nearest token is what the retrieval returns as beta goes to infinity.
+        For HELM also the nearest token and its cosine [N, 1], and the retrieval's entropy [N]; the
+        retrieval returns the nearest token as beta goes to infinity.
         """
         attention = self.language_model.attention(
             self.tokens(percept), cast(KeyValueMemory, memory), percept.starts
@@ -449,7 +408,6 @@ class LanguageMemory(nn.Module):
         return {"time/cache_hit_rate": self.cache.hit_rate}
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of the language model's weights and of what leads from images to it."""
         language_model = {"language_model": self.language_model.fingerprint}
         return language_model | self.to_language.fingerprints()
 
@@ -458,18 +416,13 @@ class LanguageMemory(nn.Module):
 
 
 class SentenceTokens(SentenceVectors):
-    """Sentences as a language model's own tokens, brought to one length.
+    """Sentences as a language model's own tokens, brought to one length K.
 
         tokens_j = mean of E[v_i] over i from floor(j n / K) to ceil((j + 1) n / K) - 1
 
     v are the n tokens of the sentence, E their embeddings: adaptive average pooling. One token is
-    the mean of all, a mixture of embeddings as HELM's retrieval is one; n tokens are the sentence's
+    the mean of all, a mixture of embeddings as in HELM's retrieval; n tokens are the sentence's
     own. A sentence without tokens is zeros.
-
-    Args:
-        sentences: Those there are.
-        language_model: Whose tokens.
-        n_tokens: K.
     """
 
     def __init__(
@@ -488,11 +441,7 @@ class SentenceTokens(SentenceVectors):
 def configured_text(
     config: TextSettings, reader: ObservationReader, language_model: LanguageModel
 ) -> tuple[SentenceTokens | None, int]:
-    """Return what a memory reads texts by, None if it does not, and how many there are.
-
-    Raises:
-        UserError: there are none to read, so that the setting has no effect.
-    """
+    """Return a memory's text reader, if any, and the number of texts; UserError if it is 0."""
     if config.text_to == "observation":
         return None, 0
     if not reader.n_texts:
@@ -505,8 +454,12 @@ def configured_text(
 
 
 def told_beside(config: TextSettings, reader: ObservationReader) -> ObservationReader:
-    """Return a reader of what the trained networks beside a memory are told."""
-    return reader.without_text() if config.text_to == "memory" else reader
+    """Return the reader of the trained networks beside a memory."""
+    if config.text_to != "memory":
+        return reader
+    beside = copy.copy(reader)  # it still reads texts for the memory
+    beside.n_texts = 0
+    return beside
 
 
 def attention_by_step(attention: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What every way from an image to language has in common."""
+"""Frozen maps from observations to the language model's tokens."""
 
 import hashlib
 import math
@@ -26,13 +26,12 @@ class Frozen(Generic[AnyModule]):
 class ImageToLanguage(nn.Module):
     """A frozen map from images to tokens, in two parts.
 
-    The costly one, `forward`, is a pure function of one image, so its results can be remembered.
-    What may change while a run goes on comes after it.
+    The costly one, `forward`, is a pure function of one image, so its results can be cached.
+    `tokens` may depend on statistics that change during a run.
 
     Attributes:
-        block_size: Images `forward` is given at a time.
-        larger_blocks: Where many are new: multiples of it.
-        n_tokens: K, the tokens that an image becomes.
+        larger_blocks: Multiples of `block_size`, for many new images.
+        n_tokens: K, tokens of an image.
     """
 
     block_size = BLOCK_SIZE
@@ -40,36 +39,31 @@ class ImageToLanguage(nn.Module):
     n_tokens = 1
 
     def seen(self, observations: Observations) -> Tensor:
-        """Return what is read of observations, as bytes [N, ...] uint8: the images."""
+        """Return the part of observations that is read, as bytes [N, ...] uint8: images."""
         assert observations.images is not None, "an environment without images is refused"
         return observations.images
 
     def prepared(self, seen: Tensor) -> Tensor:
-        """Return what `forward` maps of what is `seen`: images in [0, 1]."""
+        """Return the input of `forward`, given the bytes: images in [0, 1]."""
         return unit_images(seen)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map images in [0, 1], [N, C, H, W], to what becomes of each [N, ...]."""
+        """Encode images in [0, 1], [N, C, H, W], as [N, ...]."""
         raise NotImplementedError
 
     def tokens(self, encoded: Tensor) -> Tensor:
-        """Return the tokens of what became of images [N, ...].  [N, K, D]"""
+        """Return the tokens of encoded images [N, ...].  [N, K, D]"""
         return encoded
 
     def observe(self, encoded: Tensor) -> None:
-        """Take in what was seen at one step of a training rollout [N, ...]."""
+        """Count in the encoded images [N, ...] of one step of a training rollout."""
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of every pretrained part, by the setting that names it."""
         return {}
 
 
 class NothingToLanguage(ImageToLanguage):
-    """Where text alone is shown: nothing else becomes tokens.
-
-    Args:
-        width: D.
-    """
+    """No token [N, 0, D]: the environment shows text alone."""
 
     n_tokens = 0
 
@@ -78,12 +72,10 @@ class NothingToLanguage(ImageToLanguage):
         self.width = width
 
     def seen(self, observations: Observations) -> Tensor:
-        """Return a zero for each observation: they are all alike.  [N, 1] uint8"""
         shown = observations.any()
         return torch.zeros(len(shown), 1, dtype=torch.uint8, device=shown.device)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return no token.  [N, 0, D]"""
         return images.new_zeros(len(images), 0, self.width)
 
 
@@ -97,15 +89,10 @@ class FrozenHopfield(ImageToLanguage):
 
         token = softmax(beta * cosine(P o, E)) E
 
-    o is the image's mean over colours, flattened; P a fixed random projection; E the embeddings as
-    the language model feeds them to its first layer. The paper writes a dot product; the published
-    code and its results use the cosine, and so does this. Colours as bright as each other, such as
-    pure red, green and blue, are one and the same to it.
-
-    Args:
-        projection: P.  [D, H*W]
-        embeddings: E, by the products with it.
-        beta: Inverse temperature; the larger, the nearer to a single token.
+    o is the image's mean over colours, flattened; P a fixed random projection [D, H*W]; E the
+    embeddings as the language model feeds them to its first layer; the larger beta, the nearer to a
+    single token. The paper writes a dot product; the published code and its results use the cosine,
+    and so does this. Colours of equal brightness, such as pure red, green and blue, look alike.
     """
 
     block_size = 4  # a step shows few new images in a maze,
@@ -120,19 +107,17 @@ class FrozenHopfield(ImageToLanguage):
 
     @property
     def embeddings(self) -> TokenEmbeddings:
-        """E, a part of the language model."""
         return self._embeddings.module
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map images in [0, 1], [N, C, H, W], to tokens [N, 1, D]."""
         return self.embeddings.average(self.weights(self.similarities(images)))[:, None]
 
     def weights(self, similarities: Tensor) -> Tensor:
-        """Return how much every token counts, given its cosine, which is overwritten.  [N, V]"""
+        """Return the weight of every token, given its cosine, which is overwritten.  [N, V]"""
         return similarities.mul_(self.beta).softmax(-1)
 
     def flat(self, images: Tensor) -> Tensor:
-        """Return what is projected of images.  [N, H*W]"""
+        """Return o.  [N, H*W]"""
         return images.mean(1).flatten(1)
 
     def similarities(self, images: Tensor) -> Tensor:
@@ -143,10 +128,9 @@ class FrozenHopfield(ImageToLanguage):
 
 
 class ColourHopfield(FrozenHopfield):
-    """The same of every colour, o being the whole image; P is [D, C*H*W]."""
+    """The same with all colours, o being the whole image; P is [D, C*H*W]."""
 
     def flat(self, images: Tensor) -> Tensor:
-        """Return images as they are.  [N, C*H*W]"""
         return images.flatten(1)
 
 
@@ -154,7 +138,6 @@ class VectorHopfield(FrozenHopfield):
     """The same of vectors, o being the vector itself; P is [D, F]."""
 
     def seen(self, observations: Observations) -> Tensor:
-        """Return the bytes of the vectors.  [N, 4F] uint8"""
         assert observations.vectors is not None, "this retrieval was chosen for vectors"
         return observations.vectors.contiguous().view(torch.uint8)
 
@@ -190,7 +173,6 @@ class RunningStandardization(nn.Module):
         return torch.where(self.count > 0, deviation, 1.0)
 
     def update(self, features: Tensor) -> None:
-        """Take in rows [N, W]."""
         rows = features.double()
         mean = rows.mean(0)
         new = Moments(len(rows), mean, (rows - mean).square().sum(0))
@@ -199,7 +181,6 @@ class RunningStandardization(nn.Module):
             buffer.copy_(value)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return features [N, W] with mean 0 and deviation 1 over the rows seen so far."""
         return ((features - self.mean) / (self.deviation + EPSILON)).float()
 
 
@@ -209,15 +190,11 @@ class ClipProjection(ImageToLanguage):
         token = (f - mean_f) / (std_f + 1e-8) * std_E + mean_E    per feature; f = encoder(image)
 
     The original takes mean and deviation of f over the N current observations, so that an
-    environment's memory depends on its neighbours and a single environment has none. Here they
-    run over all frames of training, are part of the checkpoint and stay fixed in evaluation, as in
-    a frozen BatchNorm. Where the encoder's width is not D, a fixed random projection with entries
-    from N(0, 1/D) comes first, so that the token has the embeddings' mean and deviation all the
+    environment's memory depends on its neighbours and a single environment has none. Here they run
+    over all frames of training, are part of the checkpoint and stay fixed in evaluation, as in a
+    frozen BatchNorm. An encoder of a width other than D is followed by a fixed random projection
+    with entries from N(0, 1/D), so that the token has the embeddings' mean and deviation all the
     same.
-
-    Args:
-        encoder: Images to features of width W.
-        embeddings: E, of width D.
     """
 
     projection: Tensor | None
@@ -234,20 +211,16 @@ class ClipProjection(ImageToLanguage):
         self.register_buffer("shift", embeddings.mean.clone(), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map images in [0, 1], [N, 3, H, W], to features of the embeddings' width [N, D]."""
         features = self._encoder.module(images)
         return features if self.projection is None else features @ self.projection.T
 
     def tokens(self, encoded: Tensor) -> Tensor:
-        """Return the tokens of features [N, D].  [N, 1, D]"""
         return (self.standardize(encoded) * self.scale + self.shift)[:, None]
 
     def observe(self, encoded: Tensor) -> None:
-        """Count features [N, D] in."""
         self.standardize.update(encoded)
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of the encoder's weights."""
         return {"clip_encoder": self._encoder.module.fingerprint}
 
 
@@ -255,20 +228,14 @@ DECIMALS = 6  # to which similarities are compared, so that no rounding error de
 
 
 class TokenRetrieval(ImageToLanguage):
-    """Map an image to the tokens that describe it best (SHELM, arXiv:2306.09312, section 3).
+    """Map an image to its best descriptions among the tokens (SHELM, arXiv:2306.09312, section 3).
 
         tokens = E[top-K of cosine(encoder(image), e_s) over all words s]
 
-    Of equally similar words the one with the lower number comes first. An image becomes the numbers
-    of its words and their cosines, the most similar first, [N, K, 2]; such numbers are exact as
-    floats.
-
-    Args:
-        encoder: Images to features of width W.
-        text_features: e, where each word lies for the encoder.  [S, W]
-        token_vectors: E, what each word is to the language model.  [S, D]
-        words: The S words.
-        topk: K.
+    Of equally similar words the one with the lower number comes first. An image is encoded as the
+    numbers of its words, exact as floats, and their cosines, the most similar first: [N, K, 2].
+    The S words have `text_features` e [S, W] for the encoder and `token_vectors` E [S, D] for the
+    language model.
     """
 
     text_features: Tensor
@@ -292,7 +259,6 @@ class TokenRetrieval(ImageToLanguage):
         self.words, self.n_tokens = words, topk
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map images in [0, 1], [N, 3, H, W], to numbers and similarities [N, K, 2]."""
         features = F.normalize(self._encoder.module(images), dim=-1)
         similarities = (features @ self.text_features.T).round(decimals=DECIMALS)  # [N, S]
         similarities, indices = similarities.sort(dim=-1, descending=True, stable=True)
@@ -300,11 +266,9 @@ class TokenRetrieval(ImageToLanguage):
         return torch.stack(best, dim=-1)
 
     def tokens(self, encoded: Tensor) -> Tensor:
-        """Return the language model's vectors of the words [N, K, 2].  [N, K, D]"""
         return self.token_vectors[encoded[..., 0].long()]
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of the encoder's weights and of the table of words."""
         return {
             "clip_encoder": self._encoder.module.fingerprint,
             "embeddings": self._table_fingerprint,

@@ -1,6 +1,5 @@
-"""What agents perceive: observations by kind, and what else is known at a step."""
+"""Observations by kind, and the percept: all inputs of an agent at one step."""
 
-import copy
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable
@@ -18,7 +17,7 @@ TEXT_DTYPE = "U"  # the kind of dtype of Gymnasium's Text, and of MiniGrid's Mis
 
 
 class Observations(NamedTuple):
-    """What N environments show at one step; a kind that an environment has none of is None.
+    """The observations of N environments at one step; a kind that an environment lacks is None.
 
     Attributes:
         images: [N, C, H, W] uint8
@@ -31,27 +30,26 @@ class Observations(NamedTuple):
     text: Tensor | None = None
 
     def map(self, function: Callable[..., Tensor], *others: "Observations") -> "Observations":
-        """Apply a function to every kind there is, together with the same kind of others."""
+        """Apply a function to every present kind, together with the same kind of others."""
         kinds = zip(self, *others, strict=True)
         return Observations(*(None if kind[0] is None else function(*kind) for kind in kinds))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the kinds there are, by name."""
         return {name: kind for name, kind in self._asdict().items() if kind is not None}
 
     def any(self) -> Tensor:
-        """Return a kind that is there: what N, device and the like are read from."""
+        """Return a present kind, to read N, device and the like from."""
         return next(kind for kind in self if kind is not None)
 
 
 @dataclass(frozen=True)
 class ObservationBatch:
-    """Observations to learn from: B of those that are stored, in any order.
+    """B observations to learn from: rows of the stored ones, in any order.
 
     Attributes:
         stored: P observations, which stay as they are.
-        rows: Which of them these are; None for all.  [B] int64
-        found: What an encoder has found out of all that are stored; other batches share it.
+        rows: Their rows in `stored`; None for all.  [B] int64
+        found: An encoder's results for all stored ones, shared by the batches of one update.
     """
 
     stored: Observations
@@ -59,17 +57,17 @@ class ObservationBatch:
     found: dict[str, Any] = field(default_factory=dict)
 
     def select(self, rows: Tensor) -> "ObservationBatch":
-        """Return some of the observations, given their numbers in this batch.  [B'] int64"""
+        """Return the observations of some rows of this batch.  [B'] int64"""
         rows = rows if self.rows is None else self.rows[rows]
         return ObservationBatch(self.stored, rows, self.found)
 
     def picked(self, stored: Tensor) -> Tensor:
-        """Return the rows of these observations, given something of all stored.  [P, ...]"""
+        """Return this batch's rows of a tensor with a row for each stored one."""
         return stored if self.rows is None else stored[self.rows]
 
     @property
     def shown(self) -> Observations:
-        """What the observations show.  [B, ...] of each kind"""
+        """[B, ...] of each kind"""
         return self.stored.map(self.picked)
 
     @property
@@ -89,18 +87,17 @@ class ObservationBatch:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether they lie on a GPU, whose host would wait for what is counted there."""
+        """Whether they lie on a GPU, where counting would make the host wait."""
         return self.stored.any().is_cuda
 
 
 class Percept(NamedTuple):
-    """Everything an agent is told at one step of N environments.
+    """The inputs of an agent at one step of N environments.
 
     Attributes:
-        observations: What they show.
         starts: Whether an episode begins with this observation.  [N] bool
-        last_actions: What was done before it; 0 where an episode begins.  [N] int64
-        last_rewards: The environment's own reward for that; 0 where one begins.  [N] float32
+        last_actions: 0 where an episode begins.  [N] int64
+        last_rewards: The environment's own reward for them; 0 where one begins.  [N] float32
     """
 
     observations: Observations
@@ -110,7 +107,6 @@ class Percept(NamedTuple):
 
     @property
     def n_envs(self) -> int:
-        """N."""
         return len(self.starts)
 
     @classmethod
@@ -124,13 +120,9 @@ class Percept(NamedTuple):
     def after(
         cls, observations: Observations, actions: Tensor, rewards: np.ndarray, ended: np.ndarray
     ) -> "Percept":
-        """Return the percept of what followed actions [N] and was paid rewards [N].
+        """Return the percept that follows actions [N] with rewards [N].
 
-        Args:
-            observations: What is shown now.
-            actions: What was done.
-            rewards: The environment's own.
-            ended: Where the step was an episode's last, so that another begins.  [N] bool
+        `ended` [N] bool marks an episode's last step: the observation begins another.
         """
         starts = torch.as_tensor(ended, device=actions.device)
         paid = torch.tensor(rewards, dtype=torch.float32, device=actions.device)
@@ -140,20 +132,17 @@ class Percept(NamedTuple):
 
 
 class ObservationReader:
-    """Turns what a vector environment returns into observations.
+    """Turns the observations of a vector environment into tensors by kind.
 
-    Args:
-        space: Of one environment: images (uint8, channel first), vectors, discrete or
-            multi-discrete numbers, texts, or a dictionary of those with one image at most.
+    `space` is that of one environment: images (uint8, channel first), vectors, discrete or
+    multi-discrete numbers, texts, or a dictionary of those with one image at most; others raise
+    UserError.
 
     Attributes:
         image_shape: (C, H, W), None without images.
         n_numbers: F, the width of the vectors; 0 without.
         n_texts: K, the sentences of an observation, in the order of their keys; 0 without.
         sentences: All that have been read.
-
-    Raises:
-        UserError: the space has another kind of part.
     """
 
     def __init__(self, space: spaces.Space) -> None:
@@ -168,7 +157,6 @@ class ObservationReader:
         self.sentences = SentenceTable()
 
     def __call__(self, observations: Any, device: torch.device | str = "cpu") -> Observations:
-        """Return what N environments show by kind, on a device.  [N, ...]"""
         images, vectors, texts = None, [], []
         for path, space, kind in self._parts:
             shown = observations
@@ -187,19 +175,12 @@ class ObservationReader:
             torch.stack(texts, 1) if texts else None,
         )
 
-    def without_text(self) -> "ObservationReader":
-        """Return a reader for whoever is not told the texts, which reads all the same."""
-        reader = copy.copy(self)
-        reader.n_texts = 0
-        return reader
-
 
 # Keys that lead to a part of an observation through dictionaries, its space, and its kind.
 _Part = tuple[tuple[str, ...], Any, str]
 
 
 def _parts(space: spaces.Space, path: tuple[str, ...]) -> list[_Part]:
-    """Return the parts of a space in the order of its keys."""
     if isinstance(space, spaces.Dict):
         return [part for key in space for part in _parts(space[key], (*path, key))]
     n_axes = len(space.shape or ())
@@ -240,13 +221,10 @@ LEAST_ROOM = 64  # rows
 
 
 class SentenceTable:
-    """The different sentences that a run has met, each under a number.
+    """The different sentences of a run, each under a number.
 
-    A number follows from its sentence alone: what other environments, an evaluation in between or
-    an earlier part of the run have met before changes nothing.
-
-    Attributes:
-        generation: Changes where the table is replaced by another.
+    A number follows from its sentence alone: no other environment, evaluation or earlier part of
+    the run can change it. `generation` counts how often the table was replaced.
     """
 
     def __init__(self) -> None:
@@ -262,7 +240,7 @@ class SentenceTable:
         return itertools.islice(self._texts.items(), begin, None)
 
     def numbers(self, texts: Iterable[Any]) -> list[int]:
-        """Return the number of each of n sentences, those that are new included."""
+        """Return the number of each of n sentences; new ones are added."""
         return [self._number(str(text)) for text in texts]
 
     def texts(self, numbers: Tensor) -> np.ndarray:
@@ -276,15 +254,10 @@ class SentenceTable:
             raise ValueError("text: a number of a sentence that is not in the table")
 
     def state_dict(self) -> list[str]:
-        """Return all sentences."""
         return list(self._number_of)
 
     def load_state_dict(self, state: list[str]) -> None:
-        """Know these sentences and no others.
-
-        Raises:
-            ValueError: it is no list of sentences.
-        """
+        """Replace all sentences; ValueError if `state` is no list of texts."""
         if type(state) is not list or not all(type(text) is str for text in state):
             raise ValueError("sentences: not a list of texts")
         self._texts, self._number_of = {}, {}
@@ -302,14 +275,10 @@ class SentenceTable:
 
 
 class SentenceVectors:
-    """What a frozen function makes of sentences: a table that grows by a row for each new one.
+    """A frozen function of sentences, as a table that grows by a row for each new one.
 
-    Sentences are read one at a time, so that no row depends on what else was new. Nothing here is
-    trained or saved, and copies of an agent share it.
-
-    Args:
-        sentences: Those there are.
-        read: Map a sentence to its row [...], all of one shape.
+    Sentences are read one at a time, so that no row depends on the other new ones. Nothing here is
+    trained or saved, and copies of an agent share it. `read` maps a sentence to its row [...].
     """
 
     def __init__(self, sentences: SentenceTable, read: Callable[[str], Tensor]) -> None:
@@ -321,38 +290,32 @@ class SentenceVectors:
         self._rows: Tensor | None = None  # V in the order they were read, and room for more
 
     def __deepcopy__(self, copied: dict[int, Any]) -> "SentenceVectors":
-        """Return this one."""
         return self
 
     def __call__(self, numbers: Tensor) -> Tensor:
         """Return the rows of sentences by their numbers [N, K] int64.  [N, K, ...]
 
-        What is the number of no sentence, as behind the end of an episode in replay, has any row.
+        A number of no sentence, as behind the end of an episode in replay, gets any row.
         """
         if self._looked_through != (self._sentences.generation, len(self._sentences)):
             self._grow(numbers.device)
-        assert self._rows is not None, "whoever has a number has met a sentence"
+        assert self._rows is not None, "a number stands for a sentence in the table"
         places = torch.searchsorted(self._numbers, numbers)
         return self._rows[self._row_of[places.clamp(max=len(self._numbers) - 1)]]
 
     @torch.no_grad()
     def _grow(self, device: torch.device) -> None:
-        """Read the sentences that are new."""
         table, (generation, n_looked_through) = self._sentences, self._looked_through
         begin = n_looked_through if table.generation == generation else 0
         new = {number: text for number, text in table.items(begin) if number not in self._known}
         self._looked_through = (table.generation, len(table))
         if new:
             self._append(torch.stack([self._read(text) for text in new.values()]).to(device))
-            self._insert(torch.tensor(list(new), device=device))
+            self._insert(np.array(list(new)), device)
             self._known.update(new)
 
     def _append(self, rows: Tensor) -> None:
-        """Put rows [n, ...] behind those there are, where there is room for them.
-
-        Room is doubled, so that a run that keeps meeting sentences does not copy all of them each
-        time.
-        """
+        """Add rows [n, ...]; capacity doubles, so that few calls copy the whole table."""
         n_rows = len(self._known)
         n_wanted = n_rows + len(rows)
         if self._rows is None or n_wanted > len(self._rows):
@@ -362,14 +325,12 @@ class SentenceVectors:
             self._rows = room
         self._rows[n_rows:n_wanted] = rows
 
-    def _insert(self, new: Tensor) -> None:
-        """Take numbers [n], whose rows come last, into the ascending ones."""
-        new, order = new.sort()
-        known, n_known = self._numbers.to(new.device), len(self._numbers)
-        places = torch.searchsorted(known, new) + torch.arange(len(new), device=new.device)
-        is_new = torch.zeros(n_known + len(new), dtype=torch.bool, device=new.device)
-        is_new[places] = True
-        numbers, row_of = (torch.empty_like(is_new, dtype=torch.int64) for _ in range(2))
-        numbers[is_new], numbers[~is_new] = new, known
-        row_of[is_new], row_of[~is_new] = n_known + order, self._row_of.to(new.device)
-        self._numbers, self._row_of = numbers, row_of
+    def _insert(self, new: np.ndarray, device: torch.device) -> None:
+        """Merge the numbers [n] of the last rows into the ascending ones."""
+        order, known = new.argsort(), self._numbers.cpu().numpy()
+        places = known.searchsorted(new[order])
+        numbers = np.insert(known, places, new[order])
+        row_of = np.insert(self._row_of.cpu().numpy(), places, len(known) + order)
+        self._numbers, self._row_of = (
+            torch.from_numpy(each).to(device) for each in (numbers, row_of)
+        )

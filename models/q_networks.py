@@ -1,8 +1,8 @@
-"""Agents that learn from replay, with any memory: what DQN and SAC train.
+"""The agents of DQN and SAC, which learn from replay, with any memory.
 
 The networks of Ni et al. 2023 (arXiv:2307.03864): embeddings → memory → perceptrons. A frozen
-memory stands in the place of the trained one: its hidden state, stored with each step, is joined
-with the embeddings, so that an update has nothing to unroll.
+memory can replace the trained one: its hidden state, stored with each step, is joined with the
+embeddings, so that an update has nothing to unroll.
 """
 
 from functools import partial
@@ -37,12 +37,7 @@ CHANNELS = (16, 32)  # of the encoder of larger images
 
 
 class TileEmbedder(nn.Module):
-    """Two convolutions of 2 x 2 windows, 8 and 16 channels, and a linear layer without activation.
-
-    Args:
-        image_shape: (C, H, W).
-        n_features: Width of the output.
-    """
+    """Two convolutions of 2 x 2 windows, 8 and 16 channels, and a linear layer, for (C, H, W)."""
 
     def __init__(self, image_shape: tuple[int, ...], n_features: int) -> None:
         super().__init__()
@@ -57,24 +52,15 @@ class TileEmbedder(nn.Module):
         return self.linear(self.convolutions(images))
 
     def learn(self, observations: ObservationBatch) -> Tensor:
-        """Return the features of a batch, with gradients.  [B, n_features]"""
         return encoded_once(observations, self.of_pixels)
 
 
 class InputEmbedder(nn.Module):
-    """Last action and observation side by side, each embedded.
+    """Last action and observation side by side, each embedded: `width` F in all.
 
     Linear layers followed by a ReLU for vectors, texts and actions; convolutions for images. Where
-    an episode begins the action is a vector of zeros, of which the bias is left.
-
-    Args:
-        reader: Of the observation space.
-        n_actions: A.
-        settings: Widths.
-        frozen: Sentences to vectors, not trained; None where no text is seen.
-
-    Attributes:
-        width: F, of both together.
+    an episode begins the action is a vector of zeros, which leaves the bias. `frozen` maps
+    sentences to vectors and is not trained.
     """
 
     def __init__(
@@ -110,16 +96,12 @@ class InputEmbedder(nn.Module):
         return self._joined(actions, self._kinds(images, shown))
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of what reads sentences."""
         return {} if self._frozen is None else self._frozen.fingerprints()
 
     def forward(self, observations: ObservationBatch, last_actions: Tensor) -> Tensor:
         """Return the embeddings of B' steps.  [B', F]
 
-        Args:
-            observations: B' of them.
-            last_actions: What was done before each; A, the number of actions, where an episode
-                begins.  [B'] int64
+        `last_actions` [B'] int64 are A, the number of actions, where an episode begins.
         """
         return self._joined(last_actions, self.by_kind(observations))
 
@@ -131,7 +113,6 @@ class InputEmbedder(nn.Module):
     def _kinds(
         self, images: Tensor | None, shown: Observations | ObservationBatch
     ) -> dict[str, Tensor]:
-        """Return the embeddings of what is shown, given those of the images."""
         kinds = {} if images is None else {"images": images}
         if self.vectors is not None:
             kinds["vectors"] = F.relu(self.vectors(shown.vectors))
@@ -141,7 +122,6 @@ class InputEmbedder(nn.Module):
         return kinds
 
     def _joined(self, last_actions: Tensor, kinds: dict[str, Tensor]) -> Tensor:
-        """Return the embeddings of last actions, if they are told, and of what is shown."""
         parts = [last_actions.new_zeros(len(last_actions), 0, dtype=torch.float32)]
         if self.actions is not None:
             nothing = self.actions.weight.new_zeros(1, self.actions.out_features)
@@ -167,17 +147,15 @@ class TrainedBody(Body):
                 nn.init.zeros_(parameter)
 
     def initial_memory(self, n_envs: int) -> Memory:
-        """Return the memory's empty state."""
         return self.memory.initial(n_envs)
 
     def step(self, percept: Percept, memory: Memory, advance: bool = True) -> tuple[Tensor, Tensor]:
-        """Read one step; replay keeps nothing of it: sequences are read from their first step."""
         embedded = self.embedder.step(percept)
         remembered = self.memory.step(embedded, memory, percept.starts, advance)
         return remembered, remembered[:, :0]
 
     def unroll(self, sequences: Sequences) -> Tensor:
-        """Read sequences, each from a memory that has seen nothing."""
+        """Read sequences, each from an empty memory."""
         shape = sequences.starts.shape
         nothing = self.memory.context(self.memory.initial(shape[1]), sequences.starts[0])
         no_starts = torch.zeros(shape, dtype=torch.bool)  # after the first, known to the host
@@ -185,7 +163,6 @@ class TrainedBody(Body):
 
     @torch.no_grad()
     def refresh(self, past: Observations, running: Running, memory: Memory) -> None:
-        """Let the memory read the last steps of running episodes again."""
         starts = running.starts
         flat = past.map(lambda kind: kind.flatten(0, 1))
         percept = Percept(flat, starts.flatten(), running.last_actions.flatten(), torch.empty(0))
@@ -193,16 +170,17 @@ class TrainedBody(Body):
         self.memory.refresh(embedded, starts, running.ages, memory)
 
     def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
-        """Return where the memory looks."""
         return self.memory.looks(self.embedder.step(percept), memory, percept.starts)
 
     def memory_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the memory."""
         return list(self.memory.parameters())
 
 
 class FrozenBody(Body):
-    """The hidden state of a frozen language model beside the embeddings of the present."""
+    """The hidden state of a frozen language model beside the embeddings of the present.
+
+    Replay stores the hidden state, which no update makes stale.
+    """
 
     def __init__(self, embedder: InputEmbedder, language: LanguageMemory) -> None:
         super().__init__(embedder)
@@ -210,41 +188,34 @@ class FrozenBody(Body):
         self.width = language.width + embedder.width
 
     def initial_memory(self, n_envs: int) -> Memory:
-        """Return the language model's empty memory."""
         return self.language.initial(n_envs)
 
     def step(self, percept: Percept, memory: Memory, advance: bool = True) -> tuple[Tensor, Tensor]:
-        """Let the language model read; replay keeps its hidden state, which nothing makes stale."""
         hidden = self.language.step(percept, memory, advance)
         return torch.cat((hidden, self.embedder.step(percept)), dim=-1), hidden
 
     def remembered(self, features: Tensor) -> Tensor:
-        """Return the hidden state.  [N, D]"""
         return features[:, : self.language.width]
 
     def unroll(self, sequences: Sequences) -> Tensor:
-        """Join what was kept with the embeddings of each step."""
         return torch.cat((sequences.context, self.embedded(sequences)), dim=-1)
 
     def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
-        """Return what takes it longer to say."""
         return self.language.inspect(percept, memory)
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of the language model, of what leads to it and reads sentences."""
         return self.language.fingerprints() | super().fingerprints()
 
 
-def build_from_replay(config: Any, spaces: tuple[Space, Discrete], kind: Any) -> QAgent | SacAgent:
-    """Return an agent for DQN or SAC around the memory of another one.
+def build_from_replay(
+    config: Any, observation_space: Space, action_space: Discrete, kind: Any
+) -> QAgent | SacAgent:
+    """Return an agent for DQN or SAC with the memory of another one.
 
-    Args:
-        config: At least `OffPolicyNetworkSettings`, `SentenceSettings` where there is text, and
-            what the memory reads.
-        spaces: What one environment shows, and its A actions.
-        kind: The agent's class, with a `memory_class` or a `language_class`.
+    `kind` is the other's class, with a `memory_class` or a `language_class`. `config` has its
+    settings, `OffPolicyNetworkSettings` and, where there is text, `SentenceSettings`.
     """
-    reader, n_actions = ObservationReader(spaces[0]), int(spaces[1].n)
+    reader, n_actions = ObservationReader(observation_space), int(action_space.n)
     embedded, language, sentences = reader, None, None
     if hasattr(kind, "language_class"):
         language = kind.language_class(config, reader)

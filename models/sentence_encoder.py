@@ -1,4 +1,4 @@
-"""Sentences as vectors: a frozen BERT that sees both ways, averaged over its tokens."""
+"""Sentences as vectors: a frozen bidirectional BERT, averaged over its tokens."""
 
 import copy
 from dataclasses import dataclass
@@ -25,8 +25,6 @@ DEFAULT_ENCODER = "all-MiniLM-L6-v2"
 
 @dataclass(frozen=True)
 class SentenceSettings(Part):
-    """What whoever reads sentences of observations reads."""
-
     title = "encoders"
 
     sentence_encoder: str = setting(
@@ -40,9 +38,7 @@ class SentenceEncoder(nn.Module):
     """Map texts to the mean of their token outputs (Reimers and Gurevych 2019, arXiv:1908.10084).
 
     The mean runs over all tokens, the two that BERT adds included, and is not normalised.
-
-    Args:
-        published: A BERT with its tokenizer.json.
+    `published` is a BERT with its tokenizer.json.
     """
 
     def __init__(self, published: ModelFiles) -> None:
@@ -50,17 +46,12 @@ class SentenceEncoder(nn.Module):
         self.published = published
         self.tokenizer = Tokenizer.from_file(str(published.find("tokenizer.json")))
         self.bert = Bert(published, mem_len=1)
+        self.width = self.bert.width
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(min(MOST_TOKENS, self.bert.n_positions))
 
-    @property
-    def width(self) -> int:
-        """Return D."""
-        return self.bert.width
-
     @cached_property
     def fingerprint(self) -> str:
-        """Return the sha256 of what the weights came from."""
         return self.published.fingerprint()
 
     @torch.no_grad()
@@ -88,15 +79,7 @@ class SentenceEncoder(nn.Module):
 
 
 class SentenceFeatures(SentenceVectors):
-    """What a sentence encoder makes of sentences, [D] of each.
-
-    Args:
-        sentences: Those there are.
-        encoder: Reads them, with one thread, so that the same bits come out with any number.
-
-    Attributes:
-        width: D.
-    """
+    """A sentence encoder's vectors [D], read by one thread: the same bits with any number."""
 
     def __init__(self, sentences: SentenceTable, encoder: SentenceEncoder) -> None:
         super().__init__(sentences, self._features_of)
@@ -104,7 +87,6 @@ class SentenceFeatures(SentenceVectors):
         self.width = encoder.width
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of the encoder's weights."""
         return {"sentence_encoder": self._encoder.fingerprint}
 
     def _features_of(self, text: str) -> Tensor:
@@ -113,10 +95,7 @@ class SentenceFeatures(SentenceVectors):
 
 
 class SentenceSums(SentenceFeatures):
-    """The sum of a sentence's token outputs, [D] of each.
-
-    Unlike means, the sums of two sentences add up to that of both one after the other.
-    """
+    """The sums of token outputs [D], which, unlike means, add up over sentences."""
 
     def _features_of(self, text: str) -> Tensor:
         with one_thread():
@@ -124,10 +103,10 @@ class SentenceSums(SentenceFeatures):
 
 
 def with_orthogonal_layers(encoder: SentenceEncoder) -> SentenceEncoder:
-    """Return a copy whose linear layers are random: orthogonal weights, biases 0, always the same.
+    """Return a copy with random linear layers: orthogonal weights, biases 0, always the same.
 
-    Embeddings and LayerNorms stay. It is what initialising a whole agent at once makes of a
-    pretrained encoder within it, as the code of Du et al. (2023) does.
+    Embeddings and LayerNorms stay. The code of Du et al. (2023) does this to its pretrained
+    encoder, since it initialises the whole agent at once.
     """
     spoiled = copy.deepcopy(encoder)
     generator = torch.Generator().manual_seed(0)
@@ -148,14 +127,9 @@ def with_orthogonal_layers(encoder: SentenceEncoder) -> SentenceEncoder:
 def load_sentence_encoder(
     name_or_folder: str, setting_name: str = "sentence_encoder"
 ) -> SentenceEncoder:
-    """Return a published sentence encoder, on the CPU.
+    """Return a published BERT with its tokenizer.json, on the CPU.
 
-    Args:
-        name_or_folder: A BERT that find_model knows, with its tokenizer.json.
-        setting_name: The setting that names it.
-
-    Raises:
-        UserError: there is none, or it is no BERT.
+    UserError names the setting `setting_name` where there is none.
     """
 
     def load() -> SentenceEncoder:

@@ -1,7 +1,7 @@
-"""A small network that reads what each tile of a picture shows.
+"""A small network that classifies each tile of a picture.
 
-It is trained on the spot from played frames and knows the tiles of one game alone. What they mean,
-and what there is to say of them, is that game's.
+It is trained on the spot from played frames of one game and knows no other's tiles. The game
+defines their meaning and captions.
 """
 
 import hashlib
@@ -34,22 +34,15 @@ Reader = TypeVar("Reader")
 
 
 class Batches(Protocol):
-    """Batches to learn from, a known number of them."""
+    """A known number of batches."""
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """Return the batches, one after the other."""
+    def __iter__(self) -> Iterator[tuple[Any, ...]]: ...
 
-    def __len__(self) -> int:
-        """Return how many there are."""
+    def __len__(self) -> int: ...
 
 
 class TileNetwork(nn.Module):
-    """Compares each tile with learned patterns, notes where it is, and looks at its neighbours.
-
-    Args:
-        n_kinds: K, what a tile can show.
-        n_features: Width of the hidden layers.
-    """
+    """Compares each tile with learned patterns, adds its position, and looks at its neighbours."""
 
     def __init__(self, n_kinds: int, n_features: int = 64) -> None:
         super().__init__()
@@ -60,18 +53,16 @@ class TileNetwork(nn.Module):
         self.output = nn.Conv2d(n_features, n_kinds, 1)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map images in [0, 1], [N, 3, H, W], to scores [N, K, 9, 9]."""
+        """Map images in [0, 1], [N, 3, H, W], to scores of K kinds [N, K, 9, 9]."""
         tiles = F.relu(self.patterns(images[..., :SIDE, :SIDE]) + self.positions)
         both = torch.cat((tiles, F.relu(self.neighbours(tiles))), 1)
         return self.output(F.relu(self.features(both)))
 
 
 class TileReader:
-    """Says how likely each tile of a picture shows what: a trained network, frozen.
+    """A trained, frozen network that gives the probabilities of each tile's kinds.
 
-    Args:
-        network: It.
-        about: What is to be kept beside its weights, such as how often it is right.
+    `about` is saved beside its weights, such as its accuracy.
     """
 
     def __init__(self, network: TileNetwork, about: Mapping[str, Any] | None = None) -> None:
@@ -85,24 +76,18 @@ class TileReader:
 
     @property
     def fingerprint(self) -> str:
-        """Return the sha256 of the weights."""
         digest = hashlib.sha256()
         for name, weight in self.network.state_dict().items():
             digest.update(name.encode() + weight.numpy().tobytes())
         return digest.hexdigest()
 
     def save(self, data_folder: Path = DATA_FOLDER) -> Path:
-        """Write the file `load_tile_reader` reads, whole or not at all, and return its path."""
         state = {"network": self.network.state_dict(), "about": self.about}
         return save_reader(state, data_folder / FILE)
 
 
 def load_tile_reader(data_folder: Path = DATA_FOLDER) -> TileReader:
-    """Return the reader that `prepare_captions.py` has trained.
-
-    Raises:
-        UserError: It is missing, or the file holds something else.
-    """
+    """Return the reader of `prepare_captions.py`; UserError if missing or damaged."""
 
     def build(saved: Any) -> TileReader:
         n_kinds, n_features = saved["network"]["output.weight"].shape[:2]
@@ -114,13 +99,9 @@ def load_tile_reader(data_folder: Path = DATA_FOLDER) -> TileReader:
 
 
 def with_tile_reader(env: AnyEnv) -> AnyEnv:
-    """Return environments, those that say what is in their pixels with what reads them.
+    """Return environments; worlds that read pixels (`reads_pixels`) are given the tile reader.
 
-    Args:
-        env: Its worlds have `reads_pixels`, true, and `tile_reader`, if they are such.
-
-    Raises:
-        UserError: There is no such reader.
+    UserError if it is missing.
     """
     worlds: Any = env.unwrapped
     if getattr(worlds, "reads_pixels", False):
@@ -133,11 +114,7 @@ def train_tile_reader(
 ) -> TileReader:
     """Return a reader after one step on each batch.
 
-    Args:
-        frames: Pictures [B, 3, H, W] uint8, and what their tiles show [B, 9, 9] uint8.
-        n_kinds: K, what a tile can show.
-        seed: Decides the initial weights.
-        progress: Whether to show a progress bar.
+    A batch is pictures [B, 3, H, W] uint8 and the kinds of their tiles [B, 9, 9] uint8, of K kinds.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -158,16 +135,10 @@ def fit(
     learning_rate: float,
     name: str | None,
 ) -> None:
-    """Take one step on each batch.
+    """Take one step on each batch; `loss_of` maps a batch to its loss.
 
     The learning rate is constant for the first half and falls linearly to zero in the second.
-
-    Args:
-        network: What is trained.
-        batches: What there is to learn from.
-        loss_of: Maps what is in a batch to its loss.
-        learning_rate: That of the first half.
-        name: What the progress bar says; None for no bar.
+    `name` labels the progress bar; None shows none.
     """
     optimizer = torch.optim.AdamW(network.parameters(), lr=learning_rate)
     n_steps = len(batches)
@@ -185,7 +156,7 @@ def fit(
 
 
 def load_reader(path: Path, build: Callable[[Any], Reader], setting: str, program: str) -> Reader:
-    """Return what is built of a file that `save_reader` wrote; UserError if it cannot be."""
+    """Build the content of a file of `save_reader`; UserError if it is missing or foreign."""
     again = shlex.join(typed(program))
     if not path.is_file():
         raise UserError(f"{setting}: {path} is missing. Run: {again}")
@@ -197,7 +168,7 @@ def load_reader(path: Path, build: Callable[[Any], Reader], setting: str, progra
 
 
 def save_reader(state: dict[str, Any], path: Path) -> Path:
-    """Write a small network that was trained here, whole or not at all, and return where."""
+    """Write a trained small network, whole or not at all, and return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path) as file:
         save_tensors(state, file)

@@ -1,4 +1,4 @@
-"""The file of `prepare_embeddings.py`: every word two models share, and where its prompts lie."""
+"""The file of `prepare_embeddings.py`: the shared words of two models and their features."""
 
 import dataclasses
 import hashlib
@@ -61,8 +61,6 @@ SUITE_OF = {
 
 @dataclass(frozen=True)
 class EmbeddingsSettings(ClipSettings, LanguageModelSettings):
-    """Which file of embeddings a run reads."""
-
     title = "SHELM"
 
     embeddings: str | None = setting(
@@ -80,12 +78,10 @@ class PromptEmbeddings:
         tokens: The S words.  [S] text
         ids: Their numbers in the language model.  [S] int64
         embeddings: The mean of each word's prompts, not normalised.  [S, W] float32
-        prompts: What was embedded, `{}` standing for the word.  [P] text
-        encoder: Name.  [] text
-        encoder_fingerprint: sha256 of its weights.  [] text
-        language_model: Name, of a local folder the last part.  [] text
-        language_model_fingerprint: sha256 of its weights.  [] text
-        versions: Of the packages that took part, such as "torch 2.11.0".  text
+        prompts: The embedded texts, `{}` standing for the word.  [P] text
+        encoder, language_model: Names; of a local folder the last part.  [] text
+        encoder_fingerprint, language_model_fingerprint: sha256 of the weights.  [] text
+        versions: Of the packages in use, such as "torch 2.11.0".  text
     """
 
     tokens: np.ndarray
@@ -100,7 +96,7 @@ class PromptEmbeddings:
 
     @classmethod
     def read(cls, path: Path) -> "PromptEmbeddings":
-        """Return what a file holds; UserError if it is no such file, or no longer as written."""
+        """Return a file's content; UserError if it is foreign or damaged."""
         names = [field.name for field in dataclasses.fields(cls)]
         try:
             with np.load(path, allow_pickle=False) as arrays:
@@ -130,7 +126,6 @@ class PromptEmbeddings:
             raise ValueError("an embedding is zero and points nowhere")
 
     def checksum(self) -> str:
-        """Return the sha256 of all arrays with their names, types and shapes."""
         digest = hashlib.sha256()
         for name, value in sorted(vars(self).items()):
             digest.update(f"{name} {value.dtype} {value.shape}".encode() + value.tobytes())
@@ -155,28 +150,23 @@ class PromptEmbeddings:
 
 
 def suite_of(env: str) -> str:
-    """Return whose prompts an environment takes; the bare words of minigrid if it has no own."""
+    """Return the suite of an environment's prompts; the bare words of minigrid by default."""
     return next((suite for start, suite in SUITE_OF.items() if env.startswith(start)), "minigrid")
 
 
 def file_name(model: str) -> str:
-    """Return a model's name as a part of a file's: of a folder its last part, without slashes."""
+    """Return a model's name without slashes, for a file's name: of a folder its last part."""
     return Path(model).resolve().name if os.path.isdir(model) else re.sub(r"[^\w.-]+", "-", model)
 
 
 def embeddings_file(
     encoder: str, language_model: str, suite: str, data_folder: Path = DATA_FOLDER
 ) -> Path:
-    """Return where the embeddings for two models and a suite are kept."""
     return data_folder / f"{file_name(encoder)}_{file_name(language_model)}_{suite}.npz"
 
 
 def configured_embeddings(config: EmbeddingsSettings) -> PromptEmbeddings:
-    """Return the embeddings a run asks for.
-
-    Raises:
-        UserError: they are missing or were made for models of other names.
-    """
+    """Return a run's embeddings; UserError if missing or for models of other names."""
     path = configured_file(config)
     if not os.path.isfile(path):
         raise UserError(f"{path} is missing. {_what_to_do(config)}")
@@ -194,7 +184,7 @@ def configured_embeddings(config: EmbeddingsSettings) -> PromptEmbeddings:
 def fitting_embeddings(
     config: EmbeddingsSettings, encoder: ImageTextEncoder, language_model: LanguageModel
 ) -> PromptEmbeddings:
-    """Return the embeddings a run asks for; UserError if other weights than these made them."""
+    """Return a run's embeddings; UserError if other weights than these made them."""
     found = configured_embeddings(config)
     models: list[Any] = [encoder, language_model]
     stored = (found.encoder_fingerprint, found.language_model_fingerprint)
@@ -214,7 +204,6 @@ def fitting_embeddings(
 
 
 def configured_file(config: EmbeddingsSettings) -> Path:
-    """Return the file of embeddings a run asks for."""
     default = embeddings_file(config.clip_encoder, config.language_model, suite_of(config.env))
     return Path(config.embeddings or default)
 
@@ -232,14 +221,10 @@ def _what_to_do(config: EmbeddingsSettings) -> str:
 
 
 def shared_vocabulary(retrievable: Iterable[str], tokens: Sequence[str]) -> dict[str, int]:
-    """Return the words of a language model that an encoder's text side has, too, with their ids.
+    """Return the common words of a language model and an encoder, with the former's ids.
 
     Strings must be equal once stripped. Pieces of words and special tokens of the language model
-    are left out; of equal strings the first counts.
-
-    Args:
-        retrievable: The encoder's words.
-        tokens: The strings of the language model's tokens, in the order of their ids.
+    are left out; of equal strings the first counts. `tokens` are in the order of their ids.
     """
     known = set(retrievable)
     shared: dict[str, int] = {}
@@ -259,13 +244,10 @@ def prompt_means(encoder: ImageTextEncoder, words: Sequence[str], prompts: Itera
 def prepare(
     encoder: ImageTextEncoder, language_model: ModelFiles, suite: str, data_folder: Path
 ) -> Path | None:
-    """Write the embeddings for two models and a suite.
+    """Write the embeddings for two models and a suite; return the file, None if it existed.
 
-    What an interrupted call has done is kept beside the file and taken up by the next; while
-    another call makes the same file, this one waits.
-
-    Returns:
-        The file, or None if it was there already.
+    The blocks of an interrupted call are kept beside the file and used by the next; while another
+    call makes the same file, this one waits.
     """
     path = embeddings_file(encoder.name, language_model.name, suite, data_folder)
     plan = _plan(encoder, language_model, suite)
@@ -289,7 +271,7 @@ def _is_up_to_date(path: Path, plan: PromptEmbeddings) -> bool:
 
 
 def _plan(encoder: ImageTextEncoder, language_model: ModelFiles, suite: str) -> PromptEmbeddings:
-    """Return all that the file will hold but the embeddings."""
+    """Return the file's content without the embeddings."""
     shared = shared_vocabulary(encoder.vocabulary, language_model.vocabulary())
     if not shared:
         raise UserError(f"{encoder.name} and {language_model.name} have no word in common")
@@ -307,7 +289,7 @@ def _plan(encoder: ImageTextEncoder, language_model: ModelFiles, suite: str) -> 
 
 
 def _embed(encoder: ImageTextEncoder, plan: PromptEmbeddings, partial: Path) -> np.ndarray:
-    """Return the embeddings, beside the blocks that an earlier call has left.  [S, W]"""
+    """Return the embeddings [S, W], reusing the blocks of an interrupted call."""
     words, prompts = plan.tokens.tolist(), plan.prompts.tolist()
     partial.mkdir(exist_ok=True)
     blocks = []

@@ -33,7 +33,7 @@ def random_images(*shape):
 
 
 def percept(images, starts, actions=None, rewards=None):
-    """Return what an agent is told that sees images [N, C, H, W]."""
+    """Return the input of an agent that sees images [N, C, H, W]."""
     n_envs = len(images)
     actions = torch.zeros(n_envs, dtype=torch.int64) if actions is None else actions
     rewards = torch.zeros(n_envs) if rewards is None else rewards
@@ -41,7 +41,7 @@ def percept(images, starts, actions=None, rewards=None):
 
 
 def collecting(config, agent, env, ranks=None):
-    """Return a collector whose learner is PPO, its episodes begun."""
+    """Return a collector with a PPO learner, its episodes begun."""
     collector = Collector(env, PPO(config, agent, ranks), ranks=ranks)
     collector.begin(0)
     return collector

@@ -56,7 +56,7 @@ class Sampled(gymnasium.Env):
 
 
 class Unseeded(Sampled):
-    """One whose observations no seed decides."""
+    """No seed decides its observations."""
 
     def _look(self):
         return self.observation_space.sample()

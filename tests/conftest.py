@@ -11,9 +11,10 @@ from envs import miniworld
 from models import baselines
 from tests.fake_lab import FakeLab
 from tests.published_models import tiny_sentence_encoder
+from tests.tiny_decoders import DECODERS, tiny_decoder_folder
 from utils.errors import UserError
 
-# Each in a folder that is named after what it was made of: compiled code, unpacked weights.
+# Each in a folder named after its source: compiled code, unpacked weights.
 MADE_ONCE = ("crafter", "gguf")
 USERS_CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
 
@@ -24,14 +25,14 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     torch.set_num_threads(1)  # test processes run side by side
-    os.environ["OMP_NUM_THREADS"] = "1"  # and what they start
+    os.environ["OMP_NUM_THREADS"] = "1"  # and their children
     os.fsync = lambda _: None  # tests kill processes, never the machine
     baselines.ALONE = 64  # as published, each checkpoint of a CNN takes up to 137 MB
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_data_folder(tmp_path_factory):
-    """Keep what the programs remember for a user in folders of the tests."""
+    """Keep the user's data and cache folders among those of the tests."""
     os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data"))
     caches = tmp_path_factory.mktemp("cache")
     os.environ["XDG_CACHE_HOME"] = str(caches)
@@ -51,6 +52,13 @@ def seeded():
 def encoder(tmp_path_factory):
     """Write a tiny sentence encoder and return its folder."""
     return str(tiny_sentence_encoder(tmp_path_factory.mktemp("encoder")))
+
+
+@pytest.fixture(scope="session")
+def decoders(tmp_path_factory):
+    """Write a tiny decoder of every kind and return their folders."""
+    made = tmp_path_factory.mktemp("decoders")
+    return {name: tiny_decoder_folder(made / name, name) for name in DECODERS}
 
 
 @pytest.fixture

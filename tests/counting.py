@@ -6,7 +6,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 
 class CountingEnv(VectorEnv):
-    """N environments whose image is the number of steps since the episode began.
+    """N environments that show the number of steps since the episode began.
 
     The reward of a step is the count after it; environment n ends after lengths[n] steps, by a
     time limit where `truncates` says so. Statistics come as envs/vector.py gives them.

@@ -36,12 +36,7 @@ def world_of(state, seed):
 
 
 def add_things(world, things):
-    """Put creatures, arrows and plants into a world, in the order of updating.
-
-    Args:
-        world: A record of WORLD.
-        things: Dictionaries of what the golden data say of each object.
-    """
+    """Put objects of the golden data into a world, in the order of updating."""
     for each in things:
         thing = add(world, int(each["kind"]), *map(int, each["position"]))
         world["health"][thing], world["timer"][thing] = each["health"], each["timer"]
@@ -66,13 +61,7 @@ class ReproducibleWorld(engine.World):
 
 
 def their_game(monkeypatch, seed, is_seen=True):
-    """Return `crafter.Env(seed=seed)` with ordered chunks, the night's noise from a generator.
-
-    Args:
-        monkeypatch: Of pytest.
-        seed: Of the environment, and of the night's noise.
-        is_seen: Whether there are pictures at all.
-    """
+    """Return `crafter.Env(seed=seed)` with ordered chunks, the night's noise from a generator."""
     monkeypatch.setattr(engine, "World", ReproducibleWorld)
     env = crafter.Env(seed=seed)
     if not is_seen:

@@ -79,7 +79,7 @@ class SilentVectorEnv(NumpyVectorEnv):
         return name, succeeded, changed, self._seen(row)
 
     def _seen(self, row):
-        """Return the texts of scene, inventory and status, and what is held."""
+        """Return the texts of scene, inventory and status, and the items held."""
         items = {name: int(n) for name, n in zip(ITEMS, self._held[row], strict=True) if n}
         held = f"you have in your inventory {', '.join(items)}." if items else ""
         return SCENES[self._scene[row]], held, "", items
@@ -120,7 +120,7 @@ def objects(values):
 
 
 class ToldVectorEnv(gymnasium.vector.VectorEnv):
-    """Says what it is given: what is seen at first and, step by step, what was done."""
+    """Says given words: the first scene and, step by step, the outcome."""
 
     def __init__(self, first, steps, action_names, ends=()):
         self.num_envs = 1

@@ -1,7 +1,7 @@
-"""A small stand-in for habitat-sim, Habitat-Lab and Housekeep: what they promise, and no more.
+"""A small stand-in for the promises of habitat-sim, Habitat-Lab and Housekeep, and no more.
 
-Whoever looks straight ahead sees the next of three things and the receptacle where it lies; turning
-right goes on to the next of three receptacles.
+Straight ahead lies the next of three things on a receptacle; turning right goes on to the next of
+three receptacles.
 """
 
 import os
@@ -41,7 +41,7 @@ class Episode:
 
 
 class Simulator:
-    """The task; who holds something releases it onto the receptacle in view."""
+    """The task; a thing that is held is released onto the receptacle in view."""
 
     opened: ClassVar[list["Simulator"]] = []
 
@@ -104,7 +104,6 @@ class Simulator:
 
 
 def settings_of(path):
-    """Return the settings of a file whose places are filled in."""
     with open(path) as file:
         lines = dict(line.strip().split(": ") for line in file)
     assert not any("$" in value for value in lines.values())
@@ -119,7 +118,6 @@ def settings_of(path):
 
 
 def dataset_of(kind, config):
-    """Return all episodes of a scene."""
     assert kind == "CosRearrangementDataset-v0"
     return SimpleNamespace(episodes=[Episode(number) for number in range(N_EPISODES)])
 

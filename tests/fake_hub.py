@@ -19,7 +19,7 @@ class Repository:
         self.commit("main", {})
 
     def commit(self, branch, files):
-        """Add files to what a branch holds."""
+        """Add files to a branch."""
         before = self.commits.get(self.branches.get(branch), {})
         name = hashlib.sha1(repr((len(self.commits), sorted(files))).encode()).hexdigest()
         self.commits[name] = before | files
@@ -27,7 +27,7 @@ class Repository:
 
 
 class FakeHub:
-    """What the library knows of a hub.
+    """The library's view of a hub.
 
     Attributes:
         repositories: By name.
@@ -83,7 +83,7 @@ class FakeHub:
         return str(folder)
 
     def whoami(self):
-        """Refuse those who are not logged in."""
+        """Refuse users that are not logged in."""
         if "HF_TOKEN" not in os.environ:
             raise errors.LocalTokenNotFoundError("no token")
         if not self._is_known():

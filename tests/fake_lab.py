@@ -8,7 +8,7 @@ N_DECISIONS = 5
 
 
 class FakeLab:
-    """What DeepMind Lab's Python interface promises; an episode lasts 20 frames.
+    """The promises of DeepMind Lab's Python interface; an episode lasts 20 frames.
 
     A frame is 1/fps seconds of game time, 1/60 where the configuration does not say. The image
     holds the frame in its upper left pixel's red, the seed's digits in its green.

@@ -27,7 +27,7 @@ def _tensor(array):
 
 
 def under(arrays, prefix):
-    """Return the arrays whose names start with a prefix, without it."""
+    """Return the arrays under a prefix, by the rest of their names."""
     return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
 
 

@@ -10,12 +10,12 @@ CHOP = "- Chop tree"
 
 
 def said(text, tokens=9):
-    """Return what a chat says."""
+    """Return the answer of a chat."""
     return {"choices": [{"message": {"content": text}}], "usage": {"total_tokens": tokens}}
 
 
 class Turns:
-    """What a server does next: a dictionary is answered; a number is a status; see `Handler`.
+    """The server's next answers: a dictionary is answered; a number is a status; see `Handler`.
 
     Attributes:
         asked: Path, headers and body of every request.

@@ -63,14 +63,14 @@ class OnGpu(torch.Tensor):
 
 
 class Everywhere(TorchDispatchMode):
-    """Sees also what makes tensors of none."""
+    """Sees also the operations that take no tensors."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return operated(func, args, kwargs or {})
 
 
 def operated(func, args, kwargs):
-    """Return what an operation makes of the numbers, on the device it would lie on."""
+    """Run an operation on the numbers and return its result on the device it would lie on."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     on_gpu = {id(tensor.numbers): tensor for tensor in tensors if isinstance(tensor, OnGpu)}
     others = [tensor for tensor in tensors if not isinstance(tensor, OnGpu) and tensor.dim()]

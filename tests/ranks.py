@@ -12,7 +12,7 @@ SECONDS = 300
 
 
 def on_ranks(size, function, folder):
-    """Run a function in every rank and return what each returns or exits with.
+    """Run a function in every rank and return the results or exit statuses.
 
     Args:
         size: Number of ranks; 1 stands for a process without torchrun.
@@ -40,7 +40,7 @@ def on_ranks(size, function, folder):
 
 
 def errors(folder, rank):
-    """Return what a rank has written to stderr."""
+    """Return the stderr of a rank."""
     return (folder / f"{rank}.err").read_text()
 
 

@@ -1,4 +1,4 @@
-"""Whole runs by the command line, at tiny sizes: one a row, and what comes out of them."""
+"""Whole runs by the command line, at tiny sizes: one a row, and their outcomes."""
 
 import csv
 import functools
@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 import main as main_program
-from benchmarks.random_models import write_decoder
 from tests.described import NAME as DESCRIBED
 from tests.published_models import tiny_sentence_encoder
 from tests.tiny_clip import tiny_settings
+from tests.tiny_decoders import write_decoder
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.collector import Collector
 from utils.files import load_saved
@@ -145,7 +145,7 @@ def signal_at(monkeypatch, number, at):
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """Return the trained state of a finished run and its metrics without what the clock says."""
+    """Return the trained state of a finished run and its metrics without times."""
     with (folder / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     checkpoint = load_checkpoint(folder / LAST)
@@ -157,9 +157,9 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 def replay_rows(folder: Path, saved: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return what a replay holds, however many files it was written into.
+    """Return the rows of a replay, however many files they were written into.
 
-    Files of frames are the same ones whatever happens: their checksums say what they hold.
+    Files of frames are the same ones whatever happens: their checksums stand for their content.
     """
     if saved is None or "logs" in saved:
         return saved

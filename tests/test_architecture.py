@@ -15,16 +15,13 @@ MAY_IMPORT = {
     "analysis": {"trainers", "rewards", "models", "envs", "utils"},
     "report": {"analysis", "trainers", "models", "utils"},
     "helm": {"main", "trainers", "models", "envs", "utils"},
-    "main": {"report", "trainers", "rewards", "models", "envs", "utils"},
-    "eval": {
-        *{"report", "trainers", "rewards", "models"},
-        *{"envs", "utils"},
-    },
+    "main": {"report", "trainers", "models", "envs", "utils"},
+    "eval": {"report", "trainers", "rewards", "envs", "utils"},
     "prepare_captions": {"models", "envs", "utils"},
     "prepare_embeddings": {"models", "envs", "utils"},
-    "plot": {"analysis", "trainers", "utils"},
+    "plot": {"analysis", "utils"},
     "publish": {"eval", "analysis", "trainers", "utils"},
-    "sweep": {"sweeps", "plot", "trainers", "models", "envs", "utils"},
+    "sweep": {"sweeps", "plot", "trainers", "utils"},
     "sweeps": {"analysis", "utils"},
 }
 OURS = {*MAY_IMPORT, "benchmarks", "tests"}

@@ -1,4 +1,4 @@
-"""Which agent of a run is kept as its best, and what a run says of its returns."""
+"""The best agent of a run, and the report of its returns."""
 
 import csv
 import math
@@ -54,7 +54,7 @@ def run_of(scores, length=LENGTH, n_rollouts=None, showcase=None):
 
 
 def train(folder, scores, **how):
-    """Return the rollout whose agent is the best, and the run, of a run with these returns."""
+    """Train with these returns; return the rollout of the best agent, and the run."""
     run = run_of(scores, **how)
     run.train(folder)
     return load_checkpoint(folder / BEST)["env_steps"] / ROLLOUT, run

@@ -67,7 +67,7 @@ def test_small_images_that_are_equal_are_embedded_once_with_the_same_features_an
 
 
 def assert_as_plain(encoder, images):
-    """Compare what an encoder learns from with what it makes of every image by itself."""
+    """Compare an encoder's features for learning with those of every image by itself."""
     images = images[torch.tensor([0, 3, 3, 1, 4, 5, 0, 2])]
     plain = encoder.of_pixels(unit_images(images))
     weights = torch.randn_like(plain)

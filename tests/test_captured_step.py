@@ -1,4 +1,4 @@
-"""What is recorded as a CUDA graph, run on the CPU: it must look the same at every step."""
+"""The step that becomes a CUDA graph, run on the CPU: it must do the same work every time."""
 
 import gc
 import itertools
@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from models.language import transformer
 from models.language.load import load_language_model
 from models.language.transformer import CapturedStep, LayerStack
+from tests.pretended_gpu import repeated
 from tests.published_models import TRANSFORMER_XL, tiny_bert_folder
 from tests.token_streams import N_ENVS, play, stream
 
@@ -18,7 +19,7 @@ LOOKS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::equal"}  # the hos
 
 
 class Recorder(TorchDispatchMode):
-    """Lists every operation with the shapes and strides of what it gets."""
+    """Lists every operation with the shapes and strides of its arguments."""
 
     def __init__(self):
         super().__init__()
@@ -31,16 +32,10 @@ class Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def recorded_on_a_cpu(work):
-    """Stand in for a graph: its result lies in one place and is overwritten by each call."""
-    result = work().clone()
-    return lambda: result.copy_(work())
-
-
 @pytest.fixture
 def capturing(monkeypatch):
     monkeypatch.setattr(LayerStack, "captures", True)
-    monkeypatch.setattr(transformer, "recorded", recorded_on_a_cpu)
+    monkeypatch.setattr(transformer, "recorded", repeated)
 
 
 @pytest.fixture(params=["transformer_xl", "bert"])
@@ -70,7 +65,7 @@ def test_the_recorded_step_reads_what_the_plain_one_reads(folder, mem_len, n_new
     expected, found = model.initial_memory(N_ENVS), spoilt(model.initial_memory(N_ENVS))
     hidden = play(model, expected, tokens, starts)
     monkeypatch.setattr(LayerStack, "captures", True)
-    monkeypatch.setattr(transformer, "recorded", recorded_on_a_cpu)
+    monkeypatch.setattr(transformer, "recorded", repeated)
     torch.testing.assert_close(play(model, found, tokens, starts), hidden, atol=1e-5, rtol=0)
     assert model.captured_on(found).trusted
     assert_alike(expected, found)
@@ -111,7 +106,7 @@ def test_a_step_is_recorded_once_for_a_memory(folder, capturing, monkeypatch):
 
 
 def lying_from(call):
-    """Return a stand-in for a graph whose results are wrong from the given call on."""
+    """Return a stand-in for a graph with wrong results from the given call on."""
 
     def recorded(work):
         calls = itertools.count()

@@ -148,7 +148,7 @@ def test_the_archives_openai_publishes_are_refused_with_what_converts_them(
 
 @pytest.fixture
 def published(monkeypatch):
-    """Publish tiny-vit under tags, the hub standing in a local file; return what was asked for."""
+    """Publish tiny-vit under tags, a local file standing in for the hub; return the requests."""
     import open_clip
 
     asked = []

@@ -26,6 +26,7 @@ def run(*arguments, **options):
     return subprocess.run(command, text=True, timeout=120, check=False, **options)
 
 
+@pytest.mark.slow
 @needs_full_device
 def test_what_cannot_be_printed_is_one_line(in_empty_folder):
     with FULL.open("wb") as full:
@@ -34,12 +35,14 @@ def test_what_cannot_be_printed_is_one_line(in_empty_folder):
     assert ended.returncode == 1
 
 
+@pytest.mark.slow
 @needs_full_device
 def test_a_mistake_nobody_can_be_told_of_keeps_its_exit_status(in_empty_folder):
     with FULL.open("wb") as full:
         assert run("--no-such-option", stderr=full).returncode == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("closed", "name"), [(1, "output"), (2, "error")])
 def test_a_closed_stream_is_refused_before_anything_is_done(closed, name, in_empty_folder):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

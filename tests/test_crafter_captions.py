@@ -1,4 +1,4 @@
-"""Captions of Crafter read from pixels: what tiles say, learning it, and runs that use it."""
+"""Captions of Crafter read from pixels: the contents of tiles, learning, and runs with captions."""
 
 import math
 import signal
@@ -32,7 +32,7 @@ SENTENCES = ("scene", "inventory", "status")
 
 
 def certain(tiles):
-    """Return the probabilities of somebody who knows what tiles [R, 9, 9] show."""
+    """Return probabilities without a doubt about the contents of tiles [R, 9, 9]."""
     return np.moveaxis(np.eye(N_KINDS, dtype=np.float32)[tiles], -1, 1)
 
 
@@ -57,6 +57,7 @@ def figures(trained):
     return accuracy(trained, n_steps=10, n_envs=4)
 
 
+@pytest.mark.slow
 def test_who_knows_every_tile_says_what_the_world_says():
     env = make(n_envs=8, captions="world")
     env.reset()
@@ -111,6 +112,7 @@ def test_a_sleeper_faces_what_stands_around_it_most():
     assert "targeting tree" in said_of(facts_of_tiles(certain(tiles)))["scene"][0]
 
 
+@pytest.mark.slow
 def test_a_few_batches_teach_much_more_than_chance(trained):
     ((frames, tiles),) = TiledFrameBatches(9, 1)
     right = trained(frames).argmax(1) == tiles
@@ -150,7 +152,7 @@ def test_training_follows_its_seed_and_leaves_other_random_numbers_alone():
 
 
 class Noting:
-    """Reads as another does and keeps what it has been shown."""
+    """Reads as another does and keeps the pictures."""
 
     fingerprint = "noting"
 
@@ -237,6 +239,7 @@ def test_a_run_without_the_reader_says_what_to_run(in_empty_folder, capsys):
     assert list(in_empty_folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_run_with_learned_captions_that_is_interrupted_ends_as_if_nothing_had_been(
     trained, in_empty_folder, monkeypatch, capsys
 ):
@@ -255,6 +258,7 @@ def test_a_run_with_learned_captions_that_is_interrupted_ends_as_if_nothing_had_
     assert same(outcome(cut), outcome(folder_of("whole")))
 
 
+@pytest.mark.slow
 def test_the_program_trains_once_and_tells_how_good_it_is(
     trained, figures, in_empty_folder, monkeypatch, capsys
 ):

@@ -1,4 +1,4 @@
-"""Intrinsic rewards in PPO, DQN and SAC: what is rewarded, whole runs, resumption."""
+"""Intrinsic rewards in PPO, DQN and SAC: transitions, statistics, resumption."""
 
 import math
 import signal
@@ -94,7 +94,7 @@ def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():
     zeros = torch.zeros(3, 2)
     outcomes = []
     for last in (0, 255):
-        images[7] = last  # what the ring holds behind the second sequence's end
+        images[7] = last  # in the ring behind the second sequence's end
         _, _, learner.reward = curious_agent("CNN", "DQN", batch_size=2)
         learner.reward.features_of = reward.features_of
         context, actions = torch.zeros(4, 2, 0), zeros.long()
@@ -110,12 +110,6 @@ def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():
 def command(run_id, **changes):
     settings = runs.PPO | runs.CNN | runs.CURIOUS | {"curiosity": "RND"} | changes
     return [*runs.words_of(settings), f"--run-id={run_id}"]
-
-
-def test_text_is_novel_beside_images(in_empty_folder):
-    assert main_program.main(command("tiny", **runs.MISSIONS, **runs.READS, curiosity="APT")) == 0
-    networks = load_checkpoint(runs.folder_of("tiny") / LAST)["learner"]["reward"]["networks"]
-    assert {"images", "text"} <= {name.split(".")[0] for name in networks}
 
 
 def test_the_statistics_of_episodes_are_of_the_environments_own_rewards(in_empty_folder):

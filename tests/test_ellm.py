@@ -116,7 +116,7 @@ def test_other_arrangements_of_the_branches_are_the_originals(branches, arrays):
 
 
 def steps_of(arrays, update, agent):
-    """Return what the original has learned from, as if from replay."""
+    """Return the original's batch, as if from replay."""
     rewards, discounts = arrays["reward"][update], arrays["discount"][update]
     return FrameSteps(
         Observations(arrays["image"][update], text=told(agent, arrays["text"][update])),

@@ -9,15 +9,23 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Se
 
 from models import build_agent
 from models.caching import unit_images
-from models.encoders import JointEncoder, SmallImpalaCNN, VectorEncoder, build_encoder
+from models.encoders import (
+    EncoderSettings,
+    JointEncoder,
+    SmallImpalaCNN,
+    VectorEncoder,
+    build_encoder,
+)
 from models.heads import ActorCritic
 from models.observations import ObservationBatch, ObservationReader, Observations
+from models.sentence_encoder import DEFAULT_ENCODER
 from tests import golden_data
 from tests.agents import random_images, small_config
 from tests.tiny_clip import tiny_settings
 from utils.errors import UserError
 
 IMAGE = Box(0, 255, (3, 9, 9), np.uint8)
+SETTINGS = EncoderSettings(sentence_encoder=DEFAULT_ENCODER, observation_cache_mb=0)
 
 
 def cnn(cache_mb=1):
@@ -72,7 +80,7 @@ def test_an_encoder_is_chosen_by_what_an_observation_has(case):
     space, kind = SPACES[case]
     space.seed(0)
     reader = ObservationReader(space)
-    encoder = build_encoder(reader, 8)
+    encoder = build_encoder(reader, SETTINGS, 8)
     assert isinstance(encoder, kind)
     observations = reader(batched(space, 7))
     acting = encoder(observations)
@@ -80,15 +88,6 @@ def test_an_encoder_is_chosen_by_what_an_observation_has(case):
     assert acting.shape == (7, 8)
     assert learning.requires_grad
     torch.testing.assert_close(acting, learning.detach(), atol=1e-6, rtol=0)
-
-
-def test_discrete_numbers_become_one_hot_vectors():
-    assert ObservationReader(Discrete(3, start=5))(np.array([5, 7])).vectors.tolist() == [
-        [1, 0, 0],
-        [0, 0, 1],
-    ]
-    several = ObservationReader(MultiDiscrete([2, 3]))(np.array([[1, 2], [0, 0]]))
-    assert several.vectors.tolist() == [[0, 1, 0, 0, 1], [1, 0, 1, 0, 0]]
 
 
 def test_parts_of_a_dictionary_stand_in_the_order_of_the_space():
@@ -119,7 +118,7 @@ def test_images_of_every_size_have_an_encoder(sides):
 )
 def test_what_cannot_be_seen_is_refused_in_one_line(space, why):
     with pytest.raises(UserError, match=why) as refused:
-        build_encoder(ObservationReader(space), 8)
+        build_encoder(ObservationReader(space), SETTINGS, 8)
     assert len(refused.value.lines) == 1
 
 

@@ -29,6 +29,7 @@ CORRIDORS = (
         ("minigrid-memorys11-v0", "'MiniGrid-MemoryS11-v0'"),
         ("MINIGRID-MemoryS11", "'MiniGrid-MemoryS11-v0'"),
         ("miniGridMemoryS11", "'MiniGrid-MemoryS11-v0'"),
+        ("babyai-bosslevel", "'BabyAI-BossLevel-v0'"),
     ],
 )
 def test_a_misspelt_task_is_answered_with_the_near_ones(typed, meant):

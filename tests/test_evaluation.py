@@ -26,7 +26,7 @@ class Silent:
 
 
 class Telling(Silent):
-    """Counts the steps of every episode in its memory and tells what it held before each."""
+    """Counts the steps of every episode in its memory and tells the count before each."""
 
     def initial_memory(self, n_envs):
         return TensorMemory(torch.zeros(n_envs, 1))

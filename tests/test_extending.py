@@ -12,6 +12,7 @@ import envs
 import eval as eval_program
 import main as main_program
 import models
+import trainers.build
 from envs import Suite
 from models.memories import NetworkSettings
 from tests.runs import folder_of, outcome, resume, same, signal_at
@@ -49,7 +50,7 @@ def test_the_page_has_four_files_and_a_line_for_each():
         "envs/colour.py",
         "rewards/haste.py",
     ]
-    assert [table for table, _ in LINES] == ["AGENTS", "AGENTS", "SUITES", "configured_run"]
+    assert [table for table, _ in LINES] == ["AGENTS", "AGENTS", "SUITES", "configured_collector"]
 
 
 @pytest.mark.parametrize("model", ["Average", "Linear"])
@@ -85,7 +86,7 @@ def test_a_new_reward_is_what_is_learned_from_and_not_what_is_reported(
     examples, in_empty_folder, monkeypatch
 ):
     haste = examples["rewards/haste.py"]
-    ((_, line),) = [each for each in LINES if each[0] == "configured_run"]
+    ((_, line),) = [each for each in LINES if each[0] == "configured_collector"]
     learned = []
 
     class Recorded(Collector):
@@ -98,7 +99,7 @@ def test_a_new_reward_is_what_is_learned_from_and_not_what_is_reported(
             learned.append(super().step().rewards)
             return
 
-    monkeypatch.setattr(main_program, "Collector", Recorded)
+    monkeypatch.setattr(trainers.build, "Collector", Recorded)
     run = command("CNN", "run", normalize_reward="false", media_minutes="null")
     assert main_program.main(run) == 0
     paid = torch.stack(learned).numpy() + 0.01

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("agent", ["PPO HELM", "DQN GPT"])
 def test_a_few_runs_broken_in_every_way_end_as_if_nothing_had_been(agent):

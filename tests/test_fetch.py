@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parent.parent / "data" / "brady_konkle_oliva2008" / "fetch.sh"
 N_PICTURES = 2400
 

@@ -1,4 +1,4 @@
-"""Replay of frames against the original's samples, and what is kept of it in files."""
+"""Replay of frames against the original's samples, and its files."""
 
 import dataclasses
 
@@ -39,7 +39,9 @@ def golden(tmp_path):
         first = 0
         for length in arrays["episode_length"].tolist():
             rows = slice(first, first + length + 1)
-            done = slice(first + 1, first + length + 1)  # theirs belong to what led to the frame
+            done = slice(
+                first + 1, first + length + 1
+            )  # theirs belong to the step before the frame
             goes_on = arrays["discount"][done] > 0
             add_episode(
                 replay,
@@ -92,7 +94,7 @@ def test_the_stacks_of_an_episode_are_those_the_original_has_acted_on(tmp_path):
 
 
 def filled_with(folder, lengths, **changes):
-    """Return a replay with episodes whose frames show their number and the step."""
+    """Return a replay with episodes of frames that show their number and the step."""
     replay = FrameReplay(config_of(**changes), 4, folder, Observations(frames_of(0, 0)))
     for number, length in enumerate(lengths):
         more(replay, number, length)

@@ -130,7 +130,7 @@ BAD_PLAYS = [
     (["--tasks", ""], "--tasks: '' is none of all"),
     (["--tasks", "survival"], "never completed"),
     (["--tasks", "all"], "needs the action"),
-    (["--tasks", "all", "--report"], "tells figures alone"),
+    (["--tasks", "all", "--report"], "prints figures only"),
     (["--var=single_task=chop tree", "--var=suggester=novelty"], "Give one of them"),
     (["--var=single_task=gardening"], "by its subgoals alone"),
     (["--var=single_task_goals=subgoals"], "with single_task alone"),

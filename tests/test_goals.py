@@ -1,4 +1,4 @@
-"""Goals as a reward: what is wanted, paid, shown, counted, kept; on a small described world."""
+"""Goals as a reward: suggested, paid, shown, counted, saved; on a small described world."""
 
 import dataclasses
 
@@ -31,7 +31,7 @@ SAID = {"scene": "you see tree.", "inventory": "", "status": "", "items": {}, "i
 
 
 class Always:
-    """Suggests the same goals wherever it is, and keeps what it was told."""
+    """Suggests the same goals everywhere, and keeps the situations."""
 
     def __init__(self, *goals):
         self.goals, self.told = goals, []
@@ -45,7 +45,7 @@ class Always:
 
 
 def layer(goals, phrases, flags=DONE, ends=(), **changes):
-    """Return a goal layer around an environment that says what it is given."""
+    """Return a goal layer around an environment that says given words."""
     steps = [SAID | flags | {"phrase": phrase} for phrase in phrases]
     payment = Payment(Similarity("same-text"), quality=Quality(ACTION_NAMES))._replace(**changes)
     env = ToldVectorEnv(SAID, steps, ACTION_NAMES, ends)
@@ -155,11 +155,11 @@ def test_every_suggestion_and_every_rewarded_goal_is_graded():
     rewards_of(env, 2)
     metrics = env.metrics()
     counts = {grade: metrics[f"goals/suggested_{grade}"] for grade in GRADES}
-    # Asked three times; what was paid is not suggested again.
+    # Asked three times; paid goals are not suggested again.
     assert counts == {"good": 1, "poorly_timed": 3, "bad": 2, "nonsense": 3}
     rewarded = {grade: metrics[f"goals/rewarded_{grade}"] for grade in GRADES}
     assert rewarded == {"good": 1, "poorly_timed": 0, "bad": 1, "nonsense": 0}
-    # The oracle would not suggest again what was done, paid or not.
+    # The oracle would not suggest done goals again, paid or not.
     done = [(), env.episodes[0].done]
     grades = [env.payment.quality.grades(CHOP, TREE, each)["chop tree"] for each in done]
     assert grades == ["good", "poorly_timed"]
@@ -251,7 +251,7 @@ def test_what_is_given_for_playing_takes_the_place_of_the_runs_goals():
 
 
 def test_who_asks_where_things_belong_needs_a_household():
-    with pytest.raises(UserError, match="yes-no asks where things belong"):
+    with pytest.raises(UserError, match="yes-no judges where things belong"):
         with_goals(described(1), settings(suggester="yes-no"))
 
 

@@ -37,14 +37,14 @@ def seen(row, counts, after=""):
 
 
 def told(row, number, arrays):
-    """Return what the environment says of the step of a golden row."""
+    """Return the environment's info of the step of a golden row."""
     flags = {name: bool(arrays[name][number]) for name in ("action_success", "eval_success")}
     after = seen(row, arrays["inventory_after"][number], "_after")
     return {"phrase": row["action"], "items_after": after["items"]} | flags | after
 
 
 class Listed:
-    """Suggests a list once, then what the oracle does."""
+    """Suggests a list once, then the oracle's goals."""
 
     def __init__(self, goals):
         self.waiting = [list(goals)]

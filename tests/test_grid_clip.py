@@ -51,6 +51,7 @@ def random_encoder():
     return GridClip(views)
 
 
+@pytest.mark.slow
 def test_a_few_steps_of_training_lower_the_loss(batches):
     loss = ContrastiveLoss(embed_texts, WORDS)
     images, captions = next(iter(CaptionBatches(seed=4, n_batches=1, batch_size=64)))

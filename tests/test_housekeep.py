@@ -41,7 +41,7 @@ def env(simulator, tmp_path):
 
 
 def act(env, *actions):
-    """Return what the last of several steps of one environment gives."""
+    """Return the result of the last of several steps of one environment."""
     for action in actions:
         outcome = env.step(np.array([action]))
     return outcome

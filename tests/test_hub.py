@@ -12,7 +12,7 @@ class Session:
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """Stand in for the hub: a folder a repository, and what was downloaded from it."""
+    """Stand in for the hub: a folder a repository; the fixture is the list of downloads."""
     downloaded = []
 
     def download(repository, name, revision):

@@ -13,7 +13,7 @@ KILLED = "killed by SIGKILL"
 
 
 class FakePool:
-    """Carries out one attempt after the other: what is written in a plan, then success."""
+    """Carries out one attempt after the other: the endings of a plan, then success."""
 
     n_places = 1
 

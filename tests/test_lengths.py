@@ -1,5 +1,3 @@
-"""The length study: what counts, what a score is, and what is told of it."""
-
 import json
 import re
 from pathlib import Path
@@ -17,14 +15,12 @@ PASSIVE = {"model": "GPT", "algorithm": "DQN", "env": "TMazePassive-v0", "mem_le
 
 
 def write_run(name, value, column="eval/return_mean", n_rows=10, **changes):
-    """Write a run folder whose metric is the same in every row."""
     settings = {"seed": 0, "length": 10, "n_steps": N_STEPS, "context_length": -1, "topk": 1}
     columns = {"env_steps": range(100, 100 * n_rows + 1, 100), column: [value] * n_rows}
     return write_run_folder(f"runs/{name}", settings | PASSIVE | changes, columns)
 
 
 def write_evaluation(folder, score, name="last_eval_greedy", **changes):
-    """Write what eval.py writes beside a checkpoint."""
     result = {"env": "TMazePassive-v0", "n_episodes": 10, "env_steps": N_STEPS, "random": False}
     result |= {"greedy": True, "return_mean": score, "success_mean": score, "var": {}}
     (folder / f"{name}.json").write_text(json.dumps(result | changes))

@@ -64,7 +64,6 @@ def test_a_full_disk_is_an_error_where_a_picture_is_shown(tmp_path):
 
 
 def session(folder):
-    """Return what the tab of hyper-parameters reads of a run."""
     contents = EventAccumulator(str(folder)).Reload().PluginTagToContent("hparams")
     return {name: HParamsPluginData.FromString(content) for name, content in contents.items()}
 
@@ -108,7 +107,6 @@ class FakeRun:
 
 @pytest.fixture
 def wandb(monkeypatch):
-    """Put a stand-in where the package would be."""
     module = ModuleType("wandb")
     module.__spec__ = object()
     module.Error = type("Error", (Exception,), {})

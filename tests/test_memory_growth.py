@@ -9,6 +9,8 @@ import torch
 
 from tests.robustness.memory_growth import Sample, Watched, growth, line, watch
 
+pytestmark = pytest.mark.slow
+
 SHORT = {"n_envs": 4, "n_rollout_steps": 16, "observation_cache_mb": 0}
 N_STEPS, WARM_UP = 2048, 1024
 WINDOW = 256  # steps, episodes' ends among them
@@ -16,7 +18,7 @@ LEFT_BEHIND = WINDOW  # blocks a window: less than one a step, the last episodes
 
 
 class Held(NamedTuple):
-    """What the process holds after an update."""
+    """Objects of the process after an update."""
 
     env_steps: int
     n_tensors: int
@@ -34,14 +36,14 @@ class Counting(Watched):
 
 @pytest.fixture
 def earlier_tests_frozen():
-    """Leave what earlier tests hold out of the collections, which would be slow otherwise."""
+    """Leave the objects of earlier tests out of the collections, which would be slow otherwise."""
     gc.freeze()
     yield
     gc.unfreeze()
 
 
 def held(name):
-    """Return what is held after every window since the warm-up."""
+    """Return the counts after every window since the warm-up."""
     return [each for each in watch(name, N_STEPS, Counting, **SHORT) if each]
 
 

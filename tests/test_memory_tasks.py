@@ -7,7 +7,6 @@ import pytest
 
 from envs import t_maze, three_phases
 from envs.three_phases import LAST_PHASE, Cell, KeyDraws, MatchDraws
-from envs.vector import EpisodeStatistics
 from tests.golden_data import GOLDEN
 
 TASKS = {
@@ -28,14 +27,13 @@ def make(task, n_envs, seed=0, length=10, door_order="episode"):
 
 
 def golden(task, size):
-    """Return the arrays of the original's episodes by name."""
     with np.load(GOLDEN / "memory_rl" / f"{TASKS[task][1]}.npz") as arrays:
         names = [name for name in arrays.files if name.startswith(f"{size}.")]
         return {name.removeprefix(f"{size}."): arrays[name] for name in names}
 
 
 def begun(task, arrays):
-    """Return environments whose episodes have been begun from the original's draws."""
+    """Return environments in episodes with the original's draws."""
     env = make(task, len(arrays["actions"]), length=int(arrays["length"]))
     env.reset()
     for row in range(env.num_envs):
@@ -71,24 +69,6 @@ def test_every_episode_of_the_original_is_replayed_exactly(task, size):
     at_goal = arrays["rewards"][:, -1] == 1  # the original of T-Maze does not say itself
     np.testing.assert_array_equal(info["success"], arrays.get("success", at_goal))
     assert set(info["success"]) == {False, True}
-
-
-@pytest.mark.parametrize(("task", "n_steps"), [("TMazePassive-v0", 101), ("TMazeActive-v0", 103)])
-def test_who_remembers_the_side_gets_one_and_who_does_not_half(task, n_steps):
-    env = EpisodeStatistics(make(task, 400, length=100), task)
-    shown, _ = env.reset(seed=1)
-    cue = shown[:, 1].copy()
-    for t in range(n_steps):
-        if task == "TMazeActive-v0" and t == 0:
-            actions = np.full(400, LEFT)
-        else:
-            actions = np.where((shown[:, 0] == 1) & (cue != 0), np.where(cue > 0, UP, DOWN), RIGHT)
-        actions[200:] = UP if t == n_steps - 1 else RIGHT  # the other half does not look
-        shown, _, _, _, info = env.step(actions)
-        cue = np.where((shown[:, 0] == 0) & (shown[:, 1] != 0), shown[:, 1], cue)
-    assert (info["episode"]["r"][:200] == 1).all()
-    assert info["episode"]["success"][:200].all()
-    assert 0.35 < info["episode"]["r"][200:].mean() < 0.65
 
 
 def doors_of(env):

@@ -32,7 +32,7 @@ def test_csv_and_tensorboard_carry_the_same_names_and_numbers(tmp_path):
 
 
 def write_and_be_interrupted(folder, config):
-    """Write three rows and do not come to the run's end; return what was saved of the first two."""
+    """Write three rows, then be interrupted; return the state saved after the first two."""
     with suppress(KeyboardInterrupt), MetricsWriter(folder, config) as writer:
         for env_steps in (16, 32):
             writer.write(env_steps, {"train/loss": 0.5})
@@ -78,7 +78,7 @@ WHOLE = b"env_steps,train/loss\r\n16,0.5\r\n32,0.5\r\n48,0.5\r\n"
 
 
 def saved_of(rows):
-    """Return what a checkpoint says of a file that begins with so many rows."""
+    """Return a checkpoint's state of a file that begins with so many rows."""
     content = b"".join(WHOLE.splitlines(keepends=True)[: rows + 1])
     return {"n_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 

@@ -5,10 +5,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from envs import check_env_name, minigrid
+from envs import minigrid
 from envs.envpool_vector import open_pool, pool_tasks
 from envs.episodes import episode_seed
-from utils.errors import UserError
 
 pytest.importorskip("minigrid")
 from minigrid.core.constants import COLOR_TO_IDX
@@ -30,7 +29,6 @@ needs_envpool = pytest.mark.skipif(not pool_tasks(), reason="envpool is not inst
 
 
 def task(env_id):
-    """Return one of MiniGrid's own environments."""
     return gymnasium.make(env_id, disable_env_checker=True).unwrapped
 
 
@@ -39,7 +37,7 @@ def settings(env, n_envs=3, missions=None):
 
 
 def assert_drawn_alike(env):
-    """Compare our image of what the agent sees with MiniGrid's own, pixel by pixel."""
+    """Compare our image of the agent's view with MiniGrid's own, pixel by pixel."""
     expected = RGBImgPartialObsWrapper(env, tile_size=8).observation({})["image"]
     drawn = minigrid.draw(env.gen_obs()["image"][None])[0]
     np.testing.assert_array_equal(drawn.transpose(1, 2, 0), expected)
@@ -83,12 +81,6 @@ def test_a_carried_object_is_drawn_under_the_agent(kind, colour):
     env.carrying = kind(colour)
     assert_drawn_alike(env)
     assert (minigrid.draw(env.gen_obs()["image"][None]) != empty_handed).any()
-
-
-def test_a_batch_is_drawn_as_its_views_one_by_one():
-    symbols = np.random.default_rng(0).integers(0, 3, (5, 7, 7, 3), np.uint8)
-    one_by_one = [minigrid.draw(view[None])[0] for view in symbols]
-    np.testing.assert_array_equal(minigrid.draw(symbols), one_by_one)
 
 
 @needs_envpool
@@ -186,18 +178,6 @@ def test_it_shows_minigrids_own_pixels_and_missions_of_every_episode(env_id):
                 expected[n] = other.reset(seed=episode_seed(11, n, episodes[n]))[0]
     assert sum(episodes) > 6
     assert len(missions) > 3 or env_id != LEVEL
-
-
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
-        ("BabyAI-GoToRedBal-v0", "BabyAI-GoToRedBall-v0"),
-        ("babyai-bosslevel", "BabyAI-BossLevel-v0"),
-    ],
-)
-def test_a_misspelt_level_is_answered_with_what_was_meant(typed, meant):
-    with pytest.raises(UserError, match=f"Did you mean .*'{meant}'"):
-        check_env_name(typed)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from tests.recordings import ACTIONS, of_vectors, recording
 from utils.errors import RunError
 
 
+@pytest.mark.slow
 def test_a_movie_has_a_frame_a_step_in_both_formats(tmp_path):
     one = recording(5)
     write_movies(tmp_path / "episode.npz", one, ACTIONS)

@@ -1,4 +1,4 @@
-"""Agents that learn from replay: acting and learning see the same, and what is frozen stays."""
+"""Agents that learn from replay: acting and learning see the same, and frozen parts stay."""
 
 import numpy as np
 import pytest
@@ -115,7 +115,7 @@ def test_what_replay_unrolls_is_what_acting_saw(model, shown, monkeypatch):
 
 
 def one_sequence(steps):
-    """Return what one environment was told, from its episode's first step on, as a sequence."""
+    """Return the inputs of one environment since its episode began, as a sequence."""
     n_steps = len(steps) - 1
     shown = Observations(vectors=torch.stack([step.observations.vectors for step in steps]))
     starts = torch.arange(n_steps + 1)[:, None] == 0
@@ -134,7 +134,7 @@ def one_sequence(steps):
 
 
 def of_env(percept, env):
-    """Return what one environment was told."""
+    """Return the inputs of one environment."""
     rows = (part[env] for part in percept[1:])
     return Percept(percept.observations.map(lambda kind: kind[env]), *rows)
 

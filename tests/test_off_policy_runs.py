@@ -1,4 +1,4 @@
-"""Whole runs of DQN and SAC: who acts when, what is learned when, and what is evaluated."""
+"""Whole runs of DQN and SAC: order of exploration, updates and evaluations."""
 
 import contextlib
 import json
@@ -85,7 +85,7 @@ def task_of(given):
 
 
 def events_of(rows, n_warmup):
-    """Return what happened in a run with one environment, as the original lists it."""
+    """Return the events of a run with one environment, as the original lists them."""
     events, n_updates, steps = [], 0, 0
     for number, row in enumerate(rows):
         now = int(row["env_steps"])

@@ -1,4 +1,4 @@
-"""Whole runs on a pretended GPU: nothing is left on the wrong device, whoever learns."""
+"""Whole runs on a pretended GPU: nothing is left on the wrong device."""
 
 import pytest
 import torch
@@ -34,6 +34,7 @@ def gpu(monkeypatch, in_empty_folder):
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
 def test_a_run_mixes_no_devices(settings, gpu):
     config = load_config(None, [*settings.split(), "media_minutes=null"])

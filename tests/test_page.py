@@ -1,4 +1,4 @@
-"""The episode page: what is in the file, and how arrays and pictures are packed into it."""
+"""The episode page: its data, and how arrays and pictures are packed."""
 
 import base64
 import io

@@ -122,6 +122,7 @@ def test_playing_an_episode_reads_its_words_to_the_end(opened):
     assert state() == "Pause"
 
 
+@pytest.mark.slow
 def test_every_step_shows_what_was_recorded(opened):
     page, one = opened(), recording(LENGTH)
     gained = one.steps["rewards"].cumsum()
@@ -139,6 +140,7 @@ def test_every_step_shows_what_was_recorded(opened):
     assert step(page) == LENGTH - 1, "there is no step after the last"
 
 
+@pytest.mark.slow
 def test_buttons_keys_and_slider_step_and_jump(opened):
     page = opened()
     for button, expected in (("forward", 1), ("forward", 2), ("back", 1), ("last", 11)):
@@ -173,6 +175,7 @@ def test_an_episode_is_chosen_from_the_list_or_by_keys(opened):
     assert page.locator("#episodes [aria-current=true]").count() == 1
 
 
+@pytest.mark.slow
 def test_clicking_the_step_that_is_looked_back_at_goes_there(opened):
     page = opened()
     page.keyboard.press("End")
@@ -194,18 +197,6 @@ def test_clicking_the_step_that_is_looked_back_at_goes_there(opened):
     page = opened("blind")  # without words and pictures
     page.keyboard.press("End")
     assert texts(page, "#targets button") == [f"100 %\nstep {KEY_STEP + 1}"]
-
-
-def test_every_chart_takes_to_the_step_that_is_clicked(opened):
-    page = opened()
-    charts = page.locator(".track canvas").all()
-    assert len(charts) == 5
-    for chart in charts:
-        page.keyboard.press("Home")
-        chart.scroll_into_view_if_needed()
-        width = chart.bounding_box()["width"]
-        chart.click(position={"x": width * 7.5 / LENGTH, "y": 10})
-        assert step(page) == 7
 
 
 def visited(page, buttons):
@@ -232,6 +223,7 @@ def test_one_nearest_word_comes_with_the_entropy_of_its_retrieval(opened):
     assert "2.30 nats" in page.inner_text("#course")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vectors", "blind"])
 def test_an_agent_of_vectors_shows_its_numbers_and_what_actions_are_worth(opened, name):
     page, one = opened(name), PAGES[name][0][0]
@@ -259,9 +251,9 @@ def test_an_agent_of_vectors_shows_its_numbers_and_what_actions_are_worth(opened
     ],
 )
 def test_an_address_can_name_a_step(opened, place, shown):
-    opened(place=place).wait_for_function(
-        f"document.getElementById('step').textContent === '{shown}'"
-    )
+    page = opened(place=place)
+    page.wait_for_function(f"document.getElementById('step').textContent === '{shown}'")
+    assert page.inner_text("#step") == shown
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -277,6 +269,7 @@ def test_the_colours_follow_the_system_until_switched(opened, scheme):
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == colour
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_nothing_is_wider_than_the_screen_and_every_control_has_a_name(opened, name):
     for screen, (width, _) in SCREENS.items():
@@ -305,6 +298,7 @@ def test_a_page_shows_the_parts_that_its_agent_has(opened):
     assert page.is_visible("#choice")
 
 
+@pytest.mark.slow
 def test_goals_and_achievements_follow_the_step_and_lead_to_it(opened):
     page = opened("goals", place="#step=3")
     assert texts(page, "#sentences p") == ["hurry", "Not told: you see grass."]

@@ -16,7 +16,7 @@ SETTINGS = {"model": "HELM", "env": "Maze-v0", "seed": 0, "beta": 100.0, "save_c
 
 
 def write_run(name, scores, every=16, **changes):
-    """Write a run folder whose return grows by the given scores."""
+    """Write a run folder with one of the scores in each row."""
     numbers = range(1, len(scores) + 1)
     columns = {"env_steps": [every * n for n in numbers], "rollout/return_mean": scores}
     columns["time/seconds"] = [n + 0.5 for n in numbers]
@@ -25,7 +25,6 @@ def write_run(name, scores, every=16, **changes):
 
 @pytest.fixture
 def runs(in_empty_folder):
-    """Write three seeds of one agent and two of another."""
     for seed, last in enumerate((0.5, 0.6, 0.7)):
         write_run(f"runs/helm{seed}", [0.0, 0.4, last], seed=seed)
     for seed, last in enumerate((0.1, 0.65)):
@@ -34,7 +33,6 @@ def runs(in_empty_folder):
 
 
 def compared(*command):
-    """Return the lines of the table that plot.py writes."""
     assert plot.main([*command]) == 0
     return rows("curves.csv", ".")
 

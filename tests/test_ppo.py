@@ -37,7 +37,7 @@ def golden_config(arrays):
 
 
 class GoldenHelm(LanguageMemoryAgent):
-    """HELM whose memory is never asked: what it said is part of the golden rollout."""
+    """HELM with a memory that is never asked: its outputs are part of the golden rollout."""
 
     @staticmethod
     def language_class(config, observation_space):

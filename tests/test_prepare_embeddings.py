@@ -85,13 +85,11 @@ def test_the_stand_in_is_trained_once_where_it_is_missing(in_empty_folder, monke
 
 MISTAKES = {
     "unknown suite": (["--suite", "minigird"], "invalid choice: 'minigird'"),
-    "unknown encoder": (["--clip-encoder", "ViT-B16"], "Did you mean 'ViT-B-16'?"),
     "unknown weights": (
         ["--clip-encoder", "ViT-B-16", "--clip-pretrained", "opnai"],
         "Did you mean 'openai'?",
     ),
     "unknown language model": (["--language-model", "no such folder/"], "no such folder"),
-    "unknown device": (["--device", "abacus"], "device: 'abacus'"),
 }
 
 

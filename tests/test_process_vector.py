@@ -46,6 +46,7 @@ def test_one_environment_stays_in_this_process():
     assert isinstance(one_process_each([TASK]), SyncVectorEnv)
 
 
+@pytest.mark.slow
 def test_the_processes_end_with_a_killed_parent():
     parent = subprocess.run(
         [sys.executable, "-c", KILLED],
@@ -73,12 +74,12 @@ def test_the_death_of_a_process_is_one_clear_line():
     env.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_processes_leave_signals_to_the_trainer(number):
+def test_processes_leave_signals_to_the_trainer():
     env = one_process_each([TASK] * 2)
     env.reset(seed=0)
-    for process in env.processes:
-        os.kill(process.pid, number)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        for process in env.processes:
+            os.kill(process.pid, number)
     env.step(np.zeros(2, int))
     assert all(process.is_alive() for process in env.processes)
     env.close()

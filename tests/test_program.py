@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import huggingface_hub
 import numpy as np
 import pytest
 
@@ -35,7 +34,7 @@ def play(place, *more, n_episodes=1):
 
 
 def metrics(folder):
-    """Return the rows of a run without what the clock says."""
+    """Return the rows of a run without times."""
     with (folder / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
@@ -44,10 +43,6 @@ def metrics(folder):
 def test_an_agent_is_trained_then_evaluated(in_empty_folder, capsys):
     folder = train(name := "HELM", "first")
     assert str(folder) == f"experiments/{name}/{TASK}/first"
-    assert {path.name for path in folder.iterdir()} >= {
-        *("config.json", "run.json", "metrics.csv", BEST, LAST)
-    }
-    assert [row["env_steps"] for row in metrics(folder)] == ["32", "64"]
     said = capsys.readouterr()
     assert "mean return" in said.out
     assert "\n100%" in said.err  # a log gets lines, not carriage returns
@@ -106,11 +101,6 @@ def test_which_checkpoint_plays_is_told_and_chance_is_kept_apart(in_empty_folder
     assert kept == ["CNN-PPO", "random"]
 
 
-def test_no_checkpoint_is_written_unless_wanted(in_empty_folder):
-    folder = train("CNN-PPO", "first", save_ckpt="false")
-    assert not list(folder.glob("*.pt"))
-
-
 def test_the_settings_of_a_run_are_printed_and_nothing_else(in_empty_folder, capfd):
     folder = train("CNN-PPO", "first", gamma=0.5)
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
@@ -122,27 +112,15 @@ def test_the_settings_of_a_run_are_printed_and_nothing_else(in_empty_folder, cap
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
-def test_help_prints_every_setting(capsys):
-    with pytest.raises(SystemExit) as exit_:
-        main_program.main(["--help"])
-    assert exit_.value.code == 0
-    assert "  gae_lambda (a number, default 0.99)" in capsys.readouterr().out
-
-
 TRAINING_MISTAKES = {
     "algorithm=PPPO": "known: PPO, DQN, SAC, NStepDQN. Did you mean 'PPO'?",
     "model=HELLM": "Did you mean 'HELM'?",
-    "env=MiniGrid-KeyCoridorS3R1-v0": "Did you mean 'MiniGrid-KeyCorridorS3R1-v0'?",
-    "env=Pong": "unknown environment 'Pong'",
-    "n_layer=9 language_model=all-MiniLM-L6-v2": "n_layer: 9 is more than the 6 layers",
-    "model=HELMv2 clip_encoder=ViT-B16": "Did you mean 'ViT-B-16'?",
     "model=HELMv2": "Run: python prepare_embeddings.py",
     "model=SHELM clip_encoder=ViT-B-16": "is missing. Run: python prepare_embeddings.py --suite "
     "minigrid --clip-encoder ViT-B-16",
     "model=SHELM env=caveflyer": "grid-clip knows the images of MiniGrid-* and BabyAI-* only, and "
     "env is 'caveflyer'",
     "model=HELMv2 env=RandomMaze-v0": "grid-clip knows the images of MiniGrid-* and BabyAI-* only",
-    "device=abacus": "device: 'abacus'",
     "device=cpu:7": "device: 'cpu:7' is not on this",
     f"env={'x' * 100_000}": "xxx ... xxx",
 }
@@ -152,16 +130,6 @@ TRAINING_MISTAKES = {
 def test_a_mistake_gets_one_line_and_leaves_nothing(mistake, in_empty_folder, capsys):
     (line,) = refused(capsys, "main", [f"--var={text}" for text in mistake.split()])
     assert TRAINING_MISTAKES[mistake] in line
-
-
-@pytest.mark.parametrize("name", ["transfo-xl-wt103", "someone/some-bert"])
-def test_a_hub_out_of_reach_names_the_offline_choices(name, in_empty_folder, monkeypatch, capsys):
-    def unreachable(*arguments, **options):
-        raise huggingface_hub.errors.LocalEntryNotFoundError("no connection")
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
-    (line,) = refused(capsys, "main", ["--var", f"language_model={name}"])
-    assert "all-MiniLM-L6-v2" in line
 
 
 RESULT = "ckpt_best_eval_sampled_1_episodes_seed_0"
@@ -195,6 +163,7 @@ def test_an_evaluation_whose_files_cannot_be_written_is_not_played(in_empty_fold
     check("no room", checkpoint=long)
 
 
+@pytest.mark.slow
 def test_an_evaluation_leaves_movies(in_empty_folder):
     folder = train("SHELM", "first")
     assert play(folder, "--video") == 0
@@ -203,6 +172,7 @@ def test_an_evaluation_leaves_movies(in_empty_folder):
     assert not list(folder.glob("*.html"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n_bytes", "option", "named"),
     [
@@ -231,6 +201,7 @@ def test_an_evaluation_that_does_not_fit_on_the_disk_leaves_nothing_half_written
                 assert len(arrays["actions"]) == len(arrays["observations"])
 
 
+@pytest.mark.slow
 def test_a_reader_who_has_had_enough_gets_no_traceback():
     listing = [sys.executable, main_program.__file__, "--list-configs"]
     with subprocess.Popen(listing, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -60,7 +60,7 @@ def publish(*arguments):
 
 
 def play(place, *more):
-    """Evaluate, and return what was written."""
+    """Evaluate, and return the result file's content."""
     assert eval_program.main(["--ckpt-path", str(place), "--n-episodes", "2", *more]) == 0
     folder = next(Path("downloads").glob("*/*/*")) if str(place).startswith("hub:") else place
     (path,) = Path(folder).glob("*_eval_*_2_episodes_*.json")
@@ -68,7 +68,7 @@ def play(place, *more):
 
 
 def evaluated(run, **changes):
-    """Write what an evaluation would, so that none need be played."""
+    """Write the result of an evaluation, so that none need be played."""
     result = {"return_mean": 0.5, "return_std": 0.25, "length_mean": 9.0, "length_std": 1.0}
     result |= {"n_episodes": 100, "seed": 0, "env_steps": 32, "random": False, "var": {}}
     name = f"ckpt_best_eval_sampled_{len(list(run.glob('*_eval_*')))}.json"
@@ -145,7 +145,7 @@ def test_the_card_is_what_a_hub_reads(run):
     assert "| 0.500 ± 0.250 | 9.000 ± 1.000 | 75.0% | 100 | sampled | 0 |" in text
     assert "| 9.000 ± 0.250 |" in text
     assert "| 5 | of the highest value | 0 |" in text
-    assert text.count("±") == 4  # what was played elsewhere, or before, is not told
+    assert text.count("±") == 4  # evaluations elsewhere, or of earlier steps, are not told
     assert f"hub:{NAME}" in text
     assert "\npython main.py --var=n_steps=32\n" in text
     assert re.search(r"\| gamma \| 0\.99 \|", text)
@@ -262,7 +262,7 @@ def test_a_name_that_leads_nowhere_gets_one_line(name, line, hub, run, capsys):
 
 
 def foreign_repository(run):
-    """Return a repository that holds what was never published by this program."""
+    """Return a repository that this program has not published."""
     repository = Repository(private=False)
     repository.commit("main", {"config.json": (run / "config.json").read_bytes()})
     return repository
@@ -340,7 +340,7 @@ def test_without_a_network_nothing_is_played_or_written(run, hub, capsys):
         (["RUN", NAME, "--checkpoint", "newest"], "invalid choice: 'newest'"),
         (["RUN/ckpt_best.pt", NAME], "Name the run's folder"),
         (["empty", NAME], "holds neither ckpt_best.pt nor ckpt_last.pt"),
-        (["RUN", "--folder", "empty/.."], "holds something"),
+        (["RUN", "--folder", "empty/.."], "not empty"),
         (["RUN", "--folder", "out", "--private"], "--private and --revision are for the hub"),
         (["RUN", NAME, "--revision", " "], "--revision is empty"),
         (["RUN", NAME, "--checkpoint", "last"], "--checkpoint last: there is no"),

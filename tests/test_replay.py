@@ -1,13 +1,11 @@
-"""Replay against the original's rows and batches, and what is kept of it in files."""
-
-import os
-from pathlib import Path
+"""Replay against the original's rows and batches, and its files."""
 
 import pytest
 import torch
 
 from models.observations import Observations
 from tests import golden_data
+from tests.robustness.memory_growth import resident_bytes
 from trainers.sequence_replay import WHOLE, EpisodeSteps, Replay, ReplayFiles
 from utils.errors import RunError
 
@@ -92,7 +90,7 @@ def test_a_batch_is_drawn_uniformly_from_all_starts():
     arrays = golden("windows")
     replay = filled(arrays)
     drawn = []
-    replay.sequences = drawn.append  # only what is asked for matters
+    replay.sequences = drawn.append  # only the request matters
     replay.sample(20_000)
     starts, counts = drawn[0].unique(return_counts=True)
     assert torch.equal(starts, replay.starts)
@@ -169,7 +167,7 @@ def test_an_episode_longer_than_the_ring_is_one_line():
 
 
 def loaded(folder, state, like):
-    """Return a fresh replay with what files hold."""
+    """Return a fresh replay, loaded from files."""
     replay = Replay(like.capacity, like.context_length, episode(4))
     ReplayFiles(folder).load(replay, state)
     return replay
@@ -259,8 +257,3 @@ def test_a_ring_takes_memory_only_where_it_is_written():
     replay.add(one)
     assert replay.rows["images"].numel() > 3e9
     assert resident_bytes() - before < 100e6
-
-
-def resident_bytes():
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -12,7 +12,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import eval as eval_program
 import main as main_program
-from envs import minigrid
 from envs.episodes import SingleEnvs
 from envs.vector import NumpyVectorEnv
 from tests import runs
@@ -54,25 +53,13 @@ def cut(in_empty_folder, monkeypatch, capsys):
 
 @pytest.fixture
 def whole(in_empty_folder):
-    """Return a function that trains a run and returns what came out."""
+    """Return a function that trains a run and returns its outcome."""
 
     def trained(model="CNN", words=None, **changes):
         assert main_program.main(words or command(model, "whole", **changes)) == 0
         return outcome(folder_of("whole"))
 
     return trained
-
-
-def test_what_a_resumed_run_shows_of_itself_changes_nothing(whole, cut, monkeypatch):
-    monkeypatch.setattr(minigrid, "pool_tasks", list)
-    task = {"env": "MiniGrid-Dynamic-Obstacles-5x5-v0"}
-    expected, folder = whole("HELM", **task), cut("HELM", **task, media_minutes=0)
-    assert resume("cut") == 0
-    assert same(outcome(folder), expected)
-    images = EventAccumulator(str(folder)).Reload().Images("episode/attention")
-    steps = [image.step for image in images]
-    assert steps == sorted(set(steps))
-    assert len(steps) >= 2
 
 
 @pytest.mark.parametrize("model", ["CNN", "HELM"])
@@ -88,6 +75,7 @@ def test_where_something_else_decides_that_is_said_and_new_episodes_begin(
     assert int(rows[-1]["env_steps"]) >= 128
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ["PPO HELM", "DQN LSTM", "ELLM"])
 def test_where_episodes_cannot_be_saved_new_ones_begin_and_the_folder_says_so(
     row, cut, monkeypatch, capsys
@@ -151,13 +139,6 @@ def test_a_run_says_how_to_go_on_and_that_it_is_exact_with_the_same_source_alone
     assert "not exactly: the source has changed" in capsys.readouterr().out
 
 
-def test_a_lost_history_does_not_go_unsaid(cut, caplog):
-    path = cut() / "metrics.csv"
-    path.unlink()
-    assert resume("cut") == 0
-    assert f"{path}: not as it was at the checkpoint, 0 rows up to step 96" in caplog.text
-
-
 def test_a_flipped_digit_of_the_history_is_not_exactly(cut, capsys):
     folder = cut()
     path = folder / "metrics.csv"
@@ -219,18 +200,6 @@ def test_a_copied_best_checkpoint_is_no_run_to_go_on_with(cut, capsys):
     assert f"{folder / LAST}: holds an agent to play with" in line
     (folder / PREVIOUS).write_bytes(previous)  # with it the run goes on from there
     assert resume("cut") == 0
-
-
-def test_a_state_of_another_kind_is_one_line(cut, capsys):
-    path = cut() / LAST
-    state = load_checkpoint(path)
-    path.with_name(PREVIOUS).unlink()
-    for name, wrong in (("learner", 3), ("collector", 3), ("run", {}), ("own", None)):
-        save_checkpoint(path, state | {name: wrong})
-        capsys.readouterr()
-        assert resume("cut") == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "does not hold a state of this run" in line
 
 
 def test_what_cannot_go_on_gets_one_line(cut, capsys):
@@ -318,6 +287,7 @@ def test_a_run_says_what_it_was_made_with(in_empty_folder):
     assert {"finished", "git_dirty", "git_commit"} <= run.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["LSTM", "HELM", "SHELM"])
 def test_the_metrics_file_is_the_same_with_the_cache_off(name, in_empty_folder):
     for run_id, megabytes in (("on", 1), ("off", 0)):
@@ -390,15 +360,3 @@ def test_with_damaged_rows_a_run_goes_on_from_before_them(place, fault, whole, c
     assert resume("cut") == 2
     assert "this run is finished" in capsys.readouterr().err
     assert contents(folder) == before
-
-
-def test_a_damaged_only_checkpoint_lets_the_run_begin_anew(whole, cut, caplog):
-    expected, folder = whole(), cut(at=20, checkpoint_minutes=60)
-    (folder / PREVIOUS).unlink()
-    damage(folder / LAST, "damaged")
-    damaged = (folder / LAST).read_bytes()
-    assert resume("cut") == 0
-    assert f"{folder / LAST}: not a checkpoint" in caplog.text
-    assert "beginning anew: 64 steps are lost" in caplog.text  # of which metrics.csv tells
-    assert (folder / f"{LAST}.damaged-1").read_bytes() == damaged
-    assert same(outcome(folder), expected)

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from models.agent import Step
-from models.caching import DistinctImages
 from models.observations import Observations
 from tests.agents import percept
 from trainers.learner import Transition
@@ -11,7 +10,7 @@ from utils.errors import UserError
 
 
 def numbered_rollout(n_steps=4, n_envs=3, keeps_following=False):
-    """Return a rollout whose actions and images carry the sample number n * T + t."""
+    """Return a rollout with the sample number n * T + t as actions and images."""
     images = torch.zeros(n_envs, 1, 2, 2, dtype=torch.uint8)
     example = Observations(images), torch.zeros(n_envs, 1)
     rollout = Rollout(n_steps, *example, keeps_following=keeps_following)
@@ -67,17 +66,6 @@ def test_transitions_lead_to_what_followed_and_to_its_context():
     assert steps.actions.tolist() == before
     # Where the episode goes on within the rollout the next step has the context.
     assert steps.context[:, 0].tolist() == [*before, 1, -1, 2, 5, -1, -1]
-
-
-def test_an_image_seen_twice_is_passed_on_once():
-    rollout = numbered_rollout()
-    images = rollout.observations.images
-    images[3, 0] = images[0, 1]  # sample 3 shows what sample 4 does
-    batch = rollout.batch(torch.tensor([3, 4, 5, 3]))
-    different = DistinctImages(batch.observations)
-    assert len(different.images) == 2
-    assert torch.equal(different.images[different.row_of], batch.observations.images)
-    assert batch.observations.images[:, 0, 0, 0].tolist() == [4, 4, 5, 4]
 
 
 def test_a_sequence_shows_the_steps_of_its_episode_before_the_rollout():

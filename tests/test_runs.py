@@ -13,8 +13,11 @@ from envs import SUITES, Suite, minigrid
 from tests.runs import DESCRIBED, ROWS, folder_of, outcome, resume, same, signal_at, words_of
 from trainers.checkpoint import LAST, load_checkpoint
 
+QUICK = ("PPO CNN", "PPO HELM", "DQN LSTM", "SAC LSTM", "ELLM")  # every algorithm
+TABLE = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in ROWS]
 
-@pytest.fixture(scope="module", params=ROWS)
+
+@pytest.fixture(scope="module", params=TABLE)
 def runs(request, tmp_path_factory):
     """Return a whole run's folder, a resumed one's, and the metrics of that before it was cut."""
     settings = ROWS[request.param]

@@ -3,7 +3,7 @@ import pytest
 from trainers.schedules import Schedule
 
 BURN_IN = Schedule("linear_burn_in", 1.0, 0.0, start_fraction=0.25, end_fraction=0.75)
-# Coefficients by progress; that of a run whose last rollout is longer than the run ends above 1.
+# Coefficients by progress; a last rollout longer than the run ends above 1.
 EXPECTED = {
     "none": (Schedule("none", 0.3, 0.0), {0: 0.3, 0.5: 0.3, 1: 0.3}),
     "linear stays at its end": (

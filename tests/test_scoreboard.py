@@ -1,4 +1,4 @@
-"""The scoreboard: which runs count, what a score is, what stands in the table and what is said."""
+"""The scoreboard: the runs that count, their scores, the table."""
 
 import itertools
 import json
@@ -10,12 +10,21 @@ import torch
 
 from analysis.__main__ import main
 from analysis.run_data import markdown, read_columns
-from analysis.scoreboard import LeftOut, read_cells, score_of, scores_table, trained_parameters
+from analysis.scoreboard import (
+    AGENTS,
+    TASKS,
+    LeftOut,
+    read_cells,
+    score_of,
+    scores_table,
+    trained_parameters,
+)
+from sweeps.grid import make_grid
 from tests.test_analysis import refusal, rows
 from trainers.checkpoint import LAST, save_checkpoint
 from utils.loggers import MetricsWriter
 from utils.run_folder import create_run_folder, note_end
-from utils.settings import load_config
+from utils.settings import CONFIGS, load_config
 
 T_MAZE = {"env": "TMazePassive-v0", "algorithm": "DQN", "n_steps": 100}
 MEMORY = {"env": "MiniGrid-MemoryS11-v0", "n_steps": 100}
@@ -24,7 +33,7 @@ NUMBERS = itertools.count()
 
 
 def write_run(score, name="eval/return_mean", finished=True, begun_with=None, **changes):
-    """Write a run whose last row is at a score."""
+    """Write a run with two rows, the second at a score."""
     config = load_config(values={"model": "LSTM", "media_minutes": None} | changes)
     folder = create_run_folder(config, f"run{next(NUMBERS):04d}", [], begun_with=begun_with)
     with MetricsWriter(folder, config) as metrics:
@@ -36,7 +45,7 @@ def write_run(score, name="eval/return_mean", finished=True, begun_with=None, **
 
 
 def cells_and_lines(*paths):
-    """Return the cells by task and agent, and what is said of runs that do not count."""
+    """Return the cells by task and agent, and the lines about runs that do not count."""
     left_out = LeftOut()
     cells = read_cells(paths or [Path("experiments")], left_out)
     return {(cell.task.name, cell.agent.name): cell for cell in cells}, left_out.lines
@@ -44,7 +53,6 @@ def cells_and_lines(*paths):
 
 @pytest.fixture
 def runs(in_empty_folder, monkeypatch):
-    """Write three seeds of an LSTM in a T-Maze, one of its twin, and a published agent's name."""
     monkeypatch.setattr("utils.run_folder.describe_basis", lambda config: {})
     for seed, score in enumerate((1.1, 0.85, 0.6)):
         write_run(score, seed=seed, **T_MAZE)
@@ -171,6 +179,21 @@ def test_a_score_is_the_mean_of_five_evaluations_or_the_last_hundred_episodes(ru
     never = [f"{n},0.{n},,{n}" for n in range(1, 8)]
     (folder / "metrics.csv").write_text("\n".join([lines[0], *never]) + "\n")
     assert score_of(read_columns(folder), "return_mean") == 0.7
+
+
+def test_the_ladder_is_trained_by_its_settings_files_at_equal_steps():
+    runs = make_grid(sorted((CONFIGS / "Scoreboard").glob("*.json")), {"seed": ["0"]})
+    places = {}
+    for run in runs:
+        settings = vars(run.config)
+        (task,) = (task for task in TASKS if task.plays(settings))
+        (agent,) = (agent for agent in AGENTS if agent.is_of(settings))
+        places.setdefault(task.name, {})[agent.name] = run.config.n_steps
+    assert len(runs) == sum(map(len, places.values())), "a cell is trained once"
+    for task in TASKS:
+        able = {agent.name for agent in AGENTS if not agent.blind(task)}
+        assert set(places[task.name]) == able
+        assert len(set(places[task.name].values())) == 1
 
 
 @pytest.mark.parametrize("place", ["optimizer", "networks/optimizer", "networks/optimizers/all"])

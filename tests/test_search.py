@@ -31,7 +31,7 @@ STEP = 100  # between two rows
 
 
 def final_return(config):
-    """Return what a run comes to: best at a learning rate of 1e-3."""
+    """Return the final return of a run: best at a learning rate of 1e-3."""
     return 1 - abs(math.log10(config.learning_rate) + 3) / 3 + 0.01 * config.n_epochs
 
 
@@ -94,7 +94,7 @@ class FakeRuns:
 
 
 class Killed(BaseException):
-    """What ends everything at once."""
+    """Ends everything at once."""
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def here(in_empty_folder):
 
 @pytest.fixture
 def search(drawn_search, monkeypatch):
-    """Return how to search with runs that are none, without what takes time in the end."""
+    """Return how to search with fake runs, without importances and pictures."""
     monkeypatch.setattr(Study, "importances", lambda study: {})
     monkeypatch.setattr("sweeps.search.save_figure", lambda *_: None)
     monkeypatch.setattr("sweeps.search.draw_search", lambda *_: None)
@@ -133,7 +133,7 @@ def trials(place=PLACE):
 
 
 def tried(name):
-    """Return what the trials of a search have tried and what came of it."""
+    """Return the values and outcomes of the trials of a search."""
     columns = ("score", "learning_rate", "n_epochs", "lr_decay", "state")
     return [[row[column] for column in columns] for row in trials(Path("searches", name))]
 
@@ -183,7 +183,7 @@ def test_a_search_that_is_killed_goes_on_as_if_it_had_not_been(looks, search):
     assert twice <= {runs.begun[-1]}  # finished trials are not begun again
 
 
-@pytest.mark.parametrize("n_written", [9, 31, 44])  # in the midst of what is drawn and told
+@pytest.mark.parametrize("n_written", [9, 31, 44])  # in the midst of a trial's values and result
 def test_a_search_that_is_killed_while_it_writes_goes_on_as_well(n_written, search, monkeypatch):
     assert search(11, "--name", "whole")[0] == 0
     write, written = JournalFileBackend.append_logs, itertools.count(1)
@@ -223,12 +223,6 @@ def test_runs_that_do_badly_are_ended_early_and_stay_so(pruner, search):
     assert max(done) > max(float(row["score"]) for row in pruned)
     status, runs = search(14, "--pruner", pruner)
     assert (status, runs.begun, trials()) == (0, [], table)
-
-
-def test_as_many_runs_go_on_at_once_as_there_are_places(search):
-    runs = FakeRuns(n_places=3)
-    assert search(5, runs=runs)[0] == 0
-    assert len(runs.begun) == 5
 
 
 def test_a_trial_that_keeps_failing_is_told_and_tried_again_next_time(search, capsys):
@@ -346,14 +340,11 @@ def test_a_damaged_journal_gets_one_line(search, capsys):
     assert f"{PLACE}/journal.log: not readable as a search" in line
 
 
-RATE = 'learning_rate={"low": 1e-5, "high": 1e-3, "log": true}'
-
-
 def test_ranges_stand_next_to_what_is_fixed(in_empty_folder):
     path = in_empty_folder / "mine.json"
     values = {"model": {"choices": ["LSTM", "GPT"]}, "memory_layers": {"low": 1, "high": 4}}
     path.write_text(json.dumps({**values, "gamma": 0.9, "n_envs": {"low": 1, "high": 2}}))
-    space = read_space(path, [RATE, "n_envs=4"])
+    space = read_space(path, ['learning_rate={"low": 1e-5, "high": 1e-3, "log": true}', "n_envs=4"])
     assert space.dimensions == {
         "model": Choices(("LSTM", "GPT")),
         "memory_layers": Range(1, 4),
@@ -375,16 +366,10 @@ def test_a_whole_settings_file_may_have_a_range(in_empty_folder):
     assert space.config({"gamma": 0.95}).gamma == 0.95
 
 
-def test_ends_are_of_the_setting_s_type():
-    space = read_space(None, ['n_envs={"low": 1.0, "high": 8}', 'gamma={"low": 0, "high": 1}'])
-    assert [type(each.low) for each in space.dimensions.values()] == [int, float]
-
-
 NO_RANGES = {
     'learning_rate={"low": 1e-3, "high": 1e-5}': "low 0.001 is above high 1e-05",
     'gamma={"low": 0, "high": 1, "log": true}': "a logarithmic range begins above 0",
     'gamma={"low": 0.5, "high": 2}': "gamma: 2.0 is out of range (0 to 1)",
-    'gamma={"low": 0.5}': "is no range. Write",
     'gamma={"low": 0.5, "high": 0.9, "step": 0.1}': "is no range. Write",
     'gamma={"low": 0.5, "high": 0.9, "log": 1}': "log is 1, and may be true or false",
     'gamma={"low": "a", "high": 0.9}': 'gamma: "a" is not a number',
@@ -393,7 +378,6 @@ NO_RANGES = {
     'model={"low": 1, "high": 3}': "model: is no number and has no range",
     'adv_norm={"low": 0, "high": 1}': "adv_norm: is no number and has no range",
     'model={"choices": []}': "choices are a list with one value or more, not []",
-    'model={"choices": "LSTM"}': 'choices are a list with one value or more, not "LSTM"',
     'gamma={"choices": [0.9, 0.9]}': "0.9 stands twice among the choices",
     'gamma={"choices": [0.9, 7]}': "gamma: 7.0 is out of range",
     'gama={"low": 0, "high": 1}': "unknown key 'gama'. Did you mean 'gamma'?",
@@ -413,26 +397,8 @@ def test_what_is_no_range_gets_one_line(text):
     assert NO_RANGES[text] in line
 
 
-def test_a_mistake_in_a_file_names_the_file(in_empty_folder):
-    path = in_empty_folder / "mine.json"
-    path.write_text('{"gamma": {"low": 1, "high": 0}}')
-    with pytest.raises(UserError, match=r"mine\.json: gamma: low 1.0 is above high 0.0"):
-        read_space(path, [])
-
-
-@pytest.mark.parametrize(
-    ("texts", "line"),
-    [
-        (["model=CNN", 'topk={"low": 1, "high": 3}'], "topk is read by SHELM, and this is CNN"),
-        (
-            ['model={"choices": ["LSTM", "CNN"]}', 'memory_layers={"low": 1, "high": 3}'],
-            "memory_layers is read by",
-        ),
-        (["gama=0.9", RATE], "unknown key 'gama'"),
-    ],
-)
-def test_what_one_of_the_agents_does_not_read_gets_one_line(texts, line):
-    with pytest.raises(UserError) as caught:
+def test_what_one_of_the_agents_does_not_read_gets_one_line():
+    texts = ['model={"choices": ["LSTM", "CNN"]}', 'memory_layers={"low": 1, "high": 3}']
+    with pytest.raises(UserError, match="memory_layers is read by") as caught:
         read_space(None, texts).corners()
     assert len(caught.value.lines) == 1
-    assert line in str(caught.value)

@@ -1,4 +1,4 @@
-"""What agents tell of themselves: where a trained GPT looks, values, words of vectors."""
+"""Diagnostics of agents: where a trained GPT looks, values, words of vectors."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def build(**changes):
 
 
 def play(agent, look=True):
-    """Return what is told of every step, and the values of the actions chosen."""
+    """Return the diagnostics of every step, and the values of the actions chosen."""
     memory, found, values = agent.initial_memory(N_ENVS), [], []
     generator = torch.Generator().manual_seed(0)
     for t in range(N_STEPS):

@@ -1,15 +1,13 @@
 import pytest
-import torch
 
-from models.language.load import load_language_model, once_a_machine
-from tests.golden_data import GOLDEN
+from models.language.load import once_a_machine
 from tests.ranks import errors, on_ranks
 from trainers.ranks import joined_ranks
 from utils.errors import UserError
 
 
 def joined(function, size, folder):
-    """Return what a function returns in every rank, the ranks having joined."""
+    """Return the results of a function in every rank, the ranks having joined."""
 
     def on_rank(rank):
         with joined_ranks():
@@ -28,18 +26,6 @@ def test_the_first_process_loads_before_the_others(tmp_path):
         return once_a_machine(lambda: load(rank))
 
     assert joined(function, 3, tmp_path) == ["weights"] * 3
-
-
-def test_every_process_has_the_same_language_model(tmp_path):
-    tokens, starts = torch.ones(1, 1, 64), torch.ones(1, dtype=torch.bool)
-
-    def function(rank=0):
-        model = load_language_model(GOLDEN / "transfo_xl_k1", mem_len=3)
-        return model.step(tokens, model.initial_memory(1), starts)
-
-    expected = function()
-    for hidden in joined(function, 2, tmp_path):
-        assert torch.equal(hidden, expected)
 
 
 def test_an_error_in_loading_is_said_once(tmp_path):

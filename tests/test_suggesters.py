@@ -1,11 +1,10 @@
-"""Language models that suggest: questions, answers, what is remembered and what it costs."""
+"""Language models that suggest: questions, answers, cache and costs."""
 
 import json
 from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.random_models import write_decoder
 from models.language import generation
 from rewards.suggesters.answer_cache import Answer, AnswerCache, Question
 from rewards.suggesters.language_model import (
@@ -22,6 +21,7 @@ from rewards.suggesters.language_model import (
 from rewards.suggesters.rules import Situation
 from tests.golden_data import GOLDEN
 from tests.test_answer_cache import n_kept
+from tests.tiny_decoders import write_decoder
 from utils.declaration import declared
 from utils.errors import UserError
 
@@ -39,7 +39,7 @@ def settings(kind, **changes):
 
 
 class Answering(PromptedSuggester):
-    """Says what it is given to say."""
+    """Gives a given answer."""
 
     def __init__(self, cache, answer, asks_again=False):
         super().__init__(cache, asks_again)

@@ -9,8 +9,9 @@ import pytest
 
 import eval as eval_program
 import main as main_program
-from tests.agents import BY_PPO
 from tests.tiny_clip import tiny_settings
+
+pytestmark = pytest.mark.slow
 
 IMAGES = {
     "MiniGrid-Empty-5x5-v0": (3, 56, 56),
@@ -31,9 +32,8 @@ OWN: dict[str, dict[str, object]] = {
     "TMazePassive-v0": {"length": 3},
     "TMazeActive-v0": {"length": 3},
 }
-# With images, with words of them; other memories see what these see.
+# With images, with words of them; other memories see what these see, and are in tests/runs.py.
 RUNS = [(name, task) for task in IMAGES for name in ("CNN", "SHELM")]
-RUNS += [(name, "RandomMaze-v0") for name in BY_PPO if name not in ("CNN", "SHELM")]
 RUNS += [("CNN", task) for task in CRAFTER]
 RUNS += [(name, task) for task in VECTORS for name in ("CNN", "LSTM", "GPT")]
 TINY = {"device": "cpu", "n_steps": 8, "n_envs": 1, "n_rollout_steps": 8, "n_batches": 2}

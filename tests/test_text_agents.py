@@ -1,4 +1,4 @@
-"""Agents that are told something in words: who reads it, and that acting and learning agree."""
+"""Agents that are told something in words: its readers, and that acting and learning agree."""
 
 import numpy as np
 import pytest
@@ -51,13 +51,13 @@ def build(name, encoder, **changes):
 
 
 def begun(name, encoder, **changes):
-    """Return an agent and what it is told where its episodes begin."""
+    """Return an agent and its first inputs."""
     _, env, agent = build(name, encoder, **changes)
     return agent, Percept.first(agent.read(env.reset(seed=0)[0]))
 
 
 def told(agent, text, images):
-    """Return what an agent is told that sees images [N, ...] under one mission."""
+    """Return the input of an agent that sees images [N, ...] under one mission."""
     numbers = torch.tensor(agent.reader.sentences.numbers([text] * len(images)))[:, None]
     return Percept.first(Observations(images, text=numbers))
 
@@ -94,25 +94,6 @@ def test_the_sentence_encoder_is_neither_trained_nor_saved_but_named(algorithm, 
         collect_rollout(collector)
         collector.learner.update(0.0)
         assert all(torch.equal(value, before[k]) for k, value in frozen.state_dict().items())
-
-
-@pytest.fixture
-def read(monkeypatch):
-    """Collect the sentences that are encoded."""
-    read, forward = [], SentenceEncoder.forward
-    monkeypatch.setattr(
-        SentenceEncoder, "forward", lambda self, texts: read.extend(texts) or forward(self, texts)
-    )
-    return read
-
-
-def test_each_different_sentence_is_encoded_once(encoder, read):
-    config, env, agent = build("LSTM", encoder, n_rollout_steps=40)
-    read.clear()  # of what was tried when it was loaded
-    collector = collecting(config, agent, env)
-    collect_rollout(collector)
-    collector.learner.update(0.0)
-    assert 1 < len(read) == len(set(read)) <= len(agent.reader.sentences)
 
 
 @pytest.mark.parametrize("name", ["HELM", "HELM, memory", "HELM, both", "SHELM, memory"])

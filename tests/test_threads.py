@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import main as main_program
-from benchmarks.training import trained_agent
 from models import build_agent
 from tests.agents import small_config, spaces
 from tests.runs import folder_of, resume, same, signal_at
@@ -50,6 +49,7 @@ def test_a_run_has_one_thread_unless_the_user_says_otherwise(given, environment,
     assert number_of_threads(given) == number
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_has_the_number_it_had(free, in_empty_folder):
     changes = {"n_steps": 256, "checkpoint_minutes": 60, "threads": 2}
     signal_at(free, signal.SIGINT, at=32)
@@ -81,6 +81,7 @@ def test_waiting_threads_sleep_unless_the_user_says_otherwise(given, monkeypatch
     assert os.environ["OMP_WAIT_POLICY"] == (given or "PASSIVE")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [*COMMANDS, *MODULES])
 def test_how_threads_wait_is_settled_before_pytorch_is_imported(program):
     run = f"runpy.run_path({program!r}, run_name='__main__')"
@@ -95,9 +96,3 @@ def test_how_threads_wait_is_settled_before_pytorch_is_imported(program):
         text=True,
     )
     assert finished.stdout == "PASSIVE\n", finished.stderr
-
-
-def test_a_benchmark_uses_the_number_of_threads_it_names(free, in_empty_folder):
-    small = "env=RandomMaze-v0 n_envs=2 n_rollout_steps=8 n_batches=1 n_steps=32 threads=2"
-    trained_agent("CNN-PPO", ["model=CNN-PPO", *small.split()], 0, False)
-    assert torch.get_num_threads() == 2

@@ -1,4 +1,4 @@
-"""Tidying up as suggested: what is paid, on small houses of the text world."""
+"""Tidying up as suggested: the rewards, in small houses of the text world."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from utils.settings import load_config
 
 
 def house(suggester=None, **places):
-    """Return one kitchen with given things, whose agent is at the sink and has looked around.
+    """Return one kitchen with given things; the agent is at the sink and has looked around.
 
     Its own oracle suggests unless another suggester is given.
     """
@@ -35,7 +35,7 @@ def house(suggester=None, **places):
 
 
 def pay(layer, *actions):
-    """Return what one environment is paid for several steps."""
+    """Return the rewards of several steps."""
     return [layer.step(np.array([action]))[1].item() for action in actions]
 
 

@@ -94,11 +94,11 @@ def folder(tmp_path):
 
 
 def library_hidden(folder, tokens, visible):
-    """Return what the transformers library makes of a whole episode.
+    """Return the transformers library's hidden states of a whole episode.
 
     Args:
         tokens: One episode per environment.  [N, T, D]
-        visible: Which tokens each token may see.  [T, T]
+        visible: The tokens each token may see.  [T, T]
     """
     from transformers import BertModel
 

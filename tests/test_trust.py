@@ -1,4 +1,4 @@
-"""How far the settings of a stored run are followed: one's own, and one that somebody else made."""
+"""How far the settings of a stored run are followed: one's own, and one of somebody else."""
 
 import itertools
 import json
@@ -25,13 +25,13 @@ WORLD = {"env": "CrafterText-v0", "crafter_length": 10, "crafter_actions": "good
 MARKER = "code_was_run"
 EVIL = "open({!r}, 'a').close()\n"
 SERVED = {"suggester": "server", "suggester_model": "served", "goal_encoder": "same-text"}
-LISTED_ELSEWHERE = {  # what a text among the settings names stands in a table of the program
+LISTED_ELSEWHERE = {  # settings whose texts are names in a table of the program
     *("algorithm", "model", "env", "device", "curiosity", "clip_encoder", "wandb_project"),
 }
 
 
 def rewrite(folder, changes, description=None):
-    """Change the settings wherever they stand in a run folder, and what run.json says."""
+    """Change the settings in all files of a run folder, and further entries of run.json."""
     for name, extra in (("config.json", {}), ("run.json", description or {})):
         values = json.loads((folder / name).read_text())
         settings = values["settings"] if name == "run.json" else values
@@ -45,7 +45,6 @@ def rewrite(folder, changes, description=None):
 
 @pytest.fixture
 def somebody_else(monkeypatch, tmp_path):
-    """Return what makes this process one of another user."""
     return lambda: monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "of_somebody_else"))
 
 
@@ -59,13 +58,12 @@ def server(monkeypatch):
 
 @pytest.fixture
 def asking(in_empty_folder, server):
-    """Return the folder of a run that a server has suggested goals to."""
     asked = SERVED | {"suggester_url": server.url, "suggester_cache": Path("own.sqlite").resolve()}
     return train("CNN", "received", **(TINY | WORLD | asked | {"n_steps": 64}))
 
 
 def unfinished(folder):
-    """Make a run one that has steps left, as it was at its beginning."""
+    """Take its end from a run, so that it has steps left."""
     for path in folder.glob("ckpt_*"):
         path.unlink()
     description = json.loads((folder / "run.json").read_text())
@@ -155,7 +153,7 @@ def test_every_text_among_the_settings_is_safe_or_listed():
 
 @pytest.fixture
 def received(in_empty_folder, monkeypatch, somebody_else):
-    """Return a run folder full of code, received by a user who stands beside it."""
+    """Return a received run folder full of code; the same code lies in the current folder."""
     folder = train("CNN", "received", **TINY)
     unfinished(Path(shutil.copytree(folder, "begun")))
     for name in ("__init__.py", "test_evil.py", "evil.py", "__main__.py"):
@@ -221,6 +219,7 @@ def everything(folder):
     return sorted(str(path) for path in folder.rglob("*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_nothing_that_a_received_run_names_acts(part, received, capsys):
     assert len(TRIES) > 100

@@ -1,4 +1,4 @@
-"""Suggestions in a household against the numbers of the original, by all who judge there."""
+"""Suggestions in a household against the numbers of the original, by every suggester."""
 
 import json
 import math
@@ -18,7 +18,7 @@ for row in DATA["suitable"]:
 
 
 class Asked:
-    """A suggester that asks a table of suitable places, and what was asked."""
+    """A suggester that asks a table of suitable places, and its questions."""
 
     def __init__(self):
         self.suggester, self.prompts = YesNoSuggester(self._answers), []

@@ -72,7 +72,7 @@ def tiny_embeddings():
 
 
 def tiny_settings(model):
-    """Return what an agent needs to run with tiny models."""
+    """Return the settings of an agent with tiny models."""
     settings = {"language_model": str(GOLDEN / "transfo_xl_k1")} if "HELM" in model else {}
     if model in ("HELMv2", "SHELM"):
         settings |= {"clip_encoder": "tiny-vit", "clip_pretrained": str(tiny_clip())}

@@ -64,3 +64,24 @@ def write_tokenizer(folder: Path) -> None:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(WORDS[:3])
     tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def write_decoder(folder: Path) -> Path:
+    """Write a tiny random Llama that reads texts byte by byte, and return its folder."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    signs = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({sign: number for number, sign in enumerate(signs)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(signs), **sizes, **heads))
+    with torch.no_grad():
+        for parameter in model.parameters():  # far from even odds
+            parameter.mul_(4)
+    model.save_pretrained(folder)
+    return folder

@@ -11,7 +11,7 @@ N_STEPS = 6
 class Told(gymnasium.Env):
     """The caption names a colour and the frame shows which of the goals is meant.
 
-    A goal is to name that colour, or the next one; who does is paid.
+    A goal is to name that colour, or the next one, for a reward of 1.
     """
 
     def __init__(self, n_colours=1, side=12):

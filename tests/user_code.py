@@ -15,7 +15,7 @@ gymnasium.register("MyCartPole-v0", CartPoleEnv, max_episode_steps=20)
 
 
 def forget_modules_of(folder: Path) -> None:
-    """Let Python import anew what a test has written."""
+    """Let Python import a test's modules anew."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if file and Path(file).is_relative_to(folder):

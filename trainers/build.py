@@ -1,9 +1,9 @@
-"""How settings become a run, and a checkpoint a player.
+"""Builds the parts of a run from its settings, and an agent from a checkpoint.
 
-This file alone knows which parts there are: it hands the registries to the settings.
+This file alone knows all parts by name: it hands the registries to the settings.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,19 +18,22 @@ from envs import (
     check_env_name,
     given_vector_env,
     make_vector_env,
+    scales_rewards,
 )
 from envs.crafter.text import LEARNED, CrafterTextSettings
 from envs.vector import EpisodeStatistics
-from models import AGENTS, build_agent
+from models import AGENTS, build_agent, resolve_device
 from models import contradictions as model_contradictions
 from models.agent import Agent
+from models.baselines import RandomAgent
 from models.tile_reader import load_tile_reader, with_tile_reader
 from rewards.curiosity import CURIOSITIES, CuriositySettings, configured_curiosity
 from rewards.goals import GoalRewards, GoalSettings, with_goals
 from rewards.goals import contradictions as goal_contradictions
-from rewards.scaling import ScalingSettings
+from rewards.scaling import ScalingSettings, configured_scaling
 from rewards.suggesters import SUGGESTERS
 from trainers.checkpoint import find_checkpoint, load_checkpoint, recorded_sha256, restore_agent
+from trainers.collector import Collector
 from trainers.evaluation import MOST_ENVS, GreedyEvaluation, played_config
 from trainers.learner import Learner
 from trainers.n_step_dqn import FinetuneSettings, NStepDQN
@@ -67,7 +70,7 @@ def contradictions(config: Any) -> list[str]:
 
 
 def recomposed_config(values: Mapping[str, Any], places: Iterable[Path]) -> Config:
-    """Return the settings of another process, which finds all parts by importing this file."""
+    """Return the settings in another process, which finds all parts by importing this file."""
     return recomposed(values, places)
 
 
@@ -85,7 +88,7 @@ install(
 def check(
     config: RunSettings, run_id: str | None, init_from: Path | None, env: GivenEnv | None
 ) -> None:
-    """Raise UserError with a line for everything that speaks against a new run."""
+    """Raise UserError with a line for every problem of a new run."""
     curiosity = config.part(CuriositySettings).curiosity
     learned = config.part(CrafterTextSettings).captions == LEARNED
     raise_all(
@@ -103,15 +106,10 @@ def check(
 def opened_env(
     config: Config, seed: int, given: GivenEnv | None = None, drawn: bool = False
 ) -> Iterator[EpisodeStatistics | GoalRewards]:
-    """Return the environments of the settings, or given ones, and what is wanted in them.
+    """Open the environments of the settings, with their goals, and close them in the end.
 
-    What was opened is closed in the end.
-
-    Args:
-        config: The settings.
-        seed: Of the first of them.
-        given: An object in their place.
-        drawn: Prefer environments that can be drawn whole to faster ones.
+    A vector of environments that is given by the user is not closed. `drawn` prefers environments
+    that can be drawn whole to faster ones.
     """
     if given is None:
         env = make_vector_env(config, seed, drawn)
@@ -128,7 +126,7 @@ def opened_env(
 def configured_evaluation(
     config: RunSettings, given: GivenEnv | None
 ) -> Iterator[GreedyEvaluation | None]:
-    """Return what plays greedily now and then, in environments of its own, if the settings ask."""
+    """Open environments for greedy evaluations while training, if the settings ask for these."""
     if not config.eval_steps:
         yield None
         return
@@ -150,20 +148,11 @@ def configured_learner(
     ranks: Ranks,
     trust: bool,
 ) -> Learner:
-    """Return the learner of a run, curious if the settings say so.
+    """Return the learner of a run, with its intrinsic reward and guide if the settings name them.
 
-    Args:
-        config: The settings of the run.
-        share: Those of this rank, which has a part of the environments.
-        agent: It is trained.
-        env: The environments of this rank.
-        ranks: The processes that train together.
-        trust: Whether a guide's run is trusted, whoever has begun it.
-
-    Raises:
-        UserError: a part of the environments is too few; or there is no such guide, or it cannot
-            see or act in these environments.
+    `share` are the settings and `env` the environments of this rank; `trust` is for the guide.
     """
+    # Checked for the whole run already, but a rank's minibatches come from its own share.
     learner_of = LEARNERS.find(config.algorithm)
     problems = learner_of.contradictions(share, AGENTS.find(share.model))
     if problems:
@@ -187,10 +176,38 @@ def configured_learner(
     return learner
 
 
+def configured_collector(
+    config: Config, env: VectorEnv, learner: Learner, ranks: Ranks
+) -> Collector:
+    """Return the collector of a run; it scales rewards as the settings, or else the suite, say."""
+    by_default = scales_rewards(config.env)
+    scaling = configured_scaling(config.part(ScalingSettings), env.num_envs, by_default)
+    return Collector(env, learner, scaling, ranks)
+
+
+def player_config(
+    checkpoint: Mapping[str, Any],
+    path: Path,
+    n_envs: int,
+    device: str,
+    trust: bool,
+    overrides: Sequence[str] = (),
+    random: bool = False,
+) -> Config:
+    """Return the settings to play a checkpoint's agent with, or a random one in its environment."""
+    config = played_config(checkpoint, path, trust, overrides)
+    if not random:
+        AGENTS.find(config.model).check(config)
+    return replace(config, device=resolve_device(device), n_envs=n_envs)
+
+
 def restored_agent(
-    config: Config, env: VectorEnv, checkpoint: Mapping[str, Any], path: Path
+    config: Config, env: VectorEnv, checkpoint: Mapping[str, Any] | None, path: Path
 ) -> Agent:
-    """Return the agent of a checkpoint, in evaluation mode."""
-    agent = build_agent(config, env.single_observation_space, env.single_action_space)
+    """Return the agent of a checkpoint in evaluation mode; without a checkpoint the random one."""
+    spaces = env.single_observation_space, env.single_action_space
+    if checkpoint is None:
+        return RandomAgent(*spaces).to(config.device)
+    agent = build_agent(config, *spaces)
     restore_agent(agent, checkpoint, str(path))
     return agent.eval()

@@ -1,8 +1,7 @@
 """Any decoder-only model of the transformers library as a memory.
 
-The library computes, with its own attention; the slots of a `KeyValueMemory` stand in for its
-cache, a mask hides ended episodes, and every environment counts its positions from the start of
-its episode.
+The library computes, with its own attention; the slots of a `KeyValueMemory` take the place of its
+cache, a mask hides ended episodes, and every environment counts positions from its episode's start.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,7 +39,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def describe(settings: Mapping[str, Any], name: str) -> tuple[int, int, int, int | None]:
-    """Return layers, width, tokens and positions; UserError where it is no supported decoder."""
+    """Return layers, width, tokens and positions; UserError unless it is a supported decoder."""
     config = configuration(settings, name)
     n_positions = positions_of(config, name)
     reach_of(config, name)
@@ -48,7 +47,7 @@ def describe(settings: Mapping[str, Any], name: str) -> tuple[int, int, int, int
 
 
 def positions_of(config: PreTrainedConfig, name: str) -> int | None:
-    """Return P of a model with learned positions, None of one with rotary positions."""
+    """Return P of learned positions, None of rotary ones; UserError for any others."""
     rotary = getattr(config, "rope_parameters", None)
     if rotary:
         parts = [part for part in (rotary, *rotary.values()) if isinstance(part, Mapping)]
@@ -69,7 +68,7 @@ def positions_of(config: PreTrainedConfig, name: str) -> int | None:
 
 
 def reach_of(config: PreTrainedConfig, name: str) -> dict[str, int | None]:
-    """Return how many tokens a layer of each kind sees, itself included; None for all."""
+    """Return the tokens that a layer of each kind sees, the new one included; None for all."""
     window = getattr(config, "sliding_window", None)
     kinds = set(getattr(config, "layer_types", None) or [SLIDING if window else FULL])
     if kinds - {FULL, SLIDING}:
@@ -83,23 +82,15 @@ def reach_of(config: PreTrainedConfig, name: str) -> dict[str, int | None]:
 def load_published(
     name: str, weights: dict[str, Tensor], config: PreTrainedConfig, with_head: bool = False
 ) -> PreTrainedModel:
-    """Return the model in the type it is published in.
-
-    The library is given tensors and no folder: in a folder it would look for weights by rules of
-    its own, and find others than those the fingerprint tells.
-
-    Args:
-        name: As it was asked for.
-        weights: All of its tensors, under their published names.
-        config: Its settings.
-        with_head: Whether with the head that tells how likely the next tokens are.
-    """
+    """Return the model in its published type, `with_head` for the logits of the next token."""
     kinds: Any = MODEL_FOR_CAUSAL_LM_MAPPING if with_head else MODEL_MAPPING
-    # The fused attention would leave out what caps the scores.
+    # The fused attention would leave out the cap of the scores.
     attention = "eager" if getattr(config, "attn_logit_softcapping", None) else None
     try:
         kind: Any = kinds[type(config)]
         with _quiet():
+            # In a folder the library would look for weights by rules of its own, and might find
+            # others than those of the fingerprint.
             model, report = kind.from_pretrained(
                 None,
                 config=config,
@@ -121,7 +112,7 @@ def load_published(
 
 
 def frozen_decoder(decoder: PreTrainedModel) -> PreTrainedModel:
-    """Put frozen layers for the linear ones; all other weights become float32."""
+    """Replace linear layers by frozen ones; all other weights become float32."""
     for module in list(decoder.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear:
@@ -137,7 +128,7 @@ def frozen_decoder(decoder: PreTrainedModel) -> PreTrainedModel:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the library from reporting the head and layers that are left out on purpose."""
+    # The library would report the head and layers that are left out on purpose.
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -151,7 +142,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def explained(name: str) -> Iterator[None]:
-    """Turn whatever a model of unforeseen build raises into a user's mistake."""
+    """Turn any exception of a model of unforeseen build into a UserError."""
     try:
         yield
     except Exception as error:
@@ -164,11 +155,11 @@ def explained(name: str) -> Iterator[None]:
 class Decoder(LanguageModel):
     """A frozen decoder; its result equals reading the tokens in sight all at once.
 
-    A call with K tokens sees a window of M + K tokens: older ones leave it, and what they
-    contributed to younger ones stays. Layers with a sliding window of their own see no further
-    than that. Rotary positions count on without end, since only their differences matter. Learned
-    ones (GPT-2) end at P: the window is then min(M + K, P), and the position stays at P-1 once
-    there. With fewer layers than published the model's last normalisation follows the last one.
+    A call with K tokens sees a window of M + K tokens: older ones leave it, and their contribution
+    to younger ones stays. Layers with a sliding window of their own see no further than that.
+    Rotary positions have no end, since only their differences matter. Learned ones (GPT-2) end at
+    P: the window is then min(M + K, P), and the position stays at P-1 once there. With fewer layers
+    than published the model's last normalisation follows the last one.
     """
 
     def __init__(self, published: ModelFiles, mem_len: int, n_layer: int | None = None) -> None:
@@ -182,36 +173,21 @@ class Decoder(LanguageModel):
         self.reach = reach_of(config, self.name)
         decoder = load_published(self.name, published.weights(), config)
         table = decoder.get_input_embeddings().float()
-        with torch.no_grad():  # scaled where the model scales what it looks up
+        with torch.no_grad():  # scaled as the model scales its look-ups
             self.embeddings = DenseEmbeddings(table(torch.arange(config.vocab_size)))
         decoder.set_input_embeddings(nn.Identity())  # the table is held once
         self.decoder = frozen_decoder(decoder)
-        self._n_layer = config.num_hidden_layers
+        self.n_layer = config.num_hidden_layers
         with explained(self.name):
             self.heads = self._heads()
         self.eval()
 
-    @property
-    def n_layer(self) -> int:
-        """Return L."""
-        return self._n_layer
-
-    @property
-    def n_past(self) -> int:
-        """Return how many past tokens a new one can see at most."""
-        return self._n_visible(1)
-
     def pack(self, dtype: torch.dtype = torch.float32) -> Self:
-        """Lay the weights out for their device, then see whether the model keeps the contract."""
+        """Convert the weights, then check the memory against reading without one."""
         super().pack(dtype)
         with explained(self.name):
             self._try_out(0.001 if dtype == torch.float32 else 0.1)
         return self
-
-    def _n_visible(self, n_new: int) -> int:
-        if self.n_positions is None:
-            return self.mem_len
-        return max(min(self.mem_len, self.n_positions - n_new), 0)
 
     def _read(self, tokens: Tensor, ages: Tensor, windows: list[Window]) -> Tensor:
         return self._run(tokens, ages, windows).last_hidden_state[:, -1]
@@ -228,11 +204,11 @@ class Decoder(LanguageModel):
         positions = ages[:, None] + torch.arange(n_new, device=ages.device)  # [N, K]
         if self.n_positions is not None:
             positions = positions.clamp(max=self.n_positions - 1)
-        masks = {kind: _mask(windows[0], ages, n_new, self.reach[kind]) for kind in self.reach}
+        masks = {kind: _mask(windows[0], ages, n_new, reach) for kind, reach in self.reach.items()}
         return self.decoder(
             inputs_embeds=tokens,
             position_ids=positions,
-            attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
+            attention_mask=by_kind(masks),
             past_key_values=Cache(layers=[WindowLayer(window, n_new) for window in windows]),
             use_cache=True,
             **options,
@@ -240,7 +216,7 @@ class Decoder(LanguageModel):
 
     @torch.no_grad()
     def _heads(self) -> tuple[int, int]:
-        """Return number and width of the keys of a token, as the library's own cache finds them."""
+        """Return number and width of a token's keys in the library's own cache."""
         token = self.embed(torch.zeros(1, 1, dtype=torch.long))
         cache = DynamicCache()
         self.decoder(inputs_embeds=token, past_key_values=cache, use_cache=True)
@@ -272,17 +248,25 @@ class Decoder(LanguageModel):
 
 
 def _mask(window: Window, ages: Tensor, n_new: int, reach: int | None) -> Tensor:
-    """Return what is added to the scores: 0, or a number that leaves no weight.  [N, 1, K, n]"""
-    hidden = window.out_of_reach(n_new, reach)
-    if window.ended is not None:
-        hidden = hidden | window.ended
-    mask = torch.zeros(len(ages), *hidden.shape[-2:], device=ages.device)
+    hidden = window.out_of_reach(n_new, reach).expand(len(ages), -1, -1)
+    return score_mask(hidden if window.ended is None else hidden | window.ended)
+
+
+def score_mask(hidden: Tensor) -> Tensor:
+    """Return the numbers to add to attention scores: 0, or -1e38 where hidden.  [N, 1, K, n]"""
+    mask = torch.zeros(hidden.shape, device=hidden.device)
+    # A row of -inf would become NaN; the least number leaves no weight, either.
     return mask.masked_fill_(hidden, torch.finfo(mask.dtype).min)[:, None]
+
+
+def by_kind(masks: dict[str, Tensor]) -> dict[str, Tensor] | Tensor:
+    """Return masks in the library's form: a single one where all layers are of one kind."""
+    return masks if len(masks) > 1 else next(iter(masks.values()))
 
 
 @contextmanager
 def _eager(decoder: PreTrainedModel) -> Iterator[None]:
-    """Let a model use its own attention, which shows its weights, for a while."""
+    """Use the model's own attention for a while, which returns its weights."""
     before = decoder.config._attn_implementation
     decoder.set_attn_implementation("eager")
     try:
@@ -292,10 +276,7 @@ def _eager(decoder: PreTrainedModel) -> Iterator[None]:
 
 
 class WindowLayer(CacheLayerMixin):
-    """One layer's window as the cache that the library reads and writes, for a single call.
-
-    Its rows are the heads of the first environment, then of the next.
-    """
+    """One layer's window as the cache of the library, for a single call."""
 
     is_sliding = False
 
@@ -308,27 +289,22 @@ class WindowLayer(CacheLayerMixin):
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Write the new tokens' keys and values [N, H, K, d]; return all in sight [N, H, n, d]."""
-        by_head = key_states.shape[:2]
+        by_head = key_states.shape[:2]  # rows are the heads of one environment, then of the next
         self.window.write(key_states.flatten(0, 1), value_states.flatten(0, 1))
-        return (
-            _joined(self.window.keys).unflatten(0, by_head),
-            _joined(self.window.values).unflatten(0, by_head),
-        )
+        keys, values = _joined(self.window.keys), _joined(self.window.values)
+        return keys.unflatten(0, by_head), values.unflatten(0, by_head)
 
     def get_seq_length(self) -> int:
-        """Return how many tokens are in sight before the new ones."""
         return self.window.n_tokens - self.n_new
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return how many tokens are in sight and that none before them is counted."""
         return self.get_seq_length() + query_length, 0
 
     def get_max_length(self) -> int:
-        """Return -1: the memory makes room by itself."""
-        return -1
+        return -1  # no limit: the memory makes room by itself
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Do nothing; the slots are there."""
+        pass  # the slots are there
 
 
 def _joined(runs: list[Tensor]) -> Tensor:

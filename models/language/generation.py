@@ -1,14 +1,14 @@
-"""A frozen decoder with its head: how likely texts are, and what it writes itself.
+"""A frozen decoder with its head: probabilities of texts, and generation.
 
-Prompts that begin alike are read once as far as they do; their keys and values are kept. Phrases
-that could follow a prompt are read together as a tree, each beginning that several share once:
+The keys and values of a shared prefix of prompts are kept. Phrases that could follow a prompt are
+read together as a tree, each common prefix once:
 
     ... What do you do?  --> eat --> plant
                          `-> chop --> tree
                                   `-> grass
 
-A token of the tree sees the prompt and its own ancestors, and stands where it would in its phrase
-alone; so every phrase gets the probability it has alone.
+A token of the tree sees the prompt and its own ancestors, at its position in the phrase alone; so
+every phrase gets the probability it has alone.
 """
 
 import hashlib
@@ -24,11 +24,13 @@ from transformers.cache_utils import DynamicLayer
 
 from models.language.decoder import (
     DECODERS,
+    by_kind,
     explained,
     frozen_decoder,
     load_published,
     positions_of,
     reach_of,
+    score_mask,
 )
 from models.language.files import ModelFiles, configuration, find_model
 from models.language.layers import FrozenLinear
@@ -36,41 +38,32 @@ from models.language.load import once_a_machine
 from utils.errors import UserError
 
 Past = list[tuple[Tensor, Tensor]]  # keys and values of every layer  [N, H, n, d] each
-MOST_KEPT = 4  # beginnings
+MOST_KEPT = 4  # shared prefixes
 
 
 class Writing(NamedTuple):
-    """How a model writes.
+    """Settings of generation."""
 
-    Attributes:
-        most: Tokens at most.
-        temperature: What log-probabilities are divided by; 0 takes the likeliest token.
-        stop: A text before which it stops; empty for none.
-    """
-
-    most: int = 200
-    temperature: float = 0.0
-    stop: str = "\n\n"
+    most: int = 200  # tokens
+    temperature: float = 0.0  # 0 takes the likeliest token
+    stop: str = "\n\n"  # a text before which it stops; empty for none
 
 
 class Written(NamedTuple):
-    """What a model has written, and how many tokens that are."""
+    """A generated text, and the number of its tokens."""
 
     text: str
     n_tokens: int
 
 
 class Tree:
-    """Phrases as a tree of tokens, without those that nothing follows.
-
-    Args:
-        phrases: Token ids of each.
+    """Phrases, lists of token ids, as a tree of tokens without its leaves.
 
     Attributes:
         ids: Of the tokens, each after its parent.
-        follows: Which tokens each token follows, itself included.  [K, K] bool
-        phrases: Of each phrase, its tokens: the token before it in the tree, -1 for the prompt, and
-            its id.
+        follows: The tokens that each token follows, itself included.  [K, K] bool
+        phrases: The tokens of each phrase: the place of the parent in the tree, -1 for the prompt,
+            and the id.
     """
 
     def __init__(self, phrases: Sequence[Sequence[int]]) -> None:
@@ -88,26 +81,15 @@ class Tree:
 
 
 class TextModel:
-    """A frozen decoder that says how likely texts are, and writes.
+    """A frozen decoder that scores texts and writes.
 
-    Results do not depend on what was asked before. Of another number of threads, and of other
-    prompts written at the same time, come other last bits.
-
-    Args:
-        published: Where its files are.
-        device: Where it computes.
-        dtype: What the layers' weights are kept and multiplied in.
-
-    Attributes:
-        name: As it was asked for.
-        n_read: Tokens it has read, those not counted that were kept from another prompt.
+    Results do not depend on earlier prompts. Another number of threads, and other prompts written
+    at the same time, change the last bits. `n_read` counts its tokens without those kept from
+    another prompt.
     """
 
     def __init__(
-        self,
-        published: ModelFiles,
-        device: str = "cpu",
-        dtype: torch.dtype = torch.float32,
+        self, published: ModelFiles, device: str = "cpu", dtype: torch.dtype = torch.float32
     ) -> None:
         self.published, self.name, self.device = published, published.name, device
         self.n_read = 0
@@ -124,21 +106,19 @@ class TextModel:
 
     @property
     def fingerprint(self) -> str:
-        """Return the sha256 of what the weights came from."""
         return self.published.fingerprint()
 
     @torch.no_grad()
     def phrase_log_probabilities(
         self, prompt: str, phrases: Sequence[str], shared: str = ""
     ) -> list[float]:
-        """Return of each phrase the mean log-probability of its tokens after the prompt.
+        """Return the mean log-probability of each phrase's tokens after the prompt.
 
             1/n * sum_i log p(t_i | prompt, t_1 ... t_{i-1})
 
         Args:
-            prompt: What comes before.
-            phrases: What may come, each from its first blank on.
-            shared: What this prompt and later ones begin with; it is read once.
+            phrases: Continuations, each from its first blank on.
+            shared: The common prefix of this prompt and later ones; it is read once.
         """
         ids = self.published.tokenize(prompt)
         whole = [self.published.tokenize(prompt + phrase) for phrase in phrases]
@@ -161,15 +141,15 @@ class TextModel:
         n_top: int = 5,
         always: Sequence[str] = (" Yes", " No"),
     ) -> list[dict[str, float]]:
-        """Return the log-probabilities of the tokens that may come next after each prompt.
+        """Return the log-probabilities of the next token after each prompt.
 
         Args:
-            prompts: N texts.
-            shared: What these prompts and later ones begin with; it is read once.
-            n_top: The likeliest n are told,
-            always: and these texts, if each of them is a single token.
+            shared: The common prefix of these prompts and later ones; it is read once.
+            n_top: The likeliest n are returned,
+            always: and those of these texts that are a single token.
         """
         asked = {text: self.published.tokenize(text) for text in always}
+        alone = {text: ids[0] for text, ids in asked.items() if len(ids) == 1}
         found = []
         for prompt in prompts:
             read = _Batch(self, [self.published.tokenize(prompt)], shared)
@@ -177,7 +157,6 @@ class TextModel:
             top = log_probs.topk(n_top)
             strings = (self._vocabulary[token] for token in top.indices.tolist())
             told = dict(zip(strings, top.values.tolist(), strict=True))
-            alone = {text: ids[0] for text, ids in asked.items() if len(ids) == 1}
             found.append(told | {text: float(log_probs[token]) for text, token in alone.items()})
         return found
 
@@ -185,15 +164,10 @@ class TextModel:
     def write(
         self, prompts: Sequence[str], writing: Writing, shared: str = "", seed: int = 0
     ) -> list[Written]:
-        """Return what the model writes after each of N prompts, all of them at once.
+        """Return the continuations of N prompts, written all at once.
 
-        What is drawn for a prompt depends on the prompt and the seed alone.
-
-        Args:
-            prompts: N texts.
-            writing: How far, and how boldly.
-            shared: What these prompts and later ones begin with; it is read once.
-            seed: Of what is drawn.
+        The random numbers for a prompt depend on the prompt and the seed alone. `shared` is the
+        common prefix of these prompts and later ones; it is read once.
         """
         if not prompts:
             return []
@@ -225,7 +199,7 @@ class TextModel:
         return self.published.vocabulary()
 
     def beginning(self, ids: Sequence[int], shared: str) -> tuple[Past, int]:
-        """Return the kept keys and values of what a prompt begins with, all but its last token."""
+        """Return the kept keys and values of a prompt's prefix, and its length."""
         if not ids:
             raise UserError(f"language model '{self.name}': a prompt needs at least one token.")
         known = tuple(self.published.tokenize(shared)) if shared else ()
@@ -258,10 +232,9 @@ class TextModel:
         Args:
             ids: The new tokens.  [N, K]
             past: Keys and values of the n tokens; empty for none.
-            visible: Which of n+K tokens each of K new ones sees, itself included.
-                [N, K, n+K] bool
-            places: Where they all stand, counted from the beginning of each row.  [N, n+K]
-            told: Of which of the K tokens the logits are returned.  [k]
+            visible: True where a new token sees one of the n+K, itself included.  [N, K, n+K]
+            places: The positions of all tokens in their rows.  [N, n+K]
+            told: The k of the K tokens whose logits are returned.
 
         Returns:
             Keys and values of all n+K tokens, and logits [N, k, V].
@@ -276,14 +249,15 @@ class TextModel:
         cache = DynamicCache()
         for layer, (keys, values) in enumerate(past):
             cache.update(keys.expand(n_rows, -1, -1, -1), values.expand(n_rows, -1, -1, -1), layer)
-        masks = {
-            kind: _mask(visible, places, reach).to(self.device)
-            for kind, reach in self.reach.items()
-        }
+        masks = {}
+        for kind, reach in self.reach.items():
+            # A layer without a reach sees all n_tokens.
+            near = places[:, None] > places[:, -n_new:, None] - (reach or n_tokens)
+            masks[kind] = score_mask(~(visible & near)).to(self.device)
         found = self._model(
             input_ids=ids.to(self.device),
             position_ids=places[:, -n_new:].to(self.device),
-            attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
+            attention_mask=by_kind(masks),
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=torch.tensor(told, device=self.device),
@@ -293,7 +267,7 @@ class TextModel:
 
     @torch.no_grad()
     def _try_out(self, tolerance: float) -> None:
-        """Compare phrases read as a tree with each read alone; models may do as they like."""
+        """Compare phrases read as a tree with each read alone: not every model obeys its masks."""
         n_tokens = len(self._vocabulary)
         tokens = [token % n_tokens for token in (5, 7, 11, 13)]
         past = _Batch(self, [tokens[:2]], "").past
@@ -307,11 +281,9 @@ class TextModel:
 
 
 class _Batch:
-    """Prompts of different lengths that are written on at once: the shorter ones begin later.
+    """Prompts of different lengths, continued at once: the shorter ones begin later.
 
-    Attributes:
-        past: Keys and values of what has been read.
-        logits: Of what comes next in each row.  [N, V]
+    `past` has the keys and values of all tokens so far, `logits` [N, V] those of the next token.
     """
 
     def __init__(self, model: TextModel, prompts: Sequence[Sequence[int]], shared: str) -> None:
@@ -324,7 +296,7 @@ class _Batch:
         padding = longest - torch.tensor([len(each) for each in new])[:, None]
         columns = torch.arange(longest)[None]
         kept = torch.ones(len(new), n_kept, dtype=torch.bool)
-        self._there = torch.cat((kept, columns >= padding), dim=1)  # [N, n] what is no padding
+        self._there = torch.cat((kept, columns >= padding), dim=1)  # [N, n] False: padding
         before = torch.arange(n_kept).expand(len(new), -1)
         self._places = torch.cat((before, n_kept + (columns - padding).clamp(min=0)), dim=1)
         ids = torch.tensor([[0] * (longest - len(each)) + each for each in new])
@@ -337,7 +309,6 @@ class _Batch:
         self.logits = self._read(torch.tensor(tokens)[:, None])
 
     def _read(self, ids: Tensor) -> Tensor:
-        """Read K tokens, each of which sees those before it."""
         n_new = ids.shape[1]
         visible = self._there[:, None].expand(-1, n_new, -1).clone()
         visible[:, :, -n_new:] &= torch.ones(n_new, n_new, dtype=torch.bool).tril()
@@ -350,13 +321,10 @@ class _Batch:
 def load_text_model(
     name_or_folder: str, device: str = "cpu", dtype: torch.dtype = torch.float32
 ) -> TextModel:
-    """Return a published decoder that says how likely texts are.
+    """Return a published decoder that scores texts and writes.
 
-    Args:
-        name_or_folder: `SmolLM2-135M-Instruct` (installed), any decoder on the hub, a folder in the
-            published layout, or a GGUF file.
-        device: Where it computes.
-        dtype: What the layers' weights are kept and multiplied in.
+    It is `SmolLM2-135M-Instruct` (installed), any decoder on the hub, a folder in the published
+    layout, or a GGUF file.
     """
     return once_a_machine(lambda: TextModel(find_model(name_or_folder), device, dtype))
 
@@ -364,7 +332,7 @@ def load_text_model(
 def supported(
     published: ModelFiles,
 ) -> tuple[PreTrainedConfig, int | None, dict[str, int | None]]:
-    """Return settings, positions and reach of a decoder; UserError where it is another model."""
+    """Return settings, positions and reach of a decoder; UserError for another model."""
     settings = published.config()
     model_type = str(settings.get("model_type"))
     if model_type not in DECODERS:
@@ -377,7 +345,6 @@ def supported(
 
 
 def _past(cache: DynamicCache) -> Past:
-    """Return the keys and values of a cache; UserError if a layer keeps something else."""
     found = []
     for layer in cache.layers:
         if not isinstance(layer, DynamicLayer) or layer.keys is None or layer.values is None:
@@ -386,17 +353,8 @@ def _past(cache: DynamicCache) -> Past:
     return found
 
 
-def _mask(visible: Tensor, places: Tensor, reach: int | None) -> Tensor:
-    """Return what is added to the scores of layers that see so many tokens.  [N, 1, K, n+K]"""
-    if reach is not None:
-        new = places[:, -visible.shape[1] :, None]
-        visible = visible & (places[:, None] > new - reach)
-    mask = torch.zeros(visible.shape)
-    return mask.masked_fill_(~visible, torch.finfo(mask.dtype).min)[:, None]
-
-
 def _n_common(*lists: Sequence[int]) -> int:
-    """Return how many tokens some lists begin with in common."""
+    """Return the length of the common prefix of some lists."""
     columns = zip(*lists, strict=False)
     return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
 
@@ -407,7 +365,7 @@ def _dice(prompt: str, seed: int) -> torch.Generator:
 
 
 def _drawn(logits: Tensor, dice: torch.Generator, temperature: float) -> int:
-    """Return a token drawn from softmax(logits / temperature)."""
+    """Draw a token from softmax(logits / temperature)."""
     if temperature == 0:
         return int(logits.argmax())
     probabilities = (logits.double() / temperature).softmax(-1)

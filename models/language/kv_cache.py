@@ -13,8 +13,6 @@ WIDER = 64  # slots a ring grows by
 
 @dataclass(frozen=True)
 class MemoryLengthSettings(Part):
-    """How many keys and values are kept."""
-
     title = "memory length"
 
     mem_len: int = setting(
@@ -25,24 +23,24 @@ class MemoryLengthSettings(Part):
 class Window(NamedTuple):
     """The n tokens that one layer sees, the K new ones among them, in runs of slots.
 
-    They lie oldest first or, where `order` is given, as the ring has them. The slots of an
-    environment whose episode is younger hold tokens of one that ended.
+    They lie oldest first or, where `order` is given, as in the ring. In an environment with a
+    younger episode the oldest slots hold tokens of an ended one.
     """
 
     keys: list[Tensor]  # each [H*N, n_i, d]
     values: list[Tensor]  # each [H*N, n_i, d]
     ring: tuple[Tensor, Tensor]  # keys and values of all slots.  [H*N, R, d] each
     new: slice | Tensor  # the slots of the ring that the new tokens are written to
-    ended: Tensor | None  # [N, 1, n] true where it does; None where no token does
-    order: Tensor | None = None  # how many tokens are older than each.  [n] int64
+    ended: Tensor | None  # True: of an ended episode.  [N, 1, n]; None without such tokens
+    order: Tensor | None = None  # the number of tokens older than each.  [n] int64
 
     @property
     def n_tokens(self) -> int:
-        """Return n."""
+        """n."""
         return sum(keys.shape[1] for keys in self.keys)
 
     def write(self, keys: Tensor, values: Tensor) -> None:
-        """Put the new tokens' keys and values [H*N, K, d] into their slots."""
+        """Write the new tokens' keys and values [H*N, K, d] into their slots."""
         for slots, written in zip(self.ring, (keys, values), strict=True):
             slots[:, self.new] = written
 
@@ -63,19 +61,14 @@ class Window(NamedTuple):
         return columns
 
     def out_of_reach(self, n_new: int, reach: int | None = None) -> Tensor:
-        """Return which tokens follow each of the K new ones, or come too long before.  [K, n]
-
-        Args:
-            n_new: K.
-            reach: How many tokens one sees, itself included; None for all.
-        """
+        """Return the tokens after each of K new ones, or `reach` or more before.  [K, n] bool"""
         device = self.keys[0].device
         order = torch.arange(self.n_tokens, device=device) if self.order is None else self.order
         own = torch.arange(self.n_tokens - n_new, self.n_tokens, device=device)[:, None]
         return order > own if reach is None else (order > own) | (order <= own - reach)
 
     def arranged(self, columns: Tensor) -> Tensor:
-        """Return columns [..., n], which lie oldest first, as the tokens in sight lie."""
+        """Return columns [..., n], oldest first, in the order of the tokens in sight."""
         return columns if self.order is None else columns.index_select(-1, self.order)
 
     def mix(self, weights: Tensor) -> Tensor:
@@ -93,11 +86,9 @@ def ring_windows(
     """Return every layer's view of the whole ring, without the host looking at a number.
 
     Args:
-        rings: Keys and values, read and written.  [L, H*N, R, d] each
+        rings: Keys and values.  [L, H*N, R, d] each
         position: The slot of the first new token.
         ages: Tokens before the new ones in each running episode.  [N]
-        n_new: K.
-        n_visible: How many past tokens may be seen at most.
     """
     n_slots = rings[0].shape[2]
     slots = torch.arange(n_slots, device=ages.device)
@@ -112,7 +103,7 @@ def ring_windows(
 
 
 class Foreseen(NamedTuple):
-    """What the last layer made of tokens that were looked at ahead of their time."""
+    """The last layer's output for tokens of a look ahead."""
 
     tokens: Tensor  # [N, K, D]
     ages: Tensor  # [N] before these tokens
@@ -122,21 +113,19 @@ class Foreseen(NamedTuple):
 class KeyValueMemory:
     """A ring of slots per layer, written at one position shared by all environments.
 
-    Each environment only remembers how many tokens its episode has had (its age): whatever is
-    older belongs to an episode that ended. So nothing is cleared and nothing is moved; a step
-    reads no slot older than the oldest running episode. Besides the past there is room for the
-    tokens of one call, which are written before they are read.
-
-    The ring has only as many of the slots as the longest episode so far has needed. A system that
-    hands out pages when they are first written holds no others.
+    Each environment has the number of tokens of its episode, its age: older slots belong to ended
+    episodes. So nothing is cleared and nothing is moved; a step reads no slot older than the oldest
+    running episode. Besides the past there is room for the tokens of one call, which are written
+    before they are read. The ring grows with the longest episode so far; the system holds no pages
+    for slots that were never written.
 
     Attributes:
         keys, values: The slots.  [L, H*N, at least R, d]
-        ages: Tokens fed in the running episode of each environment.  [N]
-        n_past: How many past tokens are kept.
+        ages: Tokens in the running episode of each environment.  [N]
+        n_past: The number of past tokens that are kept.
         n_slots: R, the slots in the ring.
         position: The slot that is written next, 0..R-1.
-        foreseen: What the free slots hold, if anything, of tokens that may be read next.
+        foreseen: The result of a look ahead, whose tokens lie in the next slots.
     """
 
     foreseen: Foreseen | None = None
@@ -144,18 +133,14 @@ class KeyValueMemory:
     def __init__(
         self, keys: Tensor, values: Tensor, ages: Tensor, n_past: int, n_slots: int = 1
     ) -> None:
-        self.keys = keys
-        self.values = values
-        self.ages = ages
-        self.n_past = n_past
-        self.n_slots = n_slots
-        self.position = 0
+        self.keys, self.values, self.ages = keys, values, ages
+        self.n_past, self.n_slots, self.position = n_past, n_slots, 0
 
     @classmethod
     def empty(
         cls, n_envs: int, n_layer: int, n_past: int, heads: tuple[int, int], device: torch.device
     ) -> "KeyValueMemory":
-        """Return a memory of episodes about to begin; `heads` is (their number H, their width)."""
+        """Return the memory of new episodes; `heads` is (their number H, their width d)."""
         n_head, width = heads
         shape = (n_layer, n_head * n_envs, n_past + 1, width)
         ages = torch.zeros(n_envs, dtype=torch.long, device=device)
@@ -164,11 +149,11 @@ class KeyValueMemory:
 
     @property
     def n_envs(self) -> int:
-        """Return N."""
+        """N."""
         return len(self.ages)
 
     def current_ages(self, starts: Tensor) -> Tensor:
-        """Return the ages once the episodes marked in `starts` [N] have begun.  [N]"""
+        """Return the ages, 0 where `starts` [N] marks a new episode.  [N]"""
         if starts.shape != self.ages.shape:
             raise ValueError(f"starts {tuple(starts.shape)} for a memory of {self.n_envs}")
         return self.ages.masked_fill(starts.to(self.ages.device), 0)
@@ -176,12 +161,8 @@ class KeyValueMemory:
     def windows(self, ages: Tensor, n_visible: int, n_new: int) -> list[Window]:
         """Return every layer's view of the past and of K new tokens, without copying a slot.
 
-        The new tokens belong to the memory once `advance` has counted them.
-
-        Args:
-            ages: From `current_ages`.  [N]
-            n_visible: How many of the latest tokens may be seen at most.
-            n_new: K.
+        The new tokens belong to the memory once `advance` has counted them. `ages` are from
+        `current_ages` [N]; `n_visible` is the most past tokens that may be seen.
         """
         self.foreseen = None
         self.make_room(n_new)
@@ -204,13 +185,13 @@ class KeyValueMemory:
         ]
 
     def advance(self, n_new: int, ages: Tensor) -> None:
-        """Keep the K tokens that were written last; `ages` are those before them."""
+        """Keep the K tokens that were written last; `ages` are from `current_ages`."""
         self.foreseen = None
         self.ages = ages + n_new
         self.position = (self.position + n_new) % self.n_slots
 
     def make_room(self, n_new: int) -> None:
-        """Have slots for the past and K new tokens."""
+        """Add slots until there are enough for the past and K new tokens."""
         n_needed = self.n_past + n_new
         if n_needed > self.keys.shape[2]:
             self.keys, self.values = (
@@ -218,7 +199,7 @@ class KeyValueMemory:
             )
 
     def open(self, n_new: int) -> None:
-        """Have the whole ring at hand, with K new tokens' slots and a number in every slot."""
+        """Widen the ring to all slots, K of them for new tokens, with a number in every slot."""
         self.make_room(n_new)
         state = self.state_dict() | {"n_slots": torch.tensor(self.n_past + n_new)}
         self.keys.zero_()
@@ -226,7 +207,7 @@ class KeyValueMemory:
         self.load_state_dict(state)
 
     def recall(self, tokens: Tensor, ages: Tensor) -> Tensor | None:
-        """Return the hidden states [N, D] if exactly these tokens were the last ones looked at."""
+        """Return the hidden states [N, D] if the last look ahead was at exactly these tokens."""
         seen = self.foreseen
         if seen is None or seen.tokens.shape != tokens.shape:
             return None
@@ -234,7 +215,6 @@ class KeyValueMemory:
         return seen.hidden if same else None
 
     def copy(self) -> "KeyValueMemory":
-        """Return an independent copy."""
         ring = slice(0, self.n_slots)
         tensors = self.keys[:, :, ring].clone(), self.values[:, :, ring].clone(), self.ages.clone()
         twin = KeyValueMemory(*tensors, self.n_past, self.n_slots)
@@ -242,7 +222,7 @@ class KeyValueMemory:
         return twin
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the tokens of the running episodes, oldest first, and where they lie."""
+        """Return the keys and values of the running episodes, oldest first, and their place."""
         runs = self._runs(min(int(self.ages.max()), self.n_past), self.position)
         return {
             "keys": torch.cat([self.keys[:, :, run] for run in runs], dim=2),
@@ -253,7 +233,7 @@ class KeyValueMemory:
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take over a saved memory of the same language model, mem_len and number of envs."""
+        """Load a memory of the same language model, mem_len and number of envs."""
         n_tokens = state["keys"].shape[2]
         position, n_slots = int(state["position"]), int(state["n_slots"])
         fits = (
@@ -279,7 +259,7 @@ class KeyValueMemory:
             first = last
 
     def _widen(self, n_slots: int) -> None:
-        """Have so many slots in the ring, or some more: new ones before the oldest token's."""
+        # New slots are put before the oldest token's.
         if n_slots <= self.n_slots:
             return
         n_more = min(max(n_slots - self.n_slots, WIDER), self.keys.shape[2] - self.n_slots)
@@ -292,14 +272,13 @@ class KeyValueMemory:
         self.n_slots += n_more
 
     def _enlarged(self, slots: Tensor, n_slots: int) -> Tensor:
-        """Return more slots [L, H*N, n_slots, d] with those of the ring copied into them."""
         *others, _, width = slots.shape
         larger = slots.new_empty(*others, n_slots, width)
         larger[:, :, : self.n_slots] = slots[:, :, : self.n_slots]
         return larger
 
     def _runs(self, n_tokens: int, end: int) -> list[slice]:
-        """Return the slots of n tokens before a position as runs that do not wrap."""
+        """Return the slots of the n tokens before a position as runs that do not wrap."""
         first = end - n_tokens
         if first >= 0:
             return [slice(first, end)]

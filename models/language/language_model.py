@@ -1,4 +1,4 @@
-"""What every frozen language model offers as a memory."""
+"""The interface of every frozen language model that serves as a memory."""
 
 import logging
 from abc import abstractmethod
@@ -17,22 +17,23 @@ log = logging.getLogger(__name__)
 
 
 class LanguageModel(nn.Module):
-    """A frozen causal language model that reads token vectors and keeps what it has read.
+    """A frozen causal language model that reads token vectors and keeps their keys and values.
 
     The memory belongs to the caller and is advanced in place; the model itself never changes.
 
     Attributes:
-        name: As it was asked for.
-        embeddings: What the model's own tokens look like to its first layer.
-        width: D.
+        embeddings: The vectors of the model's own tokens, as its first layer reads them.
         n_layer: L, the layers in use.
-        mem_len: M, how many tokens are remembered.
-        heads: How many keys and values a token has in a layer, and their width d.
+        heads: The number of keys of a token in a layer, and their width d.
+        n_positions: P, the pretrained positions; None where they have no end.
+        mem_len: M, the number of tokens that are remembered.
         dtype: Of the products with the weights.
     """
 
     embeddings: TokenEmbeddings
+    n_layer: int
     heads: tuple[int, int]
+    n_positions: int | None = None
 
     def __init__(self, published: ModelFiles, mem_len: int) -> None:
         super().__init__()
@@ -42,46 +43,37 @@ class LanguageModel(nn.Module):
         self.dtype = torch.float32
 
     @property
-    @abstractmethod
-    def n_layer(self) -> int:
-        """Return L."""
-
-    @property
     def device(self) -> torch.device:
-        """Where the weights lie."""
         return next(self.parameters()).device
 
     @property
     def width(self) -> int:
-        """Return D."""
+        """D."""
         return self.embeddings.width
 
     @property
-    @abstractmethod
     def n_past(self) -> int:
-        """Return how many past tokens a new one can see at most."""
+        """The most past tokens that a single new one can see."""
+        return self._n_visible(1)
 
     @cached_property
     def vocabulary(self) -> list[str]:
-        """Return the string of every token; read from its file when first asked for."""
+        """The string of every token, read from its file at the first use."""
         return self.published.vocabulary()
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return the sha256 of what the weights came from."""
+        """The sha256 of the weights' files."""
         return self.published.fingerprint()
 
     def initial_memory(self, n_envs: int, n_new: int = 1) -> KeyValueMemory:
-        """Return the memory of `n_envs` episodes about to begin, on the model's device.
-
-        It has room for K=`n_new` tokens at a time and makes more when they come.
-        """
+        """Return the memory of new episodes, with room for `n_new` tokens a step, or more later."""
         store = KeyValueMemory.empty(n_envs, self.n_layer, self.n_past, self.heads, self.device)
         store.make_room(n_new)
         return store
 
     def pack(self, dtype: torch.dtype = torch.float32) -> Self:
-        """Lay the layers' weights out for the device they are on; products then use this type."""
+        """Convert the layers' weights to a type, in the fastest layout for their device."""
         self.dtype = dtype
         layers = [module for module in self.modules() if isinstance(module, FrozenLinear)]
         for layer in layers:
@@ -96,12 +88,12 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def embed(self, ids: Tensor) -> Tensor:
-        """Return the vectors of token ids [...] as the first layer is fed them.  [..., D]"""
+        """Return the first layer's inputs for token ids [...].  [..., D]"""
         return self.embeddings.lookup(ids)
 
     @torch.no_grad()
     def read_text(self, text: str) -> Tensor:
-        """Return the vectors of a text's tokens as the first layer is fed them.  [n, D]"""
+        """Return the first layer's inputs for the tokens of a text.  [n, D]"""
         ids = self.published.tokenize(text)
         return self.embed(torch.tensor(ids, dtype=torch.int64, device=self.device))
 
@@ -109,17 +101,14 @@ class LanguageModel(nn.Module):
     def step(
         self, tokens: Tensor, memory: KeyValueMemory, starts: Tensor, advance: bool = True
     ) -> Tensor:
-        """Read K tokens per environment and return the last layer at the last of them.
+        """Read K tokens per environment and return the last hidden state at the last one.  [N, D]
 
         Args:
             tokens: Token vectors.  [N, K, D]
-            memory: What was read before; these tokens are added to it.
-            starts: True where an episode begins with these tokens: it remembers nothing.  [N]
+            memory: These tokens are added to it.
+            starts: True where an episode begins with these tokens.  [N]
             advance: False to look ahead and leave the memory as it was. Reading the same tokens
                 afterwards costs nothing.
-
-        Returns:
-            The hidden state.  [N, D]
         """
         ages = memory.current_ages(starts)
         hidden = memory.recall(tokens, ages)
@@ -133,10 +122,10 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def attention(self, tokens: Tensor, memory: KeyValueMemory, starts: Tensor) -> Tensor:
-        """Return where each new token looks; the memory stays as it was.
+        """Return the attention of each new token; the memory stays as it was.  [L, N, H, K, M+K]
 
         Arguments are those of `step`. The columns are the M slots, oldest first, then the K new
-        tokens; what a token cannot see is zero.  [L, N, H, K, M+K]
+        tokens, zero where a token is hidden.
         """
         ages = memory.current_ages(starts)
         maps = self._look(tokens, ages, self._windows(tokens, memory, ages))
@@ -145,10 +134,7 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def hidden_states(self, tokens: Tensor, memory: KeyValueMemory, starts: Tensor) -> Tensor:
-        """Return every layer's output at each new token; the memory stays as it was.
-
-        Arguments are those of `step`.  [L, N, K, D]
-        """
+        """Return every layer's output at each new token, without advancing.  [L, N, K, D]"""
         ages = memory.current_ages(starts)
         return torch.stack([*self._states(tokens, ages, self._windows(tokens, memory, ages))])
 
@@ -166,8 +152,10 @@ class LanguageModel(nn.Module):
         return memory.windows(ages, self._n_visible(n_new), n_new)
 
     def _n_visible(self, n_new: int) -> int:
-        """Return how many past tokens a call with `n_new` tokens may see."""
-        return self.n_past
+        # Past and new tokens share the pretrained positions.
+        if self.n_positions is None:
+            return self.mem_len
+        return max(min(self.mem_len, self.n_positions - n_new), 0)
 
     @abstractmethod
     def _read(self, tokens: Tensor, ages: Tensor, windows: list[Window]) -> Tensor:
@@ -176,19 +164,16 @@ class LanguageModel(nn.Module):
         Args:
             tokens: Token vectors.  [N, K, D]
             ages: Tokens before these in each running episode.  [N]
-            windows: What each layer sees.
+            windows: One for each layer.
         """
 
     @abstractmethod
     def _look(self, tokens: Tensor, ages: Tensor, windows: list[Window]) -> Iterable[Tensor]:
         """Return every layer's attention, the latest tokens in the last columns.
 
-        Arguments are those of `_read`.  L times [N, H, K, columns]
+        L times [N, H, K, columns]
         """
 
     @abstractmethod
     def _states(self, tokens: Tensor, ages: Tensor, windows: list[Window]) -> Iterable[Tensor]:
-        """Return every layer's output.
-
-        Arguments are those of `_read`.  L times [N, K, D]
-        """
+        """Return every layer's output.  L times [N, K, D]"""

@@ -1,8 +1,7 @@
 """Frozen layers for few rows at a time.
 
-A step sends N*K rows through every weight: that costs the reading of the weight. On a CPU oneDNN
-reads one laid out in advance about 1.7 times faster than BLAS reads a plain matrix. Which types
-of weight it can read depends on the processor.
+A step sends N*K rows through every weight: its cost is the reading of the weight. On a CPU oneDNN
+reads one laid out in advance about 1.7 times faster than BLAS reads a plain matrix.
 """
 
 from abc import abstractmethod
@@ -13,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# What PyTorch computes, and how oneDNN names what it computes together with the product: its
-# attribute, numbers, algorithm.
+# PyTorch's function, and oneDNN's name of it where it is fused with the product: its attribute,
+# numbers and algorithm.
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[str, list[float], str]]] = {
     "none": (lambda rows: rows, ("none", [], "")),
     "relu": (F.relu, ("relu", [], "")),
@@ -24,22 +23,18 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[str, list[float],
 
 
 def fast_dtypes() -> frozenset[torch.dtype]:
-    """Return the types of weights on a CPU that oneDNN multiplies on this processor.
-
-    Without AVX-512 it raises for bfloat16, and PyTorch's plain products work.
-    """
+    """Return the types of weights that oneDNN multiplies on this processor."""
     if not torch.backends.mkldnn.is_available():
         return frozenset()
+    # Without AVX-512 it raises for bfloat16, and PyTorch's plain products work.
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return frozenset((torch.float32,))
     return frozenset((torch.float32, torch.bfloat16))
 
 
 def frozen(tensor: Tensor) -> nn.Parameter:
-    """Return a float32 copy as a parameter that no optimiser moves.
-
-    The tensor itself may be a piece of a mapped file, which a single piece keeps in memory whole.
-    """
+    """Return a float32 copy as a parameter that no optimiser moves."""
+    # The tensor may be a piece of a mapped file, and a single piece keeps all of it in memory.
     copy = tensor.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)
     return nn.Parameter(copy, requires_grad=False)
 
@@ -55,10 +50,8 @@ class FrozenLinear(nn.Module):
     """y = activation(W x + b) for rows x.
 
     Attributes:
-        weight: W until `pack` lays it out anew; then None, so that it is held once. It keeps the
-            type it is given until then.  [out, in]
+        weight: W [out, in] in its given type until `pack`; then None, so that it is held once.
         bias: b, of the same type.  [out]
-        activation: Of ACTIVATIONS.
     """
 
     weight: nn.Parameter | None
@@ -86,7 +79,7 @@ class FrozenLinear(nn.Module):
         return self.activation(F.linear(rows, self.weight, self.bias)).float()
 
     def pack(self, dtype: torch.dtype) -> None:
-        """Take on a data type and, on a CPU that can, the layout that oneDNN reads fastest."""
+        """Convert to a data type and, where oneDNN can read it, to its fastest layout."""
         assert self.weight is not None, "a layer is packed once"
         self.dtype = dtype
         self.weight.data = self.weight.to(dtype)
@@ -98,7 +91,7 @@ class FrozenLinear(nn.Module):
 
     @property
     def is_slow(self) -> bool:
-        """Return whether the weight stays plain on a CPU, where oneDNN cannot read its type."""
+        """Whether the weight stays plain on a CPU, where oneDNN cannot read its type."""
         return self.weight is not None and self.weight.device.type == "cpu"
 
 
@@ -116,7 +109,7 @@ def layer_norm(weights: Mapping[str, Tensor], name: str, epsilon: float) -> nn.L
 
 
 def check_finite(module: nn.Module) -> None:
-    """Raise ValueError where a weight is no finite number, such as in a row that is rarely read."""
+    """Raise ValueError where a weight is no finite number."""
     for name, weights in module.named_parameters():
         if not torch.stack(weights.aminmax()).isfinite().all():  # NaN comes out of both
             raise ValueError(f"{name} has numbers that are not finite")
@@ -126,15 +119,10 @@ CHUNK = 1024
 
 
 class TokenEmbeddings(nn.Module):
-    """V vectors of width D; E [V, D] stands for all of them, whether or not it exists.
+    """V vectors of width D; E [V, D] denotes all of them, whether or not it exists."""
 
-    Attributes:
-        n_tokens: V.
-        width: D.
-    """
-
-    n_tokens: int
-    width: int
+    n_tokens: int  # V
+    width: int  # D
 
     @abstractmethod
     def lookup(self, ids: Tensor) -> Tensor:
@@ -151,7 +139,7 @@ class TokenEmbeddings(nn.Module):
     @cached_property
     @abstractmethod
     def norms(self) -> Tensor:
-        """Return the length of every embedding.  [V]"""
+        """The length of every embedding.  [V]"""
 
     @abstractmethod
     def _moments(self) -> tuple[Tensor, Tensor]:
@@ -159,12 +147,12 @@ class TokenEmbeddings(nn.Module):
 
     @property
     def mean(self) -> Tensor:
-        """Return the mean of every feature over V.  [D]"""
+        """The mean of every feature over V.  [D]"""
         return self._statistics[0]
 
     @property
     def std(self) -> Tensor:
-        """Return the (unbiased) standard deviation of every feature over V.  [D]"""
+        """The (unbiased) standard deviation of every feature over V.  [D]"""
         return self._statistics[1]
 
     @cached_property
@@ -184,20 +172,16 @@ class DenseEmbeddings(TokenEmbeddings):
         self.table = frozen(table)
 
     def lookup(self, ids: Tensor) -> Tensor:
-        """Return the vectors of token ids [...].  [..., D]"""
         return self.table[ids]
 
     def dot(self, vectors: Tensor) -> Tensor:
-        """Return the products of vectors [N, D] with every embedding.  [N, V]"""
         return thin_product(vectors, self.table)
 
     def average(self, weights: Tensor) -> Tensor:
-        """Return the sums of all embeddings under weights [N, V].  [N, D]"""
         return thin_product(weights, self.table.t())
 
     @cached_property
     def norms(self) -> Tensor:
-        """Return the length of every embedding.  [V]"""
         return torch.cat([rows.norm(dim=1) for rows in self.table.split(CHUNK)])
 
     def _moments(self) -> tuple[Tensor, Tensor]:
@@ -219,7 +203,6 @@ class AdaptiveEmbeddings(TokenEmbeddings):
     Args:
         tables: Rows t of each cluster.  each [V_c, w_c]
         projections: P of each cluster.  each [D, w_c]
-        scale: What the published model multiplies its embeddings by.
     """
 
     def __init__(
@@ -233,7 +216,6 @@ class AdaptiveEmbeddings(TokenEmbeddings):
         self.width = len(projections[0])
 
     def lookup(self, ids: Tensor) -> Tensor:
-        """Return the vectors of token ids [...].  [..., D]"""
         flat = ids.reshape(-1)
         vectors = self.projections[0].new_zeros(len(flat), self.width)
         begin = 0
@@ -244,13 +226,11 @@ class AdaptiveEmbeddings(TokenEmbeddings):
         return vectors.view(*ids.shape, self.width)
 
     def dot(self, vectors: Tensor) -> Tensor:
-        """Return the products of vectors [N, D] with every embedding.  [N, V]"""
         projected = (self.scale * (vectors @ projection) for projection in self.projections)
         pairs = zip(projected, self.tables, strict=True)
         return torch.cat([thin_product(rows, table) for rows, table in pairs], dim=1)
 
     def average(self, weights: Tensor) -> Tensor:
-        """Return the sums of all embeddings under weights [N, V].  [N, D]"""
         total = weights.new_zeros(len(weights), self.width)
         parts = weights.split([len(table) for table in self.tables], dim=1)
         for part, (table, projection) in zip(parts, self._clusters(), strict=True):
@@ -262,7 +242,6 @@ class AdaptiveEmbeddings(TokenEmbeddings):
 
     @cached_property
     def norms(self) -> Tensor:
-        """Return the length of every embedding.  [V]"""
         # |P t|^2 = t^T (P^T P) t, with a Gram matrix no larger than the cluster is wide.
         norms = []
         for table, projection in self._clusters():

@@ -18,14 +18,12 @@ from utils.errors import UserError, suggestion
 from utils.settings import Config, setting
 
 Loaded = TypeVar("Loaded")
-# What is of none of these types is a decoder of the transformers library, or not supported.
+# Any other type is a decoder of the transformers library, or not supported.
 KINDS: dict[str, type[TransformerXL] | type[Bert]] = {"transfo-xl": TransformerXL, "bert": Bert}
 
 
 @dataclass(frozen=True)
 class LanguageModelSettings(MemoryLengthSettings, Config):
-    """What a language model as memory reads."""
-
     title = "language model"
 
     language_model: str = setting(
@@ -45,7 +43,7 @@ class LanguageModelSettings(MemoryLengthSettings, Config):
 
 
 class LanguageModelFacts(NamedTuple):
-    """What config.json tells about a language model; positions are None where they have no end."""
+    """The sizes in config.json; positions are None where they have no end."""
 
     model_type: str
     n_layer: int
@@ -55,7 +53,7 @@ class LanguageModelFacts(NamedTuple):
 
 
 def describe_language_model(name_or_folder: str | Path) -> LanguageModelFacts:
-    """Return the size of a language model from its config.json alone; UserError if unsupported."""
+    """Return the sizes of a language model from its config.json; UserError if unsupported."""
     return _describe(find_model(name_or_folder))
 
 
@@ -72,10 +70,11 @@ def load_language_model(
         name_or_folder: `all-MiniLM-L6-v2`, `SmolLM2-135M-Instruct` (installed), `transfo-xl-wt103`
             (from the hub), any BERT or decoder (GPT-2, Llama, Qwen, ...) on the hub, a local
             folder in the published layout, or a GGUF file.
-        mem_len: M, how many tokens are remembered; at least 1.
-        n_layer: Keep only the first layers; None for all.
-        device: Where the weights and memories live.
-        dtype: What the layers' weights are kept and multiplied in.
+        mem_len: M, the number of tokens that are remembered.
+        n_layer: The number of first layers to keep; None for all.
+
+    Raises:
+        UserError: the model is missing, damaged or not supported, or an argument does not fit it.
     """
     files = find_model(name_or_folder)
     facts = _describe(files)
@@ -93,7 +92,6 @@ def load_language_model(
 def _build(
     files: ModelFiles, facts: LanguageModelFacts, mem_len: int, n_layer: int | None
 ) -> LanguageModel:
-    """Return the model of some files, or raise UserError where they do not fit together."""
     try:
         if facts.model_type in KINDS:
             model: LanguageModel = KINDS[facts.model_type](files, mem_len, n_layer)
@@ -107,7 +105,7 @@ def _build(
         token = model.embed(torch.zeros(1, 1, dtype=torch.int64))
         hidden = model.step(token, model.initial_memory(1), torch.ones(1, dtype=torch.bool))
         if hidden.shape != (1, model.width) or not hidden.isfinite().all():
-            raise ValueError("what it reads does not become a finite hidden state")
+            raise ValueError("its hidden states are not finite numbers of its width")
         check_finite(model)
     except UserError:
         raise
@@ -145,14 +143,11 @@ def _describe(files: ModelFiles) -> LanguageModelFacts:
 
 
 def once_a_machine(load: Callable[[], Loaded]) -> Loaded:
-    """Return what a function loads, which the first process of each machine does before the others.
+    """Load in the first process of each machine, then in the others.
 
-    It fetches files from a hub and brings them from the disk into the system's memory, where the
-    others find them; files of safetensors are mapped, so their pages are there once. Where torchrun
-    has started this process, all ranks must call together.
-
-    Args:
-        load: Reads weights. What it raises in the first process ends the others in silence.
+    The first one fetches files from a hub and brings them into the system's memory; mapped files
+    are there once for all. Where torchrun has started this process, all ranks must call together.
+    An exception in the first process ends the others in silence.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return load()

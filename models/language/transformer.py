@@ -1,10 +1,9 @@
 """Transformer-XL and BERT as memories: post-norm layers that read K new tokens at a time.
 
-On a GPU a step is some hundred small kernels, and each is done before the host has sent the next.
-A CUDA graph sends them all at once, and does exactly what was recorded: the same shapes at the same
-addresses. So a recorded step reads the whole ring of slots in the order in which they lie, and all
-that changes from step to step is put into tensors that stay in their places: the tokens, the ages
-and the slot that is written next.
+On a GPU a step is some hundred small kernels, and each ends before the host has sent the next. A
+CUDA graph sends them all at once, with the recorded shapes and addresses. So a recorded step reads
+the whole ring of slots in the order in which they lie; the tokens, the ages and the slot that is
+written next are copied into tensors that stay in their places.
 """
 
 import math
@@ -41,16 +40,8 @@ TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # of a CUDA graph, by `
 class CapturedStep:
     """The reading of K tokens as a CUDA graph, given up where it differs from the plain step.
 
-    Args:
-        read: What the language model does with tokens, ages and windows.
-        tokens: An example of what is read.  [N, K, D]
-        memory: Whose ring is read, from now on all of it.
-        n_visible: How many past tokens may be seen at most.
-        tolerance: By how much results may differ, as a share of the largest number.
-
-    Attributes:
-        works: False once it could not be recorded or has differed.
-        reason: Why it does not work; empty while it does.
+    From now on the whole ring of the memory is read. `tolerance` is the largest difference, as a
+    share of the largest number; `works` is False once it was exceeded, or recording failed.
     """
 
     def __init__(
@@ -69,11 +60,11 @@ class CapturedStep:
 
     @property
     def trusted(self) -> bool:
-        """Return whether it has agreed with the plain step often enough."""
+        """Whether it has agreed with the plain step often enough."""
         return self.works and self._n_unchecked == 0
 
     def fits(self, tokens: Tensor, memory: KeyValueMemory) -> bool:
-        """Return whether such tokens and this memory are what the tensors were made for."""
+        """Return whether it was recorded on this memory, for tokens of this shape."""
         same_ring = memory.keys is self.keys and memory.n_slots == self.n_slots
         return same_ring and tokens.shape == self.tokens.shape
 
@@ -85,14 +76,14 @@ class CapturedStep:
         return self._replay().clone()
 
     def compare(self, found: Tensor, expected: Tensor) -> None:
-        """Take note of what the plain step makes of the same tokens.  [N, D] both"""
+        """Give the graph up if its result differs from that of the plain step.  [N, D] both"""
         difference = ((found - expected).abs().max() / expected.abs().max()).item()
         self._n_unchecked -= 1
         if not difference <= self.tolerance:
             self._give_up(f"it differs by {difference:.1%} from the plain step")
 
     def _run(self) -> Tensor:
-        """Read what lies in the tensors, without the host looking at a single number."""
+        # The host must not look at a number here: a graph would repeat its decision for ever.
         rings = self.keys[:, :, : self.n_slots], self.values[:, :, : self.n_slots]
         n_new = self.tokens.shape[1]
         windows = ring_windows(rings, self.position, self.ages, n_new, self.n_visible)
@@ -104,7 +95,7 @@ class CapturedStep:
 
 
 def recorded(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """Return what repeats the work as one CUDA graph; its result is overwritten by each call."""
+    """Record the work as a CUDA graph; each call of it overwrites the result of the last."""
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
@@ -128,8 +119,8 @@ class CausalLayer(nn.Module):
     Args:
         n_head: H.
         qkv: D to queries, keys and values of all heads, [3*H*d].
-        weights: Of the published model, of which these are taken:
-        names: H*d to D, the normalisation that follows, D to the feed-forward network's own width,
+        weights: Of the published model.
+        names: Of H*d to D, the normalisation that follows, D to the feed-forward network's width,
             back to D, and the last normalisation.
         activation: Within the feed-forward network.
         epsilon: Of the normalisations.
@@ -155,25 +146,20 @@ class CausalLayer(nn.Module):
 
     @abstractmethod
     def attention(self, queries: Tensor, window: Window) -> Tensor:
-        """Return where the new tokens look.
+        """Return the attention weights of the new tokens' queries [H*N, K, d], which sum to 1.
 
-        Args:
-            queries: Of the new tokens.  [H*N, K, d]
-            window: The n tokens in sight, the new ones last.
-
-        Returns:
-            Weights that sum to 1; the last n columns are those tokens.  [H*N, K, columns]
+        The last n columns are the tokens in sight, the new ones last.  [H*N, K, columns]
         """
 
     def reading(self, attention: Tensor, window: Window) -> Tensor:
-        """Return the weights with which the n tokens' values are read.  [H*N, K, n]"""
+        """Return the weights of the n tokens' values.  [H*N, K, n]"""
         return attention[..., -window.n_tokens :]
 
     def forward(self, hidden: Tensor, window: Window) -> tuple[Tensor, Tensor]:
         """Read K new tokens, hidden [N, K, D], and write their keys and values into the window.
 
         Returns:
-            What becomes of them [N, K, D], and the attention [H*N, K, columns].
+            The layer's output [N, K, D], and the attention [H*N, K, columns].
         """
         n_envs, _, width = hidden.shape
         rows = hidden.reshape(-1, width)
@@ -187,13 +173,12 @@ class CausalLayer(nn.Module):
 
 
 class LayerStack(LanguageModel):
-    """A language model whose layers are `CausalLayer`s.
+    """A language model of `CausalLayer`s.
 
     Attributes:
-        sizes: Where config.json says how many layers there are, their width, the number of tokens
-            and of positions, None where they have no end.
-        supported: Which settings that change the mathematics may say what; the first by default.
-        layers: Those in use, the first one first.
+        sizes: The names in config.json of the number of layers, their width, the numbers of tokens
+            and of positions; None where these have no end.
+        supported: The allowed values of settings that change the mathematics; the first by default.
         may_capture: False to leave steps on a GPU unrecorded.
     """
 
@@ -214,23 +199,17 @@ class LayerStack(LanguageModel):
         # A step is recorded on the slots of one memory, and is of no use without them.
         self._captured: WeakKeyDictionary[KeyValueMemory, CapturedStep] = WeakKeyDictionary()
 
-    @property
-    def n_layer(self) -> int:
-        """Return L."""
-        return len(self.layers)
-
     def captured_on(self, memory: KeyValueMemory) -> CapturedStep | None:
-        """Return the step that is recorded on a memory's slots, if one is."""
+        """Return the step that is recorded on a memory's slots, if there is one."""
         return self._captured.get(memory)
 
     @property
     def captures(self) -> bool:
-        """Return whether steps are recorded as CUDA graphs: on a GPU."""
         return self.may_capture and self.device.type == "cuda"
 
-    @abstractmethod
     def _enter(self, tokens: Tensor, ages: Tensor) -> Tensor:
-        """Return what the first layer reads, given the episodes' ages [N].  [N, K, D]"""
+        """Return the first layer's input, given the episodes' ages [N].  [N, K, D]"""
+        return tokens
 
     def _hidden(self, tokens: Tensor, memory: KeyValueMemory, ages: Tensor) -> Tensor:
         if not self.captures:
@@ -297,20 +276,15 @@ class TransformerXL(LayerStack):
         self.heads = (config["n_head"], config["d_head"])
         self.embeddings = _embeddings(math.sqrt(config["d_model"]), _below(weights, "word_emb."))
         waves = _sinusoids(mem_len, self.width, config.get("clamp_len", -1))
-        used = config["n_layer"] if n_layer is None else n_layer
+        self.n_layer = config["n_layer"] if n_layer is None else n_layer
         self.layers = nn.ModuleList(
             TransformerXLLayer(config, _below(weights, f"layers.{index}."), waves)
-            for index in range(used)
+            for index in range(self.n_layer)
         )
         self.eval()
 
-    @property
-    def n_past(self) -> int:
-        """Return how many past tokens a new one can see at most."""
+    def _n_visible(self, n_new: int) -> int:
         return self.mem_len - 1
-
-    def _enter(self, tokens: Tensor, ages: Tensor) -> Tensor:
-        return tokens
 
 
 class TransformerXLLayer(CausalLayer):
@@ -329,7 +303,6 @@ class TransformerXLLayer(CausalLayer):
         self.positions = frozen(positions.view(n_head, width, -1))  # [H, d, M], farthest first
 
     def attention(self, queries: Tensor, window: Window) -> Tensor:
-        """Return the weights of M-1 slots, empty or not, and the K new tokens."""
         _, n_new, width = queries.shape
         by_head = queries.view(self.n_head, -1, width)  # [H, N*K, d]
         content = (self.scale * (by_head + self.content_bias)).view_as(queries)
@@ -339,7 +312,7 @@ class TransformerXLLayer(CausalLayer):
         return scores.softmax(dim=-1)
 
     def reading(self, attention: Tensor, window: Window) -> Tensor:
-        """Return the weights of the n tokens; ended ones keep their share and are not read."""
+        # Tokens of ended episodes keep their share of the softmax and are not read.
         return window.hide_ended(super().reading(attention, window).clone(), 0.0)
 
 
@@ -387,12 +360,13 @@ def _below(weights: Weights, prefix: str) -> dict[str, Tensor]:
 class Bert(LayerStack):
     """A frozen BERT (Devlin et al. 2019, arXiv:1810.04805), made causal to keep keys and values.
 
-    Token vectors enter where word embeddings would: the model's own position and type embeddings
-    and normalisation follow. A call with K tokens sees a window of min(M + K, P) tokens, P being
-    the pretrained positions: older tokens leave it, and what they contributed to younger ones
-    stays. The position counts from the episode's start and stays at P-1 once there.
+    Token vectors take the place of word embeddings: the model's own position and type embeddings
+    and normalisation follow. A call with K tokens sees a window of min(M + K, P) tokens: older ones
+    leave it, and their contribution to younger ones stays. The position counts from the episode's
+    start and stays at P-1 once there.
     """
 
+    n_positions: int
     sizes = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
     supported: ClassVar = {
         "hidden_act": list(ACTIVATIONS),
@@ -403,7 +377,7 @@ class Bert(LayerStack):
         super().__init__(published, mem_len)
         config = self.config
         weights = {}
-        for name, tensor in published.weights().items():  # one set of names, whoever saved them
+        for name, tensor in published.weights().items():  # old checkpoints have other names
             modern = name.replace("LayerNorm.gamma", "LayerNorm.weight")
             modern = modern.replace("LayerNorm.beta", "LayerNorm.bias")
             weights[modern.removeprefix("bert.")] = tensor.float()
@@ -414,25 +388,13 @@ class Bert(LayerStack):
         positions = weights["embeddings.position_embeddings.weight"]
         self.positions = frozen(positions + types[0])  # every token is of the first type
         self.norm = layer_norm(weights, "embeddings.LayerNorm", config["layer_norm_eps"])
-        used = config["num_hidden_layers"] if n_layer is None else n_layer
+        self.n_positions = len(positions)
+        self.n_layer = config["num_hidden_layers"] if n_layer is None else n_layer
         self.layers = nn.ModuleList(
             BertLayer(config, self.heads, _below(weights, f"encoder.layer.{index}."))
-            for index in range(used)
+            for index in range(self.n_layer)
         )
         self.eval()
-
-    @property
-    def n_positions(self) -> int:
-        """Return P."""
-        return len(self.positions)
-
-    @property
-    def n_past(self) -> int:
-        """Return how many past tokens a new one can see at most."""
-        return self._n_visible(1)
-
-    def _n_visible(self, n_new: int) -> int:
-        return max(min(self.mem_len, self.n_positions - n_new), 0)
 
     def _enter(self, tokens: Tensor, ages: Tensor) -> Tensor:
         counted = ages[:, None] + torch.arange(tokens.shape[1], device=ages.device)  # [N, K]
@@ -440,13 +402,9 @@ class Bert(LayerStack):
 
     @torch.no_grad()
     def read_both_ways(self, ids: Tensor) -> Tensor:
-        """Return the last layer's outputs for texts whose tokens all see each other, as trained.
+        """Return the last layer's outputs [B, K, D] of texts [B, K], all tokens seeing each other.
 
-        Args:
-            ids: Texts of one length, without a memory.  [B, K] int64
-
-        Returns:
-            [B, K, D]
+        This is BERT as it was trained, without a memory.
         """
         n_texts, n_tokens = ids.shape
         n_head, width = self.heads
@@ -476,7 +434,6 @@ class BertLayer(CausalLayer):
         self.scale = 1 / math.sqrt(heads[1])
 
     def attention(self, queries: Tensor, window: Window) -> Tensor:
-        """Return the weights of the past and the K new tokens."""
         scores = window.hide_ended(window.scores(self.scale * queries), -math.inf)
         if queries.shape[1] > 1:
             scores.masked_fill_(window.out_of_reach(queries.shape[1]), -math.inf)

@@ -1,4 +1,4 @@
-"""The trained memories: each one file, all behind `TrainedMemory`."""
+"""The trained memories, one file each, behind `TrainedMemory`."""
 
 from models.memories.base import NetworkSettings, NoMemory, TrainedMemory
 from models.memories.gpt import Gpt, GptSettings

@@ -22,17 +22,17 @@ from models.memories.base import NetworkSettings, TrainedMemory
 from utils.errors import UserError
 from utils.settings import setting
 
-# A layer asks of the sequence it is part of: queries, keys, values to what the queries find, all
-# small matrices, one per head and sequence.  [H*N, K, d]
+# Maps queries, keys and values to the attention's output: small matrices, one per head and
+# sequence.  [H*N, K, d]
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class PastAttention:
-    """Attention of one step to the past; its keys and values are put beside those.
+    """Attention of one step to the past; its keys and values are written beside those.
 
     Attributes:
-        window: The steps in sight.
-        weights: Where the step looked, once it has, in the window's order.  [H*N, 1, n]
+        window: The visible steps.
+        weights: The attention weights, once computed, in the window's order.  [H*N, 1, n]
     """
 
     weights: Tensor
@@ -41,7 +41,6 @@ class PastAttention:
         self.window, self.dropout = window, dropout
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Return what the step finds.  [H*N, 1, d]"""
         self.window.write(keys, values)
         scores = self.window.scores(queries / math.sqrt(queries.shape[-1]))
         self.weights = self.window.hide_ended(scores, -math.inf).softmax(dim=-1)
@@ -53,7 +52,7 @@ class SequenceAttention:
 
     Attributes:
         visible: Which step, a row, sees which.  [N, T, T] bool
-        keys, values: Those of all steps, once they were given.  [H*N, T, d]
+        keys, values: Of all steps, once they were given.  [H*N, T, d]
     """
 
     keys: Tensor
@@ -63,7 +62,6 @@ class SequenceAttention:
         self.visible, self.dropout = visible, dropout
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Return what every step finds.  [H*N, T, d]"""
         self.keys, self.values = keys, values
         by_head = (-1, len(self.visible))  # [H, N]
         found = F.scaled_dot_product_attention(
@@ -77,7 +75,7 @@ class SequenceAttention:
 
 
 class PreNormBlock(nn.Module):
-    """Attention and a feed-forward network, each normalised before and added to what came in.
+    """Attention and a feed-forward network, each with LayerNorm before and a residual around it.
 
     The block of GPT-2 (Radford et al. 2019): the feed-forward network is four times as wide and
     has GELUs in their tanh form; weights start as N(0, 0.02), biases as 0.
@@ -98,7 +96,6 @@ class PreNormBlock(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, hidden: Tensor, attention: Attention) -> Tensor:
-        """Map K steps of N sequences, [N, K, D], to the same shape."""
         rows = hidden.flatten(0, 1)
         matrices = split_heads(self.qkv(self.attention_norm(rows)), self.n_head, len(hidden))
         found = join_heads(attention(*matrices), self.n_head)
@@ -109,14 +106,9 @@ class PreNormBlock(nn.Module):
 
 
 def visible_steps(ages: Tensor, n_past: int) -> Tensor:
-    """Return which step of a sequence sees which: those of its episode, n_past before it at most.
+    """Return a mask [N, T, T]: a row's step sees its episode, at most `n_past` steps back.
 
-    Args:
-        ages: Steps before each one in its episode.  [N, T]
-        n_past: M.
-
-    Returns:
-        True where the row's step sees the column's.  [N, T, T]
+    `ages` [N, T] counts the steps before each one in its episode.
     """
     steps = torch.arange(ages.shape[1], device=ages.device)
     distances = steps[:, None] - steps  # [T, T]
@@ -139,13 +131,12 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("frequencies", torch.exp(-math.log(10_000) * exponents), False)
 
     def forward(self, positions: Tensor) -> Tensor:
-        """Map positions [...] int64 to vectors [..., D]."""
         angles = positions[..., None] * self.get_buffer("frequencies")  # [..., D/2 rounded up]
         return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[..., : self.width]
 
 
 class LearnedPositions(nn.Module):
-    """A trained vector for each position; the last one stays once an episode is there."""
+    """A trained vector for each position; later positions share the last one."""
 
     def __init__(self, width: int, n_positions: int) -> None:
         super().__init__()
@@ -153,7 +144,6 @@ class LearnedPositions(nn.Module):
         nn.init.normal_(self.table.weight, std=0.02)
 
     def forward(self, positions: Tensor) -> Tensor:
-        """Map positions [...] int64 to vectors [..., D]."""
         return self.table(positions.clamp(max=self.table.num_embeddings - 1))
 
 
@@ -165,20 +155,18 @@ POSITIONS: dict[str, type[SinusoidalPositions] | type[LearnedPositions]] = {
 
 @dataclass(frozen=True)
 class GptSettings(NetworkSettings, MemoryLengthSettings):
-    """What the GPT reads."""
-
     title = "GPT"
 
     memory_heads: int = setting("attention heads", low=1, high=256, default=4)
     memory_dropout: float = setting("share of the numbers dropped", low=0, high=0.9, default=0.0)
     memory_positions: str = setting(
-        "how it is told the time", choices=(*POSITIONS,), default="sinusoidal"
+        "positional embeddings", choices=(*POSITIONS,), default="sinusoidal"
     )
 
 
 @dataclass
 class GptMemory:
-    """What is kept of N running episodes.
+    """The state of N running episodes.
 
     Attributes:
         past: Keys and values; its ages count the steps that are kept, not those that were.
@@ -189,33 +177,25 @@ class GptMemory:
     ages: Tensor
 
     def copy(self) -> "GptMemory":
-        """Return a memory that shares nothing with this one."""
         return GptMemory(self.past.copy(), self.ages.clone())
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what is kept and the episodes' ages."""
         return self.past.state_dict() | {"episode_ages": self.ages.clone()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take over a saved memory of the same settings and number of environments."""
         self.past.load_state_dict(state)
         self.ages = state["episode_ages"].to(self.ages.device, copy=True)
-
-    def advance(self, starts: Tensor) -> None:
-        """Keep the step whose keys and values were written last."""
-        self.past.advance(1, self.past.current_ages(starts))
-        self.ages = self.ages.masked_fill(starts, 0) + 1
 
 
 class Gpt(TrainedMemory):
     """A pre-norm decoder on features (GPT-2, Radford et al. 2019; for RL Ni et al. 2023).
 
     A step sees itself and the last M = `mem_len` steps of its episode, whose keys and values are
-    kept while acting (arXiv:2307.03864). Features of another width than the memory's are first
-    mapped to it. Positions count from the episode's start; of learned ones there are M + 1.
+    kept while acting (arXiv:2307.03864). Features of another width are first mapped to the
+    memory's. Positions count from the episode's start; of learned ones there are M + 1.
 
-    With more than one layer a step hears, through those it sees, of steps further back. `unroll`
-    knows of no step before those it is given. So it equals acting where the state was refreshed
+    With more than one layer a step depends, through the steps it sees, on steps further back, but
+    `unroll` knows only the steps it is given. So it equals acting where the state was refreshed
     from the first `n_context` of its steps, or where the episodes begin in it.
     """
 
@@ -239,7 +219,6 @@ class Gpt(TrainedMemory):
         self.norm = nn.LayerNorm(self.width)
 
     def initial(self, n_envs: int) -> GptMemory:
-        """Return a ring of empty slots, zero so that reading one does no harm."""
         n_slots = self.mem_len + 1
         head = n_slots, self.width // self.n_head
         shape = len(self.blocks), self.n_head * n_envs, *head
@@ -249,25 +228,24 @@ class Gpt(TrainedMemory):
 
     @torch.no_grad()
     def step(self, x: Tensor, state: Memory, starts: Tensor, advance: bool = True) -> Tensor:
-        """Attend to the past and keep the step's keys and values, which are in the free slot."""
-        past = cast(GptMemory, state).past
-        windows = _windows(past, past.current_ages(starts))
-        output, _ = self._attend(x, self.context(state, starts), windows)
+        memory = cast(GptMemory, state)
+        kept, before = memory.past.current_ages(starts), self.context(state, starts)
+        # Keys and values are written into the free slot, which counts once it is advanced over.
+        output, _ = self._attend(x, before, _windows(memory.past, kept))
         if advance:
-            cast(GptMemory, state).advance(starts)
+            memory.past.advance(1, kept)
+            memory.ages = before + 1
         return output
 
     def context(self, state: Memory, starts: Tensor) -> Tensor:
-        """Return how many steps of its episode come before the present one.  [N] int64"""
+        """Return the steps of the episode before the present one.  [N] int64"""
         return cast(GptMemory, state).ages.masked_fill(starts, 0)
 
     def unroll(self, x: Tensor, starts: Tensor, context: Tensor) -> Tensor:
-        """Attend within the sequences, all steps at once."""
         return self._read(x, _ages(starts, context))[0]
 
     @torch.no_grad()
     def refresh(self, x: Tensor, starts: Tensor, context: Tensor, state: Memory) -> None:
-        """Replace all keys and values by those of the last P steps."""
         n_steps = len(x)
         if not 0 < n_steps <= self.n_context:
             raise ValueError(f"a memory of {self.n_context} steps refreshed from {n_steps}")
@@ -287,7 +265,6 @@ class Gpt(TrainedMemory):
 
     @torch.no_grad()
     def attention(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
-        """Return where a step looks.  [L, N, H, 1, M+1]"""
         past = cast(GptMemory, state).past
         windows = past.windows(past.current_ages(starts), self.mem_len, 1)
         _, attentions = self._attend(x, self.context(state, starts), windows)
@@ -299,12 +276,12 @@ class Gpt(TrainedMemory):
     def _attend(
         self, x: Tensor, ages: Tensor, windows: Sequence[Window]
     ) -> tuple[Tensor, list[PastAttention]]:
-        """Return the output [N, D] of steps of these ages [N] and what the layers attended to."""
+        """Return the output [N, D] of one step, and the layers' attentions."""
         attentions = [PastAttention(window, self._dropped) for window in windows]
         return self._through(x[:, None], ages[:, None], attentions)[:, 0], attentions
 
     def _read(self, x: Tensor, ages: Tensor) -> tuple[Tensor, list[SequenceAttention]]:
-        """Return the output [T, B, D] of features [T, B, F] and what the layers attended to."""
+        """Return the output [T, B, D] of features [T, B, F], and the layers' attentions."""
         visible = visible_steps(ages, self.mem_len)
         attentions = [SequenceAttention(visible, self._dropped) for _ in self.blocks]
         return self._through(x.transpose(0, 1), ages, attentions).transpose(0, 1), attentions
@@ -318,19 +295,13 @@ class Gpt(TrainedMemory):
 
     @property
     def _dropped(self) -> float:
-        """The share of attention weights that is dropped now."""
         return self.dropout.p if self.training else 0.0
 
 
 def _ages(starts: Tensor, context: Tensor) -> Tensor:
-    """Return how many steps of its episode come before each step.
+    """Return the number of earlier steps of the episode before each step.  [B, T] int64
 
-    Args:
-        starts: Where an episode begins.  [T, B] bool
-        context: The answer for the first step, where none begins there.  [B]
-
-    Returns:
-        [B, T] int64, where the context is
+    `starts` are [T, B]; `context` [B] counts for the first step, where no episode begins there.
     """
     steps = torch.arange(len(starts), device=context.device)
     begun = torch.where(starts.to(context.device).T, steps, -context[:, None])  # [B, T]
@@ -340,13 +311,13 @@ def _ages(starts: Tensor, context: Tensor) -> Tensor:
 def _windows(past: KeyValueMemory, ages: Tensor) -> Sequence[Window]:
     """Return every layer's view of the past and of the slot that is written next.
 
-    On a CPU it ends at the oldest running episode; finding that out on a GPU would make the host
-    wait.
+    On a CPU it ends at the oldest running episode. On a GPU it is the whole ring, since the host
+    would have to wait for the oldest age.
     """
     return _whole_ring(past, ages) if ages.is_cuda else past.windows(ages, past.n_past, 1)
 
 
 def _whole_ring(past: KeyValueMemory, ages: Tensor) -> Sequence[Window]:
-    """Return every layer's view of all slots; a mask hides what is not to be seen."""
+    """Return every layer's view of all slots; a mask hides the invisible ones."""
     rings = past.keys[:, :, : past.n_slots], past.values[:, :, : past.n_slots]
     return ring_windows(rings, past.position, ages, 1, past.n_past)

@@ -13,8 +13,8 @@ from models.memories.base import NetworkSettings, TrainedMemory
 class Lstm(TrainedMemory):
     """One or more layers of `torch.nn.LSTM`.
 
-    State and context are (h, c) of all layers side by side, [N, 2, L*D]. The state that an
-    episode was left in by earlier weights is gone on with as it is.
+    State and context are (h, c) of all layers side by side, [N, 2, L*D]. A state that earlier
+    weights have left is continued as it is.
     """
 
     def __init__(self, n_features: int, settings: NetworkSettings) -> None:
@@ -23,13 +23,11 @@ class Lstm(TrainedMemory):
         self.lstm = nn.LSTM(n_features, self.width, settings.memory_layers)
 
     def initial(self, n_envs: int) -> TensorMemory:
-        """Return zero states."""
         n_numbers = self.lstm.num_layers * self.width
         return TensorMemory(torch.zeros(n_envs, 2, n_numbers, device=self.device))
 
     @torch.no_grad()
     def step(self, x: Tensor, state: Memory, starts: Tensor, advance: bool = True) -> Tensor:
-        """Advance every layer by one step; return the last layer's h [N, D]."""
         layers = (part.split(self.width, dim=-1) for part in self.context(state, starts).unbind(1))
         states = []  # (h, c) of each layer  [N, 2, D]
         for hidden, cell, weights in zip(*layers, self.lstm.all_weights, strict=True):
@@ -41,16 +39,16 @@ class Lstm(TrainedMemory):
         return after[:, 0, -self.width :]
 
     def context(self, state: Memory, starts: Tensor) -> Tensor:
-        """Return (h, c) before the present step, zero where an episode starts.  [N, 2, L*D]"""
         before = cast(TensorMemory, state).state
         if not starts.is_cuda and not starts.any():  # on a GPU, asking would make the host wait
             return before
         return before.masked_fill(starts[:, None, None], 0.0)
 
     def unroll(self, x: Tensor, starts: Tensor, context: Tensor) -> Tensor:
-        """Run from one step at which any episode starts to the next; quickest if that is the first.
+        """Run the LSTM from one step at which any episode starts to the next.
 
-        The host has to know these steps: with `starts` on the CPU it waits for no device.
+        Quickest if that is only the first. The host has to know these steps: with `starts` on the
+        CPU it waits for no device.
         """
         starting = starts[1:].any(dim=1).nonzero().squeeze(-1) + 1
         by_layer = context.unflatten(-1, (-1, self.width)).permute(1, 2, 0, 3).contiguous()

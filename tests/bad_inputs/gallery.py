@@ -171,7 +171,7 @@ def _train(command):
 
 
 def _foreign():
-    """Write what is of no kind a program reads."""
+    """Write files of kinds that no program reads."""
     for folder in ("folder", "json", "modules", "foreign", "few"):
         Path(folder).mkdir()
     for name, content in JSON_FILES.items():

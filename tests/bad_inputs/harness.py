@@ -101,7 +101,7 @@ class Outcome(NamedTuple):
     changed: list[str]
 
     def complaints(self):
-        """Return what no program may do, whatever it is given."""
+        """Return the violations of the contract that holds for any input."""
         if self.status is None:
             return [f"had not ended after {SECONDS} seconds"]
         lines = self.err.removesuffix("\n").split("\n")
@@ -174,7 +174,7 @@ def _be_the_program(program, command, place):
 
 
 def _redirect(place):
-    """Take a terminal's place away, and what a test runner has put in the way."""
+    """Replace the terminal by files, and remove the test runner's handlers."""
     os.chdir(place)
     for number, path in ((0, Path(os.devnull)), (1, place.parent / OUT), (2, place.parent / ERR)):
         flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -207,7 +207,7 @@ def _give_up_override():
 
 
 def _wait(process):
-    """Return how a process ended, None where it had to be killed; end what it has left behind."""
+    """Return the exit status of a process, None where it had to be killed; end its children."""
     ends, found, status = time.monotonic() + SECONDS, 0, 0
     while not found and time.monotonic() < ends:
         time.sleep(0.005)

@@ -120,7 +120,7 @@ class Trial(NamedTuple):
 
 
 def read(path):
-    """Return what stands in a good file."""
+    """Return the content of a good file."""
     if path.suffix == ".json":
         return json.loads(path.read_text())
     if path.suffix == ".npz":
@@ -157,7 +157,7 @@ def places_in(content, at=()):
 
 
 def replaced(content, where, how):
-    """Return nested values with one of them changed; what is changed is made anew."""
+    """Return a copy of nested values with one of them changed."""
     if not where:
         return CHANGES[how](content)
     (key, *rest), is_dict = where, isinstance(content, dict)
@@ -250,7 +250,7 @@ def trials(gallery, commands, paths, valued=(), most=2):
         gallery: The good files.
         commands: Programs with their words.
         paths: Files and folders to spoil.
-        valued: Those of them whose values can be changed one by one.
+        valued: Those of them with values that can be changed one by one.
         most: Changes.
     """
     path, others = st.sampled_from(paths), [f"as {each}" for each in (*paths, *valued)]

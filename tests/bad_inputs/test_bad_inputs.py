@@ -52,10 +52,7 @@ NO_NUMBERS = (
 )
 NOT_TRUE_OR_FALSE = ("0", "1", "True", "yes", "", "[true]", '"true"', "truefalse")
 NO_CHOICES = ("", "liner", "None", "exp,linear", "null")
-RUN_IDS = (
-    *("", ".", "..", "../x", "a/b", "/x", "a/", ".x", "-x", "--", "a b", "a\nb", "a\n", ZERO, "é"),
-    *("\u202ex", "\udcff", "１", "x" * 121, LONG, "a\\b", "~", "$HOME", "*", "a:b", "%2e", "good"),
-)
+RUN_IDS = ("", "..", "a/b", ".x", "a b", ZERO, "é", LONG, "good")  # the property below draws any
 ENVS = (
     *("Pong", "MiniGrid-", "MiniGrid-Nowhere-v0", "MiniGrid-Empty-5x5-v0/..", "../x", "/x", ".."),
     *("MiniGrid-Empty-5x5-v0\n", "maze ", "MAZE", "psychlab_x", "RandomMaze-v0/x", ZERO, "\ud800"),
@@ -211,6 +208,7 @@ CONTRADICTIONS = (
     (CNN | {"env": "TMazePassive-v0"}, "door_order=episode", "stimuli=pictures", "model=SHELM"),
     (CNN | {"env": "KeyToDoor-v0"}, "door_order=environment", "length=100001", "length=null"),
     (CNN | {"env": "HousekeepText-v0"}, "house_rooms=1 house_things=16", "housekeep_scene=rs_int"),
+    (CNN | {"env": "HousekeepText-v0"}, "house_misplaced=9"),
     (CNN | {"env": "Housekeep-v0"}, "housekeep_folder=nowhere", "housekeep_episode=-1"),
     (CNN | {"env": "CrafterText-v0"}, "captions=learned", "captions=pixels", "crafter_actions=17"),
     (CNN | {"env": "Crafter-v1"}, "crafter_actions=good", "dying=false", "use_text=false"),
@@ -268,21 +266,13 @@ VALUES: list = [
     (("prepare", *PREPARED), f"{XL}/vocab.bin", "", "an intruder", "0", "in a list"),
     (WITH_BERT, BERT_CONFIG, "", "in a list"),
     (WITH_BERT, BERT_CONFIG, "hidden_size", "removed", "text", "0", "2**63"),
-    (WITH_BERT, BERT_CONFIG, "num_hidden_layers", "removed", "text", "0", "2**63"),
-    (WITH_BERT, BERT_CONFIG, "num_attention_heads", "removed", "text", "0", "2**63"),
-    (WITH_BERT, BERT_CONFIG, "vocab_size", "removed", "text", "0", "2**63"),
     (WITH_BERT, BERT_CONFIG, "hidden_act", "removed", "in a list"),
-    (WITH_BERT, BERT_CONFIG, "layer_norm_eps", "removed", "in a list"),
-    (WITH_BERT, BERT_CONFIG, "max_position_embeddings", "removed", "in a list"),
     (WITH_BERT, BERT_CONFIG, "model_type", "removed", "in a list", "text"),
     (WITH_BERT, f"{BERT}/model.safetensors", BERT_WEIGHT, "removed", "without a row", "not finite"),
     (WITH_BERT, f"{BERT}/model.safetensors", "", "no dictionary"),
     (WITH_WORDS, WORDS, "embeddings", "without a row", "flat", "its first", "not finite", "text"),
     (WITH_WORDS, WORDS, "ids", "negative", "very large", "as float64"),
     (WITH_WORDS, WORDS, "tokens", "without a row", "an intruder"),
-    (WITH_WORDS, WORDS, "encoder", "text"),
-    (WITH_WORDS, WORDS, "encoder_fingerprint", "text"),
-    (WITH_WORDS, WORDS, "language_model_fingerprint", "text"),
 ]
 BY_BERT = ("prepare", *(word.replace(XL, BERT) for word in PREPARED))
 EPISODE = f"{EPISODES}/good_ckpt_best_eval_sampled_2_episodes_seed_0_001.npz"
@@ -378,6 +368,7 @@ ROWS += [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0][0]} {row[1]} {row[3]} {row[2]}")
 def test_every_spoiled_file_is_refused(row, gallery):
     command, path, how, where = row
@@ -387,7 +378,7 @@ def test_every_spoiled_file_is_refused(row, gallery):
     assert outcome.complaints() == [], outcome.err
     assert outcome.status in (1, 2), outcome.out
     if how in ("locked", "read-only", "/proc/self/mem"):
-        # What lies in a folder that may not be entered cannot be told from what is not there.
+        # A file in a folder that may not be entered looks like a missing one.
         told = ("Permission denied", "no permission", "Input/output error", path)
         assert any(words in outcome.err for words in told), outcome.err
 

@@ -3,8 +3,8 @@
     python -m tests.robustness.faults --rounds 100
 
 Every round breaks one run in one way and goes on with `main.py --resume`; in the end its trained
-parameters, optimiser and metrics.csv (but time/*, and how often a model was asked whose answers
-are kept) must be those of a run that nothing disturbed. Runs are forked from one process that has
+parameters, optimiser and metrics.csv (but time/*, and how often a model with a cache was
+asked) must be those of an undisturbed run. Runs are forked from one process that has
 imported everything, so a round takes a second or two.
 """
 
@@ -43,11 +43,11 @@ class Case(NamedTuple):
     """A run to break.
 
     Attributes:
-        command: What begins it.
+        command: Begins it.
         folder: Its run folder, below the working directory.
-        seconds: What it takes undisturbed.
-        n_bytes: What it writes.
-        expected: What must come out.
+        seconds: Its duration, undisturbed.
+        n_bytes: Size of its files.
+        expected: Its outcome, undisturbed.
     """
 
     command: list[str]
@@ -96,7 +96,7 @@ def start(command: list[str], workplace: Path) -> int:
         log = os.open(LOG, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        # tqdm's own lock is shared with the parent: who is killed holding it stops all others.
+        # tqdm's own lock is shared with the parent: a process killed holding it stops all others.
         tqdm.set_lock(threading.RLock())
         status = main_program.main(command)
         sys.stdout.flush()
@@ -268,7 +268,7 @@ def main() -> int:
 
 
 def break_runs(fault: str, cases: list[Case], n_rounds: int, seed: int) -> int:
-    """Break runs in one way, print what happened, and return how many came out wrong."""
+    """Break runs in one way, print the outcomes, and return how many came out wrong."""
     happened: Counter[str] = Counter()
     failures = 0
     begun = time.perf_counter()

@@ -4,7 +4,7 @@
 
 Each agent has a process of its own. Its resident memory, read after every update, may not rise by
 more than 5 % once the first 20,000 steps are done; the exit status is 1 where one does. Most of
-what is left to rise are oneDNN's primitives, one for every new shape of a minibatch, of which it
+the rise that is left are oneDNN's primitives, one for every new shape of a minibatch, of which it
 keeps 1,024: ONEDNN_PRIMITIVE_CACHE_CAPACITY=16 leaves it next to none.
 """
 
@@ -55,6 +55,11 @@ class Sample(NamedTuple):
     resident: int  # bytes
 
 
+class SlimCnn(CnnAgent):
+    def encoder_width(self, config: Any) -> int:
+        return WIDTH
+
+
 class Watched(PPO):
     """A learner that notes the memory after every update."""
 
@@ -72,12 +77,12 @@ class Watched(PPO):
         return metrics
 
     def look(self) -> Any:
-        """Return what is noted."""
+        """Return the memory after an update."""
         return Sample(self.env_steps, resident_bytes())
 
 
 def resident_bytes() -> int:
-    """Return what the process occupies in memory, as Linux counts it."""
+    """Return the resident memory of this process, as Linux counts it."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -89,9 +94,7 @@ def watch(name: str, n_steps: int, learner: type[Watched] = Watched, **changes: 
     seed_everything(config.seed)
     env = make_vector_env(config, config.seed)
     spaces: Any = (env.single_observation_space, env.single_action_space)
-    slim = name == "CNN"
-    seen, done = spaces
-    agent = CnnAgent(config, seen, done, WIDTH) if slim else build_agent(config, seen, done)
+    agent = SlimCnn(config, *spaces) if name == "CNN" else build_agent(config, *spaces)
     watched = learner(config, agent)
     run = Run(config, watched, Collector(env, watched))
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):

@@ -91,7 +91,7 @@ def start(workplace: Path, program: str, *words: str) -> subprocess.Popen:
 
 
 def killed(root: int, workplace: Path) -> Kill:
-    """Kill a process and all that came from it, so that none can answer; look at what is left."""
+    """Kill a process and all its descendants; return the progress of its unfinished runs."""
     found: set[int] = set()
     while new := {root, *descendants(root)} - found:
         for process in new:
@@ -138,7 +138,7 @@ def send(process: int, number: signal.Signals) -> None:
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    """Return a run's metrics without what the clock says."""
+    """Return a run's metrics without times."""
     table = read_rows(folder / FILE)
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in table]
 
