@@ -11,7 +11,7 @@ from pathlib import Path
 
 from envs.crafter.captions import Accuracy, TiledFrameBatches, accuracy
 from envs.crafter.sentences import N_KINDS
-from models.clip import DATA_FOLDER
+from models.encoders import DATA_FOLDER
 from models.tile_reader import FILE, TileReader, load_tile_reader, train_tile_reader
 from utils.command_line import Parser, run_program, whole_number
 from utils.files import alone_with, check_writable

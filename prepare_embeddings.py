@@ -10,7 +10,8 @@ from pathlib import Path
 
 from envs.minigrid_captions import CaptionBatches
 from models import resolve_device
-from models.clip import DATA_FOLDER, ImageTextEncoder, load_encoder
+from models.clip import load_encoder
+from models.encoders import DATA_FOLDER, ImageTextEncoder
 from models.grid_clip import FILE, NAME, train_grid_clip
 from models.language.files import find_model
 from models.language.load import describe_language_model

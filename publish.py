@@ -48,10 +48,9 @@ from utils.files import check_writable
 from utils.hub import HubError, check_logged_in, check_repository_name, upload
 from utils.loggers import FILE as METRICS
 from utils.loggers import RETURN
-from utils.run_folder import DESCRIPTION, SETTINGS, write_json
+from utils.run_folder import DESCRIPTION, SETTINGS, description_of, stored_config, write_json
 from utils.settings import Config, all_settings, read_settings
 from utils.starting import typed
-from utils.stored_run import description_of, stored_config
 
 CHECKPOINTS = {"best": BEST, "last": LAST}
 NUMBERS = ("return_mean", "return_std", "length_mean", "length_std")

@@ -15,10 +15,10 @@ import numpy as np
 from analysis import run_data
 from analysis.figures import COLOURS, DASHED, MAP, QUIET, Findings, new_figure, style
 from analysis.statistics import Estimate, estimate
-from utils.declaration import shown
 from utils.errors import UserError, printable
 from utils.loggers import FILE
 from utils.run_folder import SETTINGS
+from utils.settings import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,12 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 import trainers.build  # noqa: F401  registers all settings, which complete those of older runs
-from utils.declaration import shown
 from utils.errors import UserError, printable, suggestion
 from utils.files import written_whole
 from utils.loggers import FILE, STEPS
 from utils.run_folder import SETTINGS, begun_with
-from utils.settings import NAMED_BY_ALL, completed, read_json_object, settings_without_effect
+from utils.settings import NAMED_BY_ALL, completed, read_json_object, settings_without_effect, shown
 
 AXES = {"steps": STEPS, "seconds": "time/seconds"}
 PRETRAINED = "pretrained"

@@ -1,12 +1,10 @@
 """Image encoders that share a space with text: CLIP by way of open_clip, or its stand-in."""
 
-import hashlib
 import logging
 import os
 import pkgutil
 import warnings
 import zipfile
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,13 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.encoders import DATA_FOLDER, ImageTextEncoder
 from models.language.load import once_a_machine
 from utils.errors import UserError, suggestion
 from utils.hub import HubError, hub_file
 from utils.settings import Config, setting
 
-DATA_FOLDER = Path("data")
-BLOCK_SIZE = 16  # images encoded at a time on a GPU
 # Takes the weights out of OpenAI's archives, which also hold three numbers.
 RECIPE = (
     "import torch; weights = torch.jit.load({archive!r}, map_location='cpu').state_dict(); "
@@ -50,41 +47,6 @@ class ClipSettings(Config):
         safe=("openai",),
         default="openai",
     )
-
-
-class ImageTextEncoder(nn.Module):
-    """A frozen encoder of images and texts into one space of width W."""
-
-    name: str
-    width: int
-
-    @property
-    def images_at_a_time(self) -> int:
-        """The block size that is fastest where few images are new at a step."""
-        on_cpu = next(self.parameters()).device.type == "cpu"
-        return 1 if on_cpu else BLOCK_SIZE
-
-    @abstractmethod
-    def forward(self, images: Tensor) -> Tensor:
-        """Map images in [0, 1], [N, 3, H, W], to features [N, W], not normalised."""
-
-    @abstractmethod
-    def embed_texts(self, texts: list[str]) -> Tensor:
-        """Map n texts to features [n, W], not normalised."""
-
-    @cached_property
-    @abstractmethod
-    def vocabulary(self) -> list[str]:
-        """The strings of the text side's tokens that may be retrieved, each once."""
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """The sha256 of the weights, the same from any file."""
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self.state_dict().items()):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
-        return digest.hexdigest()
 
 
 def load_encoder(

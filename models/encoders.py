@@ -4,10 +4,13 @@ An encoder is chosen by the kinds of an observation. While a rollout is collecte
 and images repeat, so the features of images are cached until it learns.
 """
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import ClassVar, cast
 
 import torch
@@ -21,6 +24,8 @@ from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sen
 from utils.errors import UserError
 from utils.settings import setting
 
+DATA_FOLDER = Path("data")
+BLOCK_SIZE = 16  # images encoded at a time on a GPU
 CACHE_BLOCK = 4  # few images are new to an encoder at one step,
 LARGER_BLOCKS = (16, 64)  # or all of them
 SMALL, LARGE = (16, 32), (64, 128)  # channels before a trained memory, and without one
@@ -295,3 +300,38 @@ def _xavier(module: AnyModule) -> AnyModule:
             nn.init.xavier_uniform_(layer.weight, gain=math.sqrt(2))
             layer.bias = nn.Parameter(torch.zeros(len(layer.weight)))
     return module
+
+
+class ImageTextEncoder(nn.Module):
+    """A frozen encoder of images and texts into one space of width W."""
+
+    name: str
+    width: int
+
+    @property
+    def images_at_a_time(self) -> int:
+        """The block size that is fastest where few images are new at a step."""
+        on_cpu = next(self.parameters()).device.type == "cpu"
+        return 1 if on_cpu else BLOCK_SIZE
+
+    @abstractmethod
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images in [0, 1], [N, 3, H, W], to features [N, W], not normalised."""
+
+    @abstractmethod
+    def embed_texts(self, texts: list[str]) -> Tensor:
+        """Map n texts to features [n, W], not normalised."""
+
+    @cached_property
+    @abstractmethod
+    def vocabulary(self) -> list[str]:
+        """The strings of the text side's tokens that may be retrieved, each once."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The sha256 of the weights, the same from any file."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.state_dict().items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
+        return digest.hexdigest()

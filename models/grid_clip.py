@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from models.caching import unit_images
-from models.clip import DATA_FOLDER, ImageTextEncoder
+from models.encoders import DATA_FOLDER, ImageTextEncoder
 from models.language.files import find_model
 from models.sentence_encoder import SentenceEncoder
 from models.tile_reader import Batches, fit, load_reader, save_reader

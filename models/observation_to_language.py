@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.caching import unit_images
-from models.clip import BLOCK_SIZE, ImageTextEncoder
+from models.encoders import BLOCK_SIZE, ImageTextEncoder
 from models.heads import AnyModule
 from models.language.layers import TokenEmbeddings
 from models.observations import Observations

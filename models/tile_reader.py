@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from models.caching import unit_images
-from models.clip import DATA_FOLDER
+from models.encoders import DATA_FOLDER
 from utils.errors import UserError
 from utils.files import load_saved, save_tensors, written_whole
 from utils.starting import typed

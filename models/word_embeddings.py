@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from models.clip import DATA_FOLDER, ClipSettings, ImageTextEncoder
+from models.clip import ClipSettings
+from models.encoders import DATA_FOLDER, ImageTextEncoder
 from models.language.files import ModelFiles
 from models.language.language_model import LanguageModel
 from models.language.load import LanguageModelSettings

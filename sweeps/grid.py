@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from utils.declaration import shortened, shown
 from utils.errors import UserError, raise_all, raise_any, suggestion
 from utils.run_folder import (
     begun_with,
@@ -39,6 +38,8 @@ from utils.settings import (
     load_config,
     read_settings,
     settings_without_effect,
+    shortened,
+    shown,
 )
 
 # The seeds of the published experiments (arXiv:2205.12258).

@@ -23,17 +23,19 @@ from analysis.figures import METRIC_LABELS, Point, draw_search, save_figure
 from analysis.run_data import Table, aligned, read_progress, read_run, write_csv
 from sweeps.grid import Run, check_runs
 from sweeps.jobs import Job, Jobs, State
-from utils.declaration import checked, shortened, shown
 from utils.errors import UserError, printable, raise_any, suggestion
 from utils.run_folder import EXPERIMENTS, SETTINGS, write_json
 from utils.settings import (
     Config,
     Given,
     all_settings,
+    checked,
     given_by_file,
     installed,
     load_config,
     settings_without_effect,
+    shortened,
+    shown,
 )
 
 SEARCHES = Path("searches")

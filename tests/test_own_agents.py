@@ -252,7 +252,7 @@ MISTAKES = {
     "my_agents:NoMemory": "it lacks memory_class",
     "my_agents:ReadsPlain": "`reads` must be a tuple",
     "my_agents:ReadsBadDefault": "loud: 10 is out of range (1 to 9)",
-    "my_agents:ReadsOtherwise": "setting 'gamma' is declared by utils.declaration.Config and",
+    "my_agents:ReadsOtherwise": "setting 'gamma' is declared by utils.settings.Config and",
     "my_agents:ReadsNoJson": "its setting 'loud' must be an int",
     ":A": "':A' is not of the form module:Class",
     "../my_agents:A": "is not of the form module:Class",

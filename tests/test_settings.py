@@ -14,13 +14,13 @@ from tests.agents import spaces
 from tests.echo import EchoSettings
 from trainers.build import LEARNERS
 from trainers.ppo import PPO, PpoSettings
-from utils.declaration import declared
 from utils.errors import UserError
 from utils.settings import (
     Part,
     all_settings,
     composed_class,
     config_from_dict,
+    declared,
     default_settings,
     describe_settings,
     load_config,
@@ -215,7 +215,7 @@ class Otherwise(Part):
 
 
 def test_a_setting_of_two_parts_must_be_declared_alike():
-    with pytest.raises(TypeError, match=r"'gamma' is declared by utils.declaration"):
+    with pytest.raises(TypeError, match=r"'gamma' is declared by utils.settings"):
         declared([PpoSettings, Otherwise])
 
 

@@ -22,8 +22,8 @@ from rewards.suggesters.rules import Situation
 from tests.golden_data import GOLDEN
 from tests.test_answer_cache import n_kept
 from tests.tiny_decoders import write_decoder
-from utils.declaration import declared
 from utils.errors import UserError
+from utils.settings import declared
 
 ANSWERS = json.loads((GOLDEN / "ellm" / "lm_answers.json").read_text())
 STEPS = json.loads((GOLDEN / "ellm" / "crafter_steps.json").read_text())

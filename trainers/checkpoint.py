@@ -58,10 +58,9 @@ from utils.files import (
     written_whole,
 )
 from utils.loggers import MetricsWriter, last_step
-from utils.run_folder import check_settings, is_finished, note_end, resume_command
+from utils.run_folder import check_settings, description_of, is_finished, note_end, resume_command
 from utils.settings import Config, setting
 from utils.starting import typed
-from utils.stored_run import description_of
 
 FORMAT = 4
 LAST_OF_FORMAT_3 = "56e76aa"  # the commit that still reads it

@@ -20,9 +20,9 @@ from models.observations import Observations, Percept
 from rewards.goals import OF_EVALUATION, as_played
 from rewards.suggesters import SUGGESTERS
 from utils.files import written_whole
+from utils.run_folder import check_outside, stored_config
 from utils.seeding import derived_seed
 from utils.settings import Config, outside_settings, read_settings, setting, with_env_settings
-from utils.stored_run import check_outside, stored_config
 
 MOST_ENVS = 16
 SEED_OF_EVALUATION = 42  # apart from the seeds of the training environments

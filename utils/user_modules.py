@@ -1,7 +1,7 @@
 """Modules of the user's own, which settings name as module:Name, and when they may be run.
 
 To import a module is to run it. Modules that a user names are looked for in the current folder,
-too; those of a stored run are imported only as utils/stored_run.py allows.
+too; those of a stored run are imported only as utils/run_folder.py allows.
 """
 
 import hashlib
@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
-from utils.declaration import shortened
 from utils.errors import UserError, told
+from utils.settings import shortened
 
 EARLIER = {"settings": "utils.settings"}  # understood for one version
 GIVEN = "object:"  # begins the name of an object that a Python program gave
@@ -82,7 +82,7 @@ def is_environment_package(module: str) -> bool:
     It requires Gymnasium, and Python finds it in its place of installation, not in another folder.
     """
     for name in packages_distributions().get(module, ()):
-        package, place = distribution(name), folder_of(module)
+        package, place = distribution(name), module_folder(module)
         requires = [text.casefold() for text in package.requires or ()]
         if place == Path(str(package.locate_file(""))).resolve():
             return any(text.startswith("gymnasium") for text in requires)
@@ -95,7 +95,7 @@ def has_file(module: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def folder_of(module: str) -> Path | None:
+def module_folder(module: str) -> Path | None:
     """Return the folder in which Python finds a module's package, None where it is in no file."""
     spec = _spec(module)
     if spec is None or not (spec.submodule_search_locations or spec.has_location):

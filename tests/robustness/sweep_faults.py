@@ -22,7 +22,7 @@ from typing import Any
 
 from analysis.run_data import read_progress, read_rows
 from utils.loggers import FILE
-from utils.stored_run import description_of
+from utils.run_folder import description_of
 
 ROOT = Path(__file__).parent.parent.parent
 ROLLOUT = 8 * 64
