@@ -15,8 +15,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from envs.episodes import Options, ResetResult
-from utils.errors import UserError
-from utils.settings import shortened
+from utils.errors import UserError, shortened
 
 LEAST_SIDE = 5  # pixels of an image
 LONGEST_SIDE = 200  # of a picture in pixels; an episode of evaluation keeps hundreds

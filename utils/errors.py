@@ -12,6 +12,7 @@ LEAST_LIKENESS = 0.6  # of a suggested name, from 0 to 1
 LONGEST_LINE = 3000
 SHORTEST_PART, MOST_SUGGESTED = 3, 3
 LONGEST_MESSAGE = 200
+LONGEST_SHOWN = 100
 
 
 class UserError(Exception):
@@ -105,3 +106,7 @@ def raise_all(*checks: Callable[[], object]) -> None:
         except UserError as error:
             problems += error.lines
     raise_any(problems)
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."

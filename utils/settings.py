@@ -32,12 +32,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
-from utils.errors import UserError, raise_any, suggestion
+from utils.errors import UserError, raise_any, shortened, suggestion
 from utils.files import read_bytes
 from utils.user_modules import is_named, module_folder, named_modules, search
 
 MOST_SEED = 2**32 - 1
-LONGEST_SHOWN = 100
 KINDS = {
     int: "a whole number",
     float: "a number",
@@ -237,10 +236,6 @@ def shown(value: Any) -> str:
         return shortened(json.dumps(value))
     except (TypeError, ValueError, RecursionError):
         return f"a {type(value).__name__}"
-
-
-def shortened(text: str) -> str:
-    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
 
 
 def _as_type(declaration: Declaration, value: Any) -> Any:

@@ -16,8 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
-from utils.errors import UserError, told
-from utils.settings import shortened
+from utils.errors import UserError, shortened, told
 
 EARLIER = {"settings": "utils.settings"}  # understood for one version
 GIVEN = "object:"  # begins the name of an object that a Python program gave
