@@ -16,11 +16,11 @@ from utils.command_line import Parser, add_trust, finite_number, run_program, wh
 from utils.files import check_writable
 from utils.settings import MOST_SEED
 
-EPILOG = """SOURCE is a run folder or checkpoint, whose agent then plays; or episodes that eval.py
-saved, files or a folder; or both: that agent looks at those episodes. Without one a random agent
-plays, and the settings (config.json, --config, --var) say in which environment and who looks on.
+EPILOG = """SOURCE is a run folder or checkpoint: its agent plays; or episodes of eval.py, files or
+a folder; or both: that agent looks at those episodes. Without SOURCE a random agent plays, and
+the settings (config.json, --config, --var) name the environment and the agent that looks on.
 
-lengths, goals and scoreboard read run folders (RUNS); lengths also what eval.py has written there,
+lengths, goals and scoreboard read run folders (RUNS); lengths also evaluations of eval.py there,
 scoreboard also tables of runs, the scoreboard.csv that it writes.
 probe lets the agents of RUNS play, run folders or checkpoints.
 
@@ -54,7 +54,7 @@ ANALYSES: dict[str, tuple[str, Callable[[argparse.Namespace], Findings]]] = {
         lambda asked: lengths.analyse(asked.runs, asked.by.split(",")),
     ),
     "goals": (
-        "achievements and goals over runs: how many, how good suggestions are, what they cost",
+        "achievements and goals over runs: numbers, quality of suggestions, costs",
         lambda asked: goals.analyse(asked.runs, asked.by.split(",")),
     ),
     "scoreboard": (
@@ -62,8 +62,7 @@ ANALYSES: dict[str, tuple[str, Callable[[argparse.Namespace], Findings]]] = {
         lambda asked: scoreboard.analyse(asked.runs),
     ),
     "probe": (
-        "what can be read from hidden states k steps after it was shown: is it in memory, is it "
-        "used",
+        "read cues from hidden states k steps after they were shown: in memory? used?",
         lambda asked: probe.analyse(
             asked.runs,
             asked.n_episodes,
@@ -79,12 +78,10 @@ KEYS = {"lengths": "model,algorithm", "goals": "model,algorithm,suggester,curios
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Analyse as the command line says and return the exit status."""
     return run_program(analyse, argv)
 
 
 def analyse(argv: Sequence[str] | None) -> None:
-    """Run the chosen analysis, and write its picture and numbers."""
     arguments = parse_arguments(argv)
     check_writable(arguments.output, "--output")
     _, findings = ANALYSES[arguments.analysis]
@@ -93,13 +90,10 @@ def analyse(argv: Sequence[str] | None) -> None:
 
 
 def source(asked: argparse.Namespace) -> Source:
-    """Return the agent and the episodes of a command line."""
-    options = asked.n_episodes, asked.seed, asked.trust
-    return Source(asked.source, asked.config, asked.var, *options)
+    return Source(asked.source, asked.config, asked.var, asked.n_episodes, asked.seed, asked.trust)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
     options: dict[str, Any] = {
         "epilog": EPILOG,
         "formatter_class": argparse.RawDescriptionHelpFormatter,
@@ -125,7 +119,6 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def add_source(parser: argparse.ArgumentParser, n_episodes: int) -> None:
-    """Add the agent and the episodes that are looked at."""
     add = parser.add_argument
     named = "a run, episodes, or both; see below"
     add("source", metavar="SOURCE", nargs="*", type=Path, help=named)
@@ -136,7 +129,6 @@ def add_source(parser: argparse.ArgumentParser, n_episodes: int) -> None:
 
 
 def add_own_options(add: Callable[..., object], name: str) -> None:
-    """Add the options of one analysis alone."""
     if name == "distances":
         betas = {"nargs": "+", "default": memory.BETAS, "help": "inverse temperatures"}
         add("--beta", type=finite_number(0, 1e6), **betas)

@@ -1,13 +1,12 @@
 """Pictures: their style, the result of an analysis, plot.py's curves and a search.
 
-The style is light, quiet, and safe for readers who confuse colours.
+The style is light, quiet, and safe for colour-blind readers.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -87,11 +86,10 @@ class Findings(NamedTuple):
     figure: "Figure"
     summary: Table
     numbers: Table
-    tables: Mapping[str, Table] = MappingProxyType({})
+    tables: Mapping[str, Table] = {}
     page: str = ""
 
     def save(self, folder: Path, name: str) -> list[Path]:
-        """Print the summary, write picture and numbers, and return the files."""
         print(self.page or aligned(self.summary))
         for title, table in self.tables.items():
             print(f"\n{title}\n{aligned(table)}")
@@ -107,7 +105,6 @@ class Findings(NamedTuple):
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw everything inside in this style."""
     import matplotlib as mpl
 
     with mpl.rc_context(SETTINGS):
@@ -115,7 +112,6 @@ def style() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """Return an empty figure, in inches, that no window or backend knows of."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -124,7 +120,6 @@ def new_figure(width: float, height: float) -> "Figure":
 
 
 def save_figure(figure: "Figure", *paths: Path) -> None:
-    """Write a picture to files, whole or not at all, each in the format its ending names."""
     with style():
         for path in paths:
             metadata = {"Date": None} if path.suffix == ".svg" else None
@@ -134,7 +129,6 @@ def save_figure(figure: "Figure", *paths: Path) -> None:
 
 
 def image_panels(figure: "FigureBase", n_panels: int) -> list["Axes"]:
-    """Return panels in rows for images of one size, which share their axes."""
     from matplotlib.ticker import MaxNLocator
 
     n_rows, n_columns = panel_shape(n_panels)
@@ -147,7 +141,6 @@ def image_panels(figure: "FigureBase", n_panels: int) -> list["Axes"]:
 
 
 def panel_shape(n_panels: int) -> tuple[int, int]:
-    """Return the rows and columns in which panels fill a page held sideways."""
     n_columns = min(math.ceil(math.sqrt(1.5 * n_panels)), n_panels)
     return math.ceil(n_panels / n_columns), n_columns
 
@@ -161,7 +154,6 @@ def draw_curve(axes: "Axes", x: np.ndarray, mean: Estimate, colour: str, label: 
 
 
 def dress_bars(axes: "Axes", names: Sequence[str], least: float = 0.0) -> None:
-    """Write names beside bars from top to bottom, with room for `least` of them."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(max(len(names) - 0.4, least), -0.6)
     axes.grid(axis="x")
@@ -169,12 +161,10 @@ def dress_bars(axes: "Axes", names: Sequence[str], least: float = 0.0) -> None:
 
 
 def counted_runs(n_runs: int) -> str:
-    """Return a number of runs in words."""
     return f"{n_runs} run" + "s" * (n_runs > 1)
 
 
 def write_beside(axes: "Axes", text: str, place: tuple[float, float], points: float) -> None:
-    """Write a text some points to the right of a place."""
     look: dict[str, Any] = {"va": "center", "size": 9, "annotation_clip": False}
     axes.annotate(text, place, xytext=(points, 0), textcoords="offset points", **look)
 
@@ -188,8 +178,6 @@ def short_number(value: float, _position: object = None) -> str:
 
 
 class Labels(NamedTuple):
-    """The meaning of the numbers: a column of metrics.csv, steps or seconds, mean or iqm."""
-
     metric: str
     axis: str
     statistic: str
@@ -197,7 +185,6 @@ class Labels(NamedTuple):
 
 
 def draw(results: Sequence[Result], comparisons: Sequence[Comparison], labels: Labels) -> "Figure":
-    """Return curves and final scores of each environment, then the comparison of agents."""
     environments = list(dict.fromkeys(result.environment for result in results))
     names = dict.fromkeys(result.name for result in results)
     colours = {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(names)}
@@ -241,7 +228,6 @@ def _draw_curves(axes: "Axes", results: Sequence[Result], colours: dict, labels:
 
 
 def _draw_finals(axes: "Axes", results: Sequence[Result], colours: dict, is_long: bool) -> None:
-    """Draw a bar an agent, with its interval and a dot for every run."""
     names = []
     for position, result in enumerate(results):
         value, low, high = result.final
@@ -280,14 +266,7 @@ def _compared(comparison: Comparison) -> str:
 
 
 class Point(NamedTuple):
-    """A trial of a search with a score.
-
-    Attributes:
-        number: Which, from 0.
-        score: Its own, or where it was pruned the last before that.
-        is_pruned: Whether it was ended early.
-        values: Of the searched settings.
-    """
+    """A trial of a search; the score of a pruned one is its last before that."""
 
     number: int
     score: float
@@ -301,12 +280,12 @@ def draw_search(
     is_log: Mapping[str, bool],
     metric: str,
 ) -> "Figure":
-    """Return the picture of a search: scores by trial, importances, each setting by itself.
+    """Draw a search: scores by trial, importances, each setting by itself.
 
     Args:
         points: Its trials; one finished at least.
         importances: The share of each setting in how scores differ; may be empty.
-        is_log: Each searched setting, and whether its axis is logarithmic.
+        is_log: Whether the axis of each searched setting is logarithmic.
         metric: The meaning of a score, in words.
     """
     n_columns = min(MOST_COLUMNS, len(is_log))
@@ -329,7 +308,6 @@ def draw_search(
 
 
 def _draw_history(axes: "Axes", points: Sequence[Point], metric: str) -> None:
-    """Draw scores by trial, and the best of finished trials until then."""
     from matplotlib.ticker import MaxNLocator
 
     _scatter(axes, points, [point.number for point in points])
@@ -358,7 +336,6 @@ def _draw_importances(axes: "Axes", importances: Mapping[str, float], names: Seq
 
 
 def _draw_setting(axes: "Axes", points: Sequence[Point], name: str, is_log: bool) -> None:
-    """Draw scores by the value of one setting."""
     from matplotlib.ticker import MaxNLocator
 
     values = [point.values[name] for point in points]
@@ -380,7 +357,6 @@ def _draw_setting(axes: "Axes", points: Sequence[Point], name: str, is_log: bool
 
 
 def _scatter(axes: "Axes", points: Sequence[Point], x: Sequence[float]) -> None:
-    """Draw a dot for each trial, hollow where it was pruned."""
     is_pruned = np.array([point.is_pruned for point in points])
     places, scores = np.array(x), np.array([point.score for point in points])
     for chosen, label, face, edge in (

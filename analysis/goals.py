@@ -1,4 +1,4 @@
-"""Agents that are told goals: their achievements, the quality of the suggestions, and the costs.
+"""Agents with language goals: their achievements, the quality of the suggestions, and the costs.
 
 From the metrics of runs in Crafter, and of runs with goals anywhere (docs/metrics.md). Runs that
 differ in their seed alone are averaged, as plot.py does.
@@ -38,7 +38,7 @@ CURVES = {  # their titles
     "rollout/achievements_total": "different achievements over the run",
     "goals/return_mean": "paid for goals an episode",
 }
-FAMILIES = (*CURVES, RATE, "goals/", COST)  # beginnings of what counts here
+FAMILIES = (*CURVES, RATE, "goals/", COST)  # beginnings of the metrics that are shown
 N_WINDOWS = 40  # of a run, in each of which suggestions are counted by how good they are
 WIDTH, ROW_HEIGHT, RATE_HEIGHT, LINE_HEIGHT = 11.5, 2.9, 0.27, 0.2  # inches
 LEGEND_COLUMNS = 3
@@ -51,7 +51,7 @@ class Shares(NamedTuple):
     """How goals are divided among grades, window by window of the steps of a group's runs.
 
     Attributes:
-        x: Where the windows end, in environment steps.  [W]
+        x: Ends of the windows, in environment steps.  [W]
         shares: NaN where there were no goals; the runs' goals are counted together.  [grades, W]
         whole: The same of all goals together.  [grades]
     """
@@ -65,12 +65,9 @@ class Told(NamedTuple):
     """The results of one agent's runs in one environment.
 
     Attributes:
-        environment, name: Of the agent.
-        n_runs: How many there are.
-        colour: Of its curves and bars.
         curves: Means over runs by metric: achievements, payments for goals, costs.
         rates: At the end, by achievement: share of the last 100 episodes that unlocked it.
-        quality: By occasion ("suggested", "rewarded"), where somebody judged.
+        quality: By occasion ("suggested", "rewarded"), where goals were judged.
     """
 
     environment: str
@@ -83,21 +80,11 @@ class Told(NamedTuple):
 
     @property
     def has_costs(self) -> bool:
-        """Whether a language model was asked."""
         return any(name.startswith(COST) for name in self.curves)
 
 
 def analyse(paths: Iterable[Path], keys: Sequence[str]) -> figures.Findings:
-    """Print which runs are left out, and return what the others tell of goals.
-
-    Args:
-        paths: Run folders, or folders of them.
-        keys: Settings that tell agents apart.
-
-    Raises:
-        UserError: a folder is not a run's, or tells nothing of goals; runs that should be averaged
-            differ in more than their seed.
-    """
+    """Print which runs are left out, and compare the others, told apart by the settings `keys`."""
     left_out: list[str] = []
     folders = run_data.run_folders(*paths)
     for folder in folders:
@@ -121,7 +108,7 @@ def analyse(paths: Iterable[Path], keys: Sequence[str]) -> figures.Findings:
 
 
 def shares_of(runs: Sequence[Mapping[str, np.ndarray]], occasion: str) -> Shares | None:
-    """Return how goals were divided among grades; None where nobody judged or there were none.
+    """Return how goals were divided among grades; None without goals or without a judge.
 
     Args:
         runs: The columns of each.
@@ -144,13 +131,9 @@ def shares_of(runs: Sequence[Mapping[str, np.ndarray]], occasion: str) -> Shares
 
 
 def summary(told: Iterable[Told]) -> run_data.Table:
-    """Return a line for each agent, with means over its runs at their end, a heading first.
-
-    Columns without any value are left out.
-    """
     costs = [*COUNTED, *SPENT]
     heading = ("agent", "environment", "runs", "steps", "an episode", "over the run", "paid")
-    titles = [name.removeprefix(COST).replace("_", " ") for name in costs]
+    titles = map(_plain_name, costs)
     rows: list[Sequence[object]] = [(*heading, "good suggestions", "good of paid", *titles)]
     for one in told:
         ends = [result.curves.x[-1] for result in (*one.curves.values(), *one.rates.values())]
@@ -169,7 +152,6 @@ def summary(told: Iterable[Told]) -> run_data.Table:
 
 
 def rates_table(told: Sequence[Told]) -> run_data.Table:
-    """Return the success rate of each achievement at the end, a column an agent."""
     shown = [one for one in told if one.rates]
     rows: list[Sequence[object]] = [("achievement", *(one.name for one in shown))]
     for name in _achievements(told):
@@ -178,7 +160,6 @@ def rates_table(told: Sequence[Told]) -> run_data.Table:
 
 
 def _told(group: run_data.Group, keys: Sequence[str], colour: str) -> Told:
-    """Return the results of a group's runs; UserError where there is nothing to draw yet."""
     runs = [run_data.read_columns(run.folder) for run in group.runs]
     results = {
         name: _result(group, runs, name)
@@ -200,8 +181,8 @@ def _told(group: run_data.Group, keys: Sequence[str], colour: str) -> Told:
     if not (told.curves or told.rates or told.quality):
         folders = ", ".join(str(run.folder) for run in group.runs)
         raise UserError(
-            f"{printable(folders)}: what it has logged of goals has no value yet (it has one when "
-            "an episode has ended). Wait, or name other runs"
+            f"{printable(folders)}: its metrics of goals have no value yet (they have one when an "
+            "episode has ended). Wait, or name other runs"
         )
     return told
 
@@ -209,7 +190,6 @@ def _told(group: run_data.Group, keys: Sequence[str], colour: str) -> Told:
 def _result(
     group: run_data.Group, runs: Sequence[Mapping[str, np.ndarray]], name: str
 ) -> Result | None:
-    """Return the mean over runs of a metric; None where one of them has no value of it yet."""
     known = [~np.isnan(columns[STEPS] + columns[name]) for columns in runs]
     if not all(map(np.any, known)):
         return None
@@ -221,7 +201,6 @@ def _result(
 
 
 def _divided(counts: np.ndarray) -> np.ndarray:
-    """Return each row's share of the sum of its column; NaN where that is 0."""
     whole = counts.sum(0)
     return np.divide(counts, whole, out=np.full(counts.shape, np.nan), where=whole > 0)
 
@@ -235,12 +214,10 @@ def _achievements(told: Iterable[Told]) -> list[str]:
 
 
 def _plain_name(name: str) -> str:
-    """Return the name of an achievement or a cost, given its metric."""
     return name.split("/")[1].replace("_", " ")
 
 
 def _numbers(told: Iterable[Told]) -> run_data.Table:
-    """Return every number of the picture in a line of its own, a heading first."""
     heading = ("environment", "agent", "runs", "env_steps", "name", "value", "low", "high")
     rows: list[Sequence[object]] = [heading]
     for one in told:
@@ -262,7 +239,6 @@ def _numbers(told: Iterable[Told]) -> run_data.Table:
 
 
 def _draw(told: Sequence[Told]) -> "Figure":
-    """Return curves of all agents, their success rates, and a row for each whose goals count."""
     rows: list[tuple[float, Callable[[SubFigure], None]]] = []
     curves = [name for name in CURVES if any(name in one.curves for one in told)]
     if curves:
@@ -274,7 +250,7 @@ def _draw(told: Sequence[Told]) -> "Figure":
             name: [one.rates[name].final for one in told if name in one.rates] for name in rates
         }
         names = [name for name in rates if any(float(end.value) > 0 for end in ends[name])]
-        none = [name for name in rates if name not in names]  # that nobody unlocks
+        none = [name for name in rates if name not in names]  # that no agent unlocks
         height = 1.3 + RATE_HEIGHT * math.ceil(len(names) / 2) * max(1, 0.5 * len(told))
         rows.append((height, partial(_draw_rates, told=told, names=names, none=none)))
     for one in told:
@@ -321,7 +297,7 @@ def _draw_rates(
 ) -> None:
     """Draw a bar for each agent and achievement, in two columns, with its interval.
 
-    Achievements that nobody unlocks are listed below.
+    Achievements that no agent unlocks are listed below.
     """
     shown = [one for one in told if one.rates]
     half = max(1, (len(names) + 1) // 2)
@@ -343,19 +319,18 @@ def _draw_rates(
         axes.grid(axis="x")
     panels[0].set_title("share of the last 100 episodes that unlocked it")
     if none:
-        text = textwrap.fill(f"by nobody: {', '.join(map(_plain_name, none))}", LINE_SIGNS)
+        text = textwrap.fill(f"by no agent: {', '.join(map(_plain_name, none))}", LINE_SIGNS)
         part.supxlabel(text, x=0.01, ha="left", size=9, color=figures.QUIET)
 
 
 def _draw_goals(part: "SubFigure", one: Told) -> None:
-    """Draw the quality of one agent's goals over time, and their costs."""
     panels = list(part.subplots(1, len(OCCASIONS) + 1))
     for axes, (occasion, words) in zip(panels, OCCASIONS.items(), strict=False):
         axes.set_title(f"how good {words} are" if occasion in one.quality else words)
         if occasion in one.quality:
             _draw_shares(axes, one.quality[occasion])
         else:
-            _leave_empty(axes, "nobody judged how good they are, or there were none")
+            _leave_empty(axes, "not judged, or there were none")
     panels[-1].set_title("asked of the model")
     if one.has_costs:
         _draw_costs(panels[-1], one)
@@ -367,7 +342,6 @@ def _draw_goals(part: "SubFigure", one: Told) -> None:
 
 
 def _draw_shares(axes: "Axes", shares: Shares) -> None:
-    """Draw shares of grades over steps, one above the other, each with that of the whole run."""
     names = [grade.replace("_", " ") for grade in GRADES]
     labels = [f"{name} {share:.0%}" for name, share in zip(names, shares.whole, strict=True)]
     known = ~np.isnan(shares.shares[0])
@@ -382,7 +356,6 @@ def _draw_shares(axes: "Axes", shares: Shares) -> None:
 
 
 def _draw_costs(axes: "Axes", one: Told) -> None:
-    """Draw the number of questions asked, and write what was spent on them."""
     for colour, name in zip(figures.COLOURS, COUNTED, strict=False):
         if name in one.curves:
             result = one.curves[name]
@@ -402,7 +375,6 @@ def _leave_empty(axes: "Axes", why: str) -> None:
 
 
 def _dress(axes: "Axes") -> None:
-    """Give a panel over steps its axis."""
     axes.set_xlabel("environment steps")
     axes.xaxis.set_major_formatter(figures.short_number)
     axes.set_xlim(left=0)

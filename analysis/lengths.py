@@ -1,7 +1,7 @@
 """Score against length: how far agents remember, and how far back they give credit.
 
 After Ni et al. (2023, arXiv:2307.03864, figures 3 to 6), from run folders; and the table of lengths
-trained at and played at, from what eval.py has written into them. How far back an agent sees stands
+trained at and played at, from evaluations of eval.py in them. How far back an agent sees stands
 beside how far back a task makes it look, as Cherepanov et al. (2024, arXiv:2412.06531) ask for:
 only where the context is shorter than the horizon is a memory tested that is more than a window.
 """
@@ -58,16 +58,9 @@ TASKS = {
 
 
 class Played(NamedTuple):
-    """The score of a run at one length.
+    """The score of a run at one length, the mean over episodes.
 
-    Attributes:
-        environment, agent: Their names.
-        trained, tested: Lengths.
-        seed: Of the run.
-        score: The mean over episodes.
-        source: The file of an evaluation; None for the run's own curve.
-        context: Steps that the agent looks back, see `context_of`.
-        run: The run folder.
+    `trained` and `tested` are lengths; `source` is an evaluation's file, None for the run's curve.
     """
 
     environment: str
@@ -82,13 +75,10 @@ class Played(NamedTuple):
 
     @property
     def horizon(self) -> int:
-        """Steps that the task makes an agent look back."""
         return self.tested + TASKS[self.environment].more
 
 
 class Cell(NamedTuple):
-    """An agent trained at one length and played at one: the mean over its runs."""
-
     environment: str
     agent: str
     trained: int
@@ -103,11 +93,7 @@ class Cell(NamedTuple):
 
 
 def analyse(paths: Iterable[Path], keys: Sequence[str]) -> Findings:
-    """Print which runs are left out, and return scores against length of all runs in folders.
-
-    Args:
-        paths: Run folders, or folders of them.
-        keys: Settings that tell agents apart.
+    """Print which runs are left out, and compare scores by length; `keys` tell agents apart.
 
     Raises:
         UserError: a folder is not a run's, or has no length; no run counts; runs that should be
@@ -138,6 +124,7 @@ def analyse(paths: Iterable[Path], keys: Sequence[str]) -> Findings:
 
 def cells_of(played: Iterable[Played]) -> list[Cell]:
     """Return means over runs by environment, agent and lengths; evaluations stand for curves."""
+    # The last score of a run wins: an evaluation has many episodes of the final agent.
     ordered = sorted(played, key=lambda one: one.source is not None)
     cells = []
     for place, found in sorted(run_data.grouped(ordered, lambda one: one[:4]).items()):
@@ -173,9 +160,9 @@ def curve(folder: Path, metric: str) -> run_data.RunRecord:
 def context_of(settings: Mapping[str, Any]) -> str:
     """Return how many steps back an agent was trained to see: a number, or "any".
 
-    A GPT sees `mem_len` steps, a language model `mem_len` tokens, and where layers lie on one
-    another they hear of steps further back. An LSTM's state may keep anything. No trained memory
-    learns of more steps than the sequences from replay have.
+    A GPT sees `mem_len` steps, a language model `mem_len` tokens, and stacked layers reach further
+    back. An LSTM's state may keep anything. No trained memory learns of more steps than the
+    sequences from replay have.
     """
     model = settings["model"]
     if model in ("CNN", "CNN-PPO"):
@@ -189,7 +176,6 @@ def context_of(settings: Mapping[str, Any]) -> str:
 
 
 def summary(lines: Iterable[Cell]) -> run_data.Table:
-    """Return a line for each agent at each length, a heading first."""
     heading = ("agent", "task", "length", "runs", "score", "low", "high")
     rows: list[Sequence[object]] = [(*heading, "chance", "context", "horizon")]
     for cell in lines:
@@ -201,7 +187,6 @@ def summary(lines: Iterable[Cell]) -> run_data.Table:
 
 
 def _crossed(cells: Iterable[Cell]) -> run_data.Table:
-    """Return the table of an agent: a row where it was trained, a column where it was played."""
     scores = {(cell.trained, cell.tested): f"{cell.mean.value:.3f}" for cell in cells}
     contexts = {cell.trained: cell.context for cell in cells}
     horizons = {cell.tested: cell.played[0].horizon for cell in cells}
@@ -222,16 +207,14 @@ def _numbers(played: Iterable[Played]) -> run_data.Table:
 
 
 def _finished(folder: Path, left_out: list[str]) -> Iterator[run_data.RunRecord]:
-    """Yield the run of a folder unless it is too young to count."""
     settings = run_data.read_settings_of(folder)
     place, environment = printable(str(folder)), settings.get("env")
     if environment not in TASKS:
         raise UserError(
             f"{place}: env is {shown(environment)}, and lengths are compared in {', '.join(TASKS)}"
         )
-    wanted = run_data.checked_settings(settings, str(folder / SETTINGS), n_steps=int, length=int)[
-        "n_steps"
-    ]
+    run_data.checked_settings(settings, str(folder / SETTINGS), n_steps=int, length=int)
+    wanted = settings["n_steps"]
     run = curve(folder, TASKS[environment].metric)
     last = run.x[-1] if len(run.x) else 0
     if last >= LEAST_SHARE * wanted:
@@ -241,7 +224,6 @@ def _finished(folder: Path, left_out: list[str]) -> Iterator[run_data.RunRecord]
 
 
 def _of_run(run: run_data.RunRecord, agent: str) -> Iterator[Played]:
-    """Yield a run's score in training, and one for each length it was evaluated at."""
     settings, task = run.settings, TASKS[run.settings["env"]]
     length, context, place = settings["length"], context_of(settings), printable(str(run.folder))
     scores = {None: (length, final_score(run.x, run.y))} | _evaluations(run, task.metric)
@@ -265,12 +247,6 @@ def _evaluations(run: run_data.RunRecord, metric: str) -> dict[str | None, tuple
 
 
 def _draw(lines: Sequence[Cell], grids: Mapping[tuple[str, str], Sequence[Cell]]) -> "Figure":
-    """Return a row for each environment: its lines, then a grid for each agent played elsewhere.
-
-    Args:
-        lines: Cells of runs at the length they were trained at.
-        grids: Cells by environment and agent.
-    """
     environments = list(dict.fromkeys(cell.environment for cell in lines))
     agents = list(dict.fromkeys(cell.agent for cell in lines))
     n_grids = max(sum(env == own for own, _ in grids) for env in environments)
@@ -292,14 +268,15 @@ def _draw(lines: Sequence[Cell], grids: Mapping[tuple[str, str], Sequence[Cell]]
 
 
 def _draw_lines(axes: "Axes", cells: Sequence[Cell], agents: Sequence[str]) -> None:
-    """Draw the scores of one environment, a line an agent."""
     for n, agent in enumerate(agents):
         own = [cell for cell in cells if cell.agent == agent]
         if not own:
             continue
         colour, marker = COLOURS[n % len(COLOURS)], MARKERS[n % len(MARKERS)]
         x = [cell.trained for cell in own]
-        mean, low, high = np.transpose([_filled(cell.mean) for cell in own])
+        # A single run has no interval: its ends are the mean.
+        ends = [[cell.mean.value if end is None else end for end in cell.mean] for cell in own]
+        mean, low, high = np.transpose(ends)
         axes.plot(x, mean, color=colour, label=agent, zorder=3, marker=marker, markersize=5)
         axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
         axes.vlines(x, low, high, color=colour, linewidth=1.2)
@@ -319,14 +296,7 @@ def _draw_lines(axes: "Axes", cells: Sequence[Cell], agents: Sequence[str]) -> N
     axes.legend(loc="best", handlelength=1.6, fontsize=9)
 
 
-def _filled(mean: Estimate) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return mean, low and high, all the same where there is no interval."""
-    value, low, high = mean
-    return (value, value, value) if low is None or high is None else (value, low, high)
-
-
 def _draw_grid(axes: "Axes", agent: str, cells: Sequence[Cell]) -> None:
-    """Draw scores as colours and numbers, rows where trained, columns where played."""
     trained = sorted({cell.trained for cell in cells})
     tested = sorted({cell.tested for cell in cells})
     scores = np.full((len(trained), len(tested)), np.nan)

@@ -1,7 +1,7 @@
 """A frozen memory looked into: distances of tokens, words, attention, hidden states.
 
-Distances: the Hopfield retrieval of HELM (arXiv:2205.12258) keeps apart what looks different only
-as long as beta is large enough; without retrieval the random projection keeps all distances nearly
+Distances: the Hopfield retrieval of HELM (arXiv:2205.12258) keeps different images apart only as
+long as beta is large enough; without retrieval the random projection keeps all distances nearly
 exactly. Words are those SHELM retrieves (arXiv:2306.09312).
 
 Layers whose states can be told from one another's by a rotation carry the same information, and the
@@ -55,16 +55,10 @@ def episode_tokens(language: LanguageMemory, observations: Observations) -> Tens
 
 @torch.no_grad()
 def episode_attention(language_model: LanguageModel, tokens: Tensor) -> Tensor:
-    """Return how much each step of an episode looks at each step so far, the mean over heads.
+    """Return the attention of each step to each step so far, the mean over heads.  [L, T, T]
 
     Rows sum to 1 where nothing has been forgotten and the model has no empty slots to look at.
-
-    Args:
-        language_model: The reader.
-        tokens: Of T steps.  [T, K, D]
-
-    Returns:
-        [L, T, T], zero where a step lies ahead.
+    `tokens` are of T steps [T, K, D]; attention to steps ahead is zero.
     """
     n_steps = len(tokens)
     memory, start = language_model.initial_memory(1), _no_start(tokens)
@@ -90,12 +84,10 @@ def episode_hidden_states(language_model: LanguageModel, tokens: Tensor) -> Tens
 
 
 def _no_start(tokens: Tensor) -> Tensor:
-    """Return starts of one memory that is new already.  [1]"""
     return torch.zeros(1, dtype=torch.bool, device=tokens.device)
 
 
 def analyse_distances(source: "Source", betas: Sequence[float] = BETAS) -> figures.Findings:
-    """Compare the distances of up to 300 different observations with those of their tokens."""
     retrieval = source.language.to_language
     if not isinstance(retrieval, FrozenHopfield):
         raise UserError(f"distances: {source.config.model} has no beta. Name a run of HELM")
@@ -170,7 +162,6 @@ def _draw_distances(
 
 
 def analyse_words(source: "Source", most: int = MOST_WORDS) -> figures.Findings:
-    """Count the words over all steps of all episodes: recorded ones, or those of the agent."""
     recorded = [episode["words"] for episode in source.episodes if "words" in episode]
     if recorded and not (source.names_an_agent and source.files):
         if len(recorded) < len(source.episodes):
@@ -199,18 +190,15 @@ def retrieved_words(retrieval: TokenRetrieval, images: Tensor) -> np.ndarray:
 
 
 def count_words(words: Iterable[np.ndarray]) -> Counter[str]:
-    """Return how often each word was retrieved; one array [T, K] an episode."""
     return Counter(word for episode in words for word in episode.flatten().tolist())
 
 
 def word_table(counts: Counter[str]) -> list[tuple[object, ...]]:
-    """Return words, counts and shares, the most frequent first, under a heading."""
     rows = [(word, n, f"{n / counts.total():.4f}") for word, n in counts.most_common()]
     return [("word", "count", "share"), *rows]
 
 
 def draw_words(counts: Counter[str], most: int = MOST_WORDS) -> "Figure":
-    """Return the most frequent words as bars."""
     shown = counts.most_common(most)
     shares = [n / counts.total() for _, n in shown]
     with figures.style():
@@ -227,7 +215,6 @@ def draw_words(counts: Counter[str], most: int = MOST_WORDS) -> "Figure":
 
 
 def analyse_attention(source: "Source") -> figures.Findings:
-    """Replay the first episode and draw every layer's attention, the mean over its heads."""
     language = source.language
     tokens = episode_tokens(language, source.first_episode)
     attention = episode_attention(language.language_model, tokens).cpu().numpy()
@@ -239,13 +226,12 @@ def analyse_attention(source: "Source") -> figures.Findings:
 
 
 def draw_attention(attention: np.ndarray) -> "Figure":
-    """Return a panel for every layer of attention [L, T, T]; the brighter, the more."""
     from matplotlib.colors import PowerNorm
 
     n_rows, n_columns = figures.panel_shape(len(attention))
     ahead = np.triu(np.ones(attention.shape[1:], dtype=bool), 1)
     # Language models look at the first token most, and thinly at the many others: the scale is
-    # made for those, and its root brings out what is faint.
+    # made for those, and its root brings out faint weights.
     others = attention[:, 1:, 1:].max(-1, initial=0)
     norm = PowerNorm(0.5, vmin=0, vmax=float(np.quantile(others, 0.95)) if others.any() else 1)
     with figures.style():
@@ -275,7 +261,6 @@ def _attention_summary(attention: np.ndarray) -> Iterator[tuple[object, ...]]:
 
 
 def analyse_layers(source: "Source") -> figures.Findings:
-    """Replay the first episode and compare its tokens and every layer's output."""
     language = source.language
     tokens = episode_tokens(language, source.first_episode)
     hidden = episode_hidden_states(language.language_model, tokens)

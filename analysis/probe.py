@@ -8,7 +8,7 @@ there is no memory) the cue is read that was shown k steps before.
 The read-out is logistic regression, one for each k, learned from half of the episodes and tried on
 the other half, then the other way round: every accuracy is of states whose episode it has not seen.
 Features are standardised over all steps of all episodes, not for each k. A difference is thus
-measured by how much the state varies in an episode, which is what a head has to tell it from; and
+measured by how much the state varies in an episode, as it must for a head; and
 noise of 1 % is added, so that none counts that drowns in there.
 """
 
@@ -126,7 +126,6 @@ class Line(NamedTuple):
     Attributes:
         task: The environment, its length where it has one, and the algorithm.
         agent: The model, and whether it is untrained.
-        run: The folder or checkpoint.
         score: The mean return or success of its own episodes; None for one that did not play.
         chance: The score of the best agent without a memory; None where that is not known.
         horizon: Steps that the task makes it look back; None where that is not known.
@@ -154,7 +153,6 @@ class Line(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Whether it is in memory when it is due, and used."""
         is_used = None
         if self.score is not None and self.chance is not None:
             is_used = self.score >= (1 + self.chance) / 2
@@ -164,14 +162,8 @@ class Line(NamedTuple):
 class Watched(Agent):
     """Several agents that read the same episodes, and the first of them acts.
 
-    It keeps with each step the cues and, as `states0`, `states1` and so on, the input of each
-    agent's heads.
-
-    Args:
-        agents: In evaluation mode.
-        env: Tells its cues.
-        random_share: Probability of an action drawn at random in the place of the agent's.
-        seed: Of random actions.
+    Each step is recorded with the cues and, as `states0`, `states1` and so on, the input of each
+    agent's heads. `random_share` is the probability of replacing an action by a random one.
     """
 
     def __init__(
@@ -182,30 +174,25 @@ class Watched(Agent):
         self.random_share, self.rng = random_share, np.random.default_rng(seed)
 
     def initial_memory(self, n_envs: int) -> Any:
-        """Return a memory for each agent."""
         return [agent.initial_memory(n_envs) for agent in self.agents]
 
     def read(self, observations: Any) -> Observations:
-        """Return the observations as the first agent is told them; the others read their own."""
+        """Preprocess observations for the first agent; the others preprocess their own in `act`."""
         self.shown = observations
         return self.agents[0].read(observations)
 
     def act(
         self, percept: Percept, memory: Any, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        """Advance all memories, and act as the first agent or at random.
-
-        Raises:
-            UserError: an agent does not say what its memory gives to its heads.
-        """
+        """Advance all memories, and act as the first agent or at random."""
         steps = []
         for agent, own in zip(self.agents, cast(list[Memory], memory), strict=True):
             told = percept._replace(observations=agent.read(self.shown))
             steps.append(agent.act(told, own))
             if steps[-1].remembered is None:
                 raise UserError(
-                    f"{type(agent).__name__} does not say what it remembers: return it from act "
-                    "as `remembered` of the Step"
+                    f"{type(agent).__name__} does not return the output of its memory: add it to "
+                    "the Step of act as `remembered`"
                 )
         self.states = [cast(torch.Tensor, step.remembered) for step in steps]
         is_random = self.rng.random(percept.n_envs) < self.random_share
@@ -233,13 +220,10 @@ def analyse(
     Args:
         paths: Run folders, folders of them, or checkpoints.
         n_episodes: Of each run.
-        random_share: Probability of an action drawn at random in the place of the agent's.
-        seed: Of all that is drawn.
+        random_share: Probability of replacing an action by a random one.
+        seed: Of all random draws.
         untrained: Whether a fresh agent of the same settings reads the same episodes besides.
         trust: Whether runs begun elsewhere are trusted.
-
-    Raises:
-        UserError: a run cannot be read; told before the first plays where that can be seen.
     """
     places = [own for path in paths for own in ([path] if path.is_file() else run_folders(path))]
 
@@ -265,19 +249,14 @@ def analyse(
 def lines_of(
     source: Source, place: Path, random_share: float, untrained: bool, progress: tqdm
 ) -> list[Line]:
-    """Return how long the memory of a run holds the cue, and that of its untrained twin.
-
-    Raises:
-        UserError: too few episodes show anything.
-    """
     config: Any = source.config
     seed = source.seed
     with _telling(source) as env:
         agents = [source.agent]
         if untrained:
             seed_everything(seed)
-            spaces = env.single_observation_space, env.single_action_space
-            agents.append(build_agent(config, *spaces).eval())
+            fresh = build_agent(config, env.single_observation_space, env.single_action_space)
+            agents.append(fresh.eval())
         seed_everything(seed)
         episodes = []
         watched = Watched(agents, env, random_share, seed)
@@ -312,11 +291,7 @@ def lines_of(
 
 @contextmanager
 def _telling(source: Source) -> Iterator[VectorEnv]:
-    """Return the run's environments, slower ones where only those tell their cues.
-
-    Raises:
-        UserError: neither do.
-    """
+    """Open the run's environments, slower ones where only those tell their cues."""
     for drawn in (False, True):
         with opened_env(source.config, source.seed, drawn=drawn) as env:
             env.reset(seed=source.seed)
@@ -324,7 +299,7 @@ def _telling(source: Source) -> Iterator[VectorEnv]:
                 yield env
                 return
     raise UserError(
-        f"{source.config.env}: it does not tell what is to be remembered. Choose a run in T-Maze, "
+        f"{source.config.env}: it does not tell its cues. Choose a run in T-Maze, "
         "Visual Match, Key-to-Door, MiniGrid-Memory, RepeatFirst or RepeatPrevious, or give your "
         "environment a method cue() (docs/extending.md)"
     )
@@ -371,7 +346,6 @@ def standardised(states: Sequence[np.ndarray], rng: np.random.Generator) -> list
 
 
 def points(cues: Sequence[np.ndarray], is_stream: bool) -> list[int]:
-    """Return about 40 values of k, from 0 to the longest that enough episodes have."""
     longest = []
     for own in cues:
         shown = np.flatnonzero(own != NOT_SHOWN)
@@ -388,15 +362,12 @@ def points(cues: Sequence[np.ndarray], is_stream: bool) -> list[int]:
 
 
 def recalled(cues: np.ndarray, k: int, is_stream: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the steps of an episode to read at, and the cues k steps before each.
+    """Return the steps of an episode to read at, and the cues k steps before each.  [R], [R]
 
     Args:
         cues: Of each step.  [T]
         k: Steps since then.
-        is_stream: Whether each is to be read whatever was shown since; else only the last.
-
-    Returns:
-        [R], [R]
+        is_stream: Whether each cue is read in spite of later ones; else only the last.
     """
     steps = np.arange(k, len(cues))
     shown = cues[steps - k]
@@ -414,7 +385,6 @@ def states_at(
     is_stream: bool,
     rng: np.random.Generator,
 ) -> States:
-    """Return the states of all episodes k steps after something was shown, 4,000 at most."""
     found = [recalled(own, k, is_stream) for own in cues]
     chosen = [own[steps] for own, (steps, _) in zip(features, found, strict=True)]
     numbers = np.repeat(np.arange(len(found)), [len(steps) for steps, _ in found])
@@ -426,7 +396,6 @@ def states_at(
 
 
 def read(states: States, k: int, rng: np.random.Generator) -> Reading:
-    """Return how well the answers can be read from states of one k, several answers among them."""
     from scipy.stats import binomtest
 
     n_episodes = len(np.unique(states.episodes))
@@ -511,7 +480,6 @@ def _numbers(lines: Iterable[Line]) -> Iterator[Sequence[object]]:
 
 
 def _draw(lines: Sequence[Line]) -> "Figure":
-    """Return a row for each task of lines: accuracy, and signal beside it."""
     tasks = list(dict.fromkeys(line.task for line in lines))
     families = dict.fromkeys(line.agent.removesuffix(UNTRAINED) for line in lines)
     looks = {
@@ -536,7 +504,6 @@ def _draw(lines: Sequence[Line]) -> "Figure":
 def _draw_task(
     left: "Axes", right: "Axes", lines: Sequence[Line], looks: Mapping[str, dict[str, Any]]
 ) -> None:
-    """Draw accuracies and signals: in the colour of the agent, dashed where untrained."""
     for line in lines:
         look = looks[line.agent.removesuffix(UNTRAINED)]
         look = {**look, "linestyle": DASHES if line.agent.endswith(UNTRAINED) else "-"}

@@ -24,7 +24,7 @@ from utils.settings import NAMED_BY_ALL, completed, read_json_object, settings_w
 AXES = {"steps": STEPS, "seconds": "time/seconds"}
 PRETRAINED = "pretrained"
 TAIL = 16_384  # bytes; they hold the last row of a metrics.csv many times
-PLAIN = ("model", "algorithm", "suggester", "curiosity")  # settings whose values name themselves
+PLAIN = ("model", "algorithm", "suggester", "curiosity")  # told by their value alone
 
 Table = Sequence[Sequence[object]]  # the first row is the heading
 Key = TypeVar("Key", bound=Hashable)
@@ -35,8 +35,7 @@ class RunRecord(NamedTuple):
     """One run folder.
 
     Attributes:
-        folder: Where it lies.
-        settings: Its config.json, with settings younger than the run as they were before, and under
+        settings: Its config.json, with defaults for settings younger than the run, and under
             `pretrained` whether it began with another run's parameters (--init-from).
         x: Environment steps or seconds behind each row.  [rows]
         y: The metric.  [rows]
@@ -57,13 +56,7 @@ class Group(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The last row of a run.
-
-    Attributes:
-        env_steps: Environment steps behind it.
-        mean_return: Of the last episodes; None before the first has ended.
-        speed: Environment steps per second, updates included; None where unknown.
-    """
+    """The last row of a run; no mean return before the first episode has ended."""
 
     env_steps: int = 0
     mean_return: float | None = None
@@ -71,7 +64,6 @@ class Progress(NamedTuple):
 
 
 def grouped(values: Iterable[Value], key: Callable[[Value], Key]) -> dict[Key, list[Value]]:
-    """Return values by a key of each."""
     found: dict[Key, list[Value]] = {}
     for value in values:
         found.setdefault(key(value), []).append(value)
@@ -79,11 +71,7 @@ def grouped(values: Iterable[Value], key: Callable[[Value], Key]) -> dict[Key, l
 
 
 def run_folders(*paths: Path) -> list[Path]:
-    """Return every run folder once: those named, and those somewhere below folders that are none.
-
-    Raises:
-        UserError: there is no run at a path.
-    """
+    """Return every run folder once: those named, and those below folders that are none."""
     found: dict[Path, Path] = {}
     for path in paths:
         below = [path] if os.path.isfile(path / SETTINGS) else []
@@ -98,17 +86,12 @@ def run_folders(*paths: Path) -> list[Path]:
 
 
 def read_settings_of(folder: Path, **kinds: type) -> dict[str, Any]:
-    """Return the settings of a run, completed; those named must have the given types.
-
-    Raises:
-        UserError: config.json is no run's.
-    """
+    """Return the settings of a run, completed; those named must have the given types."""
     path = folder / SETTINGS
     return checked_settings(read_json_object(path), str(path), **kinds)
 
 
 def checked_settings(values: dict[str, Any], where: str, **kinds: type) -> dict[str, Any]:
-    """Return the settings of a run, completed, where those named have the given types."""
     settings = completed(values)
     for name, kind in kinds.items():
         found = (values if name in NAMED_BY_ALL else settings).get(name)
@@ -118,7 +101,6 @@ def checked_settings(values: dict[str, Any], where: str, **kinds: type) -> dict[
 
 
 def read_run(folder: Path, metric: str, axis: str) -> RunRecord:
-    """Return a run; where the metric has no value yet, without rows."""
     settings = read_settings_of(folder, model=str, env=str, seed=int)
     rows = read_rows(folder / FILE)
     columns = [AXES[axis], metric]
@@ -133,18 +115,13 @@ def read_run(folder: Path, metric: str, axis: str) -> RunRecord:
 
 
 def read_columns(folder: Path) -> dict[str, np.ndarray]:
-    """Return all that a run has logged, by name; NaN where there was nothing to say.  [rows]"""
     rows = read_rows(folder / FILE)
     names = list(rows[0])
     return dict(zip(names, _numbers(folder, rows, names), strict=True))
 
 
 def read_rows(path: Path, writer: str = "main.py") -> list[dict[str, str]]:
-    """Return the rows of a CSV file, without a last one that is still being written.
-
-    Raises:
-        UserError: it is missing, has no rows, or was not written by `writer`.
-    """
+    """Return the rows of a CSV file, without a last one that is still being written."""
     if not os.path.isfile(path):
         raise UserError(f"{path} is missing. Name folders that main.py wrote")
     try:
@@ -156,13 +133,12 @@ def read_rows(path: Path, writer: str = "main.py") -> list[dict[str, str]]:
         raise UserError(f"{path}: not a table of {writer} ({error})") from None
     if not rows:
         raise UserError(f"{path} has no rows yet")
-    if any(None in row for row in rows):  # where DictReader puts what is beyond the last column
+    if any(None in row for row in rows):  # DictReader's key for cells beyond the last column
         raise UserError(f"{path}: not a table of {writer} (a row is too long)")
     return rows
 
 
 def _numbers(folder: Path, rows: Sequence[dict[str, str]], columns: Sequence[str]) -> np.ndarray:
-    """Return columns of a table; NaN where a cell is empty.  [columns, rows]"""
     try:
         return np.array([[float(row[column] or "nan") for column in columns] for row in rows]).T
     except ValueError:
@@ -196,14 +172,9 @@ def read_progress(folder: Path) -> Progress:
 
 
 def read_evaluation(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
-    """Return the result that eval.py has written into a file; under `var` the changed settings.
+    """Return the result in a file of eval.py; under `var` the changed settings.
 
-    Args:
-        path: The file.
-        kinds: Other names that must be in it, and their types, as `isinstance` takes them.
-
-    Raises:
-        UserError: it is no evaluation.
+    `kinds` are other names that must be in it, with their types, as `isinstance` takes them.
     """
     result = {"var": {}, **read_json_object(path)}
     is_whole = all(isinstance(result.get(name), kind) for name, kind in kinds.items())
@@ -218,11 +189,7 @@ def read_runs(
 ) -> list[RunRecord]:
     """Return the runs in folders: each is a run folder, or holds run folders somewhere below.
 
-    Args:
-        paths: The folders.
-        metric: A column of metrics.csv.
-        axis: A key of AXES.
-        left_out: Gets a line that names the runs whose metric has no value yet.
+    `left_out` gets a line that names the runs whose metric has no value yet.
 
     Raises:
         UserError: a folder or its files are not a run's, or no run has a value of the metric.
@@ -240,7 +207,7 @@ def read_runs(
 def agent_name(run: RunRecord, keys: Sequence[str]) -> str:
     """Return the name of an agent by some settings: GPT DQN, memory_layers=2.
 
-    The value of a plain setting says enough, and nothing of it is said where it is null.
+    Plain settings are told by their value alone, and left out where it is null.
     """
     values = {key: run.settings.get(key) for key in keys}
     plain = [str(values.pop(key) or "") for key in PLAIN if key in values]
@@ -264,9 +231,6 @@ def group_runs(
         keys: Settings that tell agents apart.
         left_out: Gets a line for each group from which runs are left out.
         panels: Settings that stand for the environment and are never averaged over.
-
-    Raises:
-        UserError: a setting no run has; runs of a group that differ in more than the seed.
     """
     known = {name for run in runs for name in run.settings}
     for option, names in (("--by", keys), ("--panels", panels)):
@@ -297,11 +261,6 @@ def group_runs(
 def _comparable(
     runs: list[RunRecord], title: str, keys: Sequence[str], left_out: list[str]
 ) -> list[RunRecord]:
-    """Return the longest runs of a group, one of each seed: the first of those that got furthest.
-
-    Raises:
-        UserError: they differ in more than the seed.
-    """
     lengths = [run.settings.get("n_steps") for run in runs]
     if "n_steps" not in keys and all(isinstance(length, int) for length in lengths):
         most = max(run.settings["n_steps"] for run in runs)
@@ -327,6 +286,7 @@ def _comparable(
             f"Draw them apart with --by {','.join([*keys, *differing])}, or name fewer runs"
         )
 
+    # A seed counts once, or its luck would count twice in the interval.
     by_seed: dict[object, RunRecord] = {}
     for run in sorted(runs, key=lambda run: -len(run.x)):
         by_seed.setdefault(run.settings["seed"], run)
@@ -349,7 +309,6 @@ def _folders(runs: Iterable[RunRecord]) -> str:
 
 
 def aligned(table: Table) -> str:
-    """Return a table for the terminal, the first column to the left and the others right."""
     rows = [[str(cell) for cell in row] for row in table]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -360,20 +319,17 @@ def aligned(table: Table) -> str:
 
 
 def markdown(table: Table) -> str:
-    """Return a table for a README."""
     heading, *rows = [f"| {' | '.join(map(str, row))} |" for row in table]
     return "\n".join([heading, "|" + "---|" * len(table[0]), *rows]) + "\n"
 
 
 def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
-    """Write rows, the first being the heading."""
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
     write_text(path, text.getvalue())
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file, whole or not at all, and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path) as file:
         file.write(text.encode(errors="backslashreplace"))

@@ -1,12 +1,10 @@
 """The scoreboard: agents beside tasks that isolate memory, from finished run folders.
 
-Of a task those runs count that were to have the number of steps most agents have there (the larger
-number where two are equal), so that all agents of a task are compared at the same. Of an agent's
-runs there, those count whose settings most seeds share, one of each seed.
-
-The table, scoreboard.csv, has a line for each run that counted, with the settings that it read: so
-runs of several machines stand together, and a score outlives its run folder. The same tasks and
-agents stand in configs/Scoreboard, which trains them.
+All agents of a task are compared at the same number of steps: the one most agents have there (the
+larger where two are equal). Of an agent's runs there, those count whose settings most seeds share,
+one of each seed. The table, scoreboard.csv, has a line for each run that counted, with the settings
+that it read: so runs of several machines stand together, and a score outlives its run folder. The
+same tasks and agents stand in configs/Scoreboard, which trains them.
 """
 
 import json
@@ -43,7 +41,7 @@ NOTE = (
 )
 KINDS = {"model": str, "env": str, "algorithm": str, "seed": int, "n_steps": int}
 COLUMNS = ("run", "settings", "score", "steps_per_second", "n_trained")  # read back from a table
-N_LAST = 5  # evaluations at the end of a run whose mean is its score
+N_LAST = 5  # evaluations at the end of a run; their mean is its score
 MOST_NAMED = 4  # run folders in a line
 # Of the picture: inches, letters of a line, points between a panel and its title.
 N_COLUMNS, WIDTH, ROW_HEIGHT = 5, 14.5, 3.3
@@ -59,15 +57,12 @@ class Task(NamedTuple):
     """A task of the ladder.
 
     Attributes:
-        name: In the table.
-        env: The environment.
-        length: Its setting of that name, where it reads one.
-        algorithm: That learns there.
+        length: The setting of that name, where the environment reads one.
+        algorithm: The learner there.
         metric: Of a score, without "eval/" and "rollout/".
-        chance: Of that metric, the normalised score 0.
-        best: The same for 1.
+        chance, best: Values of that metric, the normalised scores 0 and 1.
         memory: The things to be remembered, and for how long.
-        source: The policies of chance and best, and where the numbers are from.
+        source: The policies of chance and best, and the origin of the numbers.
     """
 
     name: str
@@ -81,13 +76,11 @@ class Task(NamedTuple):
     source: str
 
     def plays(self, settings: Mapping[str, Any]) -> bool:
-        """Return whether a run's settings are of this task."""
         named = settings.get("env"), settings.get("algorithm")
         is_length = self.length is None or settings.get("length") == self.length
         return named == (self.env, self.algorithm) and is_length
 
     def normalised(self, scores: np.ndarray) -> np.ndarray:
-        """Return 0 for chance and 1 for the best.  [n]"""
         return (scores - self.chance) / (self.best - self.chance)
 
 
@@ -95,7 +88,6 @@ class AgentKind(NamedTuple):
     """A column of the table.
 
     Attributes:
-        name: In the table.
         model: The setting, by the name agents are listed under.
         others: Further settings that make a run this agent's.
         sees: The beginning of the environments that it can see.
@@ -107,11 +99,9 @@ class AgentKind(NamedTuple):
     sees: str = ""
 
     def blind(self, task: Task) -> str:
-        """Return why it cannot see a task, or ""."""
         return "" if task.env.startswith(self.sees) else f"{self.sees.strip('-')} only"
 
     def is_of(self, settings: Mapping[str, Any]) -> bool:
-        """Return whether a run's settings are this agent's."""
         name = settings.get("model")
         if not isinstance(name, str) or MODELS.known_as(name) != self.model:
             return False
@@ -119,7 +109,6 @@ class AgentKind(NamedTuple):
 
 
 def _of_length(name: str, env: str, length: int, algorithm: str, *words: str) -> Task:
-    """Return a task of the length study, whose metric and chance stand there."""
     known = BY_LENGTH[env]
     return Task(name, env, length, algorithm, known.metric, known.chance, 1.0, *words)
 
@@ -136,8 +125,8 @@ TASKS = (
     _t_maze(100),
     Task(
         *("MemoryS7", "MiniGrid-MemoryS7-v0", None, "PPO", RETURN, 0.4917, 0.9780),
-        "key or ball, for 1 to 4 steps; who looks back from the junction sees the cue and both "
-        "ends at once, and choosing by chance there gets beyond 0 without a memory",
+        "key or ball, for 1 to 4 steps; from the junction the cue and both ends are in view at "
+        "once, and choosing by chance there gets beyond 0 without a memory",
         "0: goes to either end at once, right half the time; 1: looks at the cue, then goes the "
         "shortest way; both 1 - 0.9 t / 245, mean over where episodes begin",
     ),
@@ -151,7 +140,7 @@ TASKS = (
         *("RandomMaze", "RandomMaze-v0", None, "PPO", RETURN, -1.0, 0.827),
         "where it has been, up to 100 steps; 9x9 cells of at most 25x25 are in view",
         "0: bumps into nothing and never arrives (100 steps of -0.01); 1: the shortest way, mean "
-        "of 20,000 mazes (standard error 0.001), which nobody can know who has not seen the maze",
+        "of 20,000 mazes (standard error 0.001), which cannot be known before the maze is seen",
     ),
     _of_length(
         *("Visual Match 20", "VisualMatch-v0", 20, "SAC"),
@@ -160,7 +149,7 @@ TASKS = (
     ),
     _of_length(
         *("Key-to-Door 20", "KeyToDoor-v0", 20, "SAC"),
-        "nothing: what is asked for is credit, 22 steps or more back to the key",
+        "nothing: the task is credit assignment, over the 22 steps or more since the key",
         "success; 0: does not take the key; 1: always opens the door (envs/three_phases.py)",
     ),
     Task(
@@ -203,14 +192,7 @@ class Result(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A finished run of the ladder.
-
-    Attributes:
-        folder: Where it lies, or lay where it was written into a table.
-        task, agent: Its row and column.
-        settings: By name.
-        result: From a table; None: it is to be measured.
-    """
+    """A finished run of the ladder; its result is from a table, or None: to be measured."""
 
     folder: Path
     task: Task
@@ -220,17 +202,16 @@ class Entry(NamedTuple):
 
     @property
     def n_steps(self) -> int:
-        """Environment steps that it was to have."""
         return self.settings["n_steps"]
 
     @property
     def place(self) -> tuple[str, str]:
-        """Task and agent by name."""
         return self.task.name, self.agent.name
 
     @property
     def kind(self) -> dict[str, Any]:
         """The settings that it read and shares with runs of other seeds and machines."""
+        # A published name and its agent are one, and settings without a reader change nothing.
         told = {**self.settings, "model": self.agent.model}
         read = reading(told).read_by(told) - settings_without_effect() - {"seed", "device"}
         return {name: told.get(name) for name in sorted(read)}
@@ -240,11 +221,9 @@ class Cell(NamedTuple):
     """An agent in a task.
 
     Attributes:
-        task, agent: Its row and column.
-        empty: Why there is nothing, or "".
-        runs: That count.
-        results: Theirs.
-        mean: Of the normalised scores; None where there is nothing.
+        empty: The reason for an empty cell, or "".
+        runs, results: Those that count.
+        mean: Of the normalised scores; None in an empty cell.
     """
 
     task: Task
@@ -256,7 +235,6 @@ class Cell(NamedTuple):
 
     @property
     def scores(self) -> np.ndarray:
-        """Of its runs, in the metric of the task.  [n]"""
         return np.array([result.score for result in self.results])
 
 
@@ -268,7 +246,6 @@ class LeftOut:
         self.reasons: dict[tuple[str, str], str] = {}
 
     def add(self, why: str, entries: Sequence[Entry | Path]) -> None:
-        """Note runs, if there are any."""
         folders = [each if isinstance(each, Path) else each.folder for each in entries]
         if folders:
             named = ", ".join(printable(str(folder)) for folder in folders[:MOST_NAMED])
@@ -300,6 +277,7 @@ def read_cells(paths: Iterable[Path], left_out: LeftOut) -> list[Cell]:
         paths: Run folders, folders of them, or tables of runs (.csv).
         left_out: Gets the runs that do not count.
     """
+    # First one number of steps for a whole task, then one kind of settings in each cell.
     entries = _at_equal_steps(_entries(paths, left_out), left_out)
     places = run_data.grouped(entries, lambda entry: entry.place)
     runs = {place: _of_one_kind(own, left_out) for place, own in places.items()}
@@ -322,7 +300,6 @@ def read_cells(paths: Iterable[Path], left_out: LeftOut) -> list[Cell]:
 
 
 def scores_table(cells: Sequence[Cell]) -> run_data.Table:
-    """Return a line a task and a column an agent, then speeds and sizes of the agents."""
     rows: list[Sequence[object]] = [("task, steps", *(agent.name for agent in AGENTS))]
     for task in TASKS:
         own = [cell for cell in cells if cell.task is task]
@@ -340,9 +317,8 @@ def scores_table(cells: Sequence[Cell]) -> run_data.Table:
 def score_of(columns: Mapping[str, np.ndarray], metric: str) -> float | None:
     """Return the mean of a run's last five greedy evaluations, else of its last 100 episodes.
 
-    Args:
-        columns: All that the run has logged, by name; NaN where there was nothing to say.  [rows]
-        metric: The last part of a column's name.
+    `columns` are all that the run has logged, NaN where a value was unknown [rows]; `metric` is the
+    last part of a column's name.
     """
     for name, n_last in (f"eval/{metric}", N_LAST), (f"rollout/{metric}", 1):
         values = columns.get(name, np.array([]))
@@ -353,10 +329,7 @@ def score_of(columns: Mapping[str, np.ndarray], metric: str) -> float | None:
 
 
 def trained_parameters(folder: Path) -> int | None:
-    """Return how many numbers a run's optimisers move; None where it kept no checkpoint.
-
-    Adam keeps moments of each of them, and of nothing that is frozen or a copy.
-    """
+    """Return how many numbers Adam keeps moments of: those it moves; None without a checkpoint."""
     path = folder / LAST
     return _n_moments(load_checkpoint(path).get("learner")) if path.is_file() else None
 
@@ -379,7 +352,6 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _numbers(cells: Iterable[Cell]) -> run_data.Table:
-    """Return a line for each run that counts; `_kept` reads them back."""
     lines = [
         {
             "task": cell.task.name,
@@ -407,7 +379,6 @@ def _text(value: float | None, form: str) -> str:
 
 
 def _entries(paths: Iterable[Path], left_out: LeftOut) -> list[Entry]:
-    """Return the finished runs of the ladder: those in folders, and then those in tables."""
     paths, entries = list(paths), []
     tables = [path for path in paths if path.suffix == ".csv" and path.is_file()]
     found: list[tuple[Path, dict[str, Any], Result | None]] = [
@@ -440,7 +411,6 @@ def _entries(paths: Iterable[Path], left_out: LeftOut) -> list[Entry]:
 
 
 def _kept(table: Path) -> Iterator[tuple[Path, dict[str, Any], Result]]:
-    """Yield folder, settings and result of the runs in a scoreboard.csv."""
     for number, row in enumerate(run_data.read_rows(table, "the scoreboard"), 2):
         where = f"{table}, line {number}"
         missing = [name for name in COLUMNS if name not in row]
@@ -459,10 +429,10 @@ def _kept(table: Path) -> Iterator[tuple[Path, dict[str, Any], Result]]:
 
 
 def _at_equal_steps(entries: Sequence[Entry], left_out: LeftOut) -> list[Entry]:
-    """Return the entries with as many steps as most agents of their task have."""
     kept: list[Entry] = []
     for task, own in run_data.grouped(entries, lambda entry: entry.task.name).items():
         by_steps = run_data.grouped(own, lambda entry: entry.n_steps)
+        # Agents are counted, not runs: many seeds of one agent are no majority.
         n_agents = {n: len({entry.agent.name for entry in by_steps[n]}) for n in by_steps}
         n_steps = max(by_steps, key=lambda n: (n_agents[n], n))
         kept += by_steps.pop(n_steps)
@@ -473,7 +443,7 @@ def _at_equal_steps(entries: Sequence[Entry], left_out: LeftOut) -> list[Entry]:
 
 
 def _of_one_kind(entries: Sequence[Entry], left_out: LeftOut) -> list[Entry]:
-    """Return the runs whose settings most seeds share, one of each seed; none where two tie.
+    """Return the runs of the settings that most seeds share, one of each seed; none at a tie.
 
     Of one seed's runs that of a folder counts before that of a table, the first by its name.
     """
@@ -491,6 +461,7 @@ def _of_one_kind(entries: Sequence[Entry], left_out: LeftOut) -> list[Entry]:
         why = f"{place}: these differ in more than the seed ({names}), name those of one kind"
         left_out.add(why, entries)
         return []
+    # Everything left out is named with its reason, so that no run vanishes unseen.
     folders, kind = {entry.folder for entry in chosen}, chosen[0].kind
     others = [entry for entry in entries if entry.folder not in folders]
     alike = [entry for entry in others if entry.kind == kind]
@@ -507,7 +478,6 @@ def _differing(kinds: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _measured(folder: Path, metric: str) -> Result:
-    """Return the result of a finished run."""
     columns = run_data.read_columns(folder)
     missing = [name for name in run_data.AXES.values() if name not in columns]
     if missing:
@@ -522,12 +492,11 @@ def _measured(folder: Path, metric: str) -> Result:
 def _n_moments(state: Any) -> int:
     if not isinstance(state, Mapping):
         return 0
-    own = state["exp_avg"].numel() if "exp_avg" in state else 0
+    own = state["exp_avg"].numel() if "exp_avg" in state else 0  # as many as the parameter has
     return own + sum(map(_n_moments, state.values()))
 
 
 def _draw(cells: Sequence[Cell]) -> "Figure":
-    """Return a panel for each task, agents below one another."""
     tasks = list(dict.fromkeys(cell.task for cell in cells))
     n_rows = -(-len(tasks) // N_COLUMNS)
     with style():
@@ -546,7 +515,7 @@ def _draw_task(axes: "Axes", cells: Sequence[Cell]) -> None:
         if cell.mean is None:
             axes.text(0.5, position, cell.empty, ha="center", va="center", size=8, color=QUIET)
         else:
-            _draw_agent(axes, position, cell)
+            _draw_agent(axes, position, cell, cell.mean)
     task = cells[0].task
     axes.axvline(0, **DASHED, zorder=1)
     axes.axvline(1, color=QUIET, linewidth=0.9, zorder=1)
@@ -563,19 +532,17 @@ def _draw_task(axes: "Axes", cells: Sequence[Cell]) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def _draw_agent(axes: "Axes", position: int, cell: Cell) -> None:
-    """Draw the mean of a cell, its interval, and every run."""
-    assert cell.mean is not None, "an empty cell has nothing to draw"
+def _draw_agent(axes: "Axes", position: int, cell: Cell, mean: Estimate) -> None:
     colour = COLOURS[position % len(COLOURS)]
-    value, low, high = cell.mean
+    value, low, high = mean
     if low is not None:
         ends = np.clip([low, high], LEFT, RIGHT)
         axes.plot(ends, [position] * 2, color=colour, alpha=0.35, linewidth=6, zorder=2)
-    scores = np.clip(cell.task.normalised(np.array(cell.scores)), LEFT, RIGHT)
+    scores = np.clip(cell.task.normalised(cell.scores), LEFT, RIGHT)
     axes.scatter(scores, [position] * len(scores), s=9, color=colour, zorder=3)
     marker = "o" if value >= LEFT else "<"
     at = max(float(value), LEFT)
-    (mean,) = axes.plot(at, position, marker, color=colour, markersize=7.5, zorder=4)
-    mean.set(markeredgecolor="white", clip_on=False)
+    (dot,) = axes.plot(at, position, marker, color=colour, markersize=7.5, zorder=4)
+    dot.set(markeredgecolor="white", clip_on=False)
     axes.text(1.29, position, f"{value:.2f}", ha="right", va="center", size=8.5, color=INK)
     axes.text(RIGHT, position, f"×{len(cell.scores)}", ha="right", va="center", size=7, color=QUIET)

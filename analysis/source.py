@@ -1,4 +1,4 @@
-"""Episodes to be analysed, played or recorded, and an agent whose frozen parts look at them."""
+"""Episodes to be analysed, played or recorded, and an agent that looks at them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class Source:
         settings: A settings file, for an agent without checkpoint.
         overrides: KEY=VALUE, for an agent without checkpoint.
         n_episodes: How many to play, where none are named.
-        seed: Of all that is played and drawn.
+        seed: Of all episodes and random draws.
         trust: Whether a run begun elsewhere is trusted.
     """
 
@@ -66,12 +66,10 @@ class Source:
 
     @property
     def names_an_agent(self) -> bool:
-        """Whether the command line says which agent, not only which episodes."""
-        return bool(self.checkpoint or self.settings or self.overrides) or not self.files
+        return bool(self.checkpoint or self.settings or self.overrides)
 
     @cached_property
     def config(self) -> Config:
-        """The settings of the checkpoint or of the command line."""
         if self.checkpoint:
             config = played_config(self._state, self.checkpoint, self.trust)
         else:
@@ -83,7 +81,6 @@ class Source:
 
     @cached_property
     def agent(self) -> Agent:
-        """The agent, in evaluation mode."""
         if not self.checkpoint:
             return build_agent(self.config, *_spaces(self.episodes)).eval()
         with opened_env(self.config, self.seed) as env:
@@ -93,11 +90,6 @@ class Source:
 
     @property
     def language(self) -> LanguageMemory:
-        """The agent's memory, if that is a language model.
-
-        Raises:
-            UserError: it is not.
-        """
         language = getattr(self.agent, "language", None)
         if language is None:
             raise UserError(
@@ -108,11 +100,7 @@ class Source:
 
     @cached_property
     def episodes(self) -> list[dict[str, np.ndarray]]:
-        """Each episode's arrays by name, [L, ...].
-
-        Raises:
-            UserError: they are not all of images of one size.
-        """
+        """Each episode's arrays by name, [L, ...]; all images have one size."""
         if not self.files:
             return self._played()
         episodes = [_read(file) for file in self.files]
@@ -127,11 +115,7 @@ class Source:
 
     @property
     def first_episode(self) -> Observations:
-        """The observations of the first episode, step by step.  [T, ...] of each kind
-
-        Raises:
-            UserError: the episode has other texts than the agent's environment.
-        """
+        """The observations of the first episode, step by step.  [T, ...] of each kind"""
         arrays, reader = self.episodes[0], self.agent.reader
         seen = torch.from_numpy(arrays["observations"])
         shown = Observations(**{"vectors" if seen.is_floating_point() else "images": seen})
@@ -149,13 +133,12 @@ class Source:
     def images(self, most: int) -> np.ndarray:
         """Return up to `most` different observations of the episodes.  [B, C, H, W] uint8"""
         seen = np.concatenate([episode["observations"] for episode in self.episodes])
-        distinct = np.unique(seen, axis=0)
+        distinct = np.unique(seen, axis=0)  # equal images have a distance of 0, always
         if len(distinct) <= most:
             return distinct
         return distinct[np.random.default_rng(self.seed).choice(len(distinct), most, False)]
 
     def _check_made_for(self, env: VectorEnv) -> None:
-        """Raise UserError where the named episodes are not of the agent's environment."""
         n_actions = int(cast(Discrete, env.single_action_space).n)
         size = ObservationReader(env.single_observation_space).image_shape
         for file, episode in zip(self.files, self.episodes, strict=True):
@@ -175,20 +158,20 @@ class Source:
 
     def _played(self) -> list[dict[str, np.ndarray]]:
         with opened_env(self.config, self.seed) as env:
+            # Frozen parts say the same of any episode, so a random agent serves for untrained ones.
             random = RandomAgent(env.single_observation_space, env.single_action_space)
             player = self.agent if self.checkpoint else random.to(self.config.device)
             played = evaluate(player, env, self.n_episodes, seed=self.seed)
             episodes = [recording.steps for recording in played]
         if "observations" not in episodes[0]:
             raise UserError(
-                f"{self.config.env}: it shows text alone, and what is analysed are images or "
-                "numbers. Choose another environment"
+                f"{self.config.env}: it shows text alone, and images or numbers are analysed. "
+                "Choose another environment"
             )
         return episodes
 
 
 def _episode_files(path: Path) -> list[Path]:
-    """Return the episodes a path stands for: itself, or all of a folder; none for a run."""
     if path.suffix == ".npz":
         return [path]
     return sorted(path.glob("*.npz")) if path.is_dir() else []
@@ -198,7 +181,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise UserError(f"{path}: no such file. Name episodes that eval.py saved, or their folder")
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with np.load(path, allow_pickle=False) as arrays:  # a pickle may run any code
             episode = dict(arrays)
     except Exception as error:  # NumPy documents no set of exceptions for a bad file
         reason = f"{path}: not readable as an episode: {error}"
@@ -216,7 +199,6 @@ def _size(shape: Sequence[int]) -> str:
 
 
 def _spaces(episodes: Sequence[dict[str, np.ndarray]]) -> tuple[Space, Space]:
-    """Return spaces that episodes fit in."""
     shape = episodes[0]["observations"].shape[1:]
     n_actions = 1 + max(int(episode["actions"].max()) for episode in episodes)
     image: Space = Box(0, 255, shape, np.uint8)

@@ -14,7 +14,7 @@ QUARTER = 0.25
 
 
 class Estimate(NamedTuple):
-    """A number or a curve with its 95 % interval; without one if a single run stands behind it."""
+    """A number or a curve with its 95 % interval, which a single run does not have."""
 
     value: np.ndarray
     low: np.ndarray | None = None
@@ -22,8 +22,6 @@ class Estimate(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """Runs on one axis: x [P], y [n, P]."""
-
     x: np.ndarray
     y: np.ndarray
 
@@ -32,12 +30,10 @@ class Result(NamedTuple):
     """One agent in one environment.
 
     Attributes:
-        environment, name: Of the group of runs.
-        curves: The runs on one axis.  [n, P]
         mean: Over the runs at each point.  [P]
         final: Over the runs at the last point.
-        reached: Where `mean` first comes to the threshold; None if it does not, or there is none.
-        n_reached: How many runs come to the threshold.
+        reached: The x at which `mean` first comes to the threshold; None if it does not.
+        n_reached: The number of runs that come to the threshold.
     """
 
     environment: str
@@ -50,12 +46,11 @@ class Result(NamedTuple):
 
     @property
     def n_runs(self) -> int:
-        """Return n."""
         return len(self.curves.y)
 
     @property
     def finals(self) -> np.ndarray:
-        """Return every run's score at the last point.  [n]"""
+        """Every run's score at the last point.  [n]"""
         return self.curves.y[:, -1]
 
 
@@ -112,7 +107,6 @@ def probability_of_improvement(
 def _with_interval(
     value: np.ndarray, samples: Sequence[np.ndarray], statistic: Callable[..., np.ndarray]
 ) -> Estimate:
-    """Return a value with its bootstrap interval, unless one of the samples has a single run."""
     if min(map(len, samples)) < 2:
         return Estimate(value)
     from scipy import stats
@@ -138,19 +132,18 @@ def on_common_axis(xs: Sequence[np.ndarray], ys: Sequence[np.ndarray]) -> Curves
     """
     if all(np.array_equal(x, xs[0]) for x in xs):
         return Curves(xs[0], np.stack(ys))
+    # Beyond the shortest curve the mean would be of other runs than before.
     low, high = max(x[0] for x in xs), min(x[-1] for x in xs)
     x = np.linspace(low, max(low, high), min(map(len, xs)))
     return Curves(x, np.stack([np.interp(x, *curve) for curve in zip(xs, ys, strict=True)]))
 
 
 def first_reaching(x: np.ndarray, y: np.ndarray, threshold: float) -> float | None:
-    """Return where a curve first comes to a threshold, or None."""
     reached = np.flatnonzero(y >= threshold)
     return float(x[reached[0]]) if len(reached) else None
 
 
 def summarize(group: Group, statistic: str, threshold: float | None) -> Result:
-    """Return the averages over a group's runs."""
     curves = on_common_axis([run.x for run in group.runs], [run.y for run in group.runs])
     mean = estimate(curves.y, statistic)
     final = estimate(curves.y[:, -1], statistic)
@@ -190,11 +183,8 @@ def results_table(
 ) -> Table:
     """Return a line for each agent in each environment, its heading first.
 
-    Args:
-        results: The lines.
-        axis: "steps" or "seconds".
-        threshold: Of the last two columns, which are left out without one.
-        precise: All digits, for other programs.
+    `axis` is "steps" or "seconds"; without a threshold its two columns are left out; `precise`
+    gives all digits, for other programs.
     """
     heading: list[object] = ["agent", "environment", "runs", axis, "final", "low", "high"]
     if threshold is not None:
@@ -213,12 +203,10 @@ def results_table(
 
 
 def comparisons_table(comparisons: Iterable[Comparison], precise: bool = False) -> Table:
-    """Return a line for each pair of agents, its heading first."""
     number = repr if precise else "{:.2f}".format
     rows = [[each.better, each.other, *_texts(each.probability, number)] for each in comparisons]
     return [["agent", "beats", "probability", "low", "high"], *rows]
 
 
 def _texts(estimate: Estimate, text: Callable[[float], str]) -> list[str]:
-    """Return value, low and high, empty where there is no interval."""
     return ["" if value is None else text(float(value)) for value in estimate]

@@ -1,26 +1,22 @@
 """Environments: a name leads to its suite, the suite to a vector environment.
 
 A name that no suite has is one of Gymnasium's, or `package.module:MyEnv-v0` (`any_gymnasium.py`).
-
-Every suite is a module of this package, or a class in one, with a function
+A suite is a module of this package, or a class in one, with a function
 
     make(config, seed) -> VectorEnv    config.n_envs times config.env, in a run of that seed
 
-and where SUITES has only the beginnings of its names, `names() -> list[str]` gives them whole.
-It may have more: `ACTION_NAMES`, the names of its actions; `NUMBER_NAMES`, those of the numbers of
-a vector it shows; `PICTURE_LEGEND`, what the colours of `render` mean; `READS`, the classes of the
-settings that it alone reads; and `make_drawn(config, seed)`, for environments that can be drawn
-whole where those of `make` cannot. Where names differ among its environments, the `metadata` of
-each has them, as "action_names" and "number_names". A vector environment that can be drawn has
-Gymnasium's `render_mode` "rgb_array", and `render` returns a picture [H, W, 3] of each.
+and, where SUITES holds only the beginnings of its names, `names() -> list[str]`. Optional are
+`ACTION_NAMES`; `NUMBER_NAMES`, of the numbers of a vector it shows; `PICTURE_LEGEND`, the meaning
+of the colours in `render`; `READS`, the settings classes of this suite alone; and
+`make_drawn(config, seed)`, for environments with a `render` where those of `make` have none. Names
+that differ among its environments stand in `metadata`, as "action_names" and "number_names".
 
-Its environments show vectors, uint8 images, channel first, or a dictionary of those and texts
-(models/observations.py says what can be read), take discrete actions and restart an
-ended episode within the step that ends it (Gymnasium's SAME_STEP autoreset). Where episodes
-succeed or fail, `has_success` is true and info has "success" [N] when one ended. One that shows
-what is to be remembered has `cues()` (envs/vector.py). Every episode has a seed of its own, and one
-that runs when a checkpoint is written is played again (envs/episodes.py): a run resumes to the bit.
-Where a suite cannot play again, a resumed run begins new episodes.
+Observations are vectors, uint8 images, channel first, or dictionaries of those and texts; actions
+are discrete; an ended episode restarts within its last step (Gymnasium's SAME_STEP autoreset).
+Where `has_success` is true, info has "success" [N] when an episode ended. `cues()` (envs/vector.py)
+tells analyses the things to be remembered. With `render_mode` "rgb_array", `render` returns a
+picture [H, W, 3] of each. A run resumes to the bit where its episodes can be played again
+(envs/episodes.py); elsewhere it begins new ones.
 """
 
 import functools
@@ -44,7 +40,7 @@ GivenEnv = VectorEnv | Callable[[], gymnasium.Env]
 
 
 class Suite(NamedTuple):
-    """Where a suite is, and whether its rewards are scaled unless the settings say."""
+    """The place of a suite, and whether its rewards are scaled by default."""
 
     place: str  # a module, or a class in one: module:Class
     scale_rewards: bool = True
@@ -66,14 +62,11 @@ SUITES = {
     "CrafterText-v0": Suite("envs.crafter.text", scale_rewards=False),
     "popgym-": Suite("envs.popgym"),
     "psychlab_": Suite("envs.psychlab"),
-    "caveflyer": Suite("envs.procgen"),
-    "dodgeball": Suite("envs.procgen"),
-    "heist": Suite("envs.procgen"),
-    "jumper": Suite("envs.procgen"),
-    "maze": Suite("envs.procgen"),
-    "miner": Suite("envs.procgen"),
     GIVEN: Suite("envs"),  # an object of a Python program
 }
+SUITES |= dict.fromkeys(
+    ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"), Suite("envs.procgen")
+)
 ANY = any_gymnasium.TITLE
 FALLBACK = Suite("envs.any_gymnasium")
 
@@ -81,10 +74,7 @@ FALLBACK = Suite("envs.any_gymnasium")
 def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeStatistics:
     """Return the environments of the settings with episode statistics.
 
-    Args:
-        config: The settings.
-        seed: Of the run, until `reset` is given another.
-        drawn: Prefer environments that can be drawn whole to faster ones.
+    With `drawn`, environments that can be drawn whole are preferred to faster ones.
 
     Raises:
         UserError: No suite knows the name, the suite's package is not installed, or agents cannot
@@ -135,10 +125,7 @@ def check_env_name(name: str) -> None:
 def action_names(name: str, n_actions: int, metadata: Mapping[str, Any] | None = None) -> list[str]:
     """Return the names of an environment's actions, their numbers where it has none.
 
-    Args:
-        name: Of the environment.
-        n_actions: How many it has.
-        metadata: Of its vector environment, which may name them.
+    `metadata` is that of its vector environment, which may name them.
     """
     own = getattr(pkgutil.resolve_name(_find_suite(name).place), "ACTION_NAMES", ())
     known = [str(each) for each in (metadata or {}).get(ACTION_NAMES, own)]
@@ -146,13 +133,12 @@ def action_names(name: str, n_actions: int, metadata: Mapping[str, Any] | None =
 
 
 def number_names(name: str, metadata: Mapping[str, Any] | None = None) -> list[str]:
-    """Return the names of the numbers that an environment shows, none if it does not name them."""
+    """Return the names of the numbers in an environment's vectors, none if it has none."""
     own = getattr(pkgutil.resolve_name(_find_suite(name).place), "NUMBER_NAMES", ())
     return [str(each) for each in (metadata or {}).get(NUMBER_NAMES, own)]
 
 
 def picture_legend(name: str) -> str:
-    """Return the legend of an environment's pictures, nothing if it has none."""
     return getattr(pkgutil.resolve_name(_find_suite(name).place), "PICTURE_LEGEND", "")
 
 
@@ -172,7 +158,6 @@ class Suites(Registry):
         return _find_key(name) or max(beginnings, key=len, default=None)
 
     def settings(self) -> dict[str, tuple[type[Part], ...]]:
-        """Return the settings that each suite alone reads."""
         own = {
             key: getattr(pkgutil.resolve_name(suite.place), "READS", ())
             for key, suite in SUITES.items()
@@ -200,7 +185,6 @@ def _find_suite(name: str) -> Suite:
 
 
 def _missing_package(name: str, error: ModuleNotFoundError) -> UserError:
-    """Return the error for a suite whose simulator is not installed."""
     return UserError(
         f"env: '{name}' needs the package '{error.name}', which is not installed. "
         f"Run: pip install {error.name}"
@@ -210,11 +194,8 @@ def _missing_package(name: str, error: ModuleNotFoundError) -> UserError:
 def given_vector_env(env: GivenEnv, n_envs: int, seed: int) -> EpisodeStatistics:
     """Return a given environment as those of a suite are: with episode statistics.
 
-    Args:
-        env: A vector environment of n_envs environments, or a function that makes one of them,
-            which is then converted.
-        n_envs: How many are needed.
-        seed: Of the run, for environments made here; a given vector environment has its own way.
+    It is a vector environment of n_envs environments, or a function that makes one of them, which
+    is then converted and seeded. A given vector environment has its own seeds.
 
     Raises:
         UserError: it is neither, of another number, or not as `checked_vector_env` wants it.
@@ -230,7 +211,6 @@ def given_vector_env(env: GivenEnv, n_envs: int, seed: int) -> EpisodeStatistics
 
 
 def given_name(env: GivenEnv) -> str:
-    """Return the name of a given environment in settings."""
     if isinstance(env, VectorEnv):
         inner = getattr(env.unwrapped, "envs", [env])[0]
         return f"{GIVEN}{type(inner.unwrapped).__name__}"

@@ -1,12 +1,12 @@
 """Every environment registered with Gymnasium, and the user's own.
 
 `CartPole-v1` is an id; `package.module:MyEnv-v0` is one that is registered when the module is
-imported, from the current folder or where Python looks, as in `gymnasium.make`. What such an
-environment shows and takes is converted where it enters (`envs/spaces.py`).
+imported, from the current folder or where Python looks, as in `gymnasium.make`. Its observations
+and actions are converted where they enter (`envs/spaces.py`).
 
-It may say more of itself in its `metadata`: "action_names" and "number_names". A method `cue()`
-tells who looks on what it shows that is to be remembered, a number from 0 on, or None. A run
-resumes to the bit where `reset(seed=...)` and the actions decide all that happens in an episode.
+Its `metadata` may hold "action_names" and "number_names". A method `cue()` tells analyses the thing
+shown now that is to be remembered, a number from 0 on, or None. A run resumes to the bit where
+`reset(seed=...)` and the actions decide all that happens in an episode.
 """
 
 import functools
@@ -38,6 +38,7 @@ from utils.user_modules import search
 
 TITLE = "any other environment of Gymnasium"
 CHOSEN_HERE = {"id", "render_mode", "disable_env_checker"}  # of gymnasium.make
+DRAWN = {"render_mode": "rgb_array"}
 MOST_NAMED = 5
 SECONDS = 0.1  # of checking first steps
 MOST_STEPS = 1_000
@@ -48,8 +49,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class GymnasiumSettings(Config):
-    """The settings read here."""
-
     title = TITLE
 
     env_args: dict[str, Any] = setting(  # noqa: RUF009  nobody changes it
@@ -90,37 +89,34 @@ def find(name: str) -> EnvSpec:
     raise UserError(f"env: '{name}': no '{env_id}' is registered with Gymnasium.{hint}")
 
 
-def make(config: GymnasiumSettings, seed: int) -> VectorEnv:
+def make(config: GymnasiumSettings, seed: int, **drawn: str) -> VectorEnv:
     """Return `config.n_envs` environments.
 
     Raises:
         UserError: the environment cannot be made, fails in its first steps, or has spaces that
             agents do not know.
     """
-    return _made(config, seed, _maker(config))
+    make_one = _maker(config, **drawn)
+    check_first_steps(make_one, config.env)
+    return vector_of(make_one, config.n_envs, seed, config.env_processes)
 
 
 def make_drawn(config: GymnasiumSettings, seed: int) -> VectorEnv:
     """Return environments that are drawn, where they can be."""
-    plain, drawn = _maker(config), _maker(config, render_mode="rgb_array")
-    why_not = why_not_drawn(plain, drawn)
+    why_not = why_not_drawn(_maker(config), _maker(config, **DRAWN))
     if why_not is None:
-        return _made(config, seed, drawn)
+        return make(config, seed, **DRAWN)
     log.info("%s is not drawn: %s", config.env, why_not)
-    return _made(config, seed, plain)
+    return make(config, seed)
 
 
 def vector_of(make_one: MakeOne, n_envs: int, seed: int, in_processes: bool = False) -> SingleEnvs:
     """Return a vector environment of single ones, converted to the spaces of agents.
 
-    Args:
-        make_one: Makes one of them.
-        n_envs: How many.
-        seed: Of the run.
-        in_processes: Each in a process of its own. The numbers are the same.
+    Each may have a process of its own; the numbers are the same.
 
     Raises:
-        UserError: the spaces are none that agents know.
+        UserError: agents do not know the spaces.
     """
 
     def converted() -> Converted:
@@ -132,11 +128,6 @@ def vector_of(make_one: MakeOne, n_envs: int, seed: int, in_processes: bool = Fa
             # Gymnasium's shared memory has no room for sentences.
             shared_memory = not has_text(one.observation_space)
     return SingleEnvs(converted, n_envs, seed, in_processes, shared_memory)
-
-
-def _made(config: GymnasiumSettings, seed: int, make_one: MakeOne) -> VectorEnv:
-    check_first_steps(make_one, config.env)
-    return vector_of(make_one, config.n_envs, seed, config.env_processes)
 
 
 def _maker(config: GymnasiumSettings, **drawn: str) -> MakeOne:
@@ -163,7 +154,7 @@ def _hint(module_name: str, env_id: str) -> str:
 
 
 def _package_of(entry_point: Any) -> str:
-    """Return the package that an environment's class, or its name as a text, comes from."""
+    """Return the package of an environment's class, or of its name as a text."""
     module = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
     return re.split("[.:]", module)[0]
 
@@ -195,33 +186,33 @@ def check_first_steps(make_one: MakeOne, name: str) -> None:
 
     No random stream of this process moves.
 
-    Args:
-        make_one: Makes the environment.
-        name: Of the environment in the settings.
-
     Raises:
         UserError: it cannot be made, raises an error, or breaks the promises of its spaces.
     """
-    with _failures_told(name), _random_streams_kept(), closing(make_one()) as env:
-        converted = Converted(env)
-        for each in (env, converted):
-            each.action_space.seed(0)
-        _begin(env, seed=0)
-        until = time.perf_counter() + SECONDS  # a slow one shows less of itself
-        for _ in range(MOST_STEPS):
-            _check_step(env)
-            if time.perf_counter() > until:
-                break
-        converted.reset(seed=0)
-        converted.step(converted.action_space.sample())
+    quiet = warnings.catch_warnings(action="ignore")
+    try:
+        with quiet, _random_streams_kept(), closing(make_one()) as env:
+            converted = Converted(env)
+            for each in (env, converted):
+                each.action_space.seed(0)
+            _begin(env, seed=0)
+            until = time.perf_counter() + SECONDS  # a slow one shows less of itself
+            for _ in range(MOST_STEPS):
+                _check_step(env)
+                if time.perf_counter() > until:
+                    break
+            converted.reset(seed=0)
+            converted.step(converted.action_space.sample())
+    except (UserError, DependencyNotInstalled, ModuleNotFoundError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise failure(name, error) from error
 
 
 def why_not_drawn(make_one: MakeOne, make_drawn: MakeOne) -> str | None:
     """Return why an environment cannot be drawn, None if it can.
 
-    Args:
-        make_one: Makes it as it is trained in.
-        make_drawn: Makes it with the render mode rgb_array.
+    `make_one` makes it as it is trained in, `make_drawn` with the render mode rgb_array.
     """
     try:
         with _random_streams_kept(), closing(make_one()) as env:
@@ -238,26 +229,12 @@ def why_not_drawn(make_one: MakeOne, make_drawn: MakeOne) -> str | None:
 
 
 def failure(name: str, error: BaseException) -> UserError:
-    """Return the one line for an error that an environment raised."""
     return UserError(f"env: '{name}' raised {told(error)}")
 
 
 @contextmanager
-def _failures_told(name: str) -> Iterator[None]:
-    """Turn the exceptions of an environment into a UserError of one line."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except (UserError, DependencyNotInstalled, ModuleNotFoundError):
-        raise
-    except (Exception, SystemExit) as error:
-        raise failure(name, error) from error
-
-
-@contextmanager
 def _random_streams_kept() -> Iterator[None]:
-    """Put the random streams that an environment may share with the run back where they were."""
+    """Restore the random streams that an environment may share with the run."""
     before = random_state()
     try:
         yield
@@ -266,7 +243,6 @@ def _random_streams_kept() -> Iterator[None]:
 
 
 def _begin(env: gymnasium.Env, seed: int | None = None) -> None:
-    """Begin an episode and check its first observation."""
     found = env.reset(seed=seed)
     if not isinstance(found, tuple) or len(found) != 2:
         raise UserError("env: reset() is to return two values: observation, info")
@@ -274,7 +250,6 @@ def _begin(env: gymnasium.Env, seed: int | None = None) -> None:
 
 
 def _check_step(env: gymnasium.Env) -> None:
-    """Take a random step, check its results, and begin anew where it ends the episode."""
     found = env.step(env.action_space.sample())
     if not isinstance(found, tuple) or len(found) != 5:
         raise UserError(
@@ -286,7 +261,9 @@ def _check_step(env: gymnasium.Env) -> None:
         raise UserError(f"env: step() pays {shown(reward)}, and a reward is one finite number")
     for ends in (terminated, truncated):
         if not isinstance(ends, bool | np.bool_):
-            raise UserError(f"env: step() says {shown(ends)} where True or False says what ends")
+            raise UserError(
+                f"env: step() returns {shown(ends)} for terminated or truncated. Return a bool"
+            )
     if terminated or truncated:
         _begin(env)
 
@@ -314,7 +291,6 @@ def _check_part(part: Any, space: spaces.Space, where: str) -> None:
 
 
 def _is_of(value: Any, space: spaces.Space) -> bool:
-    """Return whether a value is of a space of numbers or text."""
     if is_text(space):
         return isinstance(value, str)
     if isinstance(space, spaces.Box):

@@ -48,8 +48,6 @@ COLOURS = {
 
 @dataclass(frozen=True)
 class RecognitionSettings(Config):
-    """The settings read here."""
-
     title = NAME
 
     stimuli: str | None = setting(
@@ -61,7 +59,6 @@ READS = (RecognitionSettings,)
 
 
 def make(config: RecognitionSettings, seed: int) -> "ContinuousRecognitionVectorEnv":
-    """Return `config.n_envs` streams of the pictures in `config.stimuli`, or of drawn ones."""
     folder = config.stimuli
     pictures = drawn_objects(SIDE)[1] if folder is None else read_pictures(Path(folder))
     return ContinuousRecognitionVectorEnv(config.n_envs, seed, pictures)
@@ -71,11 +68,7 @@ class ContinuousRecognitionVectorEnv(NumpyVectorEnv):
     """Answer 0 for a new picture, 1 for one shown before in this episode; +1 where right.
 
     The episode terminates with the answer to its last picture; after it there is a blank one.
-
-    Args:
-        n_envs: Number of environments.
-        seed: Of the run.
-        pictures: At least as many as an episode has.  [P, 3, H, W] uint8
+    `pictures` are [P, 3, H, W] uint8, at least as many as an episode has.
     """
 
     def __init__(self, n_envs: int, seed: int, pictures: np.ndarray) -> None:
@@ -90,30 +83,23 @@ class ContinuousRecognitionVectorEnv(NumpyVectorEnv):
         self._position = np.zeros(n_envs, dtype=np.int64)
 
     def begin(self, row: int, generator: np.random.Generator) -> None:
-        """Draw the episode's pictures and which of them are old."""
         shown, answers = draw_stream(self._n_pictures, generator)
         self._stream[row, :-1] = shown
         self._answers[row] = answers
         self._position[row] = 0
 
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Judge the answers and turn to the next picture."""
         right = actions == self._answers[self._rows, self._position]
         self._position += 1
         terminated = self._position == EPISODE_PICTURES
         return right.astype(np.float32), terminated, np.zeros_like(terminated)
 
     def observe(self, rows: np.ndarray) -> np.ndarray:
-        """Return the current pictures.  [R, 3, H, W]"""
         return self._images[self._stream[rows, self._position[rows]]]
 
 
 def draw_stream(n_pictures: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pictures of one episode and the right answers.
-
-    Returns:
-        Picture numbers [EPISODE_PICTURES], and NEW or OLD for each [EPISODE_PICTURES].
-    """
+    """Return an episode's picture numbers and right answers, NEW or OLD.  [EPISODE_PICTURES]"""
     novel = generator.permutation(n_pictures)[:EPISODE_PICTURES]
     is_new = generator.random(EPISODE_PICTURES) < 0.5
     is_new[0] = True
@@ -123,10 +109,7 @@ def draw_stream(n_pictures: int, generator: np.random.Generator) -> tuple[np.nda
 
 
 def read_pictures(folder: Path) -> np.ndarray:
-    """Return the images of a folder, in the order of their names, fitted onto white squares.
-
-    Returns:
-        Pictures.  [P, 3, SIDE, SIDE] uint8
+    """Return a folder's images, by name, fitted onto white squares.  [P, 3, SIDE, SIDE] uint8
 
     Raises:
         UserError: There is no such folder, it has too few images, or one cannot be read.
@@ -154,12 +137,8 @@ def _read_picture(file: Path) -> np.ndarray:
     return np.asarray(square).transpose(2, 0, 1)
 
 
-def _polar(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return np.hypot(x, y), np.arctan2(x, -y)
-
-
 def _star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    radius, angle = _polar(x, y)
+    radius, angle = np.hypot(x, y), np.arctan2(x, -y)
     # 1 at each of the five tips, 0 half-way between them.
     tip = np.abs((angle * 5 / (2 * np.pi)) % 1 - 0.5) * 2
     return radius < 0.38 + 0.55 * tip**1.6
@@ -172,10 +151,6 @@ def _hexagon(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _heart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     u, v = 1.35 * x, 0.15 - 1.35 * y
     return (u**2 + v**2 - 1) ** 3 < u**2 * v**3
-
-
-def _crescent(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return (np.hypot(x, y) < 0.85) & (np.hypot(x - 0.4, y) > 0.65)
 
 
 def _cross(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -193,7 +168,7 @@ SHAPES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "star": _star,
     "hexagon": _hexagon,
     "heart": _heart,
-    "crescent": _crescent,
+    "crescent": lambda x, y: (np.hypot(x, y) < 0.85) & (np.hypot(x - 0.4, y) > 0.65),
     "cross": _cross,
 }
 
@@ -210,11 +185,7 @@ PALENESS = 0.75
 def drawn_objects(side: int) -> tuple[list[str], np.ndarray]:
     """Draw every combination on white.
 
-    Args:
-        side: Height and width of a picture in pixels.
-
-    Returns:
-        Names such as "red circle" and "striped blue star" [P], and pictures [P, 3, side, side].
+    Names such as "red circle" and "striped blue star" [P], and pictures [P, 3, side, side].
     """
     points = (np.arange(side) + 0.5) / side * 2 - 1
     x, y = np.meshgrid(points, points)

@@ -11,20 +11,14 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from envs.episodes import FIRST_ENV, episode_seed
+from envs.episodes import FIRST_ENV, Options, ResetResult, StepResult, episode_seed
 from envs.vector import final_observations
-
-OpenPool = Callable[[list[int]], Any]
-ToImages = Callable[[Any], np.ndarray]
 
 
 def open_pool(task_id: str, seeds: list[int], **options: Any) -> Any:
     """Return EnvPool's Gymnasium environment with one environment for every seed.
 
-    Args:
-        task_id: EnvPool's own name of the task, such as `MazeMemory-v0`.
-        seeds: One seed per environment, each in [0, 2^31).
-        options: Passed on to EnvPool.
+    `task_id` is EnvPool's own name, such as `MazeMemory-v0`; seeds are in [0, 2^31).
     """
     envpool = _import_envpool()
     return envpool.make_gymnasium(task_id, num_envs=len(seeds), seed=seeds, **options)
@@ -51,23 +45,17 @@ class EnvPoolVectorEnv(VectorEnv):
     EnvPool itself resets an ended environment on the step *after* the last one and ignores that
     step's action. Here the ended environments are reset right after the step that ended them, so
     every transition belongs to an episode. Each environment has its own random stream in EnvPool,
-    and the early reset opens the same episode that the late one would have.
-
-    Args:
-        open_pool: Opens a pool with one environment for each of the seeds it is given.
-        n_envs: Number of environments.
-        seed: Of the run, until `reset` is given another; it decides the first episodes, and each
-            environment's stream all that follow.
-        to_images: Turns a pool's observations into uint8 images [N, C, H, W]. May be an identity.
-        image_shape: (C, H, W).
+    and the early reset opens the same episode that the late one would have. The seed of the run
+    decides the first episodes, and each environment's stream all that follow. `to_images` turns a
+    pool's observations into uint8 images [N, C, H, W].
     """
 
     def __init__(
         self,
-        open_pool: OpenPool,
+        open_pool: Callable[[list[int]], Any],
         n_envs: int,
         seed: int,
-        to_images: ToImages,
+        to_images: Callable[[Any], np.ndarray],
         image_shape: tuple[int, int, int],
     ) -> None:
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
@@ -80,34 +68,14 @@ class EnvPoolVectorEnv(VectorEnv):
         self.single_action_space = gymnasium.spaces.Discrete(int(self._pool.action_space.n))
         self.action_space = batch_space(self.single_action_space, n_envs)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin a new episode everywhere; a seed restarts every random stream.
-
-        EnvPool takes seeds only when it is opened, so a seed opens a new pool.
-
-        Returns:
-            First observations [N, C, H, W], and an empty info.
-        """
+    def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
         if seed is not None:
             first_env = (options or {}).get(FIRST_ENV, 0)
             self._pool = self._open_pool(_seeds(seed, self.num_envs, first_env))
         observations, _ = self._pool.reset()
         return self._to_images(observations), {}
 
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Take one step everywhere and open the next episode where one ended.
-
-        Args:
-            actions: One action per environment.  [N]
-
-        Returns:
-            Observations [N, C, H, W], rewards [N], terminated [N], truncated [N], and an info
-            with `final_obs` and `_final_obs` where an episode ended.
-        """
+    def step(self, actions: np.ndarray) -> StepResult:
         observations, rewards, terminated, truncated, _ = self._pool.step(np.asarray(actions))
         images = self._to_images(observations)
         ended = terminated | truncated
@@ -122,5 +90,4 @@ class EnvPoolVectorEnv(VectorEnv):
 
 
 def _seeds(seed: int, n_envs: int, first_env: int = 0) -> list[int]:
-    """Return the seed of each environment's first episode."""
     return [episode_seed(seed, first_env + row, 0) for row in range(n_envs)]

@@ -1,9 +1,9 @@
 """An episode is a seed and its actions: how each gets a seed of its own, and is played again.
 
 Episode k of environment i in a run of seed s is seeded with SeedSequence([s, i, k]), so that runs
-of neighbouring seeds share no worlds. A run resumes by beginning the episodes that were running
-again and taking their actions again, which is exact wherever seed and actions decide all. Checksums
-of what episodes show tell where they do not. Renderers and game engines need a process each.
+of neighbouring seeds share no worlds. A run resumes by beginning the running episodes again and
+repeating their actions, which is exact wherever seed and actions decide all. Checksums of
+observations tell where they do not. Renderers and game engines need a process each.
 """
 
 import functools
@@ -40,19 +40,16 @@ HASH_IN, HASH_OUT = (
 )
 MIX_LEFT, MIX_RIGHT = np.uint32(0xCA01F9DD), np.uint32(0x4973F715)
 
+Options = dict[str, Any] | None
+ResetResult = tuple[Any, dict[str, Any]]
+StepResult = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 MakeOne = Callable[[], gymnasium.Env]
 # Seed of the run, number of the environment within it, number of the episode, checksum.
 Running = tuple[int, int, int, int]
 
 
 def episode_seed(seed: int, env: int, episode: int) -> int:
-    """Return the seed of an episode, below 2^31: so much every simulator takes.
-
-    Args:
-        seed: Of the run.
-        env: Number of the environment within the run.
-        episode: How many that environment has begun before.
-    """
+    """Return the seed of an episode, below 2^31: the limit of many simulators."""
     return int(np.random.SeedSequence((seed, env, episode)).generate_state(1)[0]) >> 1
 
 
@@ -81,10 +78,7 @@ def episode_generators(seed: int, env: int, episode: int) -> Iterator[np.random.
 def _seed_words(entropy: Sequence[int | np.ndarray], n_words: int) -> np.ndarray:
     """Return SeedSequence(entropy).generate_state(n_words) for K entropies of up to four words.
 
-    As in numpy/random/bit_generator.pyx: the hash of Melissa O'Neill's seed_seq_fe.
-
-    Returns:
-        [K, n_words] uint32
+    As in numpy/random/bit_generator.pyx: the hash of Melissa O'Neill's seed_seq_fe.  [K, n_words]
     """
     n_rows = max(np.size(word) for word in entropy)
     pool = np.zeros((4, n_rows), np.uint32)
@@ -122,10 +116,8 @@ def checksum(shown: Any, so_far: int = 0) -> int:
 class SeededEnv(gymnasium.Wrapper):
     """An environment that seeds every episode, and can play the running one again.
 
-    Args:
-        env: Any environment.
-        row: Its number among those that are stepped together.
-        seed: Of the run, until `reset` is given another.
+    `row` is its number among those that are stepped together; `seed` is the run's, until `reset` is
+    given another.
     """
 
     def __init__(self, env: gymnasium.Env, row: int, seed: int) -> None:
@@ -134,9 +126,7 @@ class SeededEnv(gymnasium.Wrapper):
         self._seed, self._number, self._episode = seed, row, -1
         self._checksum = 0  # of all that the episode has shown and paid
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
         """Begin the next episode, or with a seed the first one of a run of that seed."""
         if seed is None:
             self._episode += 1
@@ -152,15 +142,12 @@ class SeededEnv(gymnasium.Wrapper):
         return shown, reward, terminated, truncated, info
 
     def running(self) -> Running:
-        """Return which episode runs, and a checksum of its observations and rewards."""
         return self._seed, self._number, self._episode, self._checksum
 
     def replay(self, running: Sequence[Running], actions: Sequence[np.ndarray]) -> bool:
         """Play the running episode of a saved state again; return whether it came out the same.
 
-        Args:
-            running: That of every environment.
-            actions: Taken in it so far, in every environment.  [T] each
+        Both arguments are those of every environment, actions being [T] each.
         """
         self._seed, self._number, self._episode, saved = running[self._row]
         self._begin()
@@ -170,16 +157,7 @@ class SeededEnv(gymnasium.Wrapper):
                 return False
         return self._checksum == saved
 
-    @property
-    def tells_cue(self) -> bool:
-        """Whether the environment has cues."""
-        return self.env.has_wrapper_attr("cue")
-
-    def cue(self) -> Any:
-        """Return the cue that it shows now, a number, None for none."""
-        return self.env.get_wrapper_attr("cue")()
-
-    def _begin(self, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def _begin(self, options: Options = None) -> ResetResult:
         seed = episode_seed(self._seed, self._number, self._episode)
         shown, info = self.env.reset(seed=seed, options=options)
         self._checksum = checksum(shown)
@@ -187,14 +165,10 @@ class SeededEnv(gymnasium.Wrapper):
 
 
 class SingleEnvs(VectorWrapper):
-    """N single environments whose running episodes can be played again.
+    """N single environments that can play their running episodes again.
 
-    Args:
-        make_one: Makes one of them.
-        n_envs: N.
-        seed: Of the run, until `reset` is given another.
-        in_processes: Each in a process of its own. The numbers are the same.
-        shared_memory: Whether observations leave the processes that way, and not as messages.
+    With `in_processes` each has a process of its own; the numbers are the same. Observations leave
+    the processes by `shared_memory`, or else as messages.
     """
 
     def __init__(
@@ -213,23 +187,18 @@ class SingleEnvs(VectorWrapper):
             env = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
         super().__init__(env)
 
-    def reset(
-        self, *, seed: Any = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode everywhere; a seed is the run's, from which each derives its own."""
+    def reset(self, *, seed: Any = None, options: Options = None) -> ResetResult:
         seeds: Any = None if seed is None else [seed] * self.num_envs
         return self.env.reset(seed=seeds, options=options)
 
     def cues(self) -> Sequence[Any] | None:
         """Return the cue that each shows now, None if one has no cues."""
-        return self._call("cue") if all(self._call("tells_cue")) else None
+        return self._call("cue") if all(self._call("has_wrapper_attr", "cue")) else None
 
     def running(self) -> list[Running]:
-        """Return which episodes run, and checksums of their observations and rewards."""
         return list(self._call("running"))
 
     def replay(self, running: Sequence[Running], actions: Sequence[np.ndarray]) -> bool:
-        """Play saved episodes again; return whether all came out the same."""
         return all(self._call("replay", running, actions))
 
     def _call(self, name: str, *arguments: Any) -> tuple[Any, ...]:
@@ -249,10 +218,6 @@ def one_process_each(
     of this one; it imports the heaviest modules once, for all. They end when this process does,
     even if it is killed: each waits on a pipe that only this process holds the other end of. A
     single environment stays in this process.
-
-    Args:
-        make_envs: Each makes one environment.
-        shared_memory: Whether observations come that way, and not as messages.
     """
     if len(make_envs) == 1:
         return SyncVectorEnv(make_envs, autoreset_mode=AutoresetMode.SAME_STEP)
@@ -275,13 +240,9 @@ class ProcessVectorEnv(AsyncVectorEnv):
         return self._watched(super().step, actions)
 
     def _watched(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Let the processes work.
+        """Let the processes work; raise RunError if one of them has died.
 
-        Not a context manager, whose generator crashes Python 3.12.1 later on, when it collects
-        garbage.
-
-        Raises:
-            RunError: one of them has died.
+        Not a context manager: its generator crashes Python 3.12.1 later on, in garbage collection.
         """
         try:
             return work(*arguments, **options)
@@ -289,16 +250,12 @@ class ProcessVectorEnv(AsyncVectorEnv):
             for process in self.processes:
                 process.join(SECONDS_TO_DIE)
             died = {n: p.exitcode for n, p in enumerate(self.processes) if not p.is_alive()}
-            self._give_up()
+            for process in self.processes:
+                process.kill()
+            self._state = AsyncState.DEFAULT  # none of them is waited for
+            self.close(terminate=True)
             which = ", ".join(f"{n} (exit code {code})" for n, code in died.items())
             raise RunError(f"the process of environment {which or 'unknown'} died") from None
-
-    def _give_up(self) -> None:
-        """End all processes without waiting for an answer of any."""
-        for process in self.processes:
-            process.kill()
-        self._state = AsyncState.DEFAULT
-        self.close(terminate=True)
 
 
 def _undisturbed(make_env: Callable[[], gymnasium.Env]) -> gymnasium.Env:

@@ -4,8 +4,8 @@ The images are those of MiniGrid's own `RGBImgPartialObsWrapper(env, tile_size=8
 EnvPool plays the same rules much faster but shows symbols only, so both paths show symbols and are
 drawn here: a tile's pixels depend on nothing but its (object, colour, state) and on the agent.
 
-A mission, a sentence that names the task, is shown beside the image where it is asked for, and
-on BabyAI, whose missions differ from episode to episode, unless it is not.
+A mission, a sentence that names the task, is shown beside the image where it is asked for. On
+BabyAI, where missions differ from episode to episode, it is shown by default.
 """
 
 import contextlib
@@ -54,12 +54,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class MissionSettings(Config):
-    """The settings of MiniGrid and BabyAI."""
-
     title = "MiniGrid and BabyAI"
 
     missions: bool | None = setting(
-        "show the sentence that says what to do; null: on BabyAI only", default=None
+        "show the sentence that names the task; null: on BabyAI only", default=None
     )
 
 
@@ -67,7 +65,6 @@ READS = (MissionSettings,)
 
 
 def names() -> list[str]:
-    """Return the names of all MiniGrid environments and BabyAI levels."""
     import minigrid  # noqa: F401  (registers its environments with Gymnasium)
 
     return sorted(name for name in gymnasium.registry if name.startswith((MINIGRID, BABYAI)))
@@ -84,7 +81,7 @@ def make(config: MissionSettings, seed: int) -> VectorEnv:
 
 
 def make_drawn(config: MissionSettings, seed: int) -> VectorEnv:
-    """Return environments whose whole grid can be drawn, which EnvPool's cannot."""
+    """Return environments that can draw their whole grid; EnvPool's cannot."""
     is_babyai = config.env.startswith(BABYAI)
     with_missions = is_babyai if config.missions is None else config.missions
     make_one = functools.partial(_make_drawn, config.env, with_missions)
@@ -105,13 +102,9 @@ def make_by_envpool(env_id: str, n_envs: int, seed: int) -> VectorEnv:
 
 
 def draw(symbols: np.ndarray) -> np.ndarray:
-    """Draw partial views.
+    """Draw partial views as images [N, 3, 56, 56] uint8.
 
-    Args:
-        symbols: (object, colour, state) of every cell, column before row.  [N, 7, 7, 3] uint8
-
-    Returns:
-        Images.  [N, 3, 56, 56] uint8
+    `symbols` holds (object, colour, state) of every cell, column before row.  [N, 7, 7, 3] uint8
     """
     tiles = tile_table()
     kinds, colours, states = SYMBOLS
@@ -127,10 +120,8 @@ def tile_table() -> np.ndarray:
     """Draw every tile once, by MiniGrid's own code; first all without, then all with the agent.
 
     Unseen tiles are dark, all others highlighted, as MiniGrid draws them. The eight pixels of a
-    line are packed into one number, which is quicker to copy than eight.
-
-    Returns:
-        Lines of tiles, channel first.  [2 * kinds * colours * states, 3, 8] uint64
+    line are packed into one number, which is quicker to copy than eight. Lines are channel first.
+    [2 * kinds * colours * states, 3, 8] uint64
     """
     from minigrid.core.constants import IDX_TO_COLOR, OBJECT_TO_IDX
     from minigrid.core.grid import Grid
@@ -150,28 +141,23 @@ def tile_table() -> np.ndarray:
 
 
 def _make_drawn(env_id: str, with_missions: bool) -> gymnasium.Env:
-    """Return one of MiniGrid's environments showing images, beside its missions if asked to."""
     import minigrid  # noqa: F401  (registers its environments with Gymnasium)
 
     env = gymnasium.make(env_id, disable_env_checker=True, render_mode="rgb_array")
     env.get_wrapper_attr("unwrapped").tile_size = OVERVIEW_TILE
     if env_id.startswith(MEMORY):
         env = ShownObject(env)
+
+    def show(observation: dict[str, Any]) -> Any:
+        image = draw(observation["image"][None])[0]
+        return {"image": image, "mission": observation["mission"]} if with_missions else image
+
     space = WITH_MISSION if with_missions else WITH_MISSION["image"]
-    show = _image_and_mission if with_missions else _image
     return gymnasium.wrappers.TransformObservation(SilentReset(env), show, space)
 
 
-def _image(observation: dict[str, Any]) -> np.ndarray:
-    return draw(observation["image"][None])[0]
-
-
-def _image_and_mission(observation: dict[str, Any]) -> dict[str, Any]:
-    return {"image": _image(observation), "mission": observation["mission"]}
-
-
 class ShownObject(gymnasium.Wrapper):
-    """Tells which object lies in the first room of a Memory task, where the agent sees it."""
+    """Tells the object in the first room of a Memory task, where the agent sees it."""
 
     def cue(self) -> int | None:
         """Return 0 for a ball and 1 for a key; None where it is not in view."""
@@ -181,7 +167,7 @@ class ShownObject(gymnasium.Wrapper):
 
 
 class SilentReset(gymnasium.Wrapper):
-    """Drops the notices that the package prints of layouts that it has to draw again."""
+    """Drops the package's notices of layouts that it has to draw again."""
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         with contextlib.redirect_stdout(io.StringIO()):

@@ -66,13 +66,10 @@ _IS_NAMED = np.isin(KINDS, NAMED)
 
 
 def caption(view: np.ndarray) -> str:
-    """Describe a view by the nearest one or two different things in it.
+    """Describe a view [7, 7, 3] by the nearest one or two different things in it.
 
-    Args:
-        view: (kind, colour, state) of every cell, column before row.  [7, 7, 3]
-
-    Returns:
-        Such as "a red key and a closed blue door", "lava", "a wall" or "an empty room".
+    Such as "a red key and a closed blue door", "lava", "a wall" or "an empty room". A view has
+    (kind, colour, state) of every cell, column before row.
     """
     places = object_cells(view)
     distances = np.abs(places - AGENT_CELL).sum(1)
@@ -98,7 +95,11 @@ def only_object(view: np.ndarray) -> str | None:
 def mixed_views(seed: int, tasks: Sequence[str] = TASKS) -> Iterator[np.ndarray]:
     """Yield random views [7, 7, 3] without end: by turns a random room and a view of play."""
     generator = np.random.default_rng(seed)
-    played = _mostly_with_objects(played_views(tasks, seed + 1), generator)
+    played = (
+        view
+        for view in played_views(tasks, seed + 1)
+        if len(object_cells(view)) or generator.random() < KEPT_WITHOUT_OBJECTS
+    )
     while True:
         for room, view in zip(random_rooms(256, generator), played, strict=False):
             yield room
@@ -107,13 +108,7 @@ def mixed_views(seed: int, tasks: Sequence[str] = TASKS) -> Iterator[np.ndarray]
 
 @dataclass(frozen=True)
 class CaptionBatches:
-    """Random images of MiniGrid with their captions, in batches; the same each time around.
-
-    Attributes:
-        seed: Decides all of them.
-        n_batches: How many there are.
-        batch_size: B.
-    """
+    """Random images of MiniGrid with their captions, in batches; the same each time around."""
 
     seed: int
     n_batches: int = 750
@@ -128,15 +123,6 @@ class CaptionBatches:
         for _ in range(self.n_batches):
             batch = np.stack(list(islice(views, self.batch_size)))
             yield draw(batch), [caption(view) for view in batch]
-
-
-def _mostly_with_objects(
-    views: Iterator[np.ndarray], generator: np.random.Generator
-) -> Iterator[np.ndarray]:
-    """Leave most views without an object out."""
-    for view in views:
-        if len(object_cells(view)) or generator.random() < KEPT_WITHOUT_OBJECTS:
-            yield view
 
 
 def _phrase(view: np.ndarray, place: tuple[int, ...]) -> str:
@@ -157,8 +143,7 @@ def _phrase(view: np.ndarray, place: tuple[int, ...]) -> str:
 def random_rooms(n: int, generator: np.random.Generator) -> np.ndarray:
     """Return views of n random rooms with doors, things and clutter, seen as the agent sees them.
 
-    Returns:
-        (kind, colour, state) of every cell, column before row.  [n, 7, 7, 3] uint8
+    They have (kind, colour, state) of every cell, column before row.  [n, 7, 7, 3] uint8
     """
     kinds = _random_kinds(n, generator)
     carried = np.where(generator.random(n) < 0.15, generator.choice(CARRIED, n), EMPTY)
@@ -175,13 +160,9 @@ def random_rooms(n: int, generator: np.random.Generator) -> np.ndarray:
 
 
 def visible_cells(opaque: np.ndarray) -> np.ndarray:
-    """Return which cells MiniGrid lets the agent see: light spreads sideways and ahead.
+    """Return the cells that MiniGrid lets the agent see: light spreads sideways and ahead.
 
-    Args:
-        opaque: Cells that hide what is behind them, column before row.  [n, 7, 7] bool
-
-    Returns:
-        [n, 7, 7] bool
+    Args and result are [n, 7, 7] bool, column before row; `opaque` cells hide those behind them.
     """
     seen = np.zeros_like(opaque)
     seen[:, *AGENT_CELL] = True

@@ -13,7 +13,6 @@ import importlib
 import io
 import multiprocessing
 import os
-from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -44,9 +43,7 @@ def names() -> list[str]:
 
 
 def make(config: Config, seed: int) -> VectorEnv:
-    """Return `config.n_envs` environments.
-
-    Each has a process of its own, of about 160 MB.
+    """Return `config.n_envs` environments, each in a process of its own, of about 160 MB.
 
     Raises:
         UserError: OpenGL is missing.
@@ -60,7 +57,7 @@ def make(config: Config, seed: int) -> VectorEnv:
 def make_single(name: str) -> gymnasium.Env:
     """Return one MiniWorld environment that shows channel-first images only.  [3, 60, 80]"""
     _import_miniworld()
-    # MiniWorld prints what its frame buffers are capable of.
+    # MiniWorld prints the abilities of its frame buffers.
     with contextlib.redirect_stdout(io.StringIO()):
         env = gymnasium.make(name, disable_env_checker=True)
     space = gymnasium.spaces.Box(0, 255, IMAGE_SHAPE, np.uint8)
@@ -73,12 +70,7 @@ def _image(observation: Any) -> np.ndarray:
     return np.ascontiguousarray(image.transpose(2, 0, 1))
 
 
-def _import_miniworld() -> ModuleType:
-    """Import MiniWorld, without a display where there is none.
-
-    Raises:
-        UserError: OpenGL is missing.
-    """
+def _import_miniworld() -> None:
     import pyglet
 
     if multiprocessing.parent_process() is None:
@@ -91,7 +83,7 @@ def _import_miniworld() -> ModuleType:
         # Mesa's software renderer would start a thread per core in every process.
         os.environ.setdefault("LP_NUM_THREADS", "0")
     try:
-        import miniworld
+        import miniworld  # noqa: F401  (registers its environments with Gymnasium)
     except ModuleNotFoundError:
         raise
     except Exception as error:
@@ -99,4 +91,3 @@ def _import_miniworld() -> ModuleType:
         raise UserError(
             f"MiniWorld: OpenGL is not usable ({error}). Run: apt-get install {PACKAGES}"
         ) from error
-    return miniworld

@@ -28,29 +28,27 @@ def names() -> list[str]:
     return sorted(name for name in gymnasium.registry if name.startswith(PREFIX))
 
 
-def make(config: Config, seed: int) -> VectorEnv:
-    """Return `config.n_envs` environments.
-
-    A step is plain Python of some microseconds, so all are stepped in this process.
+def make(
+    config: Config, seed: int, make_one: Callable[..., gymnasium.Env] = gymnasium.make
+) -> VectorEnv:
+    """Return `config.n_envs` environments, all stepped in this process: a step takes microseconds.
 
     Raises:
         UserError: the task has continuous actions.
     """
-    return _vectors(gymnasium.make, config, seed)
+    import popgym  # noqa: F401  (registers its environments with Gymnasium)
+
+    named = functools.partial(make_one, config.env, disable_env_checker=True)
+    return vector_of(named, config.n_envs, seed)
 
 
 def make_drawn(config: Config, seed: int) -> VectorEnv:
     """Return the same with cues for analyses, a little slower."""
-    return _vectors(_make_telling, config, seed)
+    return make(config, seed, _make_telling)
 
 
 class ShownCard(gymnasium.Wrapper):
-    """Tells which suit is shown, where that is to be remembered.
-
-    Args:
-        env: Shows the number of a suit.
-        first_only: Whether it is the first one alone.
-    """
+    """Tells the suit that is shown, the first one alone or each, if it is to be remembered."""
 
     def __init__(self, env: gymnasium.Env, first_only: bool) -> None:
         super().__init__(env)
@@ -58,7 +56,6 @@ class ShownCard(gymnasium.Wrapper):
         self._cue: int | None = None
 
     def cue(self) -> int | None:
-        """Return the suit, None where it does not count."""
         return self._cue
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
@@ -78,10 +75,3 @@ def _make_telling(name: str, **options: Any) -> gymnasium.Env:
     if name.startswith((REPEAT_FIRST, REPEAT_PREVIOUS)):
         return ShownCard(env, first_only=name.startswith(REPEAT_FIRST))
     return env
-
-
-def _vectors(make_one: Callable[..., gymnasium.Env], config: Config, seed: int) -> VectorEnv:
-    import popgym  # noqa: F401  (registers its environments with Gymnasium)
-
-    named = functools.partial(make_one, config.env, disable_env_checker=True)
-    return vector_of(named, config.n_envs, seed)

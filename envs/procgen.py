@@ -1,8 +1,9 @@
 """Procgen's memory mode, played by EnvPool: the agent sees its surroundings of a large world.
 
-An episode ends with a picture of the level just played: EnvPool's Procgen, unlike the original,
-does not open the next level on the last step but on the reset after it. So the final observation
-is the true one, and resetting right away skips no level.
+Six games have such a mode; Procgen's other ten have none. An episode ends with a picture of the
+level just played: EnvPool's Procgen, unlike the original, does not open the next level on the last
+step but on the reset after it. So the final observation is the true one, and resetting right away
+skips no level.
 """
 
 import functools
@@ -13,8 +14,6 @@ from gymnasium.vector import VectorEnv
 from envs.envpool_vector import EnvPoolVectorEnv, open_pool
 from utils.settings import Config
 
-# The games that have a memory mode; Procgen's other ten have none.
-GAMES = ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner")
 ACTION_NAMES = (
     *("left down", "left", "left up", "down", "nothing", "up", "right down", "right", "right up"),
     *("D", "A", "W", "S", "Q", "E"),
@@ -23,10 +22,9 @@ IMAGE_SHAPE = (3, 64, 64)
 
 
 def make(config: Config, seed: int) -> VectorEnv:
-    """Return `config.n_envs` environments of a game.
+    """Return environments of a game, with levels drawn from all there are.
 
-    Levels are drawn from all there are. Time limits are the games' own: 500 steps in maze, 2000 in
-    jumper, 1000 in the others.
+    Time limits are the games' own: 500 steps in maze, 2000 in jumper, 1000 in the others.
     """
     return EnvPoolVectorEnv(
         functools.partial(_open_game, config.env),
@@ -38,5 +36,5 @@ def make(config: Config, seed: int) -> VectorEnv:
 
 
 def _open_game(game: str, seeds: list[int]) -> Any:
-    """Open a pool of the game in memory mode; num_levels 0 stands for all levels."""
+    # No number of levels stands for all there are.
     return open_pool(f"{game.capitalize()}Memory-v0", seeds, num_levels=0, start_level=0)

@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from envs.episodes import SingleEnvs
+from envs.episodes import Options, ResetResult, SingleEnvs
 from utils.errors import UserError
 from utils.settings import Config
 
@@ -60,11 +60,6 @@ def names() -> list[str]:
 
 
 def make(config: Config, seed: int) -> VectorEnv:
-    """Return `config.n_envs` environments.
-
-    Raises:
-        UserError: DeepMind Lab is not installed.
-    """
     _import_lab()
     return SingleEnvs(PsychlabEnv, config.n_envs, seed, in_processes=True)
 
@@ -83,19 +78,16 @@ class PsychlabEnv(gymnasium.Env):
         self._lab: Any = None
         self._image = np.zeros((3, SIDE, SIDE), np.uint8)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode; a seed makes it repeatable."""
+    def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
         super().reset(seed=seed)
         if self._lab is None:
-            self._lab = _open_lab()
+            screen = {"width": str(SIDE), "height": str(SIDE), "fps": str(FRAMES_PER_SECOND)}
+            self._lab = _import_lab().Lab(LEVEL, [CAMERA], config=screen, renderer="software")
         # A level may look at the episode's number; without it the Lab counts on.
         self._lab.reset(episode=0, seed=int(self.np_random.integers(LAB_SEEDS)))
         return self._look(), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Hold an action for four frames."""
         reward = float(self._lab.step(ACTIONS[int(action)], num_steps=ACTION_REPEAT))
         terminated = not self._lab.is_running()
         image = self._image if terminated else self._look()
@@ -107,16 +99,9 @@ class PsychlabEnv(gymnasium.Env):
             self._lab = None
 
     def _look(self) -> np.ndarray:
-        """Return the Lab's present image: [80, 80, 3] -> [3, 80, 80]."""
         shown = self._lab.observations()[CAMERA]
         self._image = np.ascontiguousarray(shown.transpose(2, 0, 1))
         return self._image
-
-
-def _open_lab() -> Any:
-    """Open the level with a software-rendered square screen."""
-    config = {"width": str(SIDE), "height": str(SIDE), "fps": str(FRAMES_PER_SECOND)}
-    return _import_lab().Lab(LEVEL, [CAMERA], config=config, renderer="software")
 
 
 def _import_lab() -> ModuleType:

@@ -28,7 +28,6 @@ NEIGHBOUR_DRAWS = 12
 
 
 def make(config: Config, seed: int) -> "RandomMazeVectorEnv":
-    """Return `config.n_envs` mazes of a run's seed."""
     return RandomMazeVectorEnv(config.n_envs, seed)
 
 
@@ -66,7 +65,6 @@ class RandomMazeVectorEnv(NumpyVectorEnv):
         self._steps[row] = 0
 
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Move every agent unless a wall is in the way."""
         targets = self._positions + MOVES[actions]
         cells = self._cells[self._rows, targets[:, 0], targets[:, 1]]
         self._positions = np.where((cells == WALL)[:, None], self._positions, targets)
@@ -77,7 +75,6 @@ class RandomMazeVectorEnv(NumpyVectorEnv):
         return rewards, terminated, truncated
 
     def observe(self, rows: np.ndarray) -> np.ndarray:
-        """Return the colours of the 9x9 cells around each agent.  [R, 3, 9, 9]"""
         window = np.arange(-PADDING, PADDING + 1)
         down = self._positions[rows, 0, None, None] + window[:, None]  # [R, 9, 1]
         across = self._positions[rows, 1, None, None] + window  # [R, 1, 9]
@@ -92,25 +89,17 @@ def random_maze(side: int, generator: np.random.Generator) -> np.ndarray:
     Posts stand on every second cell in both directions, the border's included. DENSITY * half^2
     times a post is drawn; there begins a wall that tries COMPLEXITY * 5 * (height + width) times
     to go on to a random neighbouring post, and does where no wall stands yet. Walls are
-    therefore trees that never enclose anything: all free cells stay connected.
-
-    Args:
-        side: Cells a side before it is made odd.
-        generator: Where every draw comes from.
-
-    Returns:
-        Cells FREE, WALL, and GOAL in the lower right corner.  [S, S], S = side // 2 * 2 + 1
+    therefore trees that never enclose anything: all free cells stay connected. GOAL is in the lower
+    right corner.  [S, S], S = side // 2 * 2 + 1
     """
     half = side // 2
     size = 2 * half + 1
     maze = np.zeros((size, size), dtype=np.uint8)
     maze[[0, -1]] = maze[:, [0, -1]] = WALL
     posts = maze[::2, ::2].ravel().tolist()  # [(half + 1)^2]
-    ways = neighbours(half + 1)
-    tries = int(COMPLEXITY * 5 * 2 * size)
     for post in generator.integers(len(posts), size=int(DENSITY * half * half)).tolist():
         posts[post] = WALL
-        for begin, end in _wall(post, posts, ways, generator, tries):
+        for begin, end in _wall(post, posts, half, generator):
             # Twice a post's row is its cell's row: the cell between two posts is their sum.
             maze[tuple(np.add(divmod(begin, half + 1), divmod(end, half + 1)))] = WALL
     maze[::2, ::2] = np.reshape(posts, (half + 1, half + 1))
@@ -119,14 +108,11 @@ def random_maze(side: int, generator: np.random.Generator) -> np.ndarray:
 
 
 def _wall(
-    post: int,
-    posts: list[int],
-    ways: tuple[tuple[int, ...], ...],
-    generator: np.random.Generator,
-    tries: int,
+    post: int, posts: list[int], half: int, generator: np.random.Generator
 ) -> list[tuple[int, int]]:
     """Mark the posts of one wall in `posts`; return the pairs of posts it connects."""
     pairs: list[tuple[int, int]] = []
+    ways, tries = neighbours(half + 1), int(COMPLEXITY * 5 * 2 * (2 * half + 1))
     if all(posts[other] for other in ways[post]):
         return pairs
     for draw in generator.integers(NEIGHBOUR_DRAWS, size=tries).tolist():

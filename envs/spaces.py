@@ -1,8 +1,8 @@
 """Spaces of any Gymnasium environment, and the ones that agents see and act in.
 
 Agents see one image at most (uint8, channel first), vectors, numbers of a few, text, and
-dictionaries of those; they choose among discrete actions. Other spaces hold the same in another
-form, and an environment is converted; or they cannot be used.
+dictionaries of those; they choose among discrete actions. Other spaces that hold the same in
+another form are converted; the rest cannot be used.
 """
 
 import math
@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from envs.episodes import Options, ResetResult
 from utils.declaration import shortened
 from utils.errors import UserError
 
@@ -28,54 +29,41 @@ ALLOWED = (
 )
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
 class Conversion(NamedTuple):
     """A space in the form that agents know, and the conversion to it.
 
-    Attributes:
-        space: Of the agents.
-        convert: An observation of the environment to one of this space, or an action of this
-            space to one of the environment; None where nothing is to be done.
+    `convert` turns an observation of the environment into one of this space, or an action of this
+    space into one of the environment.
     """
 
     space: spaces.Space
-    convert: Callable[[Any], Any] | None = None
+    convert: Callable[[Any], Any] = _same
 
 
 class Converted(gymnasium.Wrapper):
-    """An environment whose observations and actions are those of agents.
-
-    Its `info` stays behind: nothing reads it, and no two environments agree on it.
-
-    Args:
-        env: Any environment.
-
-    Raises:
-        UserError: its spaces are none that agents know.
-    """
+    """An environment in the agents' observations and actions; its `info` stays behind."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
         self.observation_space, self._observed = seen(env.observation_space)
         self.action_space, self._action = acted(env.action_space)
         actions = env.action_space
-        if isinstance(actions, spaces.MultiDiscrete) and self._action is not None:
+        if isinstance(actions, spaces.MultiDiscrete):
             numbers = (self._action(action).ravel() for action in range(int(actions.nvec.prod())))
             names = [", ".join(map(str, each)) for each in numbers]
             self.metadata = {**env.metadata, ACTION_NAMES: names}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
         observation, _ = self.env.reset(seed=seed, options=options)
-        return observation if self._observed is None else self._observed(observation), {}
+        return self._observed(observation), {}
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        if self._action is not None:
-            action = self._action(action)
-        observation, reward, terminated, truncated, _ = self.env.step(action)
-        if self._observed is not None:
-            observation = self._observed(observation)
-        return observation, reward, terminated, truncated, {}
+        observation, reward, terminated, truncated, _ = self.env.step(self._action(action))
+        return self._observed(observation), reward, terminated, truncated, {}
 
     def render(self) -> np.ndarray:
         """Return a picture of the whole environment, made smaller where it is large.  [H, W, 3]"""
@@ -89,9 +77,6 @@ def checked_vector_env(env: Any) -> VectorEnv:
 
     It restarts an ended episode within the step that ends it (SAME_STEP), has observations
     in the form in which agents see them, and takes one Discrete action from 0 on.
-
-    Args:
-        env: Somebody's vector environment.
 
     Raises:
         UserError: it is none, or does something else; the line names the remedy.
@@ -162,7 +147,7 @@ def acted(space: spaces.Space) -> Conversion:
     Of joint actions the last number runs fastest: of MultiDiscrete([2, 3]) action 4 is [1, 1].
 
     Raises:
-        UserError: the actions are none of a few.
+        UserError: the space is not discrete, or has too many actions.
     """
     allowed = f"Agents choose among Discrete or MultiDiscrete actions, {MOST_ACTIONS:,} at most"
     if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
@@ -184,7 +169,6 @@ def acted(space: spaces.Space) -> Conversion:
 
 
 def is_image(space: spaces.Space) -> bool:
-    """Return whether a part of a converted space is an image."""
     return isinstance(space, spaces.Box) and len(space.shape) == 3
 
 
@@ -194,12 +178,10 @@ def is_text(space: spaces.Space) -> bool:
 
 
 def has_text(space: spaces.Space) -> bool:
-    """Return whether an observation has a part that is text."""
     return any(map(is_text, _leaves(space)))
 
 
 def shown(space: Any) -> str:
-    """Return a space in one line, cut where it is long."""
     return shortened(" ".join(str(space).split()))
 
 
@@ -231,20 +213,16 @@ def _dictionary(space: spaces.Dict | spaces.Tuple, path: tuple[str, ...]) -> Con
     parts = list(space.items()) if isinstance(space, spaces.Dict) else list(enumerate(space))
     made = [(key, str(key), _seen(part, (*path, str(key)))) for key, part in parts]
     converted = spaces.Dict({name: part.space for _, name, part in made})
-    if all(key is name and part.convert is None for key, name, part in made):
+    if all(key is name and part.convert is _same for key, name, part in made):
         return Conversion(converted)
 
     def convert(observation: Any) -> dict[str, Any]:
-        return {
-            name: observation[key] if part.convert is None else part.convert(observation[key])
-            for key, name, part in made
-        }
+        return {name: part.convert(observation[key]) for key, name, part in made}
 
     return Conversion(converted, convert)
 
 
 def _box(space: spaces.Box, path: tuple[str, ...]) -> Conversion:
-    """Return how a box is seen: as an image or as a vector."""
     shape, is_bytes = space.shape, space.dtype == np.uint8
     if is_bytes and len(shape) == 2 and min(shape) >= LEAST_SIDE:
         return Conversion(spaces.Box(0, 255, (1, *shape), np.uint8), lambda image: image[None])

@@ -56,7 +56,6 @@ READS = (LengthSettings,)
 
 
 def make(config: LengthSettings, seed: int) -> "TMazeVectorEnv":
-    """Return `config.n_envs` mazes of a run's seed."""
     return TMazeVectorEnv(config.n_envs, seed, config.length, ORACLE_DISTANCES[config.env])
 
 
@@ -65,12 +64,7 @@ class TMazeVectorEnv(NumpyVectorEnv):
 
     Actions: right, up, left, down; a move off the cells does nothing. The observation is (0, goal's
     side) at x = 0 the first time, (0, 0) in the corridor, (1, y) where it ends.  [2] float32
-
-    Args:
-        n_envs: Number of environments.
-        seed: Of the run.
-        length: L.
-        oracle_distance: o, 0 or 1: how far from the oracle an episode begins.
+    `length` is L, `oracle_distance` is o.
     """
 
     has_success = True
@@ -100,17 +94,14 @@ class TMazeVectorEnv(NumpyVectorEnv):
         return np.stack([self._xs[self._cells], self._ys[self._cells]], 1)
 
     def begin(self, row: int, generator: np.random.Generator) -> None:
-        """Draw on which side the goal is."""
         self.begin_with(row, 2 * int(generator.integers(2)) - 1)
 
     def begin_with(self, row: int, goal_side: int) -> None:
-        """Begin an episode in environment `row` whose goal lies on a given side."""
         self._cells[row], self._steps[row] = self._start, 0
         self._goal_sides[row] = goal_side
         self._has_seen[row] = self._sees_side[row] = self._start == 0
 
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Move every agent and pay it: behind the schedule, or at the end."""
         self._steps += 1
         self._cells = self._next_cells[self._cells, actions]
         self._sees_side = (self._cells == 0) & ~self._has_seen
@@ -121,7 +112,6 @@ class TMazeVectorEnv(NumpyVectorEnv):
         return rewards.astype(np.float32), terminated, np.zeros_like(terminated)
 
     def succeeded(self) -> np.ndarray:
-        """Return where the agent is on the goal's side.  [N]"""
         return self._ys[self._cells] == self._goal_sides
 
     def cues(self) -> np.ndarray:
@@ -129,7 +119,6 @@ class TMazeVectorEnv(NumpyVectorEnv):
         return np.where(self._sees_side, self._goal_sides > 0, NOT_SHOWN)
 
     def observe(self, rows: np.ndarray) -> np.ndarray:
-        """Return whether the corridor ends here, and y or the goal's side.  [R, 2]"""
         shown = self._looks[self._cells[rows]]
         shown[:, 1] += self._sees_side[rows] * self._goal_sides[rows]
         return shown

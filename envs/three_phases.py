@@ -51,14 +51,7 @@ class Cell(IntEnum):
 
 
 class Kind(NamedTuple):
-    """The properties of a kind of cell.
-
-    Attributes:
-        colour: Red, green, blue.
-        blocks: Whether no agent can enter.
-        reward: Of an agent there.
-        becomes: The kind after an agent has been there; None for the same.
-    """
+    """A kind of cell; it `becomes` another, or stays (None), once an agent was there."""
 
     colour: tuple[int, int, int]
     blocks: bool = False
@@ -67,7 +60,6 @@ class Kind(NamedTuple):
 
 
 BACKGROUND, DOOR = (204, 204, 204), (134, 206, 235)
-RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 KINDS = {
     Cell.FREE: Kind(BACKGROUND),
     Cell.OUTSIDE: Kind(BACKGROUND, blocks=True),
@@ -79,16 +71,11 @@ KINDS = {
     Cell.LOCKED: Kind(DOOR, blocks=True),
     Cell.UNLOCKED: Kind(DOOR, reward=DOOR_REWARD, becomes=Cell.OPENED),
     Cell.OPENED: Kind(DOOR),
-    Cell.RED_SIGN: Kind(RED, blocks=True),
-    Cell.GREEN_SIGN: Kind(GREEN, blocks=True),
-    Cell.BLUE_SIGN: Kind(BLUE, blocks=True),
-    Cell.WRONG_RED: Kind(RED, becomes=Cell.FREE),
-    Cell.WRONG_GREEN: Kind(GREEN, becomes=Cell.FREE),
-    Cell.WRONG_BLUE: Kind(BLUE, becomes=Cell.FREE),
-    Cell.RIGHT_RED: Kind(RED, reward=DOOR_REWARD, becomes=Cell.FREE),
-    Cell.RIGHT_GREEN: Kind(GREEN, reward=DOOR_REWARD, becomes=Cell.FREE),
-    Cell.RIGHT_BLUE: Kind(BLUE, reward=DOOR_REWARD, becomes=Cell.FREE),
 }
+for number, colour in enumerate(((255, 0, 0), (0, 255, 0), (0, 0, 255))):
+    KINDS[Cell(Cell.RED_SIGN + number)] = Kind(colour, blocks=True)
+    KINDS[Cell(Cell.WRONG_RED + number)] = Kind(colour, becomes=Cell.FREE)
+    KINDS[Cell(Cell.RIGHT_RED + number)] = Kind(colour, reward=DOOR_REWARD, becomes=Cell.FREE)
 COLOURS = np.array([KINDS[cell].colour for cell in Cell], dtype=np.uint8)  # [K, 3]
 COLOUR_PLANES = np.ascontiguousarray(COLOURS.T)  # [3, K]
 BLOCKS = np.array([KINDS[cell].blocks for cell in Cell])
@@ -97,9 +84,8 @@ BECOMES = np.array(
     [cell if KINDS[cell].becomes is None else KINDS[cell].becomes for cell in Cell], dtype=np.uint8
 )
 # The centre of a view shows the agent, but an open door is in front of it.
-IN_CENTRE = np.array(
-    [cell if cell == Cell.OPENED else Cell.PLAYER for cell in Cell], dtype=np.uint8
-)
+IN_CENTRE = np.full(len(Cell), Cell.PLAYER, np.uint8)
+IN_CENTRE[Cell.OPENED] = Cell.OPENED
 
 N_PHASES = 3
 FIRST_PHASE, APPLES_PHASE, LAST_PHASE = range(3)
@@ -132,13 +118,7 @@ class ThreePhases(NumpyVectorEnv):
     Actions: north, south, west, east; a move into an obstacle does nothing. An apple is
     back 21 steps after it was taken. An episode succeeds if it is paid in its last phase. The
     observation is one colour per cell, the agent in the centre.  [3, 5, 5]
-
-    Args:
-        n_envs: Number of environments.
-        seed: Of the run.
-        length: L, the steps of the second phase.
-        last_steps: Those of the last.
-        last_start: Where the agent is when it begins, (row, column).
+    The second phase has `length` steps, L; the last begins with the agent at `last_start`.
     """
 
     has_success = True
@@ -176,13 +156,9 @@ class ThreePhases(NumpyVectorEnv):
     def begin_on(
         self, row: int, boards: np.ndarray, apple_cells: np.ndarray, start: np.ndarray
     ) -> None:
-        """Begin an episode in environment `row`.
+        """Begin an episode in environment `row`, with the agent on the cell number `start`.
 
-        Args:
-            row: Its number.
-            boards: Of its phases, without apples.  [3, N_CELLS]
-            apple_cells: Where those lie, (row, column) each.  [10, 2]
-            start: The cell where the agent begins, by its number.
+        `boards` [3, N_CELLS] come without apples; `apple_cells` [10, 2] are (row, column) each.
         """
         self._boards[row] = boards
         self._boards[row, APPLES_PHASE, cell_number(apple_cells)] = Cell.APPLE
@@ -190,7 +166,6 @@ class ThreePhases(NumpyVectorEnv):
         self._phases[row] = self._steps[row] = self._regrowths[row] = self._succeeded[row] = 0
 
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Move every agent, pay for its cell, and turn to the next phase where one is due."""
         self._steps += 1
         begins = self._board_begins(self._rows)
         targets = self._cells + MOVES[actions]
@@ -209,11 +184,9 @@ class ThreePhases(NumpyVectorEnv):
         return rewards, terminated, np.zeros_like(terminated)
 
     def succeeded(self) -> np.ndarray:
-        """Return where the last phase has paid.  [N]"""
         return self._succeeded
 
     def observe(self, rows: np.ndarray) -> np.ndarray:
-        """Return the colours of the 5x5 cells around each agent.  [R, 3, 5, 5]"""
         centres = self._board_begins(rows) + self._cells[rows]
         kinds = self._flat_boards[centres[:, None] + WINDOW]  # [R, 25]
         kinds[:, CENTRE] = IN_CENTRE[kinds[:, CENTRE]]
@@ -232,7 +205,6 @@ class ThreePhases(NumpyVectorEnv):
         return (self._offsets[rows] + self._phases[rows]) * N_CELLS
 
     def _grow_apples(self, entered: np.ndarray) -> None:
-        """Note which apples were taken, and put those back whose time has come."""
         is_taken = entered == Cell.APPLE
         if np.count_nonzero(is_taken):
             rows = np.flatnonzero(is_taken)
@@ -242,7 +214,6 @@ class ThreePhases(NumpyVectorEnv):
             self._boards[:, APPLES_PHASE][is_back] = Cell.APPLE
 
     def _turn_phases(self) -> None:
-        """Put the agents of phases that are over onto their next board."""
         phases = self._phase_of.take(self._steps, mode="clip")
         is_over = phases != self._phases
         if np.count_nonzero(is_over):
@@ -260,8 +231,6 @@ PER_EPISODE, PER_ENVIRONMENT = "episode", "environment"
 
 @dataclass(frozen=True)
 class VisualMatchSettings(LengthSettings):
-    """The settings of Visual Match."""
-
     title = "VisualMatch-v0"
 
     door_order: str = setting(
@@ -291,11 +260,8 @@ N_COLOURS = 3  # red, green, blue
 class MatchDraws(NamedTuple):
     """All that is random in an episode of Visual Match.
 
-    Attributes:
-        apple_cells: (row, column) of each.  [10, 2]
-        target_colour: 0 red, 1 green, 2 blue.
-        target_cell: Where the sign is, (row, column).  [2]
-        door_colours: Of the doors from left to right.  [3]
+    Cells are (row, column): apples [10, 2], target [2]; colours 0 red, 1 green, 2 blue, those of
+    the doors [3] from left to right.
     """
 
     apple_cells: np.ndarray
@@ -311,12 +277,6 @@ class VisualMatchVectorEnv(ThreePhases):
     so that only its memory is tested. 15 steps in front of the sign, L among apples, 15 in a hall
     with three doors. The first door entered pays 5 if it has the colour of the sign; all three
     vanish. An agent that does not remember the colour finds the right door one time in three.
-
-    Args:
-        n_envs: Number of environments.
-        seed: Of the run.
-        length: L, steps among apples.
-        door_order: Whether doors get colours in every "episode" or once per "environment".
     """
 
     READS = (VisualMatchSettings,)
@@ -327,11 +287,9 @@ class VisualMatchVectorEnv(ThreePhases):
 
     @classmethod
     def make(cls, config: VisualMatchSettings, seed: int) -> "VisualMatchVectorEnv":
-        """Return `config.n_envs` worlds of a run's seed."""
         return cls(config.n_envs, seed, config.length, config.door_order)
 
     def begin(self, row: int, generator: np.random.Generator) -> None:
-        """Draw an episode; its doors may be those of the environment's first one."""
         draws = self.draw(generator)
         if self._door_order == PER_ENVIRONMENT:
             first = episode_seed(self._seed, self._first_env + row, 0)
@@ -348,7 +306,6 @@ class VisualMatchVectorEnv(ThreePhases):
         )
 
     def begin_with(self, row: int, draws: MatchDraws) -> None:
-        """Begin the episode of given draws in environment `row`."""
         self.begin_on(row, MATCH_BOARDS, draws.apple_cells, cell_number(MATCH_START))
         sign = Cell.RED_SIGN + draws.target_colour
         self._boards[row, FIRST_PHASE, cell_number(draws.target_cell)] = sign
@@ -357,7 +314,6 @@ class VisualMatchVectorEnv(ThreePhases):
         self._boards[row, LAST_PHASE, DOOR_NUMBERS] = doors
 
     def react(self, entered: np.ndarray) -> None:
-        """Let all doors vanish where one was entered."""
         is_door = entered >= Cell.WRONG_RED
         if np.count_nonzero(is_door):
             self._boards[np.flatnonzero(is_door)[:, None], LAST_PHASE, DOOR_NUMBERS] = Cell.FREE
@@ -388,13 +344,7 @@ INDICATOR_NUMBER, DOOR_NUMBER = cell_number((0, 5)), cell_number((1, 5))
 
 
 class KeyDraws(NamedTuple):
-    """All that is random in an episode of Key-to-Door: (row, column) of each.
-
-    Attributes:
-        apple_cells: [10, 2]
-        key_cell: [2]
-        player_cell: Where the agent begins.  [2]
-    """
+    """All that is random in an episode of Key-to-Door, cells as (row, column)."""
 
     apple_cells: np.ndarray
     key_cell: np.ndarray
@@ -406,14 +356,9 @@ class KeyToDoorVectorEnv(ThreePhases):
 
     Key-to-Door of Ni et al. (2023, section 5.2): 15 steps in a room with a key, which pays nothing,
     L among apples, 10 in front of a door. With the key the door can be entered, which pays 5 once.
-    Nothing has to be remembered: the door is in the same place always. What is tested is whether
-    the reward finds its way back to the key. An agent that does not take it is never paid in the
-    last phase.
-
-    Args:
-        n_envs: Number of environments.
-        seed: Of the run.
-        length: L, steps among apples.
+    Nothing has to be remembered: the door is in the same place always. The test is whether the
+    reward finds its way back to the key. An agent that does not take it is never paid in the last
+    phase.
     """
 
     READS = (LengthSettings,)
@@ -423,11 +368,9 @@ class KeyToDoorVectorEnv(ThreePhases):
 
     @classmethod
     def make(cls, config: LengthSettings, seed: int) -> "KeyToDoorVectorEnv":
-        """Return `config.n_envs` worlds of a run's seed."""
         return cls(config.n_envs, seed, config.length)
 
     def begin(self, row: int, generator: np.random.Generator) -> None:
-        """Draw an episode."""
         draws = KeyDraws(
             draw_apples(generator),
             KEY_CELLS[generator.integers(len(KEY_CELLS))],
@@ -436,7 +379,6 @@ class KeyToDoorVectorEnv(ThreePhases):
         self.begin_with(row, draws)
 
     def begin_with(self, row: int, draws: KeyDraws) -> None:
-        """Begin the episode of given draws in environment `row`."""
         self.begin_on(row, KEY_BOARDS, draws.apple_cells, cell_number(draws.player_cell))
         self._boards[row, FIRST_PHASE, cell_number(draws.key_cell)] = Cell.KEY
 

@@ -1,6 +1,6 @@
 """Vector environments: N of our own in NumPy arrays, and statistics of episodes around any.
 
-An environment that can play episodes again has `running()`, which episodes run now, and
+An environment that can play episodes again has `running()`, the running episodes, and
 `replay(running, actions) -> bool` (envs/episodes.py). If it has `state_dict()` and
 `load_state_dict(state)`, too, they hold all that outlasts episodes. An exception of an environment
 is told in one line. A cue, which an agent has to remember, is told to analyses, never to an agent.
@@ -11,6 +11,7 @@ import logging
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from numbers import Integral
 from typing import Any, cast
 
@@ -22,7 +23,15 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
-from envs.episodes import FIRST_ENV, checksum, episode_generators, episode_seed
+from envs.episodes import (
+    FIRST_ENV,
+    Options,
+    ResetResult,
+    StepResult,
+    checksum,
+    episode_generators,
+    episode_seed,
+)
 from utils.errors import RunError, UserError, told
 
 LONGEST_REPLAY = 100_000  # steps; an environment without an end would fill the memory
@@ -40,17 +49,12 @@ def final_observations(shown: Shown, rows: Iterable[int]) -> np.ndarray:
     parts = shown if isinstance(shown, dict) else {"": shown}
     final = np.full(len(next(iter(parts.values()))), None, dtype=object)
     for row in rows:
-        own = {name: _kept(values[row]) for name, values in parts.items()}
+        own = {name: copy(values[row]) for name, values in parts.items()}  # the next step's differ
         final[row] = own if isinstance(shown, dict) else own[""]
     return final
 
 
-def _kept(value: Any) -> Any:
-    """Return a copy, which the next step leaves alone."""
-    return value.copy() if isinstance(value, np.ndarray) else value
-
-
-def _put(shown: Shown, rows: np.ndarray, fresh: Shown) -> None:
+def put(shown: Shown, rows: np.ndarray, fresh: Shown) -> None:
     """Put the new observations of the given environments in their places."""
     if isinstance(shown, dict):
         assert isinstance(fresh, dict), "an environment shows the same kinds always"
@@ -63,18 +67,10 @@ def _put(shown: Shown, rows: np.ndarray, fresh: Shown) -> None:
 class NumpyVectorEnv(VectorEnv):
     """N environments stepped together, in SAME_STEP autoreset mode.
 
-    A subclass has `begin` for one environment, `advance` and `observe` for all. Every
-    episode draws from a generator of its own (envs/episodes.py).
-
-    Args:
-        n_envs: Number of environments.
-        seed: Of the run, until `reset` is given another.
-        image_shape: (C, H, W), where an environment shows uint8 images.
-        n_actions: Number of discrete actions.
-        observation_space: Of one environment, where it shows anything else.
-
-    Attributes:
-        has_success: Whether an episode succeeds or fails, which `succeeded` tells then.
+    A subclass has `begin` for one environment, `advance` and `observe` for all. Every episode draws
+    from a generator of its own (envs/episodes.py). Observations are uint8 images of `image_shape`
+    (C, H, W), or of another `observation_space`. Where `has_success` is true, an episode succeeds
+    or fails, and `succeeded` tells which.
     """
 
     has_success = False
@@ -114,56 +110,47 @@ class NumpyVectorEnv(VectorEnv):
     def observe(self, rows: np.ndarray) -> Any:
         """Return fresh observations of the given environments: rows [R] -> [R, ...].
 
-        Where an observation is a dictionary, that is one of arrays, of objects where it is text.
+        A dictionary holds such arrays, of objects where they are text.
         """
 
     def succeeded(self) -> np.ndarray:
         """Return whether each episode has succeeded, asked for where one has just ended.  [N]"""
         raise NotImplementedError
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Begin the next episode everywhere, or with a seed the first ones of a run of that seed.
+    def words(self, actions: np.ndarray | None) -> dict[str, Any]:
+        """Return more for `info`, after a step with these actions, after `reset` with None."""
+        return {}
 
-        Returns:
-            First observations [N, ...], and an empty info.
-        """
+    def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
+        """Begin the next episode everywhere, or with a seed the first ones of its run."""
         if seed is not None:
             self._seed, self._first_env = seed, (options or {}).get(FIRST_ENV, 0)
             self._go_to(self._rows, [0] * self.num_envs)
         self._begin_next(self._rows)
         self._observations = self.observe(self._rows)
-        return self._observations, {}
+        return self._observations, self.words(None)
 
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> StepResult:
         """Take one step everywhere and begin the next episode where one ended.
 
-        Args:
-            actions: One action per environment.  [N]
-
-        Returns:
-            Observations [N, ...], rewards [N], terminated [N], truncated [N], and where an episode
-            ended an info with `final_obs` and, where there is such a thing, `success` [N], valid
-            where the masks `_final_obs` and `_success` are true.
+        Where an episode ended, info has `final_obs` and, where `has_success`, `success` [N], valid
+        where the masks `_final_obs` and `_success` are true.
         """
-        rewards, terminated, truncated = self.advance(np.asarray(actions))
+        actions = np.asarray(actions)
+        info: dict[str, Any] = {}
+        rewards, terminated, truncated = self.advance(actions)
         self._observations = shown = self.observe(self._rows)
         ended = terminated | truncated
-        if not ended.any():
-            return shown, rewards, terminated, truncated, {}
-        rows = np.flatnonzero(ended)
-        info = {"final_obs": final_observations(shown, rows), "_final_obs": ended}
-        if self.has_success:
-            info |= {"success": self.succeeded() & ended, "_success": ended}
-        self._begin_next(rows)
-        _put(shown, rows, self.observe(rows))
-        return shown, rewards, terminated, truncated, info
+        if ended.any():
+            rows = np.flatnonzero(ended)
+            info = {"final_obs": final_observations(shown, rows), "_final_obs": ended}
+            if self.has_success:
+                info |= {"success": self.succeeded() & ended, "_success": ended}
+            self._begin_next(rows)
+            put(shown, rows, self.observe(rows))
+        return shown, rewards, terminated, truncated, info | self.words(actions)
 
     def running(self) -> dict[str, Any]:
-        """Return which episodes run, and a checksum of their observations."""
         return {
             "seed": self._seed,
             "first_env": self._first_env,
@@ -172,14 +159,10 @@ class NumpyVectorEnv(VectorEnv):
         }
 
     def replay(self, running: dict[str, Any], actions: Sequence[np.ndarray]) -> bool:
-        """Play saved episodes again; return whether they came out the same.
+        """Play saved episodes again, given the actions of each, N of [T]; return if they agree.
 
         All are stepped together and end at the same step, so each begins when as many steps are
         left as it has. Until then its environment plays something else.
-
-        Args:
-            running: Which they are.
-            actions: Taken in each so far.  N of [T]
         """
         lengths = np.array([len(taken) for taken in actions])
         n_steps = int(lengths.max())
@@ -193,15 +176,13 @@ class NumpyVectorEnv(VectorEnv):
             if len(rows):
                 self._go_to(rows, [running["episodes"][row] for row in rows])
                 self._begin_next(rows)
-                _put(self._observations, rows, self.observe(rows))
+                put(self._observations, rows, self.observe(rows))
         return checksum(self._observations) == running["checksum"]
 
     def seed_of(self, row: int) -> int:
-        """Return the seed of the present episode of environment `row`."""
         return episode_seed(self._seed, self._first_env + row, int(self._episodes[row]))
 
     def _begin_next(self, rows: np.ndarray) -> None:
-        """Begin the next episode of some environments."""
         self._episodes[rows] += 1
         for row in rows.tolist():
             self._generators[row] = next(self._following[row])
@@ -219,10 +200,6 @@ class EpisodeStatistics(RecordEpisodeStatistics):
 
     Where an episode ended, info["episode"] holds "r" [N] and "l" [N], and where the environment
     says so "success" [N], valid where the mask info["_episode"] [N] is true.
-
-    Args:
-        env: The environments.
-        name: Of the environments in the settings.
     """
 
     def __init__(self, env: VectorEnv, name: str) -> None:
@@ -233,19 +210,13 @@ class EpisodeStatistics(RecordEpisodeStatistics):
 
     @property
     def has_success(self) -> bool:
-        """Whether episodes succeed or fail."""
         return getattr(self.unwrapped, "has_success", False)
 
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, seed: int | None = None, options: Options = None) -> ResetResult:
         self._actions.clear()
         return self._told(super().reset, seed=seed, options=options)
 
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Take one step everywhere and add the statistics of episodes that ended."""
+    def step(self, actions: np.ndarray) -> StepResult:
         self._n_steps += 1
         observations, rewards, terminated, truncated, info = self._told(super().step, actions)
         if "success" in info:
@@ -257,8 +228,7 @@ class EpisodeStatistics(RecordEpisodeStatistics):
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the environments themselves; always the same names."""
-        own = getattr(self.env, "metrics", None)
-        return {} if own is None else own()
+        return getattr(self.env, "metrics", dict)()
 
     def fingerprints(self) -> dict[str, str]:
         """Return the sha256 of the weights that read the environments' pictures, if any do."""
@@ -325,11 +295,7 @@ class EpisodeStatistics(RecordEpisodeStatistics):
             raise ValueError(f"the state holds actions beyond those from 0 to {n_actions - 1}")
 
     def _told(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Let the environments work.
-
-        Raises:
-            RunError: one of them raised something, or wanted to end the program.
-        """
+        """Let the environments work; raise RunError if one raises something or ends the program."""
         try:
             return work(*arguments, **options)
         except (UserError, RunError, OSError, MemoryError):
@@ -342,13 +308,10 @@ class EpisodeStatistics(RecordEpisodeStatistics):
 
 
 def cues_of(env: VectorEnv) -> np.ndarray | None:
-    """Return the cue that each of N environments shows now, which is to be remembered.
+    """Return the cue that each of N environments shows now, or None.  [N] int64
 
     A vector environment, or a wrapper of one, has `cues()`: numbers from 0 on, and NOT_SHOWN or
     None where it shows no such thing now. A single one has `cue()`, see `envs/any_gymnasium.py`.
-
-    Returns:
-        [N] int64, or None if the environment does not say.
 
     Raises:
         UserError: it says something else.

@@ -1,4 +1,4 @@
-// Reads what report/page.py has packed.
+// Unpacks the data of report/page.py.
 
 const TYPES = { uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, int16: Int16Array, float32: Float32Array };
 
@@ -96,18 +96,18 @@ class Episode {
     return numbers.map((number) => this.sentences[number]);
   }
 
-  /** Return what is said at a step, without what stands for nothing. */
+  /** Return the texts of a step, without empty ones. */
   saidAt(step, kind) {
     return this.textsAt(step, kind).filter(Boolean);
   }
 
-  /** Return the steps at which anything of a kind is said; null where there is no such kind. */
+  /** Return the steps with texts of a kind; null without such a kind. */
   stepsOf(kind) {
     if (!this[kind]) return null;
     return Array.from({ length: this.length }, (_, t) => t).filter((t) => this.saidAt(t, kind).length);
   }
 
-  /** Return what the action in a row was worth. */
+  /** Return the value of the action in a row. */
   actionValue(step, row) {
     return this.actionValues.values[step * this.judgedActions + row];
   }

@@ -29,22 +29,13 @@ FORMATS: dict[str, dict[str, Any]] = {
 
 
 def write_movies(path: Path, recording: Recording, actions: Sequence[str]) -> None:
-    """Write an episode that was recorded in detail as .gif and as .mp4, whole or not at all.
-
-    Args:
-        path: Its ending is replaced.
-        recording: The episode.
-        actions: Their names.
-
-    Raises:
-        RunError: they cannot be written.
-    """
+    """Write an episode recorded in detail as .gif and .mp4, whole, or raise RunError."""
     partials = {ending: path.with_suffix(f".partial{ending}") for ending in FORMATS}
     try:
         _encode(partials, recording, actions)
         for ending, partial in partials.items():
             partial.replace(path.with_suffix(ending))
-    except OSError as error:  # of the program that encodes, too, which gives no reason
+    except OSError as error:  # ffmpeg's errors have no reason
         reason = error.strerror or "the file is not whole. Is the disk full?"
         raise RunError(f"{path.with_suffix('.mp4')} and .gif cannot be written: {reason}") from None
     finally:
@@ -53,7 +44,7 @@ def write_movies(path: Path, recording: Recording, actions: Sequence[str]) -> No
 
 
 def _encode(paths: Mapping[str, Path], recording: Recording, actions: Sequence[str]) -> None:
-    """Write the movies; OSError where the disk does not take all of them."""
+    """Write the movies; OSError if the disk is full."""
     import imageio.v2 as imageio
     import imageio_ffmpeg  # type: ignore[import-untyped]
 
@@ -65,7 +56,7 @@ def _encode(paths: Mapping[str, Path], recording: Recording, actions: Sequence[s
         for frame in frames(recording, actions):
             for writer in writers:
                 writer.append_data(frame)
-    try:  # the encoder's exit status is not looked at by the package
+    try:  # the package ignores ffmpeg's exit status
         n_frames, _ = imageio_ffmpeg.count_frames_and_secs(str(paths[".mp4"]))
     except RuntimeError as error:
         raise OSError(str(error)) from None
@@ -85,7 +76,7 @@ def frames(recording: Recording, actions: Sequence[str]) -> Iterator[np.ndarray]
         if "overviews" in arrays:
             pictures.append(_enlarged(arrays["overviews"][step]))
         width = sum(picture.width + MARGIN for picture in pictures) + TEXT_WIDTH + 2 * MARGIN
-        # Video encoders take sides that are multiples of 16 as they are.
+        # Video encoders would rescale sides that are no multiples of 16.
         columns, rows = (-(-side // 16) * 16 for side in (width, PICTURE + 2 * MARGIN))
         frame = Image.new("RGB", (columns, rows), GROUND)
         left = MARGIN
@@ -97,7 +88,7 @@ def frames(recording: Recording, actions: Sequence[str]) -> Iterator[np.ndarray]
 
 
 def _enlarged(picture: np.ndarray) -> "Image.Image":
-    """Return a picture [H, W, 3] about PICTURE high, its pixels sharp where they are large."""
+    """Return a picture [H, W, 3] about PICTURE high, its pixels sharp if they are large."""
     from PIL import Image
 
     image = Image.fromarray(picture)

@@ -44,7 +44,7 @@ function buildHeader() {
   }
 }
 
-/** Tell what the colours of the whole world mean, where the environment says so. */
+/** Show the meaning of the whole world's colours, if the environment names it. */
 function buildLegend() {
   element("legend").textContent = data.legend;
   element("legend").hidden = !data.legend;
@@ -94,8 +94,8 @@ function buildNumbers() {
   element("numbers").replaceChildren(...rows);
   largest = episode.numbers.values.reduce((most, value) => Math.max(most, Math.abs(value)), 0) || 1;
   const more = count > MOST_NUMBERS ? ` ${count - MOST_NUMBERS} more are not shown.` : "";
-  const what = episode.views ? "Numbers beside the picture." : "Numbers, no picture.";
-  element("told-note").textContent = `${what} Bars reach from −${decimal(largest)} to ${decimal(largest)}.${more}`;
+  const kind = episode.views ? "Numbers beside the picture." : "Numbers, no picture.";
+  element("told-note").textContent = `${kind} Bars reach from −${decimal(largest)} to ${decimal(largest)}.${more}`;
 }
 
 function buildSelectors() {
@@ -140,7 +140,7 @@ async function choose(n) {
   paint();
 }
 
-/** Find the scale of action values, and say what their bars mean. */
+/** Find the scale of action values, and explain their bars. */
 function readWorth() {
   const { values } = episode.actionValues;
   worth = [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))];
@@ -269,7 +269,7 @@ function show() {
   element("slider").value = step;
   element("slider").setAttribute("aria-valuetext", `step ${step + 1} of ${episode.length}`);
   element("step").textContent = `${step + 1} / ${episode.length}`;
-  // Not `disabled`, which would take the focus away from whoever steps with a button.
+  // Not `disabled`: a button in use would lose the focus.
   for (const id of ["first", "back"]) element(id).ariaDisabled = step === 0;
   for (const id of ["forward", "last"]) element(id).ariaDisabled = step === episode.length - 1;
   if (episode.numbers) showNumbersTold();
@@ -292,7 +292,7 @@ function showNumbersTold() {
   });
 }
 
-/** Show what the agent is told in words, and of the world what it is not told. */
+/** Show the texts that the agent reads, and the caption that it does not read. */
 function showTexts() {
   const texts = episode.saidAt(step, "text");
   const shown = texts.map((text) => create("p", "", text));
@@ -310,7 +310,7 @@ function isTold(caption, texts) {
 const plainName = (name) => name.replaceAll("_", " ");
 const signed = (value) => (value > 0 ? `+${decimal(value)}` : decimal(value));
 
-/** Show what is suggested, what came of the step, and what is unlocked in the episode. */
+/** Show suggestions, the outcome of the step, and the achievements of the episode. */
 function showWanted() {
   const [matched] = episode.saidAt(step, "matched");
   if (episode.suggestions) element("suggestions").replaceChildren(...suggestionChips(matched));
@@ -320,7 +320,7 @@ function showWanted() {
 
 function suggestionChips(matched) {
   const suggested = episode.saidAt(step, "suggestions");
-  // What is reached comes first where not all are shown.
+  // The reached goal comes first, so that it is among those shown.
   if (suggested.length > MOST_SUGGESTIONS) suggested.sort((a, b) => (b === matched) - (a === matched));
   const chips = suggested
     .slice(0, MOST_SUGGESTIONS)
@@ -358,7 +358,7 @@ function achievementChip(name, at) {
   return item;
 }
 
-/** Show what was done beside how probable, or how good, every action was. */
+/** Show the action beside the probabilities, or values, of all actions. */
 function showAction() {
   const action = episode.actions.values[step];
   element("action").textContent = data.actions[action];

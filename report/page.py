@@ -1,6 +1,6 @@
-"""The episode page: everything of an evaluation in one HTML file that needs no network.
+"""The episode page: an evaluation in one HTML file that needs no network.
 
-Arrays and pictures stand in it as text, small, and are read by `decode.js`.
+Arrays and pictures stand in it as compressed text, which `decode.js` reads.
 """
 
 import base64
@@ -38,7 +38,7 @@ NUMBERS = {  # one of each step, likewise, with their types there
     "goalRewards": ("goal_rewards", np.float32),
     "changed": ("goal_success", np.uint8),  # whether reaching a goal changed the world
 }
-MOST_ACTIONS, BEST_ACTIONS = 24, 12  # up to so many are all shown; of more so many
+MOST_ACTIONS, BEST_ACTIONS = 24, 12  # of more than 24 actions, the best 12 are shown
 COSINE_STEPS = 10_000  # cosines are kept to four decimals
 PIXEL_COLOURS = 3
 SMALLEST_TILE = 4
@@ -80,16 +80,15 @@ class EpisodePage:
             frames["wholes"] = arrays["overviews"]
         numbers = {name: self._pictures[name].add(shown) for name, shown in frames.items()}
         said = {name: arrays[kept] for name, kept in TEXTS.items() if kept in arrays}
-        course = {
-            name: packed(arrays[kept].astype(kind))
-            for name, (kept, kind) in NUMBERS.items()
-            if kept in arrays
-        }
         episode = {
             "return": recording.episode.episode_return,
             **{name: packed(of.astype(np.uint16)) for name, of in numbers.items()},
             **{name: numbered(texts, self._sentences) for name, texts in said.items()},
-            **course,
+            **{
+                name: packed(arrays[kept].astype(kind))
+                for name, (kept, kind) in NUMBERS.items()
+                if kept in arrays
+            },
             **judged_actions(arrays),
         }
         vectors = arrays.get("vectors" if is_picture(arrays) else "observations")
@@ -105,7 +104,7 @@ class EpisodePage:
         self._episodes.append(episode)
 
     def data(self, facts: Mapping[str, str]) -> dict[str, Any]:
-        """Return all that the page shows, as JSON can hold it; the facts stand at its head."""
+        """Return the content of the page for JSON; the facts stand at its head."""
         attention, coarseness = packed_within(self._attention, ATTENTION_BYTES)
         for episode, looks in zip(self._episodes, attention, strict=False):
             episode["attention"] = looks
@@ -127,12 +126,11 @@ class EpisodePage:
         }
 
     def write(self, path: Path, facts: Mapping[str, str]) -> None:
-        """Write the page."""
         page, style, *scripts = (
             (HERE / name).read_text(encoding="utf-8")
             for name in ("template.html", "page.css", *SCRIPTS)
         )
-        # No "<" may stand in a script, lest a word should end it.
+        # Escaped: a "</script>" in a text would end the script.
         data = json.dumps(self.data(facts), separators=(",", ":")).replace("<", "\\u003c")
         for name, part in {"style": style, "script": "\n".join(scripts), "data": data}.items():
             page = page.replace(f"{{{{{name}}}}}", part)
@@ -146,9 +144,9 @@ def is_picture(arrays: Mapping[str, np.ndarray]) -> bool:
 
 
 def judged_actions(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
-    """Return the probability or the value of each action, [T, A]; of many the best, [T, K].
+    """Return the probability or the value of each action [T, A], or of the best of many [T, K].
 
-    Which those are, [T, K], stands beside them then; the chosen one is among them.
+    Of many, the chosen action is always kept, and the actions' numbers [T, K] stand beside.
     """
     name = next((name for name in ("probabilities", "action_values") if name in arrays), None)
     if name is None:
@@ -158,36 +156,33 @@ def judged_actions(arrays: Mapping[str, np.ndarray]) -> dict[str, Packed]:
         best = np.argsort(-judged, axis=1, kind="stable")[:, :BEST_ACTIONS]
         is_missing = (best != chosen[:, None]).all(1)
         best[is_missing, -1] = chosen[is_missing]
-        judged, ranked = (
-            np.take_along_axis(judged, best, 1),
-            {"ranked": packed(best.astype(np.uint16))},
-        )
+        judged = np.take_along_axis(judged, best, 1)
+        ranked = {"ranked": packed(best.astype(np.uint16))}
     if name == "probabilities":
         return ranked | {"probabilities": packed(quantized(judged))}
     return ranked | {"actionValues": packed(judged.astype(np.float32))}
 
 
 def numbered(texts: np.ndarray, table: dict[str, int]) -> Packed:
-    """Return texts by their numbers in a table, which gets those it has not."""
+    """Return texts by their numbers in a table, which new texts are added to."""
     numbers = [table.setdefault(str(text), len(table)) for text in texts.flat]
     kind = np.uint16 if len(table) <= 1 << 16 else np.uint32
     return packed(np.array(numbers, kind).reshape(texts.shape))
 
 
 def packed(array: np.ndarray) -> Packed:
-    """Return an array as its type, shape and compressed bytes."""
     return _packed_bytes(zlib.compress(np.ascontiguousarray(array).tobytes(), 9), array)
 
 
 def quantized(shares: np.ndarray) -> np.ndarray:
-    """Return numbers in [0, 1] as uint8, small ones kept apart: round(255 sqrt(x))."""
+    """Return numbers in [0, 1] as uint8, with a finer scale for small ones: round(255 sqrt(x))."""
     return np.rint(255 * np.sqrt(np.clip(shares.astype(np.float32), 0, 1))).astype(np.uint8)
 
 
 def coloured(images: np.ndarray) -> np.ndarray:
     """Return images [T, C, H, W] as pictures [T, H, W, 3].
 
-    Where there are not three channels the last is shown in grey: the newest of stacked frames.
+    Unless there are three channels the last is shown in grey: the newest of stacked frames.
     """
     if images.shape[1] != PIXEL_COLOURS:
         images = images[:, -1:].repeat(PIXEL_COLOURS, axis=1)
@@ -197,11 +192,8 @@ def coloured(images: np.ndarray) -> np.ndarray:
 def looking_back(attention: np.ndarray) -> np.ndarray:
     """Return an episode's attention, its steps one after the other.
 
-    Args:
-        attention: Of each step to the last S steps, oldest first.  [T, L, H, S]
-
-    Returns:
-        Quantised; step t has the latest min(t+1, S) steps, oldest first.  [L, H, R]
+    [T, L, H, S], of each step to the last S, oldest first → quantised [L, H, R], where step t has
+    the latest min(t+1, S) steps.
     """
     n_steps, *_, n_seen = attention.shape
     exists = np.arange(n_seen) >= n_seen - 1 - np.arange(n_steps)[:, None]  # [T, S]
@@ -209,11 +201,7 @@ def looking_back(attention: np.ndarray) -> np.ndarray:
 
 
 def packed_within(arrays: Sequence[np.ndarray], max_bytes: float) -> tuple[list[Packed], int]:
-    """Pack uint8 arrays together in at most `max_bytes`, as coarsely as that takes.
-
-    Returns:
-        The arrays, their numbers rounded to multiples of some step, and the step.
-    """
+    """Pack uint8 arrays in `max_bytes`, rounded to a step as small as fits; return it, too."""
     for step in COARSENESS:
         blobs, room = [], max_bytes if step < COARSENESS[-1] else math.inf
         for array in arrays:
@@ -239,10 +227,9 @@ def _packed_bytes(blob: bytes, array: np.ndarray) -> Packed:
 
 
 class Pictures:
-    """Pictures of one size, every different one kept once, and of it every different tile once.
+    """Pictures of one size; equal ones are kept once, and so are equal tiles.
 
-    In a grid world a picture is a few tiles over and over. Where tiles do not repeat, as in a
-    rendered world, a whole picture is the tile.
+    A picture of a grid world is a few tiles over and over; one without repetition is a single tile.
     """
 
     def __init__(self) -> None:
@@ -270,7 +257,7 @@ class Pictures:
         return np.array(numbers)
 
     def packed(self, max_bytes: float) -> Packed:
-        """Return the pictures with an atlas of at most `max_bytes` where any quality allows."""
+        """Return the pictures with an atlas of at most `max_bytes` if any quality allows."""
         tiles = np.stack([np.frombuffer(tile, np.uint8) for tile in self._tiles])
         tiles = tiles.reshape(-1, *self._tile, PIXEL_COLOURS)
         n_columns = math.ceil(math.sqrt(len(tiles) * self._tile[0] / self._tile[1]))
@@ -288,7 +275,7 @@ def best_tile(frames: np.ndarray) -> tuple[int, int]:
     height, width = frames.shape[1:3]
     common = math.gcd(height, width)
     sides = [side for side in range(SMALLEST_TILE, common + 1) if common % side == 0]
-    costs = {}  # about how many bytes they take: the pixels of the tiles and their numbers
+    costs = {}  # approximate bytes: the pixels of the tiles and their numbers
     for tile in [(height, width), *((side, side) for side in sides)]:
         tiles = tiled(frames, tile)
         costs[tile] = len({each.tobytes() for each in tiles}) * tiles[0].size + 2 * len(tiles)

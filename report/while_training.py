@@ -31,14 +31,9 @@ SMALLEST_SIDE = 224  # pixels of a frame
 
 
 class Showcase:
-    """Shows the latest episode of the first environment: the first, one now and then, the last.
+    """Shows the first episode of the first environment, one every few minutes, and the last.
 
-    Looking changes nothing: no environment is stepped, no random number is drawn, no cache asked.
-
-    Args:
-        agent: Whose memory is shown where it can be read.
-        minutes: Between two shows.
-        clock: Tells seconds.
+    Showing changes nothing: it steps no environment, draws no random number, and uses no cache.
     """
 
     def __init__(
@@ -71,12 +66,7 @@ class Showcase:
 
 @torch.no_grad()
 def media(agent: Agent, episode: Observations) -> Media:
-    """Return pictures and texts of an episode: a movie or numbers, words and attention.
-
-    Args:
-        agent: Whose memory is shown where it can be read.
-        episode: Its observations.  [T, ...] of each kind
-    """
+    """Return a movie or numbers, words and attention of an episode [T, ...], as available."""
     shown: dict[str, EncodedImage | str] = {}
     if episode.images is not None:
         shown["episode/movie"] = movie(episode.images)
@@ -101,12 +91,9 @@ def movie(images: Tensor) -> EncodedImage:
     enlarged = images.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
     frames = [Image.fromarray(image) for image in coloured(enlarged.numpy())]
     file = io.BytesIO()
-    options: dict[str, Any] = {
-        "append_images": frames[1:],
-        "duration": FRAME_MILLISECONDS,
-        "loop": 0,
-    }
-    frames[0].save(file, "GIF", save_all=True, **options)
+    frames[0].save(
+        file, "GIF", save_all=True, append_images=frames[1:], duration=FRAME_MILLISECONDS, loop=0
+    )
     return EncodedImage(file.getvalue(), *frames[0].size, "gif")
 
 
@@ -121,13 +108,12 @@ def numbers_figure(vectors: np.ndarray) -> "Figure":
         axes.locator_params(integer=True)
         axes.set_xlabel("step")
         axes.set_ylabel("number")
-        axes.set_title("what the agent was told")
+        axes.set_title("the agent's observations")
         figure.colorbar(image, ax=axes).outline.set_visible(False)
     return figure
 
 
 def picture(figure: "Figure") -> EncodedImage:
-    """Return a figure as a PNG."""
     file = io.BytesIO()
     with style():
         figure.savefig(file, format="png", dpi=110)

@@ -1,7 +1,7 @@
-"""Intrinsic rewards pay for novelty: RND, NovelD and APT, with the numbers of ELLM's code.
+"""Intrinsic rewards for novelty: RND, NovelD and APT, with the numbers of ELLM's code.
 
-The story: a batch of steps becomes features, by kind, without gradients: the agent never learns
-from these networks' losses. One reward a step comes out; then the networks learn from the batch.
+A batch of steps becomes features, by kind, without gradients. One reward a step comes out; only
+then do the networks of the reward learn from the batch.
 """
 
 import math
@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -18,19 +19,19 @@ from torch.nn import functional as F
 from models.agent import Agent, Transitions
 from models.caching import unit_images
 from models.encoders import SmallImpalaCNN
+from models.heads import initialise_orthogonal
 from models.observations import ObservationBatch, Observations, Percept
 from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
 from utils.errors import UserError
 from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import load_moments, moments, with_moments
 from utils.settings import Part, Registry, setting
-from utils.starting import one_thread
 
 TEXT = "text"  # the kind that has a weight of its own
 CHANNELS = (16, 32)  # of the convolutions before a perceptron that reads images
 CLIP, EPSILON = 5.0, 1e-5  # of standardised features
 DEVIATION_EPSILON = 1e-8
-SMALLEST = torch.finfo(torch.float32).tiny
+SMALLEST = torch.finfo(torch.float32).tiny  # divisor of distances
 
 CURIOSITIES = Registry(
     "curiosity",
@@ -48,8 +49,6 @@ Shapes = Mapping[str, Sequence[int]]  # of such features, (F,) or (C, H, W)
 
 @dataclass(frozen=True)
 class CuriositySettings(Part):
-    """Which intrinsic reward there is."""
-
     title = "curiosity"
 
     curiosity: str | None = setting(
@@ -59,8 +58,6 @@ class CuriositySettings(Part):
 
 @dataclass(frozen=True)
 class IntrinsicSettings(SentenceSettings, CuriositySettings):
-    """The settings of every intrinsic reward."""
-
     title = "curiosity"
 
     curiosity_weight: float = setting(
@@ -70,13 +67,13 @@ class IntrinsicSettings(SentenceSettings, CuriositySettings):
         "weight of the task's reward beside the intrinsic one", low=0, high=1e6, default=1.0
     )
     curiosity_features: str = setting(
-        "what is novel: features of the agent's encoder, the observation itself, or the frozen "
-        "memory of the HELM family",
+        "input of the novelty measure: features of the agent's encoder, the observation itself, or "
+        "the frozen memory of the HELM family",
         choices=("agent", "observation", "memory"),
         default="agent",
     )
     curiosity_text_weight: float = setting(
-        "weight of texts beside what else is seen", low=0, high=1e6, default=0.5
+        "weight of texts beside the other observations", low=0, high=1e6, default=0.5
     )
     curiosity_width: int = setting(
         "width of the intrinsic networks", low=1, high=16_384, default=512
@@ -95,8 +92,6 @@ class IntrinsicSettings(SentenceSettings, CuriositySettings):
 
 @dataclass(frozen=True)
 class NovelDSettings(IntrinsicSettings):
-    """The settings of NovelD."""
-
     noveld_alpha: float = setting(
         "share of the novelty before a step that is taken off that after it",
         low=0,
@@ -107,25 +102,26 @@ class NovelDSettings(IntrinsicSettings):
 
 @dataclass(frozen=True)
 class AptSettings(IntrinsicSettings):
-    """The settings of APT."""
-
     apt_neighbours: int = setting(
-        "nearest neighbours that novelty is measured by, the step itself among them",
+        "nearest neighbours whose distance is the novelty, the step itself among them",
         low=1,
         high=1_000_000,
         default=12,
     )
     icm: str = setting(
-        "networks that APT's distances are of: ellm, as in ELLM's code (an action is one number, "
-        "text is read by the images' encoder), or paper, as in Pathak et al. 2017",
+        "encoder of APT's distances: ellm, as in ELLM's code (an action is one number, the images' "
+        "encoder reads text, too), or paper, as in Pathak et al. 2017",
         choices=("ellm", "paper"),
         default="ellm",
     )
     apt_clip: float = setting(
-        "distance, in mean distances, that counts for nothing", low=0, high=1e6, default=1e-4
+        "distance, in mean distances, that is subtracted and counts as 0",
+        low=0,
+        high=1e6,
+        default=1e-4,
     )
     apt_group: int = setting(
-        "steps among which neighbours are looked for; a larger batch is cut at random",
+        "steps in which neighbours are searched; a larger batch is split at random",
         low=1,
         high=1_000_000,
         default=1024,
@@ -136,17 +132,13 @@ class Curiosity(ABC):
     """An intrinsic reward beside the task's, and the networks that compute it.
 
     Args:
-        config: Its settings.
-        networks: By the kind of the features they read.
-        features_of: Observations and their `Step.context` → their features, by kind.
-        n_batches: Gradient steps on each batch, which is cut into so many.
+        networks: By the kind of features they read.
+        features_of: Observations and their `Step.context` → features, by kind.
+        n_batches: Gradient steps on each batch, which is cut into as many parts.
 
     Attributes:
-        reads: The settings it is built from.
-        logged: The names in the result of `losses`.
+        logged: The keys of the result of `losses`.
         statistics: Running mean and variance that rewards are divided by.
-        metrics: The names of everything that is logged of a batch.
-        reads_context: Whether `Transitions.context` is asked for.
     """
 
     reads: ClassVar[tuple[type[Part], ...]]
@@ -173,15 +165,15 @@ class Curiosity(ABC):
     @staticmethod
     @abstractmethod
     def networks_for(config: Any, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
-        """Return fresh networks for features of such shapes, (F,) or (C, H, W), by kind."""
+        """Return fresh networks for features of shapes (F,) or (C, H, W), by kind."""
 
     @staticmethod
     def contradictions(config: Any, agent: type[Agent]) -> list[str]:
-        """Return one line for every pair of settings that cannot both hold with such an agent."""
+        """Return a line for each pair of settings that cannot both hold."""
         problems = []
         if config.curiosity_weight == config.task_reward_weight == 0:
             problems.append(
-                "curiosity_weight: with task_reward_weight it is 0, so that nothing is rewarded. "
+                "curiosity_weight: it is 0, and so is task_reward_weight: no step has a reward. "
                 "Choose one above 0"
             )
         if config.curiosity_features == "memory" and not hasattr(agent, "language_class"):
@@ -198,23 +190,24 @@ class Curiosity(ABC):
 
     @abstractmethod
     def rewards(self, before: Kinds, after: Kinds) -> Tensor:
-        """Return the reward of B steps, not weighted, given the features around each.  [B]"""
+        """Return the unweighted rewards, given the features around each step.  [B]"""
 
     @abstractmethod
     def losses(self, before: Kinds, after: Kinds, actions: Tensor) -> dict[str, Tensor]:
-        """Return scalars to log, of which the networks learn from `loss`."""
+        """Return scalars to log; the networks learn from `loss`."""
 
     def __call__(self, steps: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
-        """Learn from the steps; return the rewards to learn from [B] and values to log.
+        """Learn from B steps; return the rewards for the agent [B] and values to log.
 
-        task_reward_weight * r_task + curiosity_weight * r_intrinsic
+        r = task_reward_weight * r_task + curiosity_weight * r_intrinsic
         """
-        # The agent never learns from these losses; one pass of its encoder reads both halves.
+        # Without gradients: the agent must not learn from these losses. Its encoder reads the
+        # observations before and after the steps in one pass.
         with torch.no_grad():
             both = self.features_of(steps.observations, steps.context)
         n_steps = len(steps.actions)
         before, after = _selected(both, slice(n_steps)), _selected(both, slice(n_steps, None))
-        # Rewards come first: a batch is as novel as it was before the networks learned from it.
+        # Before learning: afterwards the networks know the batch, and it is no longer novel.
         rewards, config = self.rewards(before, after), self.config
         logged = {"reward_mean": rewards.mean(), "reward_std": rewards.std(correction=0)}
         logged |= self.learn(before, after, steps.actions)
@@ -222,10 +215,9 @@ class Curiosity(ABC):
         return paid, {f"curiosity/{name}": value for name, value in logged.items()}
 
     def learn(self, before: Kinds, after: Kinds, actions: Tensor) -> dict[str, Tensor]:
-        """Take the gradient steps of a batch and return the means of its losses."""
         rows = []
         n_parts = self.n_batches
-        if self._ranks is not None and n_parts > 1:  # as many on every rank
+        if self._ranks is not None and n_parts > 1:  # every rank must average as often
             n_parts = self._ranks.least(min(n_parts, len(actions)))
         for part in self._parts(len(actions), n_parts, actions.device):
             losses = self.losses(_selected(before, part), _selected(after, part), actions[part])
@@ -238,15 +230,11 @@ class Curiosity(ABC):
         return {name: torch.stack([row[name] for row in rows]).mean() for name in rows[0]}
 
     def share(self, ranks: Any) -> None:
-        """Give all ranks the first one's networks, and the means of their gradients from now on.
-
-        Statistics are each rank's own.
-        """
+        """Copy the first rank's networks to all; average gradients, not statistics, from now on."""
         self._ranks = ranks
         ranks.broadcast(self.networks.state_dict().values())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return networks, optimiser and statistics."""
         return {
             "networks": dict(self.networks.state_dict()),
             "optimizer": moments(self.optimizer),
@@ -254,19 +242,18 @@ class Curiosity(ABC):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
         self.networks.load_state_dict(state["networks"])
         load_moments(self.optimizer, state["optimizer"])
         self.statistics.load_state_dict(state["statistics"])
 
     def _parts(self, n_steps: int, n_parts: int, device: torch.device) -> tuple[Tensor, ...]:
-        """Return the numbers of B steps in so many parts drawn at random, of one step at least."""
+        """Return the row numbers of B steps in random parts, none of them empty."""
         n_parts = min(n_parts, n_steps)
         order = torch.randperm(n_steps) if n_parts > 1 else torch.arange(n_steps)
         return order.to(device).tensor_split(n_parts)
 
     def _sum(self, kinds: Mapping[str, Tensor]) -> Tensor:
-        """Return the sum of the kinds' rewards, text with its weight.  [B]"""
+        """Return the sum over kinds, text with its weight.  [B]"""
         weight = self.config.curiosity_text_weight
         return torch.stack([weight * r if kind == TEXT else r for kind, r in kinds.items()]).sum(0)
 
@@ -274,8 +261,8 @@ class Curiosity(ABC):
 class RandomNetworkDistillation(Curiosity):
     """Random network distillation (Burda et al. 2018, arXiv:1810.12894).
 
-    A network learns to predict a fixed random one of the features before a step. Its error is
-    large where little like it has been seen, and divided by its running standard deviation.
+    A network learns to predict a fixed random one from the features before each step. Its error is
+    large for unfamiliar features:
 
         r = (e_images + e_vectors + lambda e_text) / (sqrt(Var[e]) + 1e-8)
 
@@ -286,13 +273,11 @@ class RandomNetworkDistillation(Curiosity):
 
     @staticmethod
     def networks_for(config: Any, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
-        """Return three layers of `curiosity_width` in each network."""
         widths = [config.curiosity_width] * 3
         return {kind: Distillation(shape, widths) for kind, shape in shapes.items()}
 
     @torch.no_grad()
     def rewards(self, before: Kinds, after: Kinds) -> Tensor:
-        """Return the scaled novelty of each step.  [B]"""
         novelty = self._sum(self.novelty(before, after))
         self.statistics.update(novelty.cpu())
         return novelty / (self.statistics.variance**0.5 + DEVIATION_EPSILON)
@@ -302,36 +287,34 @@ class RandomNetworkDistillation(Curiosity):
         return self.errors(before)
 
     def errors(self, features: Kinds) -> dict[str, Tensor]:
-        """Return the error of each prediction by kind.  [B] each"""
+        """Return the prediction errors by kind.  [B] each"""
         return {kind: self.networks[kind](each) for kind, each in features.items()}
 
     def losses(self, before: Kinds, after: Kinds, actions: Tensor) -> dict[str, Tensor]:
-        """Return the mean error, all kinds alike."""
         return {"loss": torch.stack(list(self.errors(before).values())).sum(0).mean()}
 
 
 class NovelD(RandomNetworkDistillation):
     """NovelD (Zhang et al. 2021, NeurIPS; first as BeBold, arXiv:2012.08621).
 
-    A step is rewarded that leads over the boundary of known ground:
+    A step is rewarded if it leads from familiar to unfamiliar features:
 
         n_kind = max(e(after) - alpha e(before), 0)
 
-    Without the restriction to the first visit in an episode, which ELLM leaves out.
+    As in ELLM's code, not only the first visit in an episode counts.
     """
 
     reads = (NovelDSettings,)
 
     def novelty(self, before: Kinds, after: Kinds) -> dict[str, Tensor]:
-        """Return the novelty of each step by kind.  [B] each"""
         known, reached, alpha = self.errors(before), self.errors(after), self.config.noveld_alpha
         return {kind: F.relu(reached[kind] - alpha * known[kind]) for kind in known}
 
 
 class ActivePretraining(Curiosity):
-    """Active pre-training (Liu & Abbeel 2021, arXiv:2103.04551): far from its nearest neighbours.
+    """Active pre-training (Liu & Abbeel 2021, arXiv:2103.04551): distance to nearest neighbours.
 
-    Distances are those of the encoder of an intrinsic curiosity module.
+    d is the distance of two codes, made by the encoder of an intrinsic curiosity module:
 
         r = log(1 + mean over K neighbours of max(d / mean(d) - clip, 0))
     """
@@ -341,15 +324,11 @@ class ActivePretraining(Curiosity):
 
     @staticmethod
     def networks_for(config: Any, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
-        """Return modules whose codes are `curiosity_width` wide and hidden layers twice that.
-
-        Raises:
-            UserError: text is to be read by the encoder of something of another shape.
-        """
+        """Return curiosity modules; UserError if ellm's shared encoder meets unequal shapes."""
         as_ellm, first = config.icm == "ellm", next(iter(shapes))
         if as_ellm and tuple(shapes.get(TEXT, shapes[first])) != tuple(shapes[first]):
             raise UserError(
-                f"icm: ellm has text read as {first} are, and what is seen of them has another "
+                f"icm: ellm has one encoder for text and {first}, and their features differ in "
                 "shape. Choose icm=paper, or curiosity_features=agent"
             )
         widths = 2 * config.curiosity_width, config.curiosity_width
@@ -357,7 +336,6 @@ class ActivePretraining(Curiosity):
 
     @torch.no_grad()
     def rewards(self, before: Kinds, after: Kinds) -> Tensor:
-        """Return the reward of each step's outcome.  [B]"""
         codes = {kind: self._encoder(kind)(each) for kind, each in after.items()}
         example = next(iter(codes.values()))
         n_groups = math.ceil(len(example) / self.config.apt_group)
@@ -365,27 +343,25 @@ class ActivePretraining(Curiosity):
         return self._sum({kind: self._of_codes(each, groups) for kind, each in codes.items()})
 
     def losses(self, before: Kinds, after: Kinds, actions: Tensor) -> dict[str, Tensor]:
-        """Return the means of both errors and their sum, all kinds alike."""
         errors = [net(before[kind], after[kind], actions) for kind, net in self.networks.items()]
         forward, inverse = (torch.stack(each).sum(0).mean() for each in zip(*errors, strict=True))
         return {"loss": forward + inverse, "forward_loss": forward, "inverse_loss": inverse}
 
     def _encoder(self, kind: str) -> nn.Module:
-        """Return the encoder of a kind: with ELLM text is read by that of the first other kind."""
-        if kind == TEXT and self.config.icm == "ellm":
+        if kind == TEXT and self.config.icm == "ellm":  # ELLM's code reads text with it, too
             kind = next(iter(self.networks))
         return self.networks.get_submodule(f"{kind}.encoder")
 
     def _of_codes(self, codes: Tensor, groups: Sequence[Tensor]) -> Tensor:
-        """Return the rewards of steps with codes [B, D], neighbours being those of a group.  [B]"""
+        """Return the rewards [B] of codes [B, D]; neighbours come from the same group."""
         n_nearest = min(self.config.apt_neighbours, min(map(len, groups)))
         distances = codes.new_empty(len(codes), n_nearest)
         for steps in groups:
-            # Rounding would leave a little between a step and itself.
+            # Rounding would leave a small distance between a step and itself.
             among = torch.cdist(codes[steps], codes[steps]).fill_diagonal_(0)
             distances[steps] = among.topk(n_nearest, largest=False).values
         self.statistics.update(distances.cpu(), correction=int(distances.numel() > 1))
-        mean = max(float(self.statistics.mean), SMALLEST)  # 0 where all steps so far were alike
+        mean = max(float(self.statistics.mean), SMALLEST)  # it is 0 if all steps were alike
         relative = distances / mean - self.config.apt_clip
         return relative.clamp(min=0).mean(1).log1p()
 
@@ -396,10 +372,6 @@ class Distillation(nn.Module):
     B rows are standardised by their own mean and variance (Ioffe & Szegedy 2015), and clipped:
 
         x' = clip((x - mean) / sqrt(variance + 1e-5), -5, 5)
-
-    Args:
-        shape: Of the features.
-        widths: Of the layers of both.
     """
 
     def __init__(self, shape: Sequence[int], widths: Sequence[int]) -> None:
@@ -408,7 +380,7 @@ class Distillation(nn.Module):
         self.target = Perceptron(shape, widths).requires_grad_(False)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the mean squared difference of both, of every observation.  [B]"""
+        """Return the mean squared error of each prediction.  [B]"""
         variance, mean = torch.var_mean(features, 0, correction=0)
         rows = ((features - mean) / (variance + EPSILON).sqrt()).clamp(-CLIP, CLIP)
         return (self.predictor(rows) - self.target(rows)).square().mean(-1)
@@ -417,14 +389,9 @@ class Distillation(nn.Module):
 class Dynamics(nn.Module):
     """The intrinsic curiosity module (Pathak et al. 2017, arXiv:1705.05363).
 
-    Its encoder learns to tell which action was taken from the features before and after it, and
-    to foresee the features after it.
-
-    Args:
-        shape: Of the features.
-        widths: Of the hidden layers, and of the code.
-        n_actions: A.
-        as_ellm: An action is one number, guessed through a tanh, and errors are distances.
+    Its encoder learns to predict the action from the features before and after it, and the code
+    after it from the code before it. With `as_ellm` an action is one number, predicted through a
+    tanh, and errors are distances. Widths are those of the hidden layers and of the code.
     """
 
     def __init__(
@@ -439,10 +406,10 @@ class Dynamics(nn.Module):
         self.inverse = Perceptron((2 * n_code,), (n_hidden, n_numbers))
 
     def forward(self, before: Tensor, after: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the errors of the foreseen outcomes, and of the guessed actions.  [B] each"""
+        """Return the errors of the predicted codes and of the predicted actions.  [B] each"""
         now, then = self.encoder(before), self.encoder(after)
-        told = actions[:, None] if self.as_ellm else F.one_hot(actions, self.n_actions)
-        foreseen = self.forwards(torch.cat((now, told.float()), -1))
+        taken = actions[:, None] if self.as_ellm else F.one_hot(actions, self.n_actions)
+        foreseen = self.forwards(torch.cat((now, taken.float()), -1))
         guessed = self.inverse(torch.cat((now, then), -1))
         if self.as_ellm:
             # A guess [B, 1] is compared with the actions [B] of all steps, as in ELLM's code.
@@ -454,12 +421,7 @@ class Dynamics(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """Linear layers with ReLUs between them; before them convolutions, where images are read.
-
-    Args:
-        shape: Of the features: (F,), or (C, H, W).
-        widths: Of the layers, the output's last.
-    """
+    """Linear layers with ReLUs between them, behind convolutions for features (C, H, W)."""
 
     def __init__(self, shape: Sequence[int], widths: Sequence[int]) -> None:
         super().__init__()
@@ -468,17 +430,12 @@ class Perceptron(nn.Module):
         if len(shape) == 3:
             n_inputs = widths[0]
             self.convolutions = SmallImpalaCNN(tuple(shape), n_inputs, CHANNELS)
-        self.layers = nn.ModuleList()
-        for width in widths:
-            layer = nn.Linear(n_inputs, width)
-            with one_thread():  # the same seed gives the same weights with any number of threads
-                nn.init.orthogonal_(layer.weight, gain=math.sqrt(2))
-            nn.init.zeros_(layer.bias)
-            self.layers.append(layer)
-            n_inputs = width
+        self.layers = nn.ModuleList(
+            initialise_orthogonal(nn.Linear(*sizes), math.sqrt(2))
+            for sizes in pairwise((n_inputs, *widths))
+        )
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Map rows [B, ...] to outputs [B, D]."""
         if self.convolutions is not None:
             rows = self.convolutions.of_pixels(rows)
         for layer in self.layers[:-1]:
@@ -487,11 +444,7 @@ class Perceptron(nn.Module):
 
 
 def configured_curiosity(config: Any, agent: Agent, n_actions: int) -> Curiosity | None:
-    """Return the intrinsic reward of the settings, its networks fresh; None if there is none.
-
-    Raises:
-        UserError: there is nothing to see.
-    """
+    """Return the settings' intrinsic reward, if any; UserError if there are no features for it."""
     if config.curiosity is None:
         return None
     kind, features_of = CURIOSITIES.find(config.curiosity), FeatureReader(config, agent)
@@ -499,8 +452,8 @@ def configured_curiosity(config: Any, agent: Agent, n_actions: int) -> Curiosity
         example = features_of(*_example(config, agent))
     if not example:
         raise UserError(
-            f"curiosity_features: {config.curiosity_features} leaves {config.curiosity} nothing to "
-            "see here. Choose another, or curiosity_text_weight above 0 where only text is shown"
+            f"curiosity_features: {config.curiosity_features} gives {config.curiosity} no features "
+            "here. Choose another, or curiosity_text_weight above 0 where there is only text"
         )
     shapes = {name: tuple(each.shape[1:]) for name, each in example.items()}
     fresh = kind.networks_for(config, shapes, n_actions)
@@ -510,7 +463,7 @@ def configured_curiosity(config: Any, agent: Agent, n_actions: int) -> Curiosity
 
 
 class FeatureReader:
-    """The features of observations that the settings name, by kind."""
+    """The features of observations that `curiosity_features` names, by kind."""
 
     def __init__(self, config: Any, agent: Agent) -> None:
         self.config, self.agent = config, agent
@@ -518,17 +471,16 @@ class FeatureReader:
     def __call__(self, observations: ObservationBatch, context: Tensor) -> Kinds:
         """Return the features of B observations with their `Step.context` [B, ...]."""
         if self.config.curiosity_features == "memory":
-            return {"memory": context}  # frozen, so that nothing makes it stale
-        kinds = None
-        if self.config.curiosity_features == "agent":
-            kinds = self.agent.curiosity_features(observations)
-        if kinds is None:
+            return {"memory": context}  # frozen, so that it never becomes stale
+        is_agents = self.config.curiosity_features == "agent"
+        kinds = self.agent.curiosity_features(observations) if is_agents else None
+        if kinds is None:  # some agents have no encoder of their own
             kinds = self._shown(observations)
         has_text = self.config.curiosity_text_weight > 0
         return {kind: each for kind, each in kinds.items() if has_text or kind != TEXT}
 
     def _shown(self, observations: ObservationBatch) -> dict[str, Tensor]:
-        """Return observations as numbers: pixels from 0 to 1, vectors, sentences as vectors."""
+        """Return pixels from 0 to 1, vectors, and sentences as vectors."""
         shown, kinds = observations.shown, {}
         if shown.images is not None:
             kinds["images"] = unit_images(shown.images)
@@ -545,7 +497,7 @@ class FeatureReader:
 
 
 def _example(config: Any, agent: Any) -> tuple[ObservationBatch, Tensor]:
-    """Return one observation of nothing, and its context where that is read."""
+    """Return one empty observation, and its context if features are of the memory."""
     reader, device = agent.reader, agent.device
     images = vectors = text = None
     if reader.image_shape is not None:

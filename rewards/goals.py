@@ -1,6 +1,6 @@
 """Goals as a reward: an environment that pays for suggested goals, or for one task.
 
-The environment tells view and deeds in words (`info`, docs/goals.md); its own rewards go into the
+`info` describes view and deeds in words (docs/goals.md). The environment's own rewards go into the
 statistics of episodes and nowhere else.
 """
 
@@ -34,7 +34,7 @@ from rewards.single_tasks import (
 )
 from rewards.suggested_goals import SAME_TEXT, Payment, Quality, Similarity, SuggestedGoals, Tidying
 from rewards.suggesters import SUGGESTERS, rules
-from utils.errors import UserError, suggestion
+from utils.errors import UserError, raise_any, suggestion
 from utils.files import objects
 from utils.household import SUITABLE
 from utils.settings import Config, Part, setting
@@ -55,30 +55,27 @@ AnyEnv = TypeVar("AnyEnv", bound=VectorEnv)
 
 @dataclass(frozen=True)
 class GoalSettings(Part):
-    """The goals of a run, and their payment."""
-
     title = "goals"
 
     suggester: str | None = setting(
-        "who suggests goals, which are then the reward in the place of the environment's; null: "
-        "nobody",
+        "source of suggested goals, the reward in place of the environment's; null: none",
         choices=tuple(SUGGESTERS.places),
         default=None,
     )
     single_task: str | None = setting(
-        "one task of Crafter, the reward in the place of suggestions",
+        "one task of Crafter, the reward in place of suggested goals",
         choices=tuple(TASKS),
         default=None,
     )
     single_task_goals: str = setting(
-        "what of a single task is shown and paid: it alone, its subgoals, or these shown and the "
-        "last one paid",
+        "shown and paid part of a single task: the task alone, its subgoals, or these shown and "
+        "the last one paid",
         choices=KINDS,
         default=TASK,
     )
     goal_conditioned: bool = setting("show the agent its goals, as a sentence", default=False)
     goal_threshold: float = setting(
-        "likeness of an action and a goal above which it is reached",
+        "similarity of an action and a goal above which it is reached",
         low=0,
         high=0.9999,
         default=0.99,
@@ -91,7 +88,7 @@ class GoalSettings(Part):
     )
     novelty_filter: bool = setting("a goal is suggested and paid once an episode", default=True)
     check_success: bool | None = setting(
-        "an action must succeed to reach a goal; null: yes, but not where every new action is one",
+        "an action must succeed to reach a goal; null: yes, except with suggester=novelty",
         default=None,
     )
 
@@ -99,7 +96,7 @@ class GoalSettings(Part):
 DEFAULTS = {field.name: field.metadata["default"] for field in dataclasses.fields(GoalSettings)}
 # Settings that an evaluation may change: the agent stays as it is.
 OF_EVALUATION = set(DEFAULTS) - {"goal_conditioned"}
-# Settings that say nothing unless another one is given.
+# Settings without effect unless another one is given.
 NEEDS = {
     "goal_threshold": "suggester",
     "goal_encoder": "suggester",
@@ -110,7 +107,7 @@ NEEDS = {
 
 
 def contradictions(config: GoalSettings) -> list[str]:
-    """Return one line for every pair of settings of goals that cannot both hold."""
+    """Return a line for each pair of settings of goals that cannot both hold."""
     task = config.single_task
     lines = [
         f"{name}: it is read with {needed} alone, and {needed} is null. Add {needed}=..., or leave "
@@ -120,8 +117,8 @@ def contradictions(config: GoalSettings) -> list[str]:
     ]
     if config.suggester is not None and task is not None:
         lines.append(
-            f"single_task: '{task}' is wanted, and suggester={config.suggester} suggests something "
-            "else. Give one of them"
+            f"single_task: '{task}' excludes other goals, and suggester={config.suggester} gives "
+            "some. Give one of them"
         )
     if task in ONLY_BY_SUBGOALS and config.single_task_goals == TASK:
         lines.append(
@@ -136,13 +133,12 @@ def contradictions(config: GoalSettings) -> list[str]:
 def as_played(config: Config, given: Collection[str]) -> Config:
     """Return the settings of a run that is played, perhaps for other goals than its own.
 
-    A task that is given takes the place of the run's suggester, and a suggester that of its task;
-    settings that then say nothing any more have their defaults. A language model is asked for
-    suggestions only where its suggester is given.
+    A given task replaces the run's suggester, and a given suggester its task; settings without
+    effect then have their defaults. A language model is asked only where its suggester is given.
 
     Args:
-        config: Of the run, with what is given for playing.
-        given: The names of that.
+        config: Of the run, with the given settings.
+        given: The names of these.
 
     Raises:
         UserError: a line for every pair of settings that cannot both hold.
@@ -157,27 +153,21 @@ def as_played(config: Config, given: Collection[str]) -> Config:
             f"no goals are suggested: suggester={asked} asks a language model, and playing asks "
             f"one only with --var suggester={asked}"
         )
-        # An agent that reads its goals reads that there are none.
+        # An agent that reads goals needs the sentence in its observations, though it names none.
         values["suggester"] = "silent" if values["goal_conditioned"] else None
     for name, needed in NEEDS.items():
         if values[needed] is None and name not in given:
             values[name] = DEFAULTS[name]
     config = replace(config, **values)
-    problems = contradictions(config.part(GoalSettings))
-    if problems:
-        raise UserError(*problems)
+    raise_any(contradictions(config.part(GoalSettings)))
     return config
 
 
 def task_settings(config: Config, names: str) -> dict[str, Config]:
-    """Return the settings to play single tasks with, by task.
+    """Return the settings to play single tasks, named with commas between them or "all", by task.
 
-    They are tasks whole, whatever the run was trained with, but for those that are never done so:
-    of these the last subgoal counts, and all are shown.
-
-    Args:
-        config: Of a run.
-        names: Of tasks, with commas between them, or "all".
+    Whole tasks are played. Of those that are only done by subgoals the last subgoal counts, and all
+    are shown.
 
     Raises:
         UserError: there is no such task, or it has no end.
@@ -189,20 +179,16 @@ def task_settings(config: Config, names: str) -> dict[str, Config]:
             hint = " It is never completed" if task in TASKS else suggestion(task, TASKS)
             raise UserError(f"--tasks: '{task}' is none of {ALL}, {', '.join(allowed)}.{hint}")
         kind = REWARD_LAST if task in ONLY_BY_SUBGOALS else TASK
-        changed: dict[str, Any] = {"single_task": task, "single_task_goals": kind}
-        played[task] = replace(config, **changed | {"suggester": None})
+        changes = {"suggester": None, "single_task": task, "single_task_goals": kind}
+        played[task] = replace(config, **cast(Any, changes))
     return played
 
 
 def with_goals(env: AnyEnv, config: Config) -> "AnyEnv | GoalRewards":
-    """Return environments that pay for the goals of the settings; as they are where there are none.
-
-    Args:
-        env: With episode statistics.
-        config: The settings.
+    """Return environments that pay for the goals of the settings, or unchanged without goals.
 
     Raises:
-        UserError: the environment does not tell in words the things that goals are about.
+        UserError: the environment does not describe in words the things that goals are about.
     """
     goals, n_envs = config.part(GoalSettings), env.num_envs
     task, name, shows_goals = goals.single_task, goals.suggester, goals.goal_conditioned
@@ -217,7 +203,7 @@ def with_goals(env: AnyEnv, config: Config) -> "AnyEnv | GoalRewards":
     _check_described(env, "suggester", names)
     kind = SUGGESTERS.find(name)
     if SUITABLE in env.metadata:
-        # These two need no question: the household itself knows, or nobody judges.
+        # These two ask no model: the household itself knows, or every goal is suggested.
         by_rule = {
             "oracle": lambda: rules.HouseholdOracle(env.metadata[SUITABLE]),
             "novelty": rules.HouseholdSuggester,
@@ -226,7 +212,7 @@ def with_goals(env: AnyEnv, config: Config) -> "AnyEnv | GoalRewards":
         return GoalRewards(env, [Tidying() for _ in range(n_envs)], suggester, shows_goals)
     if issubclass(kind, rules.HouseholdSuggester):
         raise UserError(
-            f"suggester: {name} asks where things belong, and {config.env} is no household. "
+            f"suggester: {name} judges where things belong, and {config.env} is no household. "
             "Choose env=HousekeepText-v0, or another suggester"
         )
     checks = kind.checks_success if goals.check_success is None else goals.check_success
@@ -239,20 +225,18 @@ def with_goals(env: AnyEnv, config: Config) -> "AnyEnv | GoalRewards":
 
 
 class GoalRewards(VectorWrapper):
-    """Pays for goals in the place of the environment's rewards, and shows them to the agent.
+    """Pays for goals in place of the environment's rewards, and shows them to the agent.
 
-    `info` says more: "suggestions" [N] tuples, the goals for the next action; in `step` also
+    `info` has more: "suggestions" [N] tuples, the goals for the next action; in `step` also
     "matched" [N] str or None, the goal that was reached, "goal_success" [N] bool, whether reaching
-    it really changed the world, "completed" [N] bool, whether that was all of a single task, and
+    it really changed the world, "completed" [N] bool, whether it completed a single task, and
     "goal_rewards" [N]. Statistics of episodes stay those of the environment's own rewards; an
     episode succeeds if a single task was completed in it.
 
     Args:
         env: With episode statistics, in SAME_STEP autoreset mode, and described in `info`.
-        episodes: The goals of each of N environments, and their payment.
-        suggester: Suggests goals to them.
-        shows_goals: Whether observations have the goals, under the key "goal".
-        payment: Of suggested goals, where the episodes share one.
+        episodes: Of each of N environments.
+        payment: The rule that the episodes share, if their goals are suggested.
     """
 
     def __init__(
@@ -277,7 +261,6 @@ class GoalRewards(VectorWrapper):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode everywhere, with goals for the first view."""
         observations, info = self.env.reset(seed=seed, options=options)
         self._begin(range(self.num_envs))
         return self._shown(observations, info), info
@@ -285,12 +268,10 @@ class GoalRewards(VectorWrapper):
     def step(
         self, actions: np.ndarray
     ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Take one step everywhere and pay for the goals that were reached."""
-        # The environment's own rewards are left aside: its statistics have counted them.
+        # The environment's own rewards are dropped: its statistics have counted them already.
         observations, _, terminated, truncated, info = self.env.step(actions)
         deeds = [_deed(info, row) for row in range(self.num_envs)]
-        pairs = list(zip(self.episodes, deeds, strict=True))
-        reached = [episode.reached(deed) for episode, deed in pairs]
+        reached = [each.reached(deed) for each, deed in zip(self.episodes, deeds, strict=True)]
         rewards = np.array([each.reward for each in reached])
         completed = np.array([each.completed for each in reached])
         self._returns += rewards
@@ -308,19 +289,17 @@ class GoalRewards(VectorWrapper):
         return self._shown(observations, info), rewards, terminated, truncated, info
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of the weights that goals are compared with, and of the world's own."""
+        """Return the sha256 of the goal encoder's weights, and the environment's own."""
         own: dict[str, str] = getattr(self.env, "fingerprints", dict)()
         return own | self._compared_by()
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the environments and of the goals."""
         own: dict[str, float] = getattr(self.env, "metrics", dict)()
         mean = float(np.mean(self._recent)) if self._recent else math.nan
         graded = self._quality.metrics() if self._quality else {}
         return own | {"goals/return_mean": mean} | graded | self.suggester.metrics()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the environments stand, if they can say, and the goals in them."""
         return cast(Any, self.env).state_dict() | {
             "goals": [episode.state_dict() for episode in self.episodes],
             "suggester": self.suggester.state_dict(),
@@ -332,7 +311,7 @@ class GoalRewards(VectorWrapper):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Continue the saved episodes; return False where that cannot be: begin new ones then.
+        """Continue the saved episodes; False if the environment cannot, and new ones are to begin.
 
         Raises:
             ValueError: goals were compared by another encoder.
@@ -364,23 +343,25 @@ class GoalRewards(VectorWrapper):
             self._returns[row], self._completed[row] = 0.0, False
 
     def _end(self, ended: np.ndarray, info: dict[str, Any]) -> None:
-        """Take in that the episodes of some rows have ended, and that others have begun there."""
+        """Finish the episodes of some rows, and begin the next ones there."""
         rows = np.flatnonzero(ended).tolist()
         if self.shows_goals:
-            for row in rows:  # the goals if the episode went on
+            for (
+                row
+            ) in rows:  # goals of the final observation, for the value estimate of a cut episode
                 episode = self.episodes[row]
                 told = episode.told(_situation(info, row, AFTERWARDS))
                 (suggested,) = self.suggester.suggest([told])
                 shown = sentence(episode.wanted(suggested))
                 info["final_obs"][row] = _joined(info["final_obs"][row], shown)
-        if self._tells_success:  # a task that was completed once makes the episode a success
+        if self._tells_success:  # a task completed once makes the episode a success
             info["episode"]["success"] = self._completed & ended
             info |= {"success": self._completed & ended, "_success": ended}
         self._recent.extend(self._returns[rows].tolist())
         self._begin(rows)
 
     def _shown(self, observations: Any, info: dict[str, Any]) -> Any:
-        """Have goals suggested for the present view, and add them where they are shown."""
+        """Ask for goals for the present view, and add them to the observations if shown."""
         told = [each.told(_situation(info, row)) for row, each in enumerate(self.episodes)]
         # All environments at once: a language model reads their new scenes together.
         suggested = self.suggester.suggest(told)
@@ -388,11 +369,9 @@ class GoalRewards(VectorWrapper):
             episode.look(situation, goals)
         wanted = [tuple(episode.goals) for episode in self.episodes]
         info["suggestions"] = objects(wanted)
-        return (
-            _joined(observations, tuple(map(sentence, wanted)))
-            if self.shows_goals
-            else observations
-        )
+        if not self.shows_goals:
+            return observations
+        return _joined(observations, tuple(map(sentence, wanted)))
 
 
 def sentence(goals: Iterable[str]) -> str:
@@ -401,22 +380,20 @@ def sentence(goals: Iterable[str]) -> str:
 
 
 def _check_described(env: VectorEnv, name: str, action_names: Sequence[str]) -> None:
-    """Raise UserError unless an environment tells its view in words and names its actions.
-
-    The episodes that are begun to find out are nobody's: the first step needs a reset.
-    """
-    _, info = env.reset()  # a wrapper may add words, so that no class tells whether there are any
+    """Raise UserError unless an environment describes its view and names its actions."""
+    # A wrapper may add words, so only `info` shows them; the first step resets again.
+    _, info = env.reset()
     if action_names and all(key in info for key in SITUATION):
         return
     kind = type(env.unwrapped).__name__
     raise UserError(
-        f"{name}: goals are compared with what an environment says in words, and {kind} says "
+        f"{name}: goals need an environment that describes itself in words, and {kind} says "
         f"nothing. Choose env={DESCRIBED}, or leave {name} out"
     )
 
 
 def _check_task(task: str, action_names: Sequence[str]) -> None:
-    """Raise UserError unless the actions that a task needs are there."""
+    """Raise UserError unless the environment has the actions of a task."""
     known = {*action_names, *(TWINS.get(name, name) for name in action_names)}
     missing = sorted(actions_of(task) - known)
     if missing:
@@ -427,30 +404,27 @@ def _check_task(task: str, action_names: Sequence[str]) -> None:
 
 
 def _with_goal(space: Space) -> Dict:
-    """Return the space of observations with the sentence of the goals beside them."""
+    """Return the space of observations with goals beside them."""
     parts = dict(space.spaces) if isinstance(space, Dict) else {"observation": space}
     if GOAL in parts:
         raise UserError(
-            f"goal_conditioned: the environment shows something of the name '{GOAL}' itself. "
+            f"goal_conditioned: observations of the environment have a '{GOAL}' of their own. "
             "Rename that"
         )
     return Dict(parts | {GOAL: Text(LONGEST_GOAL, charset=printable)})
 
 
 def _joined(observations: Any, goals: Any) -> dict[str, Any]:
-    """Return observations with the sentences of the goals beside them."""
     parts = observations if isinstance(observations, dict) else {"observation": observations}
     return {**parts, GOAL: goals}
 
 
 def _situation(info: dict[str, Any], row: int, names: Sequence[str] = SITUATION) -> rules.Situation:
-    """Return one environment's words on its view."""
     scene, inventory, status, items = (info[name][row] for name in names)
     return rules.Situation(str(scene), str(inventory), str(status), items)
 
 
 def _deed(info: dict[str, Any], row: int) -> Deed:
-    """Return one environment's words on its last step."""
     return Deed(
         str(info["phrase"][row]),
         bool(info["action_success"][row]),

@@ -1,4 +1,4 @@
-"""Rewards on a scale of their own, whatever the environment pays."""
+"""Reward scaling, independent of the environment's own scale."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +15,6 @@ REWARD_LIMIT = 1.0
 
 @dataclass(frozen=True)
 class ScalingSettings(Config):
-    """Whether rewards are scaled, and how their return is discounted."""
-
     title = "reward scaling"
 
     normalize_reward: bool | None = setting(
@@ -27,13 +25,7 @@ class ScalingSettings(Config):
 def configured_scaling(
     config: ScalingSettings, n_envs: int, by_default: bool
 ) -> "RewardScaling | None":
-    """Return the scaling of a run's rewards, if they are scaled.
-
-    Args:
-        config: The settings of the run.
-        n_envs: N of this rank.
-        by_default: Whether they are where the settings leave it open.
-    """
+    """Return the scaling of N environments' rewards, None if the settings turn it off."""
     choice = config.normalize_reward
     is_wanted = by_default if choice is None else choice
     return RewardScaling(n_envs, config.gamma) if is_wanted else None
@@ -45,11 +37,8 @@ class RewardScaling:
         R_t = gamma * R_{t-1} + r_t,    r'_t = clip(r_t / sqrt(Var[R] + 1e-8), -1, 1)
 
     R starts from 0 in every episode. The statistics take in R_t of all environments before r_t is
-    divided (Engstrom et al. 2020, arXiv:2005.12729).
-
-    Args:
-        n_envs: N.
-        gamma: Discount per step, the run's; the original takes 0.99 here whatever the run's is.
+    divided (Engstrom et al. 2020, arXiv:2005.12729). Differs from the original in gamma, which is
+    the run's here and always 0.99 there.
     """
 
     def __init__(self, n_envs: int, gamma: float) -> None:
@@ -58,23 +47,21 @@ class RewardScaling:
         self._returns = np.zeros(n_envs)
 
     def __call__(self, rewards: np.ndarray, ended: np.ndarray) -> np.ndarray:
-        """Return rewards of one step [N], scaled; `ended` marks last steps of episodes."""
+        """Return the scaled rewards of one step [N]; `ended` marks last steps of episodes."""
         self._returns = self._returns * self.gamma + rewards
         self.statistics.update(self._returns)
-        self._returns[ended] = 0.0
+        self._returns[ended] = 0.0  # only now: the statistics need the returns of last steps
         deviation = np.sqrt(self.statistics.variance + EPSILON)
         return np.clip(rewards / deviation, -REWARD_LIMIT, REWARD_LIMIT)
 
     def begin(self) -> None:
-        """Note that new episodes begin everywhere; the statistics stay."""
+        """Reset the discounted returns; the statistics stay."""
         self._returns[:] = 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the statistics and the discounted returns."""
         returns = torch.from_numpy(self._returns.copy())
         return {"statistics": self.statistics.state_dict(), "discounted": returns}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
         self.statistics.load_state_dict(state["statistics"])
         self._returns[:] = state["discounted"].numpy()

@@ -1,11 +1,9 @@
-"""Single tasks of Crafter in the place of suggestions: their subgoals, and when these are done.
+"""Single tasks of Crafter as the reward, and the parts that goals of any kind share.
 
-Beside them stand the parts that goals of any kind share: a deed, its payment, and an episode.
-
-A task is paid with 1 for every step that does it and really changes the world, as often as it is
-done. Its subgoals can be shown and paid on the way. Odd rules are those of the original
-(Du et al. 2023, arXiv:2302.06692): three tasks are never done unless their subgoals are goals, and
-of the eight neighbours of a cell two on a diagonal do not count.
+A task pays 1 for every step that does it and changes the world, as often as it is done. Its
+subgoals can be shown and paid on the way. Odd rules are those of the original (Du et al. 2023,
+arXiv:2302.06692): three tasks are never done unless their subgoals are goals, and of the eight
+neighbours of a cell two on a diagonal do not count.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +17,7 @@ from rewards.suggesters.rules import Situation
 TASK, SUBGOALS, REWARD_LAST = KINDS = ("task", "subgoals", "reward-last")
 SURVIVAL = "survival"
 PAID_FOR_SURVIVING = 0.05  # for each step
-MANY_TREES = 5  # that make a deforestation
+MANY_TREES = 5  # chopped for a deforestation
 
 # Two names of one deed.
 TWINS = {
@@ -69,7 +67,7 @@ TASKS: dict[str, tuple[str, ...]] = {
     "wilderness survival": ("sleep", "chop grass", "attack zombie"),
 }
 ONLY_BY_SUBGOALS = ("work and sleep", "gardening", "wilderness survival")
-# Subgoals that are no actions, and the actions that do them.
+# Subgoals that are no actions, and the actions behind them.
 DONE_BY = {"plant grass": "place plant", "chop grass with wood pickaxe": "chop grass"}
 NEIGHBOURS = [(dx, dy) for dx, dy in product((-1, 0, 1), repeat=2) if dx != dy]
 
@@ -81,8 +79,8 @@ class Deed(NamedTuple):
         phrase: The name of the action.
         succeeded: Whether it counts as done.
         changed: Whether it really changed the world.
-        items: The things held afterwards, by name.
-        around: The names of the things around the faced cell afterwards, [dx + 1][dy + 1].
+        items: Items held afterwards, by name.
+        around: Things around the faced cell afterwards, [dx + 1][dy + 1].
     """
 
     phrase: str
@@ -93,13 +91,7 @@ class Deed(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """The payment of a step.
-
-    Attributes:
-        goal: The one that was reached and paid, if one was.
-        reward: For it.
-        completed: Whether that was all of a task.
-    """
+    """The goal that a step reached, its reward, and whether that completed a task."""
 
     goal: str | None = None
     reward: float = 0.0
@@ -110,22 +102,17 @@ NOTHING = Reached()
 
 
 class Episode(ABC):
-    """The goals of one environment in the course of an episode, and their payment.
-
-    Attributes:
-        goals: Those of the next action.
-        has_success: Whether the episode succeeds or fails by it.
-    """
+    """The goals of one environment in the course of an episode, and their payment."""
 
     goals: Collection[str] = ()
     has_success = False
 
     @abstractmethod
     def begin(self) -> None:
-        """Forget all of it but the goals: another episode begins."""
+        """Begin another episode; only the goals stay."""
 
     def told(self, situation: Situation) -> Situation:
-        """Return a situation with all that a suggester is told of this episode."""
+        """Add the events of this episode that a suggester needs."""
         return situation
 
     def wanted(self, suggested: Sequence[str]) -> Collection[str]:
@@ -133,7 +120,7 @@ class Episode(ABC):
         return tuple(suggested)
 
     def look(self, situation: Situation, suggested: Sequence[str]) -> None:
-        """Take in the view before the next action, and the suggestions for it."""
+        """Set the goals of the next action."""
         self.goals = self.wanted(suggested)
 
     @abstractmethod
@@ -146,19 +133,14 @@ class Episode(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Load a saved state."""
 
 
 class Task(Episode):
-    """A single task in the course of one episode, whatever is suggested.
+    """A single task in the course of one episode; suggestions are ignored.
 
-    Args:
-        name: In `TASKS`.
-        kind: The part that is shown and paid: the "task" alone; the "subgoals", one after the
-            other; or these shown and the last one paid, "reward-last".
-
-    Attributes:
-        place: Of the subgoal that is next.
+    `kind` is the shown and paid part: the "task" alone; the "subgoals", one after the other; or all
+    shown and the last one paid, "reward-last".
     """
 
     def __init__(self, name: str, kind: str = TASK) -> None:
@@ -169,7 +151,6 @@ class Task(Episode):
 
     @property
     def goal(self) -> str:
-        """The goal now."""
         return self.name if self.kind == TASK else self._subgoals[self.place]
 
     def begin(self) -> None:
@@ -185,14 +166,14 @@ class Task(Episode):
         if not deed.changed:
             return NOTHING
         self._done[deed.phrase] += 1
-        wanted = self.goal
+        goal = self.goal
         if not self._is_done_by(deed):
             return NOTHING
         is_last = self.kind == TASK or self.place == len(self._subgoals) - 1
         if not is_last:
             self.place += 1
         is_paid = is_last or self.kind == SUBGOALS
-        return Reached(wanted, 1.0, is_last) if is_paid else NOTHING
+        return Reached(goal, 1.0, is_last) if is_paid else NOTHING
 
     def state_dict(self) -> dict[str, Any]:
         return {"place": self.place, "done": dict(self._done)}
@@ -204,7 +185,7 @@ class Task(Episode):
         self._done = Counter(state["done"])
 
     def _is_done_by(self, deed: Deed) -> bool:
-        """Return whether an effective deed, which is counted already, reaches the goal."""
+        """Return whether a deed, counted already, reaches the goal."""
         wanted, phrase = self.goal, deed.phrase
         # From the third subgoal on every table of a workshop must stand by another.
         if self.name == "make workshop" and (self.kind == TASK or self.place >= 2):
@@ -221,16 +202,14 @@ class Task(Episode):
 
 
 def same_deed(phrase: str, goal: str) -> bool:
-    """Return whether a goal names an action, by one or the other of two names."""
     return goal in (phrase, TWINS.get(phrase))
 
 
 def actions_of(name: str) -> set[str]:
-    """Return the actions that a task cannot do without, of twins the one it names."""
-    named = set() if name == SURVIVAL else set(TASKS[name])
-    return {DONE_BY.get(subgoal, subgoal) for subgoal in named}
+    """Return the actions that a task needs; of two names of one, the name it uses."""
+    return {DONE_BY.get(subgoal, subgoal) for subgoal in TASKS[name] if name != SURVIVAL}
 
 
 def _by_another(deed: Deed, thing: str) -> bool:
-    """Return whether something stands at a neighbour of the faced cell."""
+    """Return whether a neighbour of the faced cell is such a thing."""
     return any(deed.around[dx + 1][dy + 1] == thing for dx, dy in NEIGHBOURS)

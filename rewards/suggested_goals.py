@@ -1,10 +1,9 @@
-"""Goals that a suggester names as the episode goes: how they are reached, and their payment.
+"""Suggested goals and their payment (Du et al. 2023, arXiv:2302.06692).
 
-Two kinds: goals of a game, reached by the likeness of words, and of a household to tidy up (both
-of Du et al. 2023, arXiv:2302.06692).
+Goals of a game are reached by the similarity of words; those of a household are things to tidy up.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,26 +17,22 @@ from utils.household import PICK_UP, PLACE, Goal
 from utils.starting import one_thread
 
 SAME_TEXT = "same-text"
-LAST_ACTIONS = 5  # that a suggester is told
+LAST_ACTIONS = 5  # told to a suggester
 GOOD, POORLY_TIMED, BAD, NONSENSE = GRADES = ("good", "poorly_timed", "bad", "nonsense")
 SUGGESTED, REWARDED = OCCASIONS = ("suggested", "rewarded")
 AS_SUGGESTED, UNSUGGESTED, FAILED = 2.5, -0.25, -0.2  # paid for tidying up
 
 
 class Similarity:
-    """How much a phrase that was done is like a goal that was suggested.
+    """The similarity of an action's phrase and a suggested goal.
 
-    It is the cosine of the vectors that a frozen sentence encoder makes of two texts, or 1 for two
-    texts that are the same letter by letter and 0 for others. Each text is read once, by itself and
-    with one thread, so that the same bits come out with any number of them. The cosine is
-    x.y / sqrt(x.x * y.y) in double precision, which of two equal vectors is exactly 1: a phrase
-    that is among the goals need not be read for that.
+    It is the cosine of the vectors of a frozen sentence encoder; with "same-text" 1 for equal texts
+    and 0 for others. Double precision makes it exactly 1 for equal vectors:
 
-    Args:
-        name: Of the encoder, a folder, or "same-text".
+        s = x.y / sqrt(x.x * y.y)
 
     Raises:
-        UserError: there is no such encoder.
+        UserError: there is no encoder of the name.
     """
 
     def __init__(self, name: str) -> None:
@@ -51,19 +46,15 @@ class Similarity:
         return SAME_TEXT if self._encoder is None else self._encoder.fingerprint
 
     def best(self, phrase: str, goals: Collection[str]) -> tuple[str | None, float]:
-        """Return the goal that is most like a phrase, the first of equals, and how much it is.
-
-        The phrase itself comes before others; None and 0 where there are no goals.
-        """
-        if phrase in goals:  # nothing is more alike, and no text need be read
+        """Return the goal most similar to a phrase, the first of equals, and the similarity."""
+        if phrase in goals:  # similarity 1, known without the encoder
             return phrase, 1.0
-        if self._encoder is None or not goals:
+        if self._encoder is None or not goals:  # unequal texts are not alike without an encoder
             return None, 0.0
         goal = max(goals, key=lambda each: self.cosine(phrase, each))
         return goal, self.cosine(phrase, goal)
 
     def cosine(self, one: str, other: str) -> float:
-        """Return how much two texts are alike, from -1 to 1."""
         pair = (one, other)
         if pair not in self._cosines:
             x, y = self._vector(one), self._vector(other)
@@ -74,19 +65,16 @@ class Similarity:
         """Return the encoder's vector of a text.  [D] float64"""
         assert self._encoder is not None, "equal texts need no vectors"
         if text not in self._vectors:
-            with one_thread():
+            with one_thread():  # the same bits with any number of them
                 self._vectors[text] = self._encoder([text])[0].double()
         return self._vectors[text]
 
 
 class Quality:
-    """Counts of goals by how good they are: all that were suggested, and those that were rewarded.
+    """Counts of suggested and of rewarded goals by quality.
 
     *good*: the oracle suggests it as well; *poorly timed*: an action that has an effect in some
     state; *bad*: an action that never has one; *nonsense*: no action at all.
-
-    Args:
-        action_names: The names of the actions.
     """
 
     def __init__(self, action_names: Iterable[str]) -> None:
@@ -96,23 +84,19 @@ class Quality:
     def grades(
         self, goals: Iterable[str], situation: Situation, done: Collection[str]
     ) -> dict[str, str]:
-        """Return how good each goal is in a situation, in their order.
-
-        Args:
-            goals: As suggested.
-            situation: For which they were suggested.
-            done: Deeds of the episode, which the oracle does not suggest again.
-        """
+        """Return the grade of each goal; the oracle does not suggest deeds again that are done."""
         agreed = set(possible_goals(situation)).difference(done)
-        return {goal: GOOD if goal in agreed else self._grade_at_odds(goal) for goal in goals}
+        kinds = ((agreed, GOOD), (EFFECTIVE, POORLY_TIMED), (self._actions, BAD))
+        return {
+            goal: next((grade for names, grade in kinds if goal in names), NONSENSE)
+            for goal in goals
+        }
 
     def count(self, occasion: str, grades: Iterable[str]) -> None:
-        """Count goals on an occasion."""
-        for grade, n in Counter(grades).items():
-            self._counts[occasion, grade] += n
+        for grade in grades:
+            self._counts[occasion, grade] += 1
 
     def metrics(self) -> dict[str, float]:
-        """Return the counts since the run began."""
         return {f"goals/{occasion}_{grade}": n for (occasion, grade), n in self._counts.items()}
 
     def state_dict(self) -> list[int]:
@@ -121,22 +105,14 @@ class Quality:
     def load_state_dict(self, state: Sequence[int]) -> None:
         self._counts = dict(zip(self._counts, map(int, state), strict=True))
 
-    def _grade_at_odds(self, goal: str) -> str:
-        """Return how good a goal is that the oracle does not suggest."""
-        if goal in EFFECTIVE:
-            return POORLY_TIMED
-        return BAD if goal in self._actions else NONSENSE
-
 
 class Payment(NamedTuple):
-    """How suggested goals are paid, the same in all environments.
+    """The rule of payment for suggested goals, the same in all environments.
 
     Attributes:
-        similarity: Compares deeds with them.
         threshold: Similarity above which an action reaches a goal.
         once: Whether a goal is paid, and suggested, once an episode.
-        checks_success: Whether an action must succeed.
-        quality: Counts how good goals are, where somebody can judge.
+        quality: Counts of good and bad goals; None for worlds without an oracle.
     """
 
     similarity: Similarity
@@ -147,19 +123,17 @@ class Payment(NamedTuple):
 
 
 class SuggestedGoals(Episode):
-    """Goals that are suggested for each situation and reached by the likeness of words.
+    """Goals suggested for each situation, reached by the similarity of words.
 
         s_g = similarity(phrase, g),    reward = max_g s_g if that is above the threshold, else 0
 
     where the phrase is the action's name and g runs over the goals suggested before it (Du
     et al. 2023, arXiv:2302.06692, section 3). The goal of the greatest similarity is achieved, and
-    its twin with it.
+    its other name with it.
 
     Attributes:
-        achieved: Goals that were paid, and their twins.
-        done: Actions that succeeded, paid or not, and their twins: what an oracle remembers.
-        actions: The last ones that really changed the world.
-        goals: The suggestions now, and how good each is.
+        done: Actions that succeeded, paid or not, under both names: the memory of an oracle.
+        goals: The suggestions now, with their grades.
     """
 
     def __init__(self, payment: Payment) -> None:
@@ -176,7 +150,6 @@ class SuggestedGoals(Episode):
         return situation._replace(actions=tuple(self.actions))
 
     def wanted(self, suggested: Sequence[str]) -> Collection[str]:
-        """Return the goals that can still be paid."""
         if not self.payment.once:
             return suggested
         return [goal for goal in suggested if goal not in self.achieved]
@@ -191,7 +164,7 @@ class SuggestedGoals(Episode):
 
     def reached(self, deed: Deed) -> Reached:
         reached, payment = NOTHING, self.payment
-        if deed.changed:  # a suggester is told of real changes alone
+        if deed.changed:  # suggesters are told of effective actions only
             self.actions.append(deed.phrase)
         if deed.succeeded or not payment.checks_success:
             self.done |= _both_names(deed.phrase)
@@ -218,20 +191,16 @@ class SuggestedGoals(Episode):
 
 
 class Tidying(Episode):
-    """The suggestions in one household, and the payment for tidying it up.
+    """The goals in one household, and the payment for tidying it up.
 
-    The rewards of Du et al. (2023, section 4.2) know of suggestions alone, not of where things
+    The rewards of Du et al. (2023, section 4.2) depend on suggestions alone, not on where things
     really belong:
 
         +2.5    a thing is picked up as suggested, the first time in the episode (0 after that)
         +2.5    a thing is placed as suggested; it is achieved then
-        -0.25   a thing is picked up or placed as nobody suggested
+        -0.25   a thing is picked up or placed without being suggested
         -0.2    a grab or a release fails
          0      anything else
-
-    Attributes:
-        picked_up: Things that were picked up as suggested.
-        achieved: Placements that were paid.
     """
 
     def __init__(self) -> None:
@@ -273,5 +242,4 @@ class Tidying(Episode):
 
 
 def _both_names(deed: str) -> set[str]:
-    """Return the name of a deed, and its other name if it has one."""
     return {deed, TWINS.get(deed, deed)}

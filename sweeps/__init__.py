@@ -1,1 +1,1 @@
-"""Many runs at once: the grid, the tasks that carry it out, and what is shown of them."""
+"""Many runs at once: grids, searches, and the jobs that train them."""

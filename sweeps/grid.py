@@ -1,12 +1,12 @@
-"""The grid of runs that a command line describes, with all its mistakes found before it starts.
+"""The grid of runs of a command line, checked completely before it starts.
 
-A settings file is that of one run, or of a task with several agents:
+A settings file has the settings of one run, or of a task with several agents:
 
 {"env": "TMazePassive-v0", "length": 10, "n_steps": 6710,
  "agents": {"LSTM": {"model": "LSTM"}, "GPT": {"model": "GPT", "mem_len": 11}}}
 
-What stands beside "agents" holds for all of them, and no agent says it again: all have as many
-steps in the same task.
+Settings beside "agents" hold for all of them, and no agent repeats one: all train in the same task
+for the same number of steps.
 """
 
 import dataclasses
@@ -51,16 +51,16 @@ PAPER_SEEDS = (
 )
 MOST_RUNS = 10_000
 Cell = tuple[Config, list[str], list[str]]  # settings, given names and overrides
-GENERAL_NAME = "config"  # of every settings file of one experiment: it tells no two apart
+GENERAL_NAME = "config"  # the usual name of a settings file, of no use in a run's name
 FORM = '{"LSTM": {"model": "LSTM"}, "GPT": {"model": "GPT"}}'
 
 
 class Source(NamedTuple):
-    """What a settings file gives one run of a grid.
+    """The settings from a file for one run of a grid.
 
     Attributes:
-        name: Of its run folders, as far as the file says; may be empty.
-        agent: Which of the file's agents this is; None where it holds one run's settings.
+        name: Of its run folders; may be empty.
+        agent: One of the file's agents; None where it holds one run's settings.
         given: Its settings, not yet checked.
     """
 
@@ -71,28 +71,16 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a grid: all its settings, and the name of its folder."""
-
     config: Config
     run_id: str
 
     @property
     def folder(self) -> Path:
-        """Where main.py writes it."""
         return folder_of(self.config, self.run_id)
 
 
-def read_sources(files: Iterable[Path], agents: Collection[str] = ()) -> list[Source]:
-    """Return what settings files give, in their order; without a file, nothing for one run.
-
-    Args:
-        files: Their paths.
-        agents: Those of the files' agents to take; none takes all.
-
-    Raises:
-        UserError: a line for every file that cannot be read, and for an agent that none has.
-    """
-    files = list(files)
+def read_sources(files: Sequence[Path], agents: Collection[str] = ()) -> list[Source]:
+    """Return the settings of files, in their order, and of these agents only if some are named."""
     sources: list[Source] = [] if files else [Source("", None, [])]
     problems: list[str] = []
     for file in files:
@@ -111,7 +99,6 @@ def read_sources(files: Iterable[Path], agents: Collection[str] = ()) -> list[So
 
 
 def _sources_of(file: Path) -> list[Source]:
-    """Return what a file gives: one run's settings, or those of agents with names of their own."""
     name = "" if file.stem == GENERAL_NAME else file.stem
     shared = file_settings(file)
     if SEVERAL not in shared:
@@ -123,10 +110,8 @@ def _sources_of(file: Path) -> list[Source]:
     given = [Given(str(file), *each) for each in shared.items()]
     for agent, own in agents.items():
         if not re.fullmatch(r"[A-Za-z0-9+-]{1,40}", agent):
-            shown_name = shortened(agent)
-            problems.append(
-                f"{file}: {SEVERAL}: '{shown_name}': use up to 40 letters, digits, + and -"
-            )
+            line = f"{SEVERAL}: '{shortened(agent)}': use up to 40 letters, digits, + and -"
+            problems.append(f"{file}: {line}")
         elif not isinstance(own, dict):
             problems.append(f"{file}: {agent}: {shown(own)} is no table of settings")
         else:
@@ -141,11 +126,7 @@ def _sources_of(file: Path) -> list[Source]:
 
 
 def parse_lists(texts: Iterable[str]) -> dict[str, list[str]]:
-    """Return the values of every setting given as KEY=VALUE,VALUE,...
-
-    Raises:
-        UserError: a line for each one without a value, or given twice.
-    """
+    """Return the values of every setting given as KEY=VALUE,VALUE,..."""
     lists: dict[str, list[str]] = {}
     problems = []
     for text in texts:
@@ -168,17 +149,16 @@ def make_grid(
 ) -> list[Run]:
     """Return every combination of a settings file, or an agent of one, and a value of each list.
 
-    One seed of everything comes first, then the next: what has been done can soon be compared.
+    All combinations of one seed come first, then those of the next: they can soon be compared.
 
     Args:
         files: Settings files; none takes the defaults.
         lists: Values by setting, as texts.
-        name: Begins the names of the run folders.
-        agents: Those of the files' agents to take; none takes all.
+        name: The beginning of the run folders' names.
+        agents: Agents of the files to take; none takes all.
 
     Raises:
-        UserError: a line for each bad file and setting, and for each two runs that would share a
-            folder.
+        UserError: a line for each bad file and setting, and for two runs with one folder.
     """
     axes = {key: [f"{key}={value}" for value in values] for key, values in lists.items()}
     seeds = axes.pop("seed", [])
@@ -202,14 +182,9 @@ def make_grid(
     return runs
 
 
-def check_runs(runs: Iterable[Run], check: Callable[[Config], None]) -> None:
-    """Raise UserError with a line for everything that would stop a run, or a second one.
-
-    Args:
-        runs: The grid.
-        check: Raises UserError where settings cannot work; it is asked once for all seeds.
-    """
-    runs = list(runs)
+def check_runs(runs: Sequence[Run], check: Callable[[Config], None]) -> None:
+    """Raise UserError with a line for all that would stop a run; one seed is checked for all."""
+    # Settings are checked once for all seeds: a check may load weights.
     kinds = {dataclasses.replace(run.config, seed=0): None for run in runs}
     raise_all(
         *(partial(check, config) for config in kinds),
@@ -230,7 +205,7 @@ def swept_settings(runs: Iterable[Run]) -> list[str]:
 
 
 def _runs_of(cells: Sequence[Cell]) -> list[Run]:
-    """Return the runs of a grid; where names would be the same, what differs stands in them."""
+    """Return the runs of a grid; runs of equal names get their differing settings into them."""
     runs = [_named(cell) for cell in cells]
     sharing: dict[Path, list[Config]] = {}
     for run in runs:
@@ -240,14 +215,13 @@ def _runs_of(cells: Sequence[Cell]) -> list[Run]:
 
 
 def _named(cell: Cell, differing: Iterable[str] = ()) -> Run:
-    """Return a run, named by what tells it from others of its agent and environment."""
     config, names, overrides = cell
     values = [f"{name}={getattr(config, name)}" for name in differing]
     return Run(config, default_run_id([*names, *values, *overrides], config.seed).lstrip(".-"))
 
 
 def _listed(text: str) -> list[str]:
-    """Return the values between the commas of a text; those inside of braces separate none."""
+    """Return the values between the commas of a text; commas inside of braces do not count."""
     values, depth = [""], 0
     for sign in text:
         depth += (sign in "{[") - (sign in "}]")
@@ -283,7 +257,7 @@ def _check_folder(run: Run) -> None:
     if not run.folder.exists():
         return
     telling = read_settings(run.config) - settings_without_effect()
-    if run.config.device == "auto":  # the recorded one says what it became
+    if run.config.device == "auto":  # the recorded one is the device that was chosen
         telling.remove("device")
     differing = [
         name for name in _differing(recorded_config(run.folder), run.config) if name in telling
@@ -299,12 +273,12 @@ def _check_folder(run: Run) -> None:
             "Give this sweep a --name of its own"
         )
     if not is_finished(run.folder):
-        with locked(run.folder):
+        with locked(run.folder):  # raises UserError if a process is writing there
             pass
 
 
 def _differing(first: Config, *others: Config) -> list[str]:
-    """Return the settings in which not all are alike, those that not all have included."""
+    """Return the settings in which some differ, those included that some lack."""
     settings, *further = (dataclasses.asdict(config) for config in (first, *others))
     missing = object()
     return [

@@ -1,8 +1,8 @@
-"""The runs of a sweep under way, as Ray tasks: what is missing is tried again until it is there.
+"""The runs of a sweep as Ray tasks, tried again until they are complete.
 
-A task is `attempt`: one run of main.py, as a process of its own, whose crash leaves the worker
-alive. The function is sent to workers as it is and needs Python's own library alone, so that a
-worker is small and quick to start.
+A task is `attempt`: one run of main.py, as a process of its own, so that a crash leaves the worker
+alive. The function is sent to workers by value and needs Python's own library only: a worker is
+small and quick to start.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ from utils.errors import UserError, printable
 from utils.run_folder import EXPERIMENTS, is_finished, write_json
 
 PROGRAM = Path(__file__).resolve().parent.parent / "main.py"
-DESK = EXPERIMENTS / ".sweep"  # what runs are given and what they print
+DESK = EXPERIMENTS / ".sweep"  # settings and output of the runs
 REFRESH_SECONDS, CONNECT_SECONDS = 1.0, 10.0
 LONGEST_NOTE = 200
 PR_SET_PDEATHSIG = 1
@@ -41,16 +41,16 @@ OBJECT_STORE_BYTES = 100 * 2**20  # only names of files and last lines go throug
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_worker_niceness": "0",  # Ray would let everything else on the machine go first
-    # A worker that ends would kill its runs at once; as it is they get SIGTERM and save.
+    "RAY_worker_niceness": "0",  # Ray's default gives way to all other processes
+    # Else a worker that ends would kill its runs at once; so they get SIGTERM and save.
     "RAY_kill_child_processes_on_worker_exit": "false",
 }
 
 
 class State(StrEnum):
-    """Where a job stands.
+    """The state of a job.
 
-    PRUNED runs were ended early since others do better, STOPPED ones since the sweep was to end.
+    PRUNED runs were ended early because others do better, STOPPED ones because the sweep was ended.
     """
 
     DONE = "done"  # in the order in which they are counted
@@ -63,14 +63,11 @@ class State(StrEnum):
 
 @dataclass(eq=False)
 class Job:
-    """A run with what has become of it.
+    """A run and its progress in this sweep.
 
     Attributes:
-        run: What to do.
-        state: Where it stands.
         n_attempts: Attempts that ended in this sweep.
         note: How the last attempt ended, if not well.
-        progress: What its metrics.csv says.
         is_cut: Whether it was asked to end early.
     """
 
@@ -83,46 +80,42 @@ class Job:
     _log_bytes: int = 0
 
     def __post_init__(self) -> None:
-        self._log_bytes = _n_bytes(self.log)  # what an earlier sweep printed does not count
+        self._log_bytes = _n_bytes(self.log)  # output of an earlier sweep does not count
         if is_finished(self.run.folder):
             self.state = State.DONE
         self.refresh()
 
     @property
     def desk(self) -> Path:
-        """The name of the run's files beside its folder, which the worker knows as well.
+        """The run's files beside its folder, without their endings; `attempt` uses them as well.
 
-        That with .json is all settings for main.py, .log is what the run prints, and .stop asks it
-        to end.
+        .json has all settings for main.py, .log has the run's output, and .stop asks it to end.
         """
         return DESK / self.run.folder.relative_to(EXPERIMENTS)
 
     @property
     def log(self) -> Path:
-        """The file for what the run prints."""
         return Path(f"{self.desk}.log")
 
     @property
     def stop(self) -> Path:
-        """The file whose presence asks the run to end."""
         return Path(f"{self.desk}.stop")
 
     @property
     def steps_left(self) -> int:
-        """Environment steps that are missing."""
         if self.state in (State.DONE, State.PRUNED, State.FAILED):
             return 0
         return max(0, self.run.config.n_steps - self.progress.env_steps)
 
     def prepare(self) -> None:
-        """Write what an attempt is given; the run goes on once it has printed something."""
+        """Write the files for an attempt; the run counts as running once it has printed a line."""
         self.desk.parent.mkdir(parents=True, exist_ok=True)
         write_json(Path(f"{self.desk}.json"), dataclasses.asdict(self.run.config))
         self.stop.unlink(missing_ok=True)
         self.state, self._log_bytes = State.WAITING, _n_bytes(self.log)
 
     def cut(self) -> None:
-        """Have the run end early; one that has ended counts as if it had been cut in time."""
+        """End the run early; one that has ended counts as if it had been cut in time."""
         self.is_cut = True
         if self.state in (State.WAITING, State.RUNNING):
             self.stop.touch()
@@ -130,13 +123,12 @@ class Job:
             self.state = State.PRUNED
 
     def refresh(self) -> None:
-        """Look up how far the run is."""
         if self.state is State.WAITING and _n_bytes(self.log) > self._log_bytes:
             self.state = State.RUNNING
         self.progress = read_progress(self.run.folder)
 
     def settle(self, ending: str, retries: int, stopping: bool) -> None:
-        """Note the end of an attempt, in words, and what follows from it."""
+        """Record the end of an attempt, given in words, and set the next state."""
         self.n_attempts += 1
         self.note = ending
         if self.is_cut:
@@ -151,7 +143,7 @@ class Job:
 
 
 class Jobs:
-    """The runs of a grid, which are known beforehand; `sweeps.search` has others."""
+    """The runs of a grid, all known beforehand; `sweeps.search` has runs that are not."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs = list(jobs)
@@ -159,39 +151,30 @@ class Jobs:
 
     @property
     def jobs(self) -> list[Job]:
-        """Return all that are known so far."""
         return self._jobs
 
     @property
     def n_to_come(self) -> int:
-        """Return how many are not."""
         return 0
 
     def next_job(self, n_open: int, n_places: int) -> Job | None:
-        """Return a job to begin or go on with; None where none can be now.
+        """Return a job to begin or resume, None if there is none at present.
 
-        Here whether there is room or not: Ray has a queue.
-
-        Args:
-            n_open: Jobs that were returned and have not ended.
-            n_places: Runs that there is room for at once.
+        `n_open` jobs were returned and have not ended; `n_places` runs can go on at once, a limit
+        that a grid leaves to Ray's queue.
         """
         return next(self._missing, None)
 
     def follow(self) -> None:
-        """Take notice of where the jobs stand, about once a second; here nothing depends on it."""
+        """Called about once a second; nothing in a grid depends on progress."""
 
 
 class RayPool:
-    """Carries out attempts as Ray has room for them, on this machine or on a cluster.
-
-    Args:
-        cpus: Cores that a task occupies.
-        gpus: GPUs that a task occupies, or a share of one.
+    """Runs attempts as Ray has room for them, on this machine or on a cluster.
 
     Attributes:
-        n_places: Tasks that there is room for at once.
-        request: The file whose presence asks all of them to end.
+        n_places: Tasks that can go on at once.
+        request: The file that asks all of them to end by being there.
     """
 
     def __init__(self, cpus: int, gpus: float) -> None:
@@ -209,13 +192,12 @@ class RayPool:
         self.n_places = _places(cpus, gpus)
 
     def submit(self, job: Job) -> None:
-        """Queue an attempt."""
         files = job.run.folder, job.desk, self.request
         task = self._attempt.remote(Path.cwd(), PROGRAM, *files, self._environment)
         self._jobs[task] = job
 
     def ended(self, seconds: float) -> list[tuple[Job, str]]:
-        """Return attempts that ended since the last call, and how; wait for one for some time."""
+        """Return attempts that ended since the last call, and how; wait up to some seconds."""
         import ray
 
         if not self._jobs:
@@ -224,21 +206,13 @@ class RayPool:
         return [(self._jobs.pop(task), _ending(task)) for task in done]
 
     def stop(self) -> None:
-        """Ask all attempts to save and end."""
         self.request.touch()
 
 
 def carry_out(
     work: Jobs, pool: RayPool, retries: int, is_asked_to_stop: Callable[[], bool]
 ) -> Iterator[Sequence[Job]]:
-    """Do what is missing; yield the jobs about once a second, with where they stand.
-
-    Args:
-        work: The runs of the sweep.
-        pool: Carries out attempts.
-        retries: Further attempts after a first one that fails.
-        is_asked_to_stop: Whether to end all runs, saved.
-    """
+    """Train the missing runs; yield all jobs, with their states, about once a second."""
     n_open, stopping = 0, False
     while True:
         while not stopping and (job := work.next_job(n_open, pool.n_places)):
@@ -265,12 +239,10 @@ def carry_out(
 
 
 def check_address(address: str | None) -> None:
-    """Raise UserError unless something answers at an address; whether auto does is left to Ray.
-
-    Ray itself would try for two minutes.
-    """
+    """Raise UserError unless a server answers at an address; auto is left to Ray."""
     if address in (None, "auto"):
         return
+    # Ray itself would try for two minutes.
     host, _, port = str(address).removeprefix("ray://").rpartition(":")
     try:
         if not host:
@@ -288,9 +260,7 @@ def check_address(address: str | None) -> None:
 def ray_pool(address: str | None, cpus: int, gpus: float) -> Iterator[RayPool]:
     """Start Ray on this machine, or connect to a cluster; leave it in the end.
 
-    Raises:
-        UserError: there is no cluster at the address, or no machine of it has that many cores and
-            GPUs.
+    Raises UserError without a cluster at the address, or a machine with enough cores and GPUs.
     """
     os.environ.update(ENVIRONMENT)
     import ray
@@ -318,7 +288,7 @@ def ray_pool(address: str | None, cpus: int, gpus: float) -> Iterator[RayPool]:
 
 
 def _places(cpus: int, gpus: float) -> int:
-    """Return how many tasks there is room for at once, or raise UserError where there is none."""
+    """Return the number of tasks that can go on at once, or raise UserError if there is none."""
     import ray
 
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -333,7 +303,7 @@ def _places(cpus: int, gpus: float) -> int:
 
 
 def _ending(task: Any) -> str:
-    """Return how an attempt ended, also where its worker or machine was lost."""
+    """Return how an attempt ended, also if its worker or machine was lost."""
     import ray
 
     try:
@@ -344,27 +314,24 @@ def _ending(task: Any) -> str:
 
 
 def _n_bytes(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+    return path.stat().st_size if path.exists() else 0
 
 
 def attempt(
     workplace: Path, program: Path, folder: Path, desk: Path, stop: Path, more: Mapping[str, str]
 ) -> str:
-    """Begin a run, or go on with it, and return how it ended: a signal's name or its last line.
+    """Begin or resume a run, and return how it ended: a signal's name or its last line.
 
-    Once a file is there that asks to end the run saves and ends, and none is begun. That reaches
-    every machine; how Ray cancels tasks depends on its version.
+    Either of two files, the sweep's and the run's, asks it to save and end. Files reach every
+    machine; Ray's way to cancel tasks depends on its version.
 
     Args:
         workplace: The folder the sweep was started in; other paths are relative to it.
         program: main.py.
         folder: The run's.
         desk: The name of its files, see `Job.desk`.
-        stop: Another file that asks to end.
-        more: Changes to the environment of the run's process.
+        stop: The sweep's file that asks to end.
+        more: Changes to the environment variables of the run.
     """
     log = workplace / f"{desk}.log"
     stops = [workplace / stop, workplace / f"{desk}.stop"]
@@ -384,6 +351,7 @@ def attempt(
     with log.open("ab") as file:
         file.write(f"\n{os.uname().nodename}: {' '.join(command)}\n".encode())
         file.flush()
+        # In a session of its own: Ctrl-C reaches the sweep alone, which then asks runs to save.
         process = subprocess.Popen(
             command,
             cwd=workplace,
@@ -414,7 +382,7 @@ def last_line(path: Path) -> str:
 
 
 def show(work: Jobs, seconds: Iterable[Sequence[Job]]) -> None:
-    """Print a line for each change of the jobs, which stand anew every second."""
+    """Print a line for each change of the jobs, and a progress bar."""
     said: dict[Job, tuple[State, int]] = {}
     begun = sum(job.progress.env_steps for job in work.jobs)
     with tqdm(initial=begun, unit=" steps", unit_scale=True, disable=None) as bar:
@@ -432,7 +400,6 @@ def show(work: Jobs, seconds: Iterable[Sequence[Job]]) -> None:
 
 
 def told(job: Job) -> str:
-    """Return where a job stands, in a line."""
     progress, n_steps = job.progress, job.run.config.n_steps
     line = f"{job.state:8s}{job.run.folder}  {progress.env_steps:,} of {n_steps:,} steps"
     if progress.mean_return is not None:
@@ -443,7 +410,6 @@ def told(job: Job) -> str:
 
 
 def summary(jobs: Sequence[Job], n_to_come: int = 0) -> str:
-    """Return how many runs stand where."""
     counts = Counter(job.state for job in jobs)
     parts = [f"{counts[state]} {state}" for state in State if counts[state]]
     parts += [f"{n_to_come} to come"] * (n_to_come > 0)

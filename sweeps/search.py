@@ -1,11 +1,11 @@
-"""A search of settings: what it varies, its trials in Optuna's journal, and what it has come to.
+"""A search of settings: its ranges, its trials in Optuna's journal, and its results.
 
 {"model": "LSTM", "learning_rate": {"low": 1e-5, "high": 1e-3, "log": true},
  "memory_layers": {"low": 1, "high": 3}, "lr_decay": {"choices": ["none", "linear"]}}
 
-Each trial is an ordinary run, begun as there is room, watched, cut where others do better. What is
-searched, the values of each trial, its reports and its score stand in searches/<name>/ before
-anything follows from them: so a search that died goes on where it was.
+Each trial is an ordinary run, which is ended early if others do better. The ranges, and the values,
+reports and score of each trial, are written into searches/<name>/ before anything depends on them:
+so a search that died goes on from there.
 """
 
 import dataclasses
@@ -44,19 +44,19 @@ NOT_SEARCHED = {
     "seed": "a seed is no better than another",
 }
 NAME = "search"  # of the one study in a journal
-SEARCHED = "searched"  # its attribute that says what is searched
+SEARCHED = "searched"  # its attribute with the description of the search
 SAMPLERS = ("tpe", "random")
 PRUNERS = ("median", "asha", "none")
-STARTUP = 5  # trials that come to their end before any is cut by the median
-WARMUP = 25  # percent of a run before which the median cuts none
+STARTUP = 5  # complete trials before the median ends any early
+WARMUP = 25  # percent of a run before the median may end it
 FIRST_RUNG, REDUCTION = 10, 3  # ASHA looks at 10, 30 and 90 percent, and a third goes on
-LEAST_FINISHED = 5  # trials, before it is asked what mattered
+LEAST_FINISHED = 5  # trials for an estimate of importances
 STEP = 5  # percent of a run between two reports to the pruner
-SCORED = 0.1  # the share of a run, at its end, whose mean is the score
+SCORED = 0.1  # share of a run, at its end; the mean over it is the score
 
 
 class Range(NamedTuple):
-    """Numbers from low to high, both included; the logarithm is what is drawn where `log`."""
+    """Numbers from low to high, both included; with `log` they are drawn by their logarithm."""
 
     low: float
     high: float
@@ -67,8 +67,6 @@ class Range(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """Values of which one is drawn."""
-
     values: tuple[Any, ...]
 
     def __str__(self) -> str:
@@ -76,13 +74,13 @@ class Choices(NamedTuple):
 
 
 class Space(NamedTuple):
-    """What a search varies, and what stays.
+    """The searched and the fixed settings of a search.
 
     Attributes:
-        dimensions: What each searched setting is drawn from.
-        sources: Where each of them was given.
-        fixed: What stays, as a settings file gives it.
-        overrides: What stays, as KEY=VALUE.
+        dimensions: The range of each searched setting.
+        sources: The file or option that gave each range, for messages.
+        fixed: Other settings from the file.
+        overrides: Other settings as KEY=VALUE.
     """
 
     dimensions: dict[str, Range | Choices]
@@ -96,12 +94,7 @@ class Space(NamedTuple):
         return load_config([*self.fixed, *drawn], self.overrides)
 
     def corners(self) -> list[Config]:
-        """Return the settings with every choice of parts, all else at its lowest or first.
-
-        Raises:
-            UserError: a line for each setting that one of the parts does not read, and for what
-                cannot be together.
-        """
+        """Return the settings with every choice of parts, all else at its lowest or first."""
         values = {
             name: [each.low] if isinstance(each, Range) else each.values
             for name, each in self.dimensions.items()
@@ -119,20 +112,14 @@ class Space(NamedTuple):
         return found
 
     def settings(self, config: Config) -> dict[str, Any]:
-        """Return of a point's settings those that were given or drawn."""
+        """Return the given or drawn ones of a point's settings."""
         texts = (text.partition("=")[0] for text in self.overrides)
         named = {*(each.name for each in self.fixed), *texts, *self.dimensions}
         return {name: getattr(config, name) for name in all_settings() if name in named}
 
 
 def read_space(file: Path | None, texts: Iterable[str]) -> Space:
-    """Return what a settings file and KEY=VALUE texts say is to be searched.
-
-    A text replaces what the file says.
-
-    Raises:
-        UserError: a line for everything that is no range, and where there is nothing to search.
-    """
+    """Return the ranges and settings of a file and of KEY=VALUE texts, which replace the file's."""
     given = {each.name: each for each in given_by_file(file)}
     space, problems = Space({}, {}, [], []), list[str]()
     for text in texts:
@@ -170,7 +157,7 @@ def _is_range(name: str, looks_like_one: bool) -> bool:
 
 
 def _dimension(name: str, value: dict[str, Any]) -> Range | Choices:
-    """Return what a setting is drawn from, or raise ValueError with the line to show."""
+    """Return the range or choices of a setting, or raise ValueError with the line to show."""
     declaration = all_settings().get(name)
     if declaration is None:
         raise ValueError(f"unknown key '{shortened(name)}'.{suggestion(name, all_settings())}")
@@ -204,14 +191,12 @@ def _dimension(name: str, value: dict[str, Any]) -> Range | Choices:
 
 
 class Plan(NamedTuple):
-    """How a search goes about.
+    """The options of a search.
 
     Attributes:
-        name: Of its folder, and what the names of its runs begin with.
-        n_trials: How many, with those of earlier calls.
-        sampler, pruner: Of SAMPLERS and PRUNERS.
-        metric: The column of metrics.csv that is to become high.
-        seed: Of all that is drawn.
+        name: Of its folder, and the beginning of its runs' names.
+        n_trials: Trials in all, with those of earlier calls.
+        metric: The column of metrics.csv to maximise.
     """
 
     name: str
@@ -223,18 +208,14 @@ class Plan(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """Where everything about it is."""
         return SEARCHES / self.name
 
 
 class Study:
-    """The trials of a search, kept in a journal in its folder; without a folder, in memory alone.
+    """The trials of a search, kept in a journal in its folder, or in memory without a folder.
 
-    The values of a trial follow from the seed, the trial's number and what has been told until
-    then, so that a study goes on as if it had never been interrupted.
-
-    Attributes:
-        optuna: The study of Optuna.
+    The values of a trial depend on the seed, its number and the reports until then, so that an
+    interrupted study goes on as an uninterrupted one.
 
     Raises:
         UserError: the journal in the folder cannot be read.
@@ -272,7 +253,6 @@ class Study:
 
     @property
     def trials(self) -> list[Any]:
-        """Return all trials as they are known, by number."""
         return self.optuna.get_trials(deepcopy=False)
 
     def ask(self) -> Any:
@@ -289,13 +269,13 @@ class Study:
         return self._with_all_values(Trial(self.optuna, trial))
 
     def report(self, trial: Any, percent: int, value: float) -> bool:
-        """Note the value of a trial at some percent of its run; return whether to cut it there."""
+        """Record a trial's value at some percent of its run; return whether to end the run."""
         if percent not in self.trials[trial.number].intermediate_values:
             trial.report(value, percent)
         return trial.should_prune()
 
     def tell(self, trial: Any, score: float | None = None, failure: str = "") -> None:
-        """Note the score of a trial, why it can have none, or without both that it was cut."""
+        """Record the score of a trial, its failure, or without both that it was pruned."""
         from optuna.trial import TrialState
 
         if score is not None:
@@ -307,29 +287,25 @@ class Study:
             self.optuna.tell(trial, state=TrialState.FAIL)
 
     def importances(self) -> dict[str, float]:
-        """Return the share of each setting in how scores differ; empty where that is not known.
-
-        It is that of fANOVA (Hutter et al. 2014), over finished trials.
-        """
+        """Return the importance of each setting (fANOVA, Hutter et al. 2014); empty if unknown."""
         from optuna import importance
-        from optuna.trial import TrialState
 
-        finished = self.optuna.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        finished = [trial for trial in self.trials if trial.state.name == "COMPLETE"]
         if len(finished) < LEAST_FINISHED or len({trial.value for trial in finished}) == 1:
             return {}
         evaluator = importance.FanovaImportanceEvaluator(seed=self._plan.seed)
         return importance.get_param_importances(self.optuna, evaluator=evaluator)
 
     def _seed_sampler(self, number: int, place: int) -> None:
-        """Let a value of a trial depend on its place, not on how many were drawn before."""
         from optuna import samplers
 
+        # Seeded for each value, so that it does not depend on the draws before an interruption.
         kinds = {"tpe": samplers.TPESampler, "random": samplers.RandomSampler}
         words = np.random.SeedSequence((self._plan.seed, number, place)).generate_state(1)
         self.optuna.sampler = kinds[self._plan.sampler](seed=int(words[0]))
 
     def _with_all_values(self, trial: Any) -> Any:
-        """Return a trial whose every value is drawn; a value that it has stays."""
+        """Draw the missing values of a trial."""
         self._seed_sampler(trial.number, 0)
         together = trial.relative_params
         for place, (name, each) in enumerate(self._dimensions.items(), 1):
@@ -346,13 +322,13 @@ class Study:
 
 @dataclass(eq=False)
 class Trial:
-    """One point of the space and what has become of it.
+    """One point of the space and its run.
 
     Attributes:
         asked: Its trial of Optuna.
         job: Its run; None where the values cannot be together.
-        note: Why it has no score.
-        score: Its score, or what was reported last where it was pruned; None without.
+        note: The reason for a missing score.
+        score: Its score, or its last report if it was pruned.
         percent: Of the run, up to which it has been reported.
     """
 
@@ -364,22 +340,11 @@ class Trial:
 
     @property
     def state(self) -> State:
-        """Return where it stands."""
         return State.FAILED if self.job is None else self.job.state
 
 
 class Search(Jobs):
-    """The work of a search.
-
-    Args:
-        plan: How it goes about.
-        space: What is varied.
-        check: Raises UserError where settings cannot work.
-        study: Its trials.
-
-    Attributes:
-        trials: All that have begun, by their number.
-    """
+    """The trials of a search and their runs."""
 
     def __init__(
         self, plan: Plan, space: Space, check: Callable[[Config], None], study: Study
@@ -393,23 +358,19 @@ class Search(Jobs):
 
     @property
     def jobs(self) -> list[Job]:
-        """Return the runs of all trials."""
         return [trial.job for trial in self.trials if trial.job is not None]
 
     @property
     def n_to_come(self) -> int:
-        """Return how many trials have not begun."""
         return max(self.plan.n_trials - len(self.trials), 0)
 
     @property
     def is_over(self) -> bool:
-        """Return whether nothing is left to do."""
         ended = (State.DONE, State.PRUNED, State.FAILED)
         is_done = all(trial.state in ended for trial in self.trials)
         return is_done and not (self._unfinished or self.n_to_come)
 
     def next_job(self, n_open: int, n_places: int) -> Job | None:
-        """Return the run of a trial that went on before, or of a new one, where there is room."""
         while n_open < n_places and (self._unfinished or self.n_to_come):
             trial = self._unfinished.pop(0) if self._unfinished else self._begun(self.study.ask())
             if trial.job is not None:
@@ -418,7 +379,6 @@ class Search(Jobs):
         return None
 
     def follow(self) -> None:
-        """Report how the runs do, cut those that others do better than, score those that ended."""
         for trial in list(self._open):
             if trial.state is State.RUNNING:
                 self._report(trial)
@@ -429,13 +389,12 @@ class Search(Jobs):
                 self._open.remove(trial)
 
     def best(self) -> Trial | None:
-        """Return the finished trial of the highest score, the first of equal ones."""
         done = [trial for trial in self.trials if trial.state is State.DONE]
-        scored = [(trial.score, trial) for trial in done if trial.score is not None]
-        return max(scored, key=lambda pair: pair[0])[1] if scored else None
+        scored = [trial for trial in done if trial.score is not None]
+        return max(scored, key=lambda trial: trial.score or 0.0, default=None)
 
     def _begun(self, asked: Any) -> Trial:
-        """Return a trial with its run, without one where its values cannot be together."""
+        """Return a trial with its run, or without one if its values cannot be together."""
         trial = Trial(asked)
         self.trials.append(trial)
         try:
@@ -460,7 +419,7 @@ class Search(Jobs):
         if trial.job is None:
             return
         if reported := known.intermediate_values:
-            # The last one again: it may not have been known yet whether to cut there.
+            # The last one is reported again: a kill may have come before its decision.
             trial.percent, trial.score = max(reported) - STEP, reported[max(reported)]
         if known.state.name == "PRUNED":
             trial.job.is_cut, trial.job.state = True, State.PRUNED
@@ -472,7 +431,7 @@ class Search(Jobs):
             self._unfinished.append(trial)
 
     def _report(self, trial: Trial) -> None:
-        """Report the metric at each twentieth of a run, as far as it is; cut it where it is bad."""
+        """Report the metric at each twentieth of a run so far; end the run if it does badly."""
         job, x, y = self._curve(trial)
         for percent in range(trial.percent + STEP, 100, STEP):
             place = job.run.config.n_steps * percent / 100
@@ -484,12 +443,12 @@ class Search(Jobs):
                 continue
             trial.score = float(before[-1])
             if self.study.report(trial.asked, percent, trial.score):
-                self.study.tell(trial.asked)  # first, so that it is known whatever happens
+                self.study.tell(trial.asked)  # first, so that a kill cannot lose it
                 job.cut()
                 return
 
     def _conclude(self, trial: Trial) -> None:
-        """Score a run that has had all its steps, unless it turns out that it was to be cut."""
+        """Score a complete run, unless a late report prunes it."""
         self._report(trial)
         if trial.state is State.PRUNED:
             return
@@ -501,11 +460,7 @@ class Search(Jobs):
             self.study.tell(trial.asked, trial.score)
 
     def _curve(self, trial: Trial) -> tuple[Job, np.ndarray, np.ndarray]:
-        """Return a trial's run and its metric: steps and values, both [rows].
-
-        Raises:
-            UserError: the run has no such metric.
-        """
+        """Return a trial's run and its metric: steps and values, both [rows]."""
         assert trial.job is not None, "only trials with a run have a curve"
         folder = trial.job.run.folder
         if not read_progress(folder).env_steps:
@@ -515,13 +470,7 @@ class Search(Jobs):
 
 
 def score(x: np.ndarray, y: np.ndarray, n_steps: int) -> float | None:
-    """Return the mean of a metric over the last tenth of a run, or its last value before that.
-
-    Args:
-        x: Environment steps.  [rows]
-        y: The metric.  [rows]
-        n_steps: Of the whole run.
-    """
+    """Return the mean of a metric over the last tenth of a run, or its last value before that."""
     if not len(y):
         return None
     last = y[x > (1 - SCORED) * n_steps]
@@ -529,15 +478,9 @@ def score(x: np.ndarray, y: np.ndarray, n_steps: int) -> float | None:
 
 
 def open_study(plan: Plan, space: Space, is_kept: bool = True) -> Study:
-    """Return the study of a search, which goes on if it has begun.
-
-    Args:
-        plan: How the search goes about.
-        space: What is varied.
-        is_kept: Whether a new one is written into its folder, of which this process has the lock.
-    """
+    """Return the study of a search, which goes on if it has begun; `is_kept` writes a new one."""
     folder = plan.folder if is_kept or (plan.folder / JOURNAL).is_file() else None
-    if is_kept:  # what a killed search has left of its lock on the journal
+    if is_kept:  # a killed search leaves its lock on the journal behind
         (plan.folder / f"{JOURNAL}.lock").unlink(missing_ok=True)
     study = Study(plan, space.dimensions, folder)
     if is_kept and not study.optuna.user_attrs.get(SEARCHED):
@@ -546,7 +489,7 @@ def open_study(plan: Plan, space: Space, is_kept: bool = True) -> Study:
 
 
 def check_search(plan: Plan, space: Space) -> None:
-    """Raise UserError where the name of a search is none, or that of another one."""
+    """Raise UserError where the name of a search is invalid, or that of another one."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9=.+-]{0,79}", plan.name):
         raise UserError(
             f"--name {plan.name}: the name of a search is one folder name of up to 80 letters, "
@@ -567,7 +510,7 @@ def check_search(plan: Plan, space: Space) -> None:
 
 
 def described(plan: Plan, space: Space) -> dict[str, Any]:
-    """Return what makes two searches the same: all that decides what a trial comes to."""
+    """Return all that a trial's result depends on: two searches are the same if it is equal."""
     ranges = {
         name: each._asdict() if isinstance(each, Range) else {"choices": list(each.values)}
         for name, each in space.dimensions.items()
@@ -599,7 +542,7 @@ def write_results(search: Search, importances: Mapping[str, float]) -> list[Path
 
 
 def results(search: Search, importances: Mapping[str, float]) -> str:
-    """Return what a person is told in the end: all trials, what mattered, and the best."""
+    """Return the printed results: all trials, importances, and the best trial."""
     rows = [["setting", "importance"], *([k, f"{v:.2f}"] for k, v in importances.items())]
     unknown = f"importance of settings: not known before {LEAST_FINISHED} trials finish"
     parts = [aligned(trials_table(search)), aligned(rows) if importances else unknown]

@@ -11,6 +11,7 @@ from envs import miniworld
 from models import baselines
 from tests.fake_lab import FakeLab
 from tests.published_models import tiny_sentence_encoder
+from tests.tiny_decoders import DECODERS, tiny_decoder_folder
 from utils.errors import UserError
 
 # Each in a folder named after its source: compiled code, unpacked weights.
@@ -51,6 +52,13 @@ def seeded():
 def encoder(tmp_path_factory):
     """Write a tiny sentence encoder and return its folder."""
     return str(tiny_sentence_encoder(tmp_path_factory.mktemp("encoder")))
+
+
+@pytest.fixture(scope="session")
+def decoders(tmp_path_factory):
+    """Write a tiny decoder of every kind and return their folders."""
+    made = tmp_path_factory.mktemp("decoders")
+    return {name: tiny_decoder_folder(made / name, name) for name in DECODERS}
 
 
 @pytest.fixture

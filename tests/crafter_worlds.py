@@ -61,13 +61,7 @@ class ReproducibleWorld(engine.World):
 
 
 def their_game(monkeypatch, seed, is_seen=True):
-    """Return `crafter.Env(seed=seed)` with ordered chunks, the night's noise from a generator.
-
-    Args:
-        monkeypatch: Of pytest.
-        seed: Of the environment, and of the night's noise.
-        is_seen: Whether there are pictures at all.
-    """
+    """Return `crafter.Env(seed=seed)` with ordered chunks, the night's noise from a generator."""
     monkeypatch.setattr(engine, "World", ReproducibleWorld)
     env = crafter.Env(seed=seed)
     if not is_seen:

@@ -118,7 +118,6 @@ def settings_of(path):
 
 
 def dataset_of(kind, config):
-    """Return all episodes of a scene."""
     assert kind == "CosRearrangementDataset-v0"
     return SimpleNamespace(episodes=[Episode(number) for number in range(N_EPISODES)])
 

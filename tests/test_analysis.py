@@ -27,13 +27,12 @@ def variables(model):
 
 
 def rows(name, folder="analysis_output"):
-    """Return the lines of a table that a program wrote into its folder."""
     with Path(folder, name).open(newline="") as file:
         return list(csv.DictReader(file))
 
 
 def refusal(capsys, command, program=main):
-    """Return the one line that a mistake gets, nothing being written."""
+    """Return the one line of a mistake, nothing being written."""
     capsys.readouterr()
     assert program(command) == 2
     (line,) = (each for each in capsys.readouterr().err.splitlines() if "episodes/s" not in each)
@@ -42,7 +41,6 @@ def refusal(capsys, command, program=main):
 
 
 def write_run_folder(name, settings, columns):
-    """Write a run's settings and its metrics, and return the folder."""
     folder = Path(name)
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(settings))
@@ -53,7 +51,6 @@ def write_run_folder(name, settings, columns):
 
 @pytest.fixture
 def episode(in_empty_folder):
-    """Write an episode as eval.py does."""
     rng = np.random.default_rng(0)
     path = in_empty_folder / "episode.npz"
     np.savez(

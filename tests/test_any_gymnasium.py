@@ -87,7 +87,7 @@ def test_pixels_stay_where_they_are():
     assert (first[2, 5, 1], first.flags.c_contiguous) == (colour[5, 1, 2], True)
     grey = np.arange(30, dtype=np.uint8).reshape(5, 6)
     np.testing.assert_array_equal(seen(SPACES["grey image"]).convert(grey), grey[None])
-    assert seen(SPACES["image, channels first"]).convert is None
+    assert seen(SPACES["image, channels first"]).convert(colour) is colour
 
 
 def test_of_equal_first_and_last_dimensions_the_first_are_the_channels():
@@ -248,7 +248,6 @@ PAGE = (Path(__file__).parent.parent / "docs" / "environments.md").read_text(enc
 
 @pytest.fixture
 def mine(in_empty_folder, monkeypatch):
-    """Write the page's environment into the current folder and return its name."""
     Path("my_envs.py").write_text(MINE)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield "my_envs:Mine-v0"

@@ -1,4 +1,4 @@
-"""Vector environments that somebody gives are checked before an agent is trained in them."""
+"""Given vector environments are checked before an agent is trained in them."""
 
 import functools
 

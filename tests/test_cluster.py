@@ -41,10 +41,11 @@ def wait_for(path):
 
 
 def test_a_run_is_begun_with_its_settings_and_environment(tmp_path):
-    program = (
-        "import os, sys; print(sys.argv[1:], os.environ['OMP_NUM_THREADS'], 'PATH' in os.environ)"
+    ending = attempted(
+        tmp_path,
+        "import os, sys; print(sys.argv[1:], os.environ['OMP_NUM_THREADS'], 'PATH' in os.environ)",
+        OMP_NUM_THREADS="3",
     )
-    ending = attempted(tmp_path, program, OMP_NUM_THREADS="3")
     assert ending == "['--config', 'a.json', '--run-id', 'a'] 3 True"
 
 
@@ -54,12 +55,9 @@ def test_a_run_that_has_a_folder_goes_on(tmp_path):
     assert ending == "['--resume', 'runs/a']"
 
 
-def test_a_failure_is_told_by_its_last_line(tmp_path):
+def test_a_failure_is_told_by_its_last_line_and_a_kill_by_its_signal(tmp_path):
     program = "import sys; print('disk full'); print(); sys.exit(1)"
     assert attempted(tmp_path, program) == "disk full"
-
-
-def test_a_kill_is_told_by_its_signal(tmp_path):
     assert attempted(tmp_path, "import os; os.kill(os.getpid(), 9)") == "killed by SIGKILL"
 
 

@@ -12,13 +12,14 @@ from models import agent_class
 from models.agent import Agent
 from tests.golden_data import GOLDEN
 from trainers.build import LEARNERS
-from utils.settings import CONFIGS, default_settings, load_config, published_configs, read_settings
+from utils.settings import CONFIGS, default_settings, load_config, read_settings
 
 with (GOLDEN / "hyperparameters.csv").open() as file:
     PUBLISHED = {row.pop("path"): row for row in csv.DictReader(file)}
 with (GOLDEN / "memory_rl" / "published_budgets.csv").open() as file:
     BUDGETS = list(csv.DictReader(file))
-NAMES = [str(path.relative_to(CONFIGS.parent)) for path in published_configs()]
+PATHS = sorted(CONFIGS.rglob("config.json"))
+NAMES = [str(path.relative_to(CONFIGS.parent)) for path in PATHS]
 MEMORY_TASKS = [name for name in NAMES if "/MemoryRL/" in name]
 CURIOUS = [name for name in NAMES if "/KeyCorridorS3R3/" in name]
 POPGYM = [name for name in NAMES if "/POPGym/" in name]

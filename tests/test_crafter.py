@@ -100,7 +100,6 @@ def play(worlds, actions, phrases=ALL_ACTIONS):
 
 @pytest.fixture(scope="module")
 def played(worlds, steps):
-    """Return the worlds after the golden steps, and both flags."""
     after = worlds.copy()
     return after, *play(after, steps["action"].astype(int))
 
@@ -257,7 +256,7 @@ def test_worlds_and_creatures_of_many_seeds_are_the_packages(monkeypatch):
             if games[row].step(actions[row])[2]:
                 begin(row)
             game = games[row]
-            world, theirs = env._worlds[row], game._world
+            world, theirs = env.worlds[row], game._world
             np.testing.assert_array_equal(world["materials"], theirs._mat_map)
             found = zip(world["x"], world["y"], strict=True)
             expected = [tuple(thing.pos) for thing in theirs.objects]
@@ -267,7 +266,7 @@ def test_worlds_and_creatures_of_many_seeds_are_the_packages(monkeypatch):
 
 
 def observed(env, n_steps, seed=0):
-    """Return how often random play was cut off, and a checksum of all that it shows and tells."""
+    """Return how often random play was cut off, and a checksum of all observations and info."""
     n_ends, found = 0, 0
     for actions in random_actions(env, n_steps, seed):
         *shown, truncated, info = env.step(actions)
@@ -346,9 +345,9 @@ def test_where_dying_is_off_an_episode_goes_on():
     for dying in (True, False):
         env = make(n_envs=1, dying=dying)
         env.reset(seed=0)
-        env._worlds["inventory"][:, 0] = 1
-        env._worlds["recovery"] = -15
-        env._worlds["inventory"][:, 1] = 0
+        env.worlds["inventory"][:, 0] = 1
+        env.worlds["recovery"] = -15
+        env.worlds["inventory"][:, 1] = 0
         assert env.step(np.array([0]))[2].tolist() == [dying]
 
 
@@ -357,7 +356,7 @@ def test_achievements_are_counted_by_episode_and_over_the_run():
     env.reset(seed=0)
     assert env.metrics()["rollout/achievements_total"] == 0
     assert np.isnan(env.metrics()["rollout/achievements_mean"])
-    world = env.unwrapped._worlds
+    world = env.unwrapped.worlds
     world["achievements"][0, [6, 20]] = 1  # wood collected, a table placed
     info = env.step(np.zeros(2, int))[-1]
     assert info["unlocked"].tolist() == [("collect_wood", "place_table"), ()]
@@ -374,7 +373,7 @@ def test_achievements_are_counted_by_episode_and_over_the_run():
 def test_a_larger_picture_shows_every_world_and_draws_nothing_from_its_dice():
     env = make(n_envs=2, env=CRAFTER)
     env.reset(seed=0)
-    env._worlds["daylight"] = 0.2
+    env.worlds["daylight"] = 0.2
     before = [env._generators[row].bit_generator.state for row in range(2)]
     pictures = env.render()
     assert [picture.shape for picture in pictures] == [(144, 144, 3)] * 2

@@ -14,12 +14,6 @@ N_ENVS = 3
 EVERYTHING_IN_SIGHT = ["gpt2", "llama", "qwen3"]
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    made = tmp_path_factory.mktemp("decoders")
-    return {name: tiny_decoder_folder(made / name, name) for name in DECODERS}
-
-
 def library(folder):
     """Return the model as the library loads it, nothing of ours around it."""
     from transformers import AutoModel
@@ -79,38 +73,38 @@ def windowed(plain, ids, n_new, window, last_position):
 
 @pytest.mark.parametrize("n_new", [1, 2, 3])
 @pytest.mark.parametrize("name", DECODERS)
-def test_episodes_agree_with_recomputing_their_whole_context(folders, name, n_new):
+def test_episodes_agree_with_recomputing_their_whole_context(decoders, name, n_new):
     longest = N_POSITIONS // n_new  # calls GPT-2's positions allow an episode
     ids, starts = episodes(3 * longest, n_new)
     starts[:, ::longest] = True
-    expected = recomputed(library(folders[name]), ids, starts)
-    found = read(load_language_model(folders[name], mem_len=N_POSITIONS), ids, starts)
+    expected = recomputed(library(decoders[name]), ids, starts)
+    found = read(load_language_model(decoders[name], mem_len=N_POSITIONS), ids, starts)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(("mem_len", "n_new"), [(1, 1), (4, 1), (4, 2), (4, 3), (30, 1), (30, 3)])
 @pytest.mark.parametrize("name", EVERYTHING_IN_SIGHT)
-def test_the_oldest_tokens_leave_the_window(folders, name, mem_len, n_new):
+def test_the_oldest_tokens_leave_the_window(decoders, name, mem_len, n_new):
     n_positions = N_POSITIONS if name == "gpt2" else 10**6
     ids, starts = episodes(36 // n_new, n_new)
     starts[:] = False
     window = min(mem_len + n_new, n_positions)
-    expected = windowed(library(folders[name]), ids, n_new, window, n_positions - 1)
-    found = read(load_language_model(folders[name], mem_len=mem_len), ids, starts)
+    expected = windowed(library(decoders[name]), ids, n_new, window, n_positions - 1)
+    found = read(load_language_model(decoders[name], mem_len=mem_len), ids, starts)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_attention_is_the_librarys_own(folders, name):
+def test_attention_is_the_librarys_own(decoders, name):
     ids, starts = episodes(7, 1)
     starts[:] = False
-    model = load_language_model(folders[name], mem_len=9)
+    model = load_language_model(decoders[name], mem_len=9)
     memory = model.initial_memory(N_ENVS)
     for token in ids[:, :-1].unbind(1):
         model.step(model.embed(token[:, None]), memory, starts[:, 0])
     found = model.attention(model.embed(ids[:, -1:]), memory, starts[:, 0])
     with torch.no_grad():
-        maps = library(folders[name])(input_ids=ids, output_attentions=True).attentions
+        maps = library(decoders[name])(input_ids=ids, output_attentions=True).attentions
     assert found.shape == (2, N_ENVS, 6, 1, 10)
     assert (found[..., :3] == 0).all()
     expected = torch.stack(maps)[..., -1:, :]
@@ -118,45 +112,45 @@ def test_attention_is_the_librarys_own(folders, name):
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_embeddings_are_what_the_first_layer_is_fed(folders, name):
+def test_embeddings_are_what_the_first_layer_is_fed(decoders, name):
     with torch.no_grad():
-        expected = library(folders[name]).get_input_embeddings()(torch.arange(len(WORDS)))
-    model = load_language_model(folders[name])
+        expected = library(decoders[name]).get_input_embeddings()(torch.arange(len(WORDS)))
+    model = load_language_model(decoders[name])
     torch.testing.assert_close(model.embed(torch.arange(len(WORDS))), expected)
     n_positions = 12 if name == "gpt2" else None
-    assert describe_language_model(folders[name]) == (name, 2, 24, len(WORDS), n_positions)
+    assert describe_language_model(decoders[name]) == (name, 2, 24, len(WORDS), n_positions)
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_fewer_layers_are_the_first_ones(folders, name):
+def test_fewer_layers_are_the_first_ones(decoders, name):
     ids, starts = episodes(6, 1)
-    model = load_language_model(folders[name], n_layer=1)
+    model = load_language_model(decoders[name], n_layer=1)
     found = read(model, ids, starts)
     assert model.n_layer == 1
-    plain = library(folders[name])
+    plain = library(decoders[name])
     layers = plain.h if name == "gpt2" else plain.layers
     del layers[1:]
     plain.config.num_hidden_layers = 1
     torch.testing.assert_close(found, recomputed(plain, ids, starts), atol=1e-5, rtol=0)
 
 
-def test_weights_split_over_files_are_one_model(folders, tmp_path):
+def test_weights_split_over_files_are_one_model(decoders, tmp_path):
     folder = tiny_decoder_folder(tmp_path / "split", "llama", max_shard_size="10KB")
     shards = sorted(folder.glob("*.safetensors"))
     assert len(shards) > 1
     ids, starts = episodes(6, 1)
-    whole, split = load_language_model(folders["llama"]), load_language_model(folder)
+    whole, split = load_language_model(decoders["llama"]), load_language_model(folder)
     assert torch.equal(read(whole, ids, starts), read(split, ids, starts))
     before = split.fingerprint
     shards[-1].write_bytes(shards[-1].read_bytes() + b"x")
-    assert load_language_model(folders["llama"]).fingerprint == whole.fingerprint
+    assert load_language_model(decoders["llama"]).fingerprint == whole.fingerprint
     assert split.published.fingerprint() != before
 
 
-def test_half_precision_weights_are_kept_as_published_until_packed(tmp_path, folders):
+def test_half_precision_weights_are_kept_as_published_until_packed(tmp_path, decoders):
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folders["qwen3"], dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(decoders["qwen3"], dtype=torch.bfloat16)
     model.save_pretrained(tmp_path)
     ids, starts = episodes(6, 1)
     expected = recomputed(library(tmp_path).float(), ids, starts)
@@ -186,28 +180,28 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_cannot_be_a_memory_is_refused_before_weights_are_read(folders, tmp_path, change):
+def test_what_cannot_be_a_memory_is_refused_before_weights_are_read(decoders, tmp_path, change):
     settings, line = CHANGES[change]
-    config = json.loads((folders["llama"] / "config.json").read_text())
+    config = json.loads((decoders["llama"] / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | settings))
     with pytest.raises(UserError, match=line) as caught:
         describe_language_model(tmp_path)
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_whose_memory_differs_from_the_whole_context_is_refused(folders, monkeypatch):
+def test_a_model_whose_memory_differs_from_the_whole_context_is_refused(decoders, monkeypatch):
     from models.language import decoder
 
     wrong = decoder._mask
     monkeypatch.setattr(decoder, "_mask", lambda *arguments: 0 * wrong(*arguments))
     with pytest.raises(UserError, match=r"cannot serve as a memory: .* differs by \d+%"):
-        load_language_model(folders["llama"])
+        load_language_model(decoders["llama"])
 
 
-def test_weights_that_lack_some_are_refused_in_one_line(folders, tmp_path):
+def test_weights_that_lack_some_are_refused_in_one_line(decoders, tmp_path):
     from safetensors.torch import load_file, save_file
 
-    folder = shutil.copytree(folders["llama"], tmp_path / "model")
+    folder = shutil.copytree(decoders["llama"], tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
     del weights["model.norm.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

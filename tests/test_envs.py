@@ -37,7 +37,6 @@ class Case(NamedTuple):
     drawn: bool = False
 
     def make(self, n_envs, seed):
-        """Return environments of a seed, without statistics."""
         return make_vector_env(settings(self.env, n_envs), seed, self.drawn).env
 
 
@@ -58,7 +57,6 @@ every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
 
 def random_actions(env, n_steps, seed=0):
-    """Return actions for every step.  [T, N]"""
     shape = (n_steps, env.num_envs)
     return np.random.default_rng(seed).integers(0, env.single_action_space.n, shape)
 

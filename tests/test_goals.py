@@ -251,7 +251,7 @@ def test_what_is_given_for_playing_takes_the_place_of_the_runs_goals():
 
 
 def test_who_asks_where_things_belong_needs_a_household():
-    with pytest.raises(UserError, match="yes-no asks where things belong"):
+    with pytest.raises(UserError, match="yes-no judges where things belong"):
         with_goals(described(1), settings(suggester="yes-no"))
 
 

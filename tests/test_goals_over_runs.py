@@ -39,7 +39,6 @@ def write_run(name, columns, **changes):
 
 @pytest.fixture
 def runs(in_empty_folder):
-    """Write two seeds of an agent with goals, and one without."""
     for seed, level in enumerate((0.2, 0.4)):
         columns = of_crafter(level) | of_goals(3, 1 + 4 * seed)
         write_run(f"goals_{seed}", columns, seed=seed)
@@ -67,7 +66,7 @@ def test_achievements_that_nobody_unlocks_have_a_line_in_the_place_of_bars(runs)
     labels = [label.get_text() for axes in figure.axes for label in axes.get_yticklabels()]
     assert ("collect wood" in labels, "wake up" in labels) == (True, False)
     texts = [text.get_text() for text in figure.findobj(Text)]
-    assert "by nobody: wake up" in texts
+    assert "by no agent: wake up" in texts
 
 
 def test_every_number_of_the_picture_is_in_the_table_with_its_interval(runs):
@@ -115,7 +114,7 @@ def test_runs_with_a_part_of_it_and_before_their_first_episode_are_shown(in_empt
         (["runs/plain", "runs/maze"], "runs/maze: it has logged no achievements and no goals"),
         (["runs/empty"], "runs/empty/metrics.csv has no rows yet"),
         (["runs/damaged"], "runs/damaged/metrics.csv: its columns are not numbers in every row"),
-        (["runs/silent"], "runs/silent: what it has logged of goals has no value yet"),
+        (["runs/silent"], "runs/silent: its metrics of goals have no value yet"),
         (["runs/goals_0", "runs/other"], "these runs differ in more than the seed: gamma"),
         (["runs/plain", "--output", "/dev/null/x"], "--output"),
     ],

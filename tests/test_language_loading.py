@@ -290,13 +290,8 @@ def write_gguf(folder, path):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tiny_decoder_folder(tmp_path_factory.mktemp("tiny"), "llama")
-
-
-@pytest.fixture(scope="module")
-def packed(folder, tmp_path_factory):
-    return write_gguf(folder, tmp_path_factory.mktemp("packed") / "tiny.gguf")
+def packed(decoders, tmp_path_factory):
+    return write_gguf(decoders["llama"], tmp_path_factory.mktemp("packed") / "tiny.gguf")
 
 
 @pytest.fixture
@@ -312,8 +307,8 @@ def hidden(name):
     return model.step(model.embed(ids), memory, torch.ones(1, dtype=torch.bool))
 
 
-def test_a_gguf_file_computes_what_its_folder_does(folder, packed):
-    assert torch.allclose(hidden(packed), hidden(folder), atol=1e-6)
+def test_a_gguf_file_computes_what_its_folder_does(decoders, packed):
+    assert torch.allclose(hidden(packed), hidden(decoders["llama"]), atol=1e-6)
     assert describe_language_model(packed) == ("llama", 2, 24, len(DECODER_WORDS), None)
     assert find_model(packed).vocabulary()[25:30] == [" word22", " word23", "a", "b", "ab"]
     assert find_model(packed).tokenize("abba") == [29, 28, 27]

@@ -39,8 +39,3 @@ def test_every_package_of_the_lock_has_its_hashes():
 def test_the_lock_names_no_place_to_install_from():
     assert "://" not in LOCK
     assert not re.search(r"^\s*--(?!hash=)|^-", LOCK, re.MULTILINE)
-
-
-def test_a_package_without_hash_would_be_found():
-    text = "one==1.0 ; python_version < '4' \\\n    --hash=sha256:" + "0" * 64 + "\ntwo==2\n"
-    assert locked(text) == {("one", "1.0"): ["--hash=sha256:" + "0" * 64], ("two", "2"): []}

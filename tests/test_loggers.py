@@ -107,7 +107,6 @@ class FakeRun:
 
 @pytest.fixture
 def wandb(monkeypatch):
-    """Put a stand-in where the package would be."""
     module = ModuleType("wandb")
     module.__spec__ = object()
     module.Error = type("Error", (Exception,), {})

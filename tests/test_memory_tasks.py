@@ -27,7 +27,6 @@ def make(task, n_envs, seed=0, length=10, door_order="episode"):
 
 
 def golden(task, size):
-    """Return the arrays of the original's episodes by name."""
     with np.load(GOLDEN / "memory_rl" / f"{TASKS[task][1]}.npz") as arrays:
         names = [name for name in arrays.files if name.startswith(f"{size}.")]
         return {name.removeprefix(f"{size}."): arrays[name] for name in names}

@@ -29,7 +29,6 @@ needs_envpool = pytest.mark.skipif(not pool_tasks(), reason="envpool is not inst
 
 
 def task(env_id):
-    """Return one of MiniGrid's own environments."""
     return gymnasium.make(env_id, disable_env_checker=True).unwrapped
 
 

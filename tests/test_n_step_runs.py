@@ -120,7 +120,7 @@ def settings_of(**changes):
 @pytest.mark.parametrize(("env", "n_steps"), [(TOLD, N_STEPS), (f"{TOLD[:-3]}Limited-v0", 4)])
 def test_frames_are_what_is_told_and_time_limits_are_ends(env, n_steps):
     with configured_run(settings_of(env=env), Ranks()) as run:
-        run.learner.keep_in(Path())
+        run.learner.folder = Path()
         run.collector.begin(0)
         for _ in range(40):
             run.collector.step()
@@ -165,7 +165,7 @@ def test_an_intrinsic_reward_joins_what_is_learned_from():
 
     with configured_run(settings_of(), Ranks()) as run:
         learner = run.learner
-        learner.keep_in(Path())
+        learner.folder = Path()
         run.collector.begin(0)
         while not learner.n_updates:
             run.collector.step()
@@ -182,7 +182,7 @@ BAD = {
     "nothing to finetune": ({"finetune": "critic"}, "finetune: critic leaves all else as it is"),
     "no guide": ({"guide": "nowhere"}, "guide nowhere: no such file or folder"),
     "a guide of another kind": ({"guide": "__file__"}, "test_n_step_runs.py: not a checkpoint"),
-    "a share of no guide": ({"guide_share": 0.3}, "guide_share: nobody's actions are meant"),
+    "a share of no guide": ({"guide_share": 0.3}, "guide_share: no effect without a guide"),
     "too small": ({"env_args": '{"side": 4}'}, "an image below 5x5"),
     "the learner's, of DQN": ({"tau": 0.1}, "tau is read by DQN and SAC, and this is NStepDQN"),
 }

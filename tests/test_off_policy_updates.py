@@ -204,15 +204,16 @@ def test_policy_critics_and_targets_of_sac_are_the_originals(name):
     arrays = load(name)
     learner, sequences = learner_of(name, arrays), sequences_of(arrays)
     forward = golden_data.under(arrays, "forward.")
-    view = learner._view(sequences)
-    policy = Policy.of(view.logits)
+    features = learner.agent.body.unroll(sequences)
+    values, targets = learner.critic(sequences, features), learner.target(sequences, features)
+    policy = Policy.of(learner.agent.policy(features))
     assert_near(policy.probs, forward["probabilities"])
     assert_near(policy.log_probs, forward["log_probs"])
-    for found, key in zip(view.values, ("q1", "q2"), strict=True):
+    for found, key in zip(values, ("q1", "q2"), strict=True):
         assert_near(found, forward[key])
-    for found, key in zip(view.targets, ("q1_target", "q2_target"), strict=True):
+    for found, key in zip(targets, ("q1_target", "q2_target"), strict=True):
         assert_near(found, forward[key])
-    following = (Policy(*(part[1:] for part in policy)), *(each[1:] for each in view.targets))
+    following = (Policy(*(part[1:] for part in policy)), *(each[1:] for each in targets))
     alpha, gamma = learner.temperature, learner.config.gamma
     targets = soft_targets(sequences.rewards, sequences.terminated, following, alpha, gamma)
     assert_near(targets, forward["targets"])

@@ -25,7 +25,6 @@ def write_run(name, scores, every=16, **changes):
 
 @pytest.fixture
 def runs(in_empty_folder):
-    """Write three seeds of one agent and two of another."""
     for seed, last in enumerate((0.5, 0.6, 0.7)):
         write_run(f"runs/helm{seed}", [0.0, 0.4, last], seed=seed)
     for seed, last in enumerate((0.1, 0.65)):
@@ -34,7 +33,6 @@ def runs(in_empty_folder):
 
 
 def compared(*command):
-    """Return the lines of the table that plot.py writes."""
     assert plot.main([*command]) == 0
     return rows("curves.csv", ".")
 

@@ -261,7 +261,7 @@ def test_a_mistake_gets_one_line_before_the_first_agent_plays(in_empty_folder, c
         ("nowhere",): "nowhere: neither a run folder",
         ("experiments", "--n-episodes=3"): "argument --n-episodes",
         ("experiments", "--random-share=2"): "argument --random-share",
-        (good, silent): f"{TASK}: it does not tell what is to be remembered",
+        (good, silent): f"{TASK}: it does not tell its cues",
         (good, lost): "own.npz is missing",
         ("empty",): "the folder holds neither ckpt_best.pt nor ckpt_last.pt",
         ("episode.npz",): "episode.npz: episodes have no memory",

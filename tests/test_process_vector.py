@@ -74,12 +74,12 @@ def test_the_death_of_a_process_is_one_clear_line():
     env.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_processes_leave_signals_to_the_trainer(number):
+def test_processes_leave_signals_to_the_trainer():
     env = one_process_each([TASK] * 2)
     env.reset(seed=0)
-    for process in env.processes:
-        os.kill(process.pid, number)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        for process in env.processes:
+            os.kill(process.pid, number)
     env.step(np.zeros(2, int))
     assert all(process.is_alive() for process in env.processes)
     env.close()

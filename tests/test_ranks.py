@@ -91,15 +91,15 @@ def test_a_step_shared_by_ranks_is_the_one_that_each_would_take(tmp_path):
             for step in (ranks.step, partial(plain_step, ranks)):
                 torch.manual_seed(0)
                 network = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 2))
-                adam = torch.optim.AdamW(network.parameters(), lr=0.1, fused=True)
-                with_moments(adam)
+                parameters = list(network.parameters())
+                adam = with_moments(torch.optim.AdamW(parameters, lr=0.1, fused=True))
                 norms = []
                 for number in range(3):
                     torch.manual_seed(10 * number + rank)
                     adam.zero_grad()
                     network(torch.randn(4, 5)).square().mean().backward()
-                    norms.append(step(adam, 0.1 if number else 1e6))
-                taken.append([*network.parameters(), torch.stack(norms)])
+                    norms.append(step(adam, parameters, 0.1 if number else 1e6))
+                taken.append([*parameters, torch.stack(norms)])
                 taken[-1] += [row[key] for row in adam.state.values() for key in sorted(row)]
             return [[tensor.detach().clone() for tensor in each] for each in taken]
 
@@ -108,9 +108,8 @@ def test_a_step_shared_by_ranks_is_the_one_that_each_would_take(tmp_path):
             torch.testing.assert_close(one, other)
 
 
-def plain_step(ranks, optimizer, max_norm):
+def plain_step(ranks, optimizer, parameters, max_norm):
     """Average all gradients, and let each rank step all parameters."""
-    parameters = optimizer.param_groups[0]["params"]
     ranks.average_gradients(parameters)
     norm = nn.utils.clip_grad_norm_(parameters, max_norm)
     optimizer.step()

@@ -10,12 +10,21 @@ import torch
 
 from analysis.__main__ import main
 from analysis.run_data import markdown, read_columns
-from analysis.scoreboard import LeftOut, read_cells, score_of, scores_table, trained_parameters
+from analysis.scoreboard import (
+    AGENTS,
+    TASKS,
+    LeftOut,
+    read_cells,
+    score_of,
+    scores_table,
+    trained_parameters,
+)
+from sweeps.grid import make_grid
 from tests.test_analysis import refusal, rows
 from trainers.checkpoint import LAST, save_checkpoint
 from utils.loggers import MetricsWriter
 from utils.run_folder import create_run_folder, note_end
-from utils.settings import load_config
+from utils.settings import CONFIGS, load_config
 
 T_MAZE = {"env": "TMazePassive-v0", "algorithm": "DQN", "n_steps": 100}
 MEMORY = {"env": "MiniGrid-MemoryS11-v0", "n_steps": 100}
@@ -170,6 +179,21 @@ def test_a_score_is_the_mean_of_five_evaluations_or_the_last_hundred_episodes(ru
     never = [f"{n},0.{n},,{n}" for n in range(1, 8)]
     (folder / "metrics.csv").write_text("\n".join([lines[0], *never]) + "\n")
     assert score_of(read_columns(folder), "return_mean") == 0.7
+
+
+def test_the_ladder_is_trained_by_its_settings_files_at_equal_steps():
+    runs = make_grid(sorted((CONFIGS / "Scoreboard").glob("*.json")), {"seed": ["0"]})
+    places = {}
+    for run in runs:
+        settings = vars(run.config)
+        (task,) = (task for task in TASKS if task.plays(settings))
+        (agent,) = (agent for agent in AGENTS if agent.is_of(settings))
+        places.setdefault(task.name, {})[agent.name] = run.config.n_steps
+    assert len(runs) == sum(map(len, places.values())), "a cell is trained once"
+    for task in TASKS:
+        able = {agent.name for agent in AGENTS if not agent.blind(task)}
+        assert set(places[task.name]) == able
+        assert len(set(places[task.name].values())) == 1
 
 
 @pytest.mark.parametrize("place", ["optimizer", "networks/optimizer", "networks/optimizers/all"])

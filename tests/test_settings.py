@@ -239,7 +239,7 @@ def test_null_on_the_command_line_is_no_text_where_a_text_may_be_missing(name):
 def test_a_pipe_gives_settings_and_keeps_nobody_waiting(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(UserError, match="a pipe that nobody writes to"):
+    with pytest.raises(UserError, match="a pipe without a writer"):
         load_config(pipe)
     with subprocess.Popen(["sh", "-c", f"exec > {pipe}; sleep 0.3; echo '{{\"gamma\": 0.5}}'"]):
         while True:  # until the other end is open
@@ -263,5 +263,5 @@ def test_of_a_hundred_thousand_unknown_keys_a_few_are_told(tmp_path):
     assert "Did you mean 'learning_rate'?" in caught.value.lines[1]
     assert caught.value.lines[-1] == f"{path}: 99,990 more unknown keys"
     path.write_text(path.read_text()[:-1] + ', "learning_rat0": 2}')
-    with pytest.raises(UserError, match="'learning_rat0' stands there twice"):
+    with pytest.raises(UserError, match="'learning_rat0' is given twice"):
         load_config(path)

@@ -23,7 +23,6 @@ MAZE = {"env": "TMazePassive-v0", "length": 3}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Return the folder of a run in a passive T-Maze."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("maze"))
         return train(LSTM | MAZE)
@@ -35,7 +34,6 @@ def train(settings):
 
 
 def collector(**changes):
-    """Return a collector of a passive T-Maze, its episodes begun."""
     config = small_config(**({"env": "TMazePassive-v0", "length": 2, "model": "CNN"} | changes))
     env = make_vector_env(config, config.seed)
     agent = build_agent(config, env.single_observation_space, env.single_action_space)

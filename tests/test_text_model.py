@@ -6,7 +6,7 @@ import torch
 from benchmarks.language_models import PlainTextModel
 from models.language.files import find_model
 from models.language.generation import TextModel, Tree, Writing
-from tests.tiny_decoders import DECODERS, N_POSITIONS, tiny_decoder_folder
+from tests.tiny_decoders import DECODERS, N_POSITIONS
 from utils.errors import UserError
 
 SHARED = " word1 word2 word3"
@@ -15,14 +15,8 @@ PHRASES = [" word6 word7", " word6 word8 word9", " word7", " word6 word8 word2",
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    made = tmp_path_factory.mktemp("decoders")
-    return {name: tiny_decoder_folder(made / name, name) for name in DECODERS}
-
-
-@pytest.fixture(scope="module")
-def llama(folders):
-    return TextModel(find_model(folders["llama"]))
+def llama(decoders):
+    return TextModel(find_model(decoders["llama"]))
 
 
 def library(folder):
@@ -33,9 +27,9 @@ def library(folder):
 
 @pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("shared", ["", SHARED])
-def test_phrases_together_are_as_likely_as_each_alone(folders, name, shared):
-    found = TextModel(find_model(folders[name])).phrase_log_probabilities(PROMPT, PHRASES, shared)
-    plain = PlainTextModel(find_model(folders[name])).phrase_log_probabilities(PROMPT, PHRASES)
+def test_phrases_together_are_as_likely_as_each_alone(decoders, name, shared):
+    found = TextModel(find_model(decoders[name])).phrase_log_probabilities(PROMPT, PHRASES, shared)
+    plain = PlainTextModel(find_model(decoders[name])).phrase_log_probabilities(PROMPT, PHRASES)
     assert found == pytest.approx(plain, abs=1e-5)
     assert len(set(found)) == len(PHRASES)
 
@@ -50,16 +44,16 @@ def test_a_tree_holds_what_phrases_share_once_and_no_last_tokens():
     assert tree.follows.tolist() == [[True, False], [True, True]]
 
 
-def test_what_was_asked_before_changes_no_bit(folders):
-    fresh, used = (TextModel(find_model(folders["qwen3"])) for _ in range(2))
+def test_what_was_asked_before_changes_no_bit(decoders):
+    fresh, used = (TextModel(find_model(decoders["qwen3"])) for _ in range(2))
     for prompt in (f"{SHARED} word9", f"{SHARED} word9 word9 word9", " word2"):
         used.phrase_log_probabilities(prompt, PHRASES[:2], SHARED)
     asked = (PROMPT, PHRASES, SHARED)
     assert used.phrase_log_probabilities(*asked) == fresh.phrase_log_probabilities(*asked)
 
 
-def test_a_second_prompt_reads_what_is_new_alone(folders):
-    model = TextModel(find_model(folders["llama"]))
+def test_a_second_prompt_reads_what_is_new_alone(decoders):
+    model = TextModel(find_model(decoders["llama"]))
     counts = []
     for prompt in (f"{SHARED} word4", f"{SHARED} word9", SHARED):
         before = model.n_read
@@ -74,8 +68,8 @@ def test_no_phrase_is_no_score_and_one_of_nothing_is_certain(llama):
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma3_text"])
-def test_it_writes_what_the_library_writes(folders, name):
-    model, plain = TextModel(find_model(folders[name])), library(folders[name])
+def test_it_writes_what_the_library_writes(decoders, name):
+    model, plain = TextModel(find_model(decoders[name])), library(decoders[name])
     prompts = [PROMPT, " word9", f"{SHARED} word2 word2 word2"]
     found = model.write(prompts, Writing(6, 0, ""), SHARED)
     for prompt, written in zip(prompts, found, strict=True):
@@ -115,16 +109,16 @@ def test_the_likeliest_tokens_and_those_asked_for_are_told(llama):
     assert " word1 word2" not in told
 
 
-def test_learned_positions_have_an_end(folders):
-    model = TextModel(find_model(folders["gpt2"]))
+def test_learned_positions_have_an_end(decoders):
+    model = TextModel(find_model(decoders["gpt2"]))
     with pytest.raises(UserError, match=f"needs 14 tokens, and it reads {N_POSITIONS}"):
         model.phrase_log_probabilities(" word1" * 14, PHRASES)
 
 
-def test_a_model_that_reads_trees_wrongly_is_refused(folders, monkeypatch):
+def test_a_model_that_reads_trees_wrongly_is_refused(decoders, monkeypatch):
     from models.language import generation
 
     plain = generation.score_mask
     monkeypatch.setattr(generation, "score_mask", lambda hidden: 0 * plain(hidden))
     with pytest.raises(UserError, match=r"read together differ by \d"):
-        TextModel(find_model(folders["llama"]))
+        TextModel(find_model(decoders["llama"]))

@@ -1,4 +1,4 @@
-"""How far the settings of a stored run are followed: one's own, and one that somebody else made."""
+"""How far the settings of a stored run are followed: one's own, and one of somebody else."""
 
 import itertools
 import json
@@ -58,13 +58,12 @@ def server(monkeypatch):
 
 @pytest.fixture
 def asking(in_empty_folder, server):
-    """Return the folder of a run that a server has suggested goals to."""
     asked = SERVED | {"suggester_url": server.url, "suggester_cache": Path("own.sqlite").resolve()}
     return train("CNN", "received", **(TINY | WORLD | asked | {"n_steps": 64}))
 
 
 def unfinished(folder):
-    """Make a run one that has steps left, as it was at its beginning."""
+    """Take its end from a run, so that it has steps left."""
     for path in folder.glob("ckpt_*"):
         path.unlink()
     description = json.loads((folder / "run.json").read_text())

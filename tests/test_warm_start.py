@@ -93,7 +93,7 @@ def test_what_it_began_with_must_still_be_the_same(first, monkeypatch, capsys):
     save_checkpoint(first / "ckpt_best.pt", state | {"env_steps": 1})
     capsys.readouterr()
     assert resume("cut") == 2
-    assert "no longer what the run began with" in capsys.readouterr().err
+    assert "changed since the run began with it" in capsys.readouterr().err
 
 
 def test_what_does_not_fit_gets_one_line_with_both_shapes(first, capsys):

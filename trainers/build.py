@@ -1,6 +1,6 @@
-"""How settings become a run, and a checkpoint a player.
+"""Builds the parts of a run from its settings, and an agent from a checkpoint.
 
-This file alone knows which parts there are: it hands the registries to the settings.
+This file alone knows all parts by name: it hands the registries to the settings.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -70,7 +70,7 @@ def contradictions(config: Any) -> list[str]:
 
 
 def recomposed_config(values: Mapping[str, Any], places: Iterable[Path]) -> Config:
-    """Return the settings of another process, which finds all parts by importing this file."""
+    """Return the settings in another process, which finds all parts by importing this file."""
     return recomposed(values, places)
 
 
@@ -88,7 +88,7 @@ install(
 def check(
     config: RunSettings, run_id: str | None, init_from: Path | None, env: GivenEnv | None
 ) -> None:
-    """Raise UserError with a line for everything that speaks against a new run."""
+    """Raise UserError with a line for every problem of a new run."""
     curiosity = config.part(CuriositySettings).curiosity
     learned = config.part(CrafterTextSettings).captions == LEARNED
     raise_all(
@@ -106,15 +106,10 @@ def check(
 def opened_env(
     config: Config, seed: int, given: GivenEnv | None = None, drawn: bool = False
 ) -> Iterator[EpisodeStatistics | GoalRewards]:
-    """Return the environments of the settings, or given ones, and what is wanted in them.
+    """Open the environments of the settings, with their goals, and close them in the end.
 
-    What was opened is closed in the end.
-
-    Args:
-        config: The settings.
-        seed: Of the first of them.
-        given: An object in their place.
-        drawn: Prefer environments that can be drawn whole to faster ones.
+    A vector of environments that is given by the user is not closed. `drawn` prefers environments
+    that can be drawn whole to faster ones.
     """
     if given is None:
         env = make_vector_env(config, seed, drawn)
@@ -131,7 +126,7 @@ def opened_env(
 def configured_evaluation(
     config: RunSettings, given: GivenEnv | None
 ) -> Iterator[GreedyEvaluation | None]:
-    """Return what plays greedily now and then, in environments of its own, if the settings ask."""
+    """Open environments for greedy evaluations while training, if the settings ask for these."""
     if not config.eval_steps:
         yield None
         return
@@ -153,20 +148,11 @@ def configured_learner(
     ranks: Ranks,
     trust: bool,
 ) -> Learner:
-    """Return the learner of a run, curious if the settings say so.
+    """Return the learner of a run, with its intrinsic reward and guide if the settings name them.
 
-    Args:
-        config: The settings of the run.
-        share: Those of this rank, which has a part of the environments.
-        agent: It is trained.
-        env: The environments of this rank.
-        ranks: The processes that train together.
-        trust: Whether a guide's run is trusted, whoever has begun it.
-
-    Raises:
-        UserError: a part of the environments is too few; or there is no such guide, or it cannot
-            see or act in these environments.
+    `share` are the settings and `env` the environments of this rank; `trust` is for the guide.
     """
+    # Checked for the whole run already, but a rank's minibatches come from its own share.
     learner_of = LEARNERS.find(config.algorithm)
     problems = learner_of.contradictions(share, AGENTS.find(share.model))
     if problems:

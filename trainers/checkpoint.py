@@ -1,28 +1,26 @@
-"""What a checkpoint holds and when it is written; whole or not at all, read without executing it.
+"""Checkpoints: their content, and when they are written; whole or not at all, read without pickle.
 
-A checkpoint is a line of text with its format and the sha256 of what follows: one `torch.save` of
-a dictionary of tensors, numbers and text. Every checkpoint holds
+A checkpoint is a line of text with its format and the sha256 of the rest: one `torch.save` of a
+dictionary of tensors, numbers and text. Every checkpoint holds
 
     config      every setting of the run
     agent       trained parts, fixed random projection and running statistics
     weights     sha256 of the pretrained parts, which are not contained
     env_steps   environment steps behind it
 
-and ckpt_last.pt all else that a run needs to go on as if it had never been interrupted:
+and ckpt_last.pt the rest of the run's state, from which it is resumed exactly:
 
-    learner     optimiser, statistics, episodes that are to become part of a replay, and which files
-                that is in
-    collector   counts, statistics, and where the environments can be saved, the running episodes
+    learner     optimiser, statistics, unfinished episodes, and the names of the replay's files
+    collector   counts, statistics, and the running episodes of environments that can be saved
     run         the seconds so far, the best return
-    metrics     how long metrics.csv was, and the sha256 of that
-    own         where all random streams stand
+    metrics     length and sha256 of metrics.csv
+    own         the state of all random streams
     other_ranks learner, collector and own of each rank but the first
 
-It is written after an update, when no rollout is half full and no gradient step owed. Where
-environments cannot be saved, a resumed run begins new episodes.
+It is written after an update, when no rollout is half full and no gradient step owed.
 
-As others get it a checkpoint is model.safetensors, a file of tensors and JSON: nothing in it could
-be run. The tensors are the agent's; the header has as text
+A published checkpoint is model.safetensors, a file of tensors and JSON without any code. The
+tensors are the agent's; the header has two texts
 
     checkpoint  JSON of the format, the settings, the weights' sha256 and the steps behind it
     sha256      of that text and of all tensors
@@ -73,7 +71,7 @@ BEST, LAST, PREVIOUS = "ckpt_best.pt", "ckpt_last.pt", "ckpt_last.previous.pt"
 HEADER = "HELM checkpoint {:03d} sha256 {}\n"
 UNWRITTEN = HEADER.format(FORMAT, "-" * 64).encode()
 PUBLISHED = "model.safetensors"  # the name under which a hub expects weights
-REPLAY = "replay"  # the folder of a learner's replay, whose files are all called:
+REPLAY = "replay"  # the folder of a learner's replay, and the names of its files:
 REPLAY_FILE = r"(rows_\d{12,}\.pt|env\d{4,}_\d{12,}\.rows)"
 OF_EACH_RANK = ("learner", "collector", "own")
 STOP, STDERR = (signal.SIGINT, signal.SIGTERM), 2
@@ -85,8 +83,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CheckpointSettings(Config):
-    """When checkpoints are written."""
-
     title = "checkpoints"
 
     save_ckpt: bool = setting(
@@ -98,14 +94,11 @@ class CheckpointSettings(Config):
 
 
 class Interruption:
-    """Notes signals while it is entered; a run asks for them after each update.
-
-    Args:
-        answer: What is said to the first signal to stop.
+    """Notes signals while it is entered; the first one to stop gets an answer on the terminal.
 
     Attributes:
-        stop: The signal that asked to end the run: Ctrl-C or SIGTERM. The same again, or a Ctrl-C,
-            ends the process at once.
+        stop: The first signal to stop: Ctrl-C or SIGTERM. The same again, or a Ctrl-C, ends the
+            process at once.
         save: Whether SIGUSR1 asked for a checkpoint since the last one.
     """
 
@@ -137,50 +130,42 @@ class Interruption:
             os._exit(128 + number)
 
 
+@dataclass
 class Checkpoints:
-    """Writes a run's checkpoints: the best, and the last now and then, at the end, if asked.
+    """Writes a run's checkpoints: the best, and the last now and then, at the end, if asked."""
 
-    Args:
-        config: The settings of the run.
-        folder: The run's.
-        ranks: The processes that train together.
-        writer: Its file must be on the disk before a checkpoint that counts on it; None on a rank
-            that writes nothing.
-        interruption: Where signals are noted.
-    """
-
-    def __init__(
-        self,
-        config: CheckpointSettings,
-        folder: Path,
-        ranks: Ranks,
-        writer: MetricsWriter | None,
-        interruption: Interruption,
-    ) -> None:
-        self.config, self.folder, self.ranks = config, folder, ranks
-        self.writer, self.interruption = writer, interruption
-        self._last_saved = -math.inf
+    config: CheckpointSettings
+    folder: Path
+    ranks: Ranks
+    writer: MetricsWriter | None  # on the first rank; others write nothing
+    interruption: Interruption
+    last_saved: float = -math.inf
 
     def keep_best(self, state: Callable[[], dict[str, Any]]) -> None:
-        """Write the agent as the best so far."""
         if self.config.save_ckpt and self.writer is not None:
             save_checkpoint(self.folder / BEST, state())
 
     def after_update(
         self, env_steps: int, is_last: bool, state: Callable[[], dict[str, Any]]
     ) -> None:
-        """Write the last checkpoint when it is due or asked for, and end the run if that was asked.
+        """Write the last checkpoint when it is due or asked for.
 
         Raises:
-            Interrupted: to end the run.
+            Interrupted: a signal has asked to end the run.
         """
-        is_time = time.perf_counter() - self._last_saved >= 60 * self.config.checkpoint_minutes
+        is_time = time.perf_counter() - self.last_saved >= 60 * self.config.checkpoint_minutes
+        # Clocks and signals differ between ranks: all write, or none.
         wants = is_last or is_time or self.interruption.save, self.interruption.stop or 0
         is_due, stop = self.ranks.all_reduce_max(*wants)
         if is_due or stop:
-            self.interruption.save, self._last_saved = False, time.perf_counter()
+            self.interruption.save, self.last_saved = False, time.perf_counter()
             if self.config.save_ckpt:
-                self._save(state())
+                whole = state()
+                parts = self.ranks.gather({part: whole[part] for part in OF_EACH_RANK})
+                if self.writer is not None:
+                    # metrics.csv is on the disk before a checkpoint that names its length.
+                    whole |= {"other_ranks": parts[1:], "metrics": self.writer.sync()}
+                    save_checkpoint(self.folder / LAST, whole, self.folder / PREVIOUS)
         if is_last or not stop:
             return
         saved = "Nothing is saved (save_ckpt is false)"
@@ -188,20 +173,9 @@ class Checkpoints:
             saved = f"Go on with: {resume_command(self.folder)}"
         raise Interrupted(f"interrupted after {env_steps:,} steps. {saved}", signal.Signals(stop))
 
-    def _save(self, state: dict[str, Any]) -> None:
-        """Write the last checkpoint, keeping the one before."""
-        parts = self.ranks.gather({part: state[part] for part in OF_EACH_RANK})
-        if self.writer is not None:
-            state |= {"other_ranks": parts[1:], "metrics": self.writer.sync()}
-            save_checkpoint(self.folder / LAST, state, self.folder / PREVIOUS)
-
 
 def own_checkpoint(folder: Path, config: CheckpointSettings, ranks: Ranks) -> dict[str, Any] | None:
-    """Return what this rank goes on from: what is common, and what is its own.
-
-    Raises:
-        UserError: as `unfinished_checkpoint`.
-    """
+    """Return the `unfinished_checkpoint` with the parts of this rank."""
     of_first: list[dict[str, Any] | None] = []
 
     def find() -> str | None:
@@ -217,14 +191,12 @@ def own_checkpoint(folder: Path, config: CheckpointSettings, ranks: Ranks) -> di
 
 
 def save_checkpoint(path: Path, state: dict[str, Any], previous: Path | None = None) -> None:
-    """Write a checkpoint; whatever interrupts the writing, an earlier one stays.
+    """Write tensors, numbers and text; where the writing is interrupted, the earlier file stays.
 
-    Args:
-        path: Its place.
-        state: Tensors, numbers and text.
-        previous: Where to keep the checkpoint that stood there; None overwrites it.
+    The earlier checkpoint is kept as `previous`, or replaced if that is None.
     """
     with written_whole(path, previous) as file:
+        # The header comes first but is known last: the digest is that of the rest.
         file.write(UNWRITTEN)
         save_tensors(state, file)
         file.seek(len(UNWRITTEN))
@@ -236,9 +208,7 @@ def save_checkpoint(path: Path, state: dict[str, Any], previous: Path | None = N
 def find_checkpoint(path: Path, option: str = "--ckpt-path") -> Path:
     """Return the checkpoint a user means by a file, or by a run folder: its best, else its last.
 
-    Args:
-        path: The file or folder.
-        option: What the user gave it as.
+    `option` is the path's name in error messages.
     """
     if os.path.isfile(path):
         return path
@@ -259,19 +229,18 @@ def find_checkpoint(path: Path, option: str = "--ckpt-path") -> Path:
 
 
 class Damaged(UserError):
-    """A checkpoint, or a file of its replay, is not what was once written."""
+    """A checkpoint or a file of its replay is missing or has another content than once written."""
 
 
 def last_checkpoint(folder: Path, n_steps: int) -> dict[str, Any] | None:
-    """Return the last good checkpoint of a run with the name of its file, None if there is none.
+    """Return the last valid checkpoint of a run with the name of its file, or None.
 
-    A checkpoint is as good as the files of its replay, which the last one after `n_steps` needs no
-    more. Nothing is changed here: what is damaged gives way in `give_way`, once all else has been
-    found in order.
+    The files of its replay must be valid, too, unless the run is over. Nothing is changed here:
+    `give_way` moves damaged files, after all other checks.
 
     Raises:
-        UserError: there are checkpoints, and none of them holds a run of this version; or the run
-            is finished, so that it is not to begin anew.
+        UserError: there are checkpoints, but none of a run of this version; or the run is finished,
+            so that it must not begin anew.
     """
     problems, reached = [], last_step(folder)
     for name in (LAST, PREVIOUS):
@@ -281,7 +250,12 @@ def last_checkpoint(folder: Path, n_steps: int) -> dict[str, Any] | None:
         try:
             checkpoint = load_checkpoint(path)
             reached = max(reached, checkpoint["env_steps"])
-            _check_goes_on(checkpoint, path)
+            missing = [part for part in HELD_BY_LAST if part not in checkpoint]
+            if missing:
+                raise UserError(
+                    f"{path}: holds an agent to play with, as {BEST} does, but no state of the run "
+                    f"({', '.join(missing)}). Restore the run's own {LAST}"
+                )
             if checkpoint["env_steps"] < n_steps:
                 _check_replay(checkpoint, folder)
         except UserError as error:
@@ -300,7 +274,7 @@ def last_checkpoint(folder: Path, n_steps: int) -> dict[str, Any] | None:
 
 
 def give_way(folder: Path, checkpoint: Mapping[str, Any] | None) -> None:
-    """Put damaged checkpoints aside, which the next would else take for the one before."""
+    """Put damaged checkpoints aside, before the next one keeps them as the previous."""
     source = None if checkpoint is None else checkpoint["file"]
     if source != LAST:
         for name in (LAST, PREVIOUS):
@@ -313,9 +287,9 @@ def give_way(folder: Path, checkpoint: Mapping[str, Any] | None) -> None:
 def unfinished_checkpoint(
     folder: Path, config: CheckpointSettings, n_ranks: int = 1
 ) -> dict[str, Any] | None:
-    """Return what a run goes on from, None where nothing good has been saved.
+    """Return the checkpoint that a run resumes from, None where no valid one has been saved.
 
-    Where a run was killed between its last checkpoint and its end, the end is noted in run.json.
+    Where a run was killed between its last checkpoint and its end, run.json gets its end here.
 
     Raises:
         UserError: the run is finished, saves nothing, or its settings are no longer those of the
@@ -346,18 +320,8 @@ def unfinished_checkpoint(
     return checkpoint
 
 
-def _check_goes_on(checkpoint: Mapping[str, Any], path: Path) -> None:
-    """Raise UserError where a checkpoint holds an agent, but not the run it was trained in."""
-    missing = [name for name in HELD_BY_LAST if name not in checkpoint]
-    if missing:
-        raise UserError(
-            f"{path}: holds an agent to play with, as {BEST} does, but not what a run needs to go "
-            f"on ({', '.join(missing)}). Restore the run's own {LAST}"
-        )
-
-
 def _check_replay(checkpoint: Mapping[str, Any], folder: Path) -> None:
-    """Raise Damaged where a file that a checkpoint's replay is in is not as it was then."""
+    """Raise Damaged where a file of a checkpoint's replay is missing or has changed."""
     files: list[tuple[Path, int, str]] = []
     try:
         for rank, state in enumerate((checkpoint, *checkpoint.get("other_ranks", ()))):
@@ -383,7 +347,7 @@ def _check_replay(checkpoint: Mapping[str, Any], folder: Path) -> None:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Return a checkpoint's content on the CPU.
+    """Load a checkpoint onto the CPU.
 
     Raises:
         UserError: the file is not a checkpoint of this program, or it is damaged.
@@ -408,17 +372,13 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def recorded_sha256(path: Path) -> str:
-    """Return the sha256 that a checkpoint's first line says of the rest."""
+    """Return the sha256 in a checkpoint's first line."""
     with path.open("rb") as file:
         return file.readline(len(UNWRITTEN)).split()[-1].decode()
 
 
 def restore_agent(agent: Agent, checkpoint: Mapping[str, Any], source: str) -> None:
-    """Fill an agent with what a checkpoint holds of it.
-
-    Raises:
-        UserError: it is not this agent's, made with other pretrained parts, or not finite.
-    """
+    """Load a checkpoint's agent, or raise UserError if it does not fit or is not finite."""
     check_weights(checkpoint, agent.fingerprints(), source)
     try:
         agent.load_state_dict(checkpoint["agent"])
@@ -434,10 +394,7 @@ def restore_agent(agent: Agent, checkpoint: Mapping[str, Any], source: str) -> N
 def check_weights(checkpoint: Mapping[str, Any], found: Mapping[str, str], source: str) -> None:
     """Raise UserError where a checkpoint was made with other pretrained parts.
 
-    Args:
-        checkpoint: As loaded.
-        found: sha256 of the parts in use, by the setting that names them.
-        source: What to call the checkpoint.
+    `found` has the sha256 of the parts in use, by the setting that names them.
     """
     made_with = checkpoint["weights"]
     for name in sorted(made_with.keys() | found.keys()):
@@ -480,7 +437,7 @@ def _read_published(path: Path) -> dict[str, Any]:
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
-    """Return the sha256 of a text and of tensors with their names, types and shapes."""
+    # Of a tensor its name, type and shape count, too.
     digest = hashlib.sha256(text.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -497,12 +454,12 @@ def _check_format(path: Path, found: object) -> None:
 
 
 def save_published(path: Path, state: Mapping[str, Any]) -> None:
-    """Write the common part of a checkpoint as others get it, whole or not at all."""
+    """Write the common part of a checkpoint as model.safetensors, whole or not at all."""
     from safetensors.torch import save
 
     described = {name: state[name] for name in ("config", "weights", "env_steps")}
     text = json.dumps({"format": FORMAT, **described})
-    # Copies: what an agent has under two names would be refused.
+    # Copies: safetensors refuses a tensor that has two names.
     tensors = {name: tensor.clone().contiguous() for name, tensor in state["agent"].items()}
     header = {"format": "pt", "checkpoint": text, "sha256": _digest(text, tensors)}
     with written_whole(path) as file:
@@ -510,13 +467,7 @@ def save_published(path: Path, state: Mapping[str, Any]) -> None:
 
 
 class WarmStart(NamedTuple):
-    """The checkpoint that a run begins with, as run.json names it.
-
-    Attributes:
-        checkpoint: The file.
-        sha256: Its checksum.
-        env_steps: Environment steps behind it.
-    """
+    """The checkpoint that a run begins with, as run.json names it."""
 
     checkpoint: str
     sha256: str
@@ -524,31 +475,22 @@ class WarmStart(NamedTuple):
 
     @classmethod
     def named(cls, path: Path) -> "WarmStart":
-        """Return the checkpoint that a user means by a run folder or a file.
-
-        Raises:
-            UserError: there is none, or it is damaged.
-        """
+        """Find the checkpoint that a user means by a run folder or a file."""
         file = find_checkpoint(path, INIT_FROM)
         return cls(str(file.resolve()), recorded_sha256(file), load_checkpoint(file)["env_steps"])
 
     @classmethod
     def recorded(cls, facts: Mapping[str, Any]) -> "WarmStart":
-        """Return what run.json says."""
+        """Read the entry of run.json."""
         checkpoint, sha256, env_steps = (facts.get(name) for name in cls._fields)
         return cls(str(checkpoint), str(sha256), int(env_steps or 0))
 
     def give(self, agent: Agent) -> None:
-        """Fill a new agent with what the checkpoint holds of one.
-
-        Raises:
-            UserError: the file is no longer the same, or its agent does not fit: a parameter is
-                missing or has another shape, or a pretrained part is another.
-        """
+        """Load the checkpoint's agent into a new one, if the file is unchanged and fits."""
         path, source = Path(self.checkpoint), f"{INIT_FROM} {self.checkpoint}"
         state = load_checkpoint(find_checkpoint(path, INIT_FROM))
         if recorded_sha256(path) != self.sha256:
-            raise UserError(f"{source}: no longer what the run began with. Begin another run")
+            raise UserError(f"{source}: changed since the run began with it. Begin another run")
         theirs, ours = _shapes(state["agent"]), _shapes(agent.state_dict())
         try:
             restore_agent(agent, state, source)
@@ -564,7 +506,6 @@ class WarmStart(NamedTuple):
 
 
 def _shapes(state: Any) -> dict[str, str]:
-    """Return the shape of every tensor of an agent by its name, in words."""
     values = state.items() if isinstance(state, dict) else ()
     tensors = {str(name): each for name, each in values if isinstance(each, Tensor)}
     return {name: f"has shape {tuple(each.shape)}" for name, each in tensors.items()}

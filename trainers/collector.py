@@ -1,4 +1,4 @@
-"""Steps the environments with an agent: where they stand, and how their episodes end."""
+"""Steps the environments with an agent, and keeps statistics of their episodes."""
 
 import math
 from collections import deque
@@ -19,7 +19,7 @@ EPISODES_AVERAGED = 100
 
 
 class Collector:
-    """N environments, what the agent knows of their episodes, and the statistics of those.
+    """N environments, the agent's memory of them, and statistics of their last episodes.
 
     Args:
         env: The environments of this rank: a vector of Gymnasium in SAME_STEP mode.
@@ -29,13 +29,10 @@ class Collector:
               `load_state_dict` returns False where new ones must be begun;
             - where episodes succeed or fail, `has_success` is true and info["episode"] has
               "success";
-            - `metrics`, if it has that, returns more to log, always under the same names.
-        learner: It acts in them.
-        scaling: Of rewards, if they are scaled.
-        ranks: The processes that train together, each with N environments; None for this one alone.
+            - `metrics`, if it has that, returns more metrics, always under the same names.
 
     Attributes:
-        percept: The agent will be told this next; None until episodes have begun.
+        percept: The agent's next input; None until episodes have begun.
         env_steps: Steps of all environments of all ranks.
         n_episodes: Episodes that have ended: on the first rank those of all, else of this one.
         episodes: The last of them.
@@ -56,7 +53,7 @@ class Collector:
         self.n_envs = env.num_envs * self.ranks.size  # of all ranks
         self.env_steps = self.n_episodes = 0
         self.episodes: deque[Episode] = deque(maxlen=EPISODES_AVERAGED)
-        self._untold: list[Episode] = []  # to the first rank, where this is another
+        self._untold: list[Episode] = []  # not yet sent to the first rank, where this is another
         self.percept: Percept | None = None
         self._memory: Memory | None = None
 
@@ -72,13 +69,14 @@ class Collector:
         self._memory = agent.initial_memory(self.env.num_envs)
 
     def step(self) -> Transition:
-        """Let the learner act once in every environment and take in what comes of it."""
+        """Let the learner act once in every environment and observe the transition."""
         percept, memory = self.percept, self._memory
         assert percept is not None, "begin() opens the episodes"
         assert memory is not None, "begin() makes the memory"
         step = self.learner.act(percept, memory)
         observations, paid, terminated, truncated, info = self.env.step(step.actions.cpu().numpy())
         ended = terminated | truncated
+        # The learner gets scaled rewards; as an input the agent sees the environment's own.
         rewards = paid if self.scaling is None else self.scaling(paid, ended)
         shown = self.learner.agent.read(observations)
         self.percept = Percept.after(shown, step.actions, paid, ended)
@@ -99,26 +97,23 @@ class Collector:
         return transition
 
     def tell_first(self) -> None:
-        """Let the first rank know of the episodes that have ended on the others."""
+        """Send the statistics of ended episodes to the first rank."""
         if self.ranks.size == 1:
             return
         untold: list[Any] = [tuple(episode) for episode in self._untold]
         for ended in self.ranks.gather(untold):
-            self._note([_episode(*each) for each in ended])
+            self._note([Episode.of(*each) for each in ended])
         self._untold.clear()
 
     @property
     def mean_return(self) -> float:
-        """Mean raw return of the last 100 episodes, of fewer while there are not so many; or NaN.
-
-        NaN says that no episode has ended.
-        """
+        """Mean raw return of the last 100 episodes, or of those so far; NaN if none has ended."""
         if not self.episodes:
             return math.nan
         return float(np.mean([episode.episode_return for episode in self.episodes]))
 
     def metrics(self) -> dict[str, float]:
-        """Return what to log of the episodes of all ranks, and what the environments say."""
+        """Return the metrics of the last episodes, and the environments' own."""
         returns = [episode.episode_return for episode in self.episodes]
         lengths = [episode.length for episode in self.episodes]
         # The published figure: zeros stand in for episodes until as many as N have ended.
@@ -135,7 +130,7 @@ class Collector:
         return metrics | self._env_metrics()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return counts and statistics, and where all environments can be saved, their episodes."""
+        """Return counts, statistics, and the running episodes of environments that can be saved."""
         assert self.percept is not None, "episodes have begun"
         assert self._memory is not None, "episodes have begun"
         env = self.env.state_dict()
@@ -156,20 +151,15 @@ class Collector:
         return state
 
     def load_state_dict(self, state: dict[str, Any], seed: int) -> tuple[Percept, Memory | None]:
-        """Go on from a saved state, before the agent takes over its own; episodes have begun.
+        """Restore a saved state, before the agent's own; episodes have begun.
 
-        Args:
-            state: That.
-            seed: Of new episodes, where the saved ones cannot go on.
+        Where the saved episodes cannot go on, new ones begin with a seed.
 
         Returns:
-            What the agent will be told next, and what it remembers; None where new episodes begin.
-
-        Raises:
-            Exception: of several kinds; it is not a state of this collector.
+            The agent's next input, and its memory; None where new episodes begin.
         """
         self.env_steps, self.n_episodes = state["env_steps"], state["n_episodes"]
-        self.episodes.extend(_episode(*saved) for saved in state["episodes"])
+        self.episodes.extend(Episode.of(*saved) for saved in state["episodes"])
         self.learner.agent.reader.sentences.load_state_dict(state["sentences"])
         if self.scaling is not None:
             self.scaling.load_state_dict(state["scaling"])
@@ -190,7 +180,7 @@ class Collector:
     def _following(
         self, actions: Tensor, paid: np.ndarray, ended: np.ndarray, info: dict[str, Any]
     ) -> Percept:
-        """Return what the agent would be told next if no episode began."""
+        """Return the agent's next input as if no episode had begun."""
         assert self.percept is not None, "a step has been taken"
         if not ended.any():
             return self.percept
@@ -206,12 +196,9 @@ class Collector:
         return Percept.after(shown, actions, paid, np.zeros_like(ended))
 
     def _note_episodes(self, ended: np.ndarray, info: dict[str, Any]) -> None:
-        """Note the episodes that have just ended here."""
         if not ended.any():
             return
-        told = info["episode"]
-        columns = told["r"], told["l"], told.get("success", [None] * len(ended))
-        episodes = [_episode(*(column[n] for column in columns)) for n in np.flatnonzero(ended)]
+        episodes = [Episode.ended(info["episode"], n) for n in np.flatnonzero(ended)]
         if self.ranks.first:
             self._note(episodes)
         else:
@@ -225,14 +212,8 @@ class Collector:
         return torch.as_tensor(array, device=self._device)
 
 
-def _episode(episode_return: Any, length: Any, success: Any = None) -> Episode:
-    """Return an episode; whether it succeeded may be unsaid."""
-    known = None if success is None or math.isnan(success) else bool(success)
-    return Episode(float(episode_return), int(length), known)
-
-
 def stacked(observations: Any) -> Any:
-    """Return the observations of some environments, an array of them, as one of a batch."""
+    """Return the observations of some environments, an array of objects, as one batch."""
     first = observations[0]
     if isinstance(first, dict):
         return {key: stacked([each[key] for each in observations]) for key in first}

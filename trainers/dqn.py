@@ -1,19 +1,19 @@
 """Double DQN of any agent with values (van Hasselt, Guez & Silver 2016, arXiv:1509.06461).
 
-The story: explore with probability epsilon, learn from whole episodes of the past, let the target
-network follow slowly. With the settings of Ni et al. 2023, arXiv:2307.03864.
+Explore with probability epsilon, learn from sequences of past episodes, let the target network
+follow slowly. With the settings of Ni et al. 2023, arXiv:2307.03864.
 """
 
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from models.agent import QAgent, Sequences, Step
 from trainers.learner import Reward
-from trainers.losses import double_q_targets, follow, masked_mean, mean_norm, values_of
+from trainers.losses import double_q_targets, follow, masked_mean, values_of
 from trainers.off_policy import (
     EpsilonSettings,
     OffPolicyLearner,
@@ -22,14 +22,11 @@ from trainers.off_policy import (
     explored,
 )
 from trainers.ranks import Ranks
-from utils.saved_state import with_moments
-from utils.settings import Part, setting
+from utils.settings import setting
 
 
 @dataclass(frozen=True)
 class DqnSettings(OffPolicySettings, EpsilonSettings):
-    """What DQN reads."""
-
     title = "DQN"
 
     epsilon_share: float = setting(
@@ -41,13 +38,9 @@ class DqnSettings(OffPolicySettings, EpsilonSettings):
 
 
 class DQN(OffPolicyLearner):
-    """Trains an agent's values on the episodes it collects.
+    """Trains an agent's Q-values; the target network has a memory and embedders of its own."""
 
-    Attributes:
-        target: The network that follows, memory and embedders included.
-    """
-
-    reads: ClassVar[tuple[type[Part], ...]] = (DqnSettings,)
+    reads = (DqnSettings,)
     logged = ("critic_loss", "q_mean", "critic_grad_norm", "critic_memory_grad_norm")
     config: DqnSettings
     agent: QAgent
@@ -62,28 +55,23 @@ class DQN(OffPolicyLearner):
     ) -> None:
         super().__init__(config, agent, ranks, reward)
         self.target = copy.deepcopy(self.agent).requires_grad_(False)
-        self.parameters = [p for p in agent.parameters() if p.requires_grad]
-        self.optimizer = with_moments(
-            torch.optim.Adam(self.parameters, lr=config.learning_rate, fused=True)
-        )
-        self.optimizers = {"all": self.optimizer}
+        self.add_optimizer("all", agent.parameters(), config.learning_rate)
 
     def epsilon_after(self, n_explored: int) -> float:
-        """Return epsilon for the step after so many that explored: linear from 1, then constant."""
+        """Return epsilon after so many steps since the warm-up: linear from 1, then constant."""
         config = self.config
         final = 1 / max(self.longest, 1) if config.epsilon_final is None else config.epsilon_final
         n_falling = config.epsilon_share * (config.n_steps - self.n_warmup_steps)
         return epsilon_after(n_explored, n_falling, 1.0, final)
 
     def explore(self, step: Step) -> Step:
-        """Replace actions by uniform ones, each with probability epsilon."""
+        # Environments step together, so epsilon falls by one step from each to the next.
         n_envs = len(step.actions)
         epsilons = [self.epsilon_after(self.n_explored + n) for n in range(n_envs)]
         drawn = self.random_actions(n_envs)
         return step._replace(actions=explored(step.actions, drawn, epsilons))
 
     def learn(self, sequences: Sequences) -> dict[str, Tensor]:
-        """Take one gradient step on the mean squared error of the actions taken."""
         agent, config, mask = self.agent, self.config, sequences.mask
 
         # y = r + gamma (1 - terminated) Q_target(s', argmax_a Q(s', a)). Both networks read the
@@ -97,21 +85,14 @@ class DQN(OffPolicyLearner):
         # L = mean (Q(s, a) - y)^2 over the steps that count; the rest stands behind episodes' ends.
         chosen = values_of(sequences.actions, values)
         loss = masked_mean((chosen - targets) ** 2, mask)
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.ranks.average_gradients(self.parameters)
-        norm, memory_norm = map(mean_norm, (self.parameters, agent.body.memory_parameters()))
-        self.optimizer.step()
+        memory = agent.body.memory_parameters()
+        parts: dict[str, Iterable[Tensor]] = {"critic": self.groups["all"], "critic_memory": memory}
+        logged = self.gradient_step("all", loss, parts)
 
         # target <- (1 - tau) target + tau online
         follow(self.target, agent, config.tau)
-        return {
-            "train/critic_loss": loss.detach(),
-            "train/q_mean": masked_mean(chosen.detach(), mask),
-            "train/critic_grad_norm": norm,
-            "train/critic_memory_grad_norm": memory_norm,
-        }
+        logged |= {"critic_loss": loss, "q_mean": masked_mean(chosen, mask)}
+        return {f"train/{name}": logged[name].detach() for name in self.logged}
 
     def nothing_learned(self) -> dict[str, float]:
-        """Return NaN under every name, and epsilon."""
         return super().nothing_learned() | {"train/epsilon": self.epsilon_after(self.n_explored)}

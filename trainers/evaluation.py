@@ -1,11 +1,11 @@
 """Playing whole episodes without learning: for eval.py, and now and then while a run trains.
 
-Environments may tell in words, in `info`, of each step; that is kept with the episode.
+The texts that environments put into `info` at each step are kept with the episode.
 """
 
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
-from models.agent import Agent, Memory
+from models.agent import Agent
 from models.observations import Observations, Percept
 from rewards.goals import OF_EVALUATION, as_played
 from rewards.suggesters import SUGGESTERS
@@ -27,7 +27,7 @@ from utils.stored_run import check_outside, stored_config
 MOST_ENVS = 16
 SEED_OF_EVALUATION = 42  # apart from the seeds of the training environments
 SENTENCES = ("scene", "inventory", "status")
-# The words of a step by name, each with the value that stands where nothing is told.
+# The texts of a step by name, each with its default.
 BEFORE: dict[str, Any] = {"suggestions": ()}  # an action: the goals of this step
 AFTER = {"phrase": "", "matched": "", "goal_success": False, "goal_rewards": 0.0, "unlocked": ()}
 TOLD = {"caption": "", **BEFORE, **AFTER}
@@ -38,8 +38,6 @@ Narration = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class EvaluationSettings(Config):
-    """When a run plays greedily."""
-
     title = "evaluation while training"
 
     eval_steps: int = setting(
@@ -52,27 +50,39 @@ class Episode(NamedTuple):
     """One finished episode.
 
     Attributes:
-        episode_return: The sum of its rewards, as the environment pays them.
+        episode_return: The sum of the environment's own rewards.
         length: In environment steps.
-        success: Whether it succeeded; None where the environment does not say.
+        success: None where the environment does not say.
     """
 
     episode_return: float
     length: int
     success: bool | None = None
 
+    @classmethod
+    def of(cls, episode_return: Any, length: Any, success: Any = None) -> "Episode":
+        """Convert values of other types; a success of NaN is one that is not known."""
+        known = None if success is None or math.isnan(success) else bool(success)
+        return cls(float(episode_return), int(length), known)
+
+    @classmethod
+    def ended(cls, statistics: Mapping[str, np.ndarray], n: np.integer) -> "Episode":
+        """Return the episode that has ended in environment n, from `info["episode"]`."""
+        return cls.of(
+            *(statistics[name][n] for name in ("r", "l", "success") if name in statistics)
+        )
+
 
 class Recording(NamedTuple):
-    """An episode with everything that happened in it, step by step.
+    """An episode, step by step.
 
     Attributes:
-        episode: Return, length L, and success where there is such a thing.
-        steps: Arrays by name, [L, ...] each: what was seen before each action (observations: images
-            or vectors; vectors beside images; text), actions, rewards, values, what the agent
-            itself has to say of its observations, and what the environment tells in words, as the
-            goals suggested before each action.
+        episode: Its statistics; length L.
+        steps: Arrays by name, [L, ...] each: observations before each action (images, or else
+            vectors; vectors beside images; text), actions, rewards, values, `Agent.explain`, and
+            the environment's texts, such as goals suggested before each action.
         details: More of them, for looking at: probabilities [L, A], overviews [L, H, W, 3] where
-            the environment can be drawn, and what `Agent.inspect` returns. Empty unless asked for.
+            the environment can be drawn, and `Agent.inspect`. Empty unless asked for.
     """
 
     episode: Episode
@@ -81,7 +91,7 @@ class Recording(NamedTuple):
 
     def save(self, path: Path) -> None:
         """Write an .npz of the steps that NumPy reads without pickle, whole or not at all."""
-        arrays = io.BytesIO()  # NumPy cannot end a file that no more fits into
+        arrays = io.BytesIO()  # NumPy fails to close a file on a full disk
         np.savez_compressed(arrays, allow_pickle=False, **self.steps)
         with written_whole(path) as file:
             file.write(arrays.getbuffer())
@@ -97,18 +107,21 @@ def evaluate(
 ) -> Iterator[Recording]:
     """Yield n_episodes recordings, the first episodes of each environment in equal shares.
 
-    Counting shares instead of taking whichever episodes end first keeps short episodes from being
-    over-represented.
+    The first n_episodes to end would be the short ones.
     """
     observations, info = env.reset(seed=seed)
     memory = agent.initial_memory(env.num_envs)
     percept = Percept.first(agent.read(observations))
     running: list[list[dict[str, np.ndarray]]] = [[] for _ in range(env.num_envs)]
-    told: list[Narration] = [[] for _ in range(env.num_envs)]
+    texts: list[Narration] = [[] for _ in range(env.num_envs)]
     missing = np.full(env.num_envs, n_episodes // env.num_envs)
     missing[: n_episodes % env.num_envs] += 1
     while missing.any():
-        details = _details(agent, env, percept, memory) if in_detail else {}
+        details: dict[str, np.ndarray] = {}
+        if in_detail:  # before the agent acts, which changes its memory
+            details = agent.inspect(percept, memory)
+            if env.render_mode == "rgb_array":
+                details["overviews"] = np.stack(cast(tuple[np.ndarray, ...], env.render()))
         step = agent.act(percept, memory, deterministic)
         if in_detail and step.all_log_probs is not None:
             details["probabilities"] = step.all_log_probs.exp().cpu().numpy()
@@ -120,28 +133,21 @@ def evaluate(
         observations, rows["rewards"], terminated, truncated, info = env.step(rows["actions"])
         ended = terminated | truncated
         percept = Percept.after(agent.read(observations), step.actions, rows["rewards"], ended)
-        after = told_after(info, env.num_envs)
+        after = told(info, AFTER, env.num_envs)
         for n in np.flatnonzero(missing):
             running[n].append({name: values[n] for name, values in (rows | details).items()})
-            told[n].append(before[n] | after[n])
+            texts[n].append(before[n] | after[n])
         for n in np.flatnonzero(ended & (missing > 0)):
-            yield _recording(info["episode"], int(n), running[n], rows, told[n])
-            running[n], told[n] = [], []
+            steps = running[n]
+            arrays = {name: np.stack([step[name] for step in steps]) for name in steps[0]}
+            kept = {name: arrays.pop(name) for name in rows}
+            yield Recording(Episode.ended(info["episode"], n), kept | narrated(texts[n]), arrays)
+            running[n], texts[n] = [], []
         missing -= ended & (missing > 0)
 
 
-def _details(
-    agent: Agent, env: VectorEnv, percept: Percept, memory: Memory
-) -> dict[str, np.ndarray]:
-    """Return what there is to look at before the agent acts on an observation.  [N, ...]"""
-    details = agent.inspect(percept, memory)
-    if env.render_mode == "rgb_array":
-        details["overviews"] = np.stack(cast(tuple[np.ndarray, ...], env.render()))
-    return details
-
-
 def _seen(observations: Observations, agent: Agent) -> dict[str, np.ndarray]:
-    """Return the observations of N environments under the names they are kept by.  [N, ...]"""
+    """Return observations under their names in a recording.  [N, ...]"""
     images, vectors, text = observations
     seen = {}
     if images is not None:
@@ -153,44 +159,24 @@ def _seen(observations: Observations, agent: Agent) -> dict[str, np.ndarray]:
     return seen
 
 
-def _recording(
-    statistics: dict[str, np.ndarray],
-    n: int,
-    steps: list[dict[str, np.ndarray]],
-    names: Iterable[str],
-    told: Narration,
-) -> Recording:
-    """Return the episode that environment n has ended; `names` are those of no detail."""
-    success = bool(statistics["success"][n]) if "success" in statistics else None
-    episode = Episode(float(statistics["r"][n]), int(statistics["l"][n]), success)
-    arrays = {name: np.stack([step[name] for step in steps]) for name in steps[0]}
-    kept = {name: arrays.pop(name) for name in names}
-    return Recording(episode, kept | narrated(told), arrays)
-
-
 def told_before(info: Mapping[str, Any], n_envs: int) -> Narration:
-    """Return the words told before an action, of each of N environments, by name.
+    """Return the texts before an action, of each of N environments, by name.
 
     "caption" is the sentences of scene, inventory and status one after the other.
     """
-    rows = _told(info, BEFORE, n_envs)
-    sentences = _told(info, dict.fromkeys(SENTENCES, ""), n_envs)
-    for row, told in zip(rows, sentences, strict=True):
-        if len(told) == len(SENTENCES):
-            row["caption"] = " ".join(filter(None, told.values()))
+    rows = told(info, BEFORE, n_envs)
+    sentences = told(info, dict.fromkeys(SENTENCES, ""), n_envs)
+    for row, parts in zip(rows, sentences, strict=True):
+        if len(parts) == len(SENTENCES):
+            row["caption"] = " ".join(filter(None, parts.values()))
     return rows
 
 
-def told_after(info: Mapping[str, Any], n_envs: int) -> Narration:
-    """Return the words told of the action that was taken, of each of N environments, by name."""
-    return _told(info, AFTER, n_envs)
-
-
 def narrated(steps: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """Return the words of L steps as arrays that need no pickle, by name.
+    """Return the texts of L steps as arrays that need no pickle, by name.
 
-    Names that no step has are left out. Several texts a step are an array [L, K], filled up with
-    empty ones; everything else is [L].
+    Names that no step has are left out. Several texts a step are an array [L, K], padded with empty
+    ones; everything else is [L].
     """
     arrays = {}
     for name, nothing in TOLD.items():
@@ -203,8 +189,8 @@ def narrated(steps: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _told(info: Mapping[str, Any], nothings: Mapping[str, Any], n_envs: int) -> Narration:
-    """Return what stands in `info` under some names, left out where it is of another kind."""
+def told(info: Mapping[str, Any], nothings: Mapping[str, Any], n_envs: int) -> Narration:
+    """Return some texts of each of N environments in `info`, by name, unless of another type."""
     rows: Narration = [{} for _ in range(n_envs)]
     for name, nothing in nothings.items():
         values = info.get(name)
@@ -226,21 +212,14 @@ class GreedyEvaluation:
 
     No random stream of the run moves and nothing of the agent changes, so that a run with
     evaluations is the run without. The episodes follow from the run's seed and step.
-
-    Args:
-        config: The settings of the run.
-        env: Its own environments.
-
-    Attributes:
-        n_due: Evaluations that have been due, done or passed over.
     """
 
     def __init__(self, config: EvaluationSettings, env: VectorEnv) -> None:
         self.config, self.env = config, env
-        self.n_due = 0
+        self.n_due = 0  # evaluations so far, done or passed over
 
     def __call__(self, agent: Agent, env_steps: int) -> dict[str, float]:
-        """Return what to log after so many steps: NaN under every name where none is due."""
+        """Return the metrics after so many steps: NaN under every name where none is due."""
         names = [f"eval/{name}_mean" for name in ("return", "length", "success")]
         n_due = env_steps // self.config.eval_steps
         if n_due == self.n_due:
@@ -270,16 +249,10 @@ def left_alone(agent: Agent) -> Iterator[None]:
 def played_config(
     checkpoint: Mapping[str, Any], path: Path, trust: bool, overrides: Sequence[str] = ()
 ) -> Config:
-    """Return the settings of a checkpoint as its agent is played.
-
-    Args:
-        checkpoint: As loaded.
-        path: Of its file.
-        trust: Whether its run is trusted, whoever has begun it.
-        overrides: KEY=VALUE texts, of what an evaluation may change.
+    """Return the settings of a checkpoint as its agent is played, with KEY=VALUE overrides.
 
     Raises:
-        UserError: they are wrong, or lead outside and the run is not to be trusted.
+        UserError: settings are wrong, or name code or places outside and are not trusted.
     """
     stored = stored_config(checkpoint["config"], str(path), path.parent, trust)
     changes = dict(text.split("=", 1) for text in overrides if "=" in text)
@@ -288,7 +261,8 @@ def played_config(
         parts = SUGGESTERS.find(changes["suggester"]).reads
         goals |= {field.name for part in parts for field in fields(part)}
     config = with_env_settings(stored, overrides, places, goals)
-    alone = {"wandb": False, "guide": None}  # what learning alone reads
-    config = replace(as_played(config, changes), **cast(dict[str, Any], alone))
+    # Learning alone reads these two.
+    learning: dict[str, Any] = {"wandb": False, "guide": None}
+    config = replace(as_played(config, changes), **learning)
     check_outside(config, checkpoint["config"], path, trust, changes)
     return config

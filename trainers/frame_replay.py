@@ -1,9 +1,8 @@
 """Replay of single frames on the disk: whole episodes, from which n steps at a time are drawn.
 
-An observation is stored once, as it was shown; the stacks of frames that an agent sees are put
-together when it learns from them. Each environment writes rows of its own, one behind the other: an
-episode of L steps takes L + 1, the last with what was seen in the end. Only whole episodes are
-drawn from; where there are more rows than wanted, the oldest episodes leave.
+An observation is stored once; stacks of frames are put together when samples are drawn. Each
+environment writes rows of its own, one behind the other: an episode of L steps takes L + 1, the
+last with the final observation. Only whole episodes are drawn from, and the oldest leave first.
 """
 
 import hashlib
@@ -17,13 +16,18 @@ import torch
 from torch import Tensor
 
 from models.observations import Observations
-from trainers.sequence_replay import LEAST_CAPACITY, CapacitySettings, SavedFiles, StateFiles
-from utils.errors import RunError
+from trainers.sequence_replay import (
+    LEAST_CAPACITY,
+    CapacitySettings,
+    SavedFiles,
+    StateFiles,
+    check_episode_fits,
+)
 from utils.files import checksum, sync_folder
 from utils.saved_state import check_like
 from utils.settings import setting
 
-FILES = 64  # about so many hold what is kept
+FILES = 64  # about so many hold the replay
 LEAST_ROWS = 256  # of a file
 EPISODE, STEP = "episode", "step"
 ROWS_AT_ONCE = 64  # that wait in memory before they are written
@@ -32,28 +36,24 @@ SUFFIX = ".rows"
 
 @dataclass(frozen=True)
 class FrameReplaySettings(CapacitySettings):
-    """What a replay of frames reads."""
-
     title = "NStepDQN: replay"
 
-    n_step: int = setting(
-        "steps whose rewards a target adds up (its n)", low=1, high=1000, default=3
-    )
+    n_step: int = setting("steps of an n-step return (its n)", low=1, high=1000, default=3)
     replay_sampling: str = setting(
-        "what is drawn uniformly: an episode, then a step of it; or any step",
+        "draw uniformly an episode, then a step of it; or any step",
         choices=(EPISODE, STEP),
         default=EPISODE,
     )
 
 
 class FrameSteps(NamedTuple):
-    """B times n steps from replay, and what was seen before and after them.
+    """B times n steps from replay, and the observations before and after them.
 
     Attributes:
         observations: Before; images are stacks of S frames, the oldest first.  [B, S*C, H, W]
         following: After; of no meaning where the episode ended.
-        actions: The first action.  [B] int64
-        rewards: Of each step; 0 behind an episode's end.  [B, n] float32
+        actions: The first of each n.  [B] int64
+        rewards: 0 behind an episode's end.  [B, n] float32
         goes_on: Whether the episode went on after each step.  [B, n] bool
     """
 
@@ -65,7 +65,7 @@ class FrameSteps(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where an episode of L steps stands: its environment, its first row, and L."""
+    """The rows of an episode: its environment, its first row, and its number of steps L."""
 
     env: int
     begin: int
@@ -73,65 +73,49 @@ class Place(NamedTuple):
 
 
 class Episodes(list[Place]):
-    """Whole episodes, the oldest first, and how many samples can start in them.
+    """Whole episodes, the oldest first, and the samples of n steps that can start in them.
 
-    Args:
-        n_step: n; no sample starts where fewer steps follow, but where the episode is shorter.
+    No sample starts where fewer than n steps follow, unless the episode is shorter.
     """
 
     def __init__(self, n_step: int) -> None:
         super().__init__()
         self._n_step = n_step
-        self._ends: np.ndarray | None = None  # starts in the episodes up to each, once asked for
+        self._begins: np.ndarray | None = None  # starts before each episode, computed when drawn
 
     def append(self, place: Place) -> None:
-        """Put an episode behind the others."""
         super().append(place)
-        self._ends = None
+        self._begins = None
 
     def pop_oldest(self) -> Place:
-        """Take the oldest episode out."""
-        self._ends = None
+        self._begins = None
         return self.pop(0)
 
     def n_starts(self, length: int) -> int:
-        """Return how many samples can start in an episode of L steps."""
+        """Return the number of samples that can start in an episode of L steps."""
         return max(1, length - self._n_step + 1)
 
     def draw(self, n_samples: int, uniform: str) -> list[tuple[Place, int]]:
-        """Return places and steps in them, drawn with replacement.
-
-        Args:
-            n_samples: How many.
-            uniform: "episode": one of these, then a step of it; "step": any step.
-        """
+        """Draw episodes and steps of them with replacement; `uniform` is EPISODE or STEP."""
         if uniform == EPISODE:
             places = [self[number] for number in torch.randint(len(self), (n_samples,)).tolist()]
             shares = torch.rand(n_samples, dtype=torch.float64).tolist()
-            return [
-                (p, int(x * self.n_starts(p.length))) for p, x in zip(places, shares, strict=True)
-            ]
-        if self._ends is None:
-            self._ends = np.cumsum([self.n_starts(place.length) for place in self])
-        drawn = torch.randint(int(self._ends[-1]), (n_samples,)).numpy()
-        found = np.searchsorted(self._ends, drawn, side="right")
-        places = [self[number] for number in found.tolist()]
-        behind = (self._ends[found] - drawn).tolist()  # starts from the drawn one on
-        return [(p, self.n_starts(p.length) - n) for p, n in zip(places, behind, strict=True)]
+            steps = [int(x * self.n_starts(p.length)) for p, x in zip(places, shares, strict=True)]
+            return list(zip(places, steps, strict=True))
+        if self._begins is None:
+            self._begins = np.cumsum([0, *(self.n_starts(place.length) for place in self)])
+        drawn = torch.randint(int(self._begins[-1]), (n_samples,)).numpy()
+        found = np.searchsorted(self._begins, drawn, side="right") - 1
+        steps = (drawn - self._begins[found]).tolist()
+        return [(self[number], step) for number, step in zip(found.tolist(), steps, strict=True)]
 
 
 class FrameLog:
     """Rows of one environment on the disk: appended to files, read from anywhere, never rewritten.
 
-    A checkpoint names the files with their checksums, as far as they were written then. Rows behind
-    that are overwritten where a run goes on from it: the additions of a killed process do not
-    count, and an earlier checkpoint of the run still finds its own rows.
-
-    Args:
-        folder: Of the files.
-        name: What they are called, before the number of their first row.
-        dtype: Of a row.
-        rows_per_file: Of which one whole file is removed at a time.
+    A checkpoint names the files with their checksums, as far as they were written then. A run that
+    is resumed from it overwrites later rows: the additions of a killed process do not count, and an
+    earlier checkpoint of the run still finds its own rows.
 
     Attributes:
         n_written: Rows appended since the beginning.
@@ -148,16 +132,15 @@ class FrameLog:
         self._is_synced = True
 
     def append(self, row: np.void) -> None:
-        """Put a row behind the others."""
         self._waiting.append(row.tobytes())
         self.n_written += 1
         if len(self._waiting) == ROWS_AT_ONCE or self.n_written % self.rows_per_file == 0:
             self.flush()
 
     def read(self, begin: int, end: int) -> np.ndarray:
-        """Return the rows from one to another, which is not among them; they have been flushed."""
-        # By system calls and not through mapped memory: what a process maps counts as its own,
-        # and what a replay of a million frames holds would soon be all of it.
+        """Return the rows begin <= n < end, which have been flushed."""
+        # By system calls and not through mapped memory: mapped pages count as the process's own,
+        # and those of a replay of a million frames would soon be all of the memory.
         parts, size = [], self.dtype.itemsize
         while begin < end:
             first = self._begin_of(begin)
@@ -169,7 +152,6 @@ class FrameLog:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def flush(self) -> None:
-        """Write what waits in memory."""
         if not self._waiting:
             return
         rows, self._waiting = b"".join(self._waiting), []
@@ -177,10 +159,9 @@ class FrameLog:
         first = self.n_written - n_rows
         begin = self._begin_of(first)
         self.folder.mkdir(exist_ok=True)
-        with open(os.open(self._path(begin), os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
-            # What a process has added that was killed since the checkpoint is cut off.
+        with self._path(begin).open("ab") as file:
+            # Cut off rows that a killed process has added since the checkpoint.
             file.truncate((first - begin) * self.dtype.itemsize)
-            file.seek(0, os.SEEK_END)
             file.write(rows)
             self._sha256.update(rows)
             self._is_synced = False
@@ -191,42 +172,36 @@ class FrameLog:
                 self._sha256 = hashlib.sha256()
 
     def forget(self, before: int) -> list[Path]:
-        """Give up all rows before one, and return the files in which no others stand."""
+        """Give up all rows before one, and return the files that hold no others."""
         names = self.paths()
         self.first = max(self.first, before)
-        for begin in [begin for begin in self._digests if begin < self._begin_of(self.first)]:
-            del self._digests[begin]
+        oldest = self._begin_of(self.first)
+        self._digests = {begin: d for begin, d in self._digests.items() if begin >= oldest}
         return names[: len(names) - len(self.paths())]
 
     def paths(self) -> list[Path]:
-        """Return the files that rows stand in."""
         begins = range(self._begin_of(self.first), self.n_written, self.rows_per_file)
         return [self._path(begin) for begin in begins]
 
     def save(self) -> dict[str, Any]:
-        """Bring everything onto the disk, and return what it is."""
+        """Bring everything onto the disk, and return the state."""
         self.flush()
         if not self._is_synced:
-            last = self._begin_of(self.n_written - 1)
-            descriptor = os.open(self._path(last), os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            with self._path(self._begin_of(self.n_written - 1)).open("rb") as file:
+                os.fsync(file.fileno())
             self._is_synced = True
         return {"first": self.first, "n_written": self.n_written}
 
     def files(self) -> SavedFiles:
-        """Return the files, as far as they are written."""
         per_file, size = self.rows_per_file, self.dtype.itemsize
         files = {self._path(n).name: (per_file * size, d) for n, d in self._digests.items()}
-        if n_rows := self.n_written % per_file:  # it goes on growing, whatever was given up
+        if n_rows := self.n_written % per_file:  # the last file grows even where all is given up
             last = self._path(self.n_written - n_rows)
             files[last.name] = (n_rows * size, self._sha256.copy().hexdigest())
         return files
 
     def load(self, state: dict[str, Any], files: SavedFiles) -> None:
-        """Go on behind the last row that `save` has told of, in files that are as they were.
+        """Restore a state from `save`, whose files have been compared with their checksums.
 
         Raises:
             ValueError: it is no such state.
@@ -244,7 +219,6 @@ class FrameLog:
             self._sha256 = checksum(last, n_rows * self.dtype.itemsize)
 
     def _begin_of(self, row: int) -> int:
-        """Return the first row of the file that a row stands in."""
         return row - row % self.rows_per_file
 
     def _path(self, begin: int) -> Path:
@@ -252,18 +226,11 @@ class FrameLog:
 
 
 class FrameReplay:
-    """Rows of N environments in a folder.
-
-    Args:
-        config: How many rows are kept, what is drawn, and how many steps at a time.
-        frame_stack: S.
-        folder: Of the files.
-        example: What N environments show.
-        device: Where samples are wanted.
+    """Rows of N environments in a folder, drawn with stacks of S frames.
 
     Attributes:
         episodes: Whole ones, the oldest first.
-        n_rows: Those of these episodes, which can be drawn from.
+        n_rows: Those of these episodes.
     """
 
     def __init__(
@@ -290,14 +257,7 @@ class FrameReplay:
     def add(
         self, observations: Observations, actions: Tensor, rewards: Tensor, ended: Tensor
     ) -> None:
-        """Store one step of all environments.
-
-        Args:
-            observations: What was seen.  [N, ...] of each kind
-            actions: What was done.  [N] int64
-            rewards: What was paid for it.  [N]
-            ended: Whether nothing of the episode follows.  [N] bool
-        """
+        """Store one step of N environments; `ended` says where it was an episode's last."""
         rows = self._rows(observations)
         rows["actions"], rows["rewards"] = actions.cpu().numpy(), rewards.cpu().numpy()
         rows["goes_on"] = ~ended.cpu().numpy()
@@ -305,22 +265,10 @@ class FrameReplay:
             log.append(row)
 
     def end(self, env: int, last: Observations) -> None:
-        """Note that an episode has ended; it can now be drawn from.
-
-        Args:
-            env: Its environment.
-            last: What was seen in the end, in all environments.
-
-        Raises:
-            RunError: the replay has too few rows for it.
-        """
+        """End the episode of an environment, given the last observations of all."""
         log, begin = self.logs[env], self._begins[env]
         length = log.n_written - begin
-        if length + 1 > self.capacity:
-            raise RunError(
-                f"replay_capacity: an episode of {length:,} steps takes {length + 1:,} rows, "
-                f"and there are {self.capacity:,}. Choose a larger replay_capacity"
-            )
+        check_episode_fits(length, self.capacity)
         log.append(self._rows(last.map(lambda kind: kind[env : env + 1]))[0])
         log.flush()
         self._begins[env] = log.n_written
@@ -333,7 +281,7 @@ class FrameReplay:
             self._kept.remove_unnamed(given_up)
 
     def begin(self) -> None:
-        """Note that new episodes begin everywhere; those that were running are given up."""
+        """Begin an episode in every environment, and give up the running ones."""
         self._begins = [log.n_written for log in self.logs]
 
     def sample(self, n_samples: int) -> FrameSteps:
@@ -341,7 +289,7 @@ class FrameReplay:
         return self.steps(self.episodes.draw(n_samples, self.config.replay_sampling))
 
     def steps(self, starts: list[tuple[Place, int]]) -> FrameSteps:
-        """Return what begins at B starts: an episode each, and a step of it."""
+        """Return n steps from each of B starts: an episode, and a step of it."""
         n_step, n_samples = self.config.n_step, len(starts)
         seen, following = (np.empty((n_samples, self.frame_stack), self.dtype) for _ in range(2))
         done = np.zeros((n_samples, n_step), self.dtype)
@@ -361,7 +309,7 @@ class FrameReplay:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Bring all rows onto the disk and return where they are."""
+        """Bring all rows onto the disk and return the state."""
         logs = [log.save() for log in self.logs]
         if self.folder.is_dir():
             sync_folder(self.folder)
@@ -376,11 +324,6 @@ class FrameReplay:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned.
-
-        Raises:
-            Exception: of several kinds; it is not a state of these environments.
-        """
         episodes = state["episodes"]
         check_like(state["begins"], self._begins, "replay.begins")
         check_like(episodes, torch.zeros(len(episodes), 3, dtype=torch.int64), "replay.episodes")
@@ -388,36 +331,32 @@ class FrameReplay:
             log.load(saved, state["files"])
         self._begins = list(state["begins"])
         self.episodes, self.n_rows = Episodes(self.config.n_step), 0
-        for each in episodes.tolist():
-            self._check(Place(*each))
-            self.episodes.append(Place(*each))
-            self.n_rows += each[-1] + 1
+        for place in (Place(*each) for each in episodes.tolist()):
+            own = self.logs[place.env] if 0 <= place.env < len(self.logs) else None
+            if own is None or not own.first <= place.begin < place.begin + place.length:
+                raise ValueError("replay: an episode that stands nowhere")
+            if place.begin + place.length >= own.n_written:
+                raise ValueError("replay: an episode that ends behind the last row")
+            self.episodes.append(place)
+            self.n_rows += place.length + 1
         for log, begin in zip(self.logs, self._begins, strict=True):
             if not log.first <= begin <= log.n_written:
                 raise ValueError("replay: a running episode that stands nowhere")
         self._kept.note(state["files"])
 
-    def _check(self, place: Place) -> None:
-        """Raise ValueError unless an episode stands in rows that there are."""
-        log = self.logs[place.env] if 0 <= place.env < len(self.logs) else None
-        if log is None or not log.first <= place.begin < place.begin + place.length:
-            raise ValueError("replay: an episode that stands nowhere")
-        if place.begin + place.length >= log.n_written:
-            raise ValueError("replay: an episode that ends behind the last row")
-
     def _stack(self, step: int) -> np.ndarray:
-        """Return which steps are seen at one: the last S, the first of the episode again.  [S]"""
+        """Return the steps of a stack: the last S, padded with the episode's first.  [S]"""
         return np.maximum(np.arange(step - self.frame_stack + 1, step + 1), 0)
 
     def _rows(self, observations: Observations) -> np.ndarray:
-        """Return what is seen as rows, all else 0."""
+        """Return rows of observations, all else 0."""
         rows = np.zeros(len(observations.any()), self.dtype)
         for name, kind in observations.tensors().items():
             rows[name] = kind.cpu().numpy()
         return rows
 
     def _observations(self, rows: np.ndarray) -> Observations:
-        """Return what is seen at the last of S rows, images with those before.  [B, S] rows"""
+        """Return the observations of the last of S rows, images with those before.  [B, S] rows"""
         kinds = {}
         for name in Observations._fields:
             if name in self._kinds:
@@ -429,7 +368,7 @@ class FrameReplay:
 
 
 def _row_type(example: Observations) -> np.dtype:
-    """Return the type of a row that holds what an environment shows, and what was done there."""
+    """Return the type of a row: observations, action, reward, and whether the episode goes on."""
     kinds = [
         (name, kind.cpu().numpy().dtype, tuple(kind.shape[1:]))
         for name, kind in example.tensors().items()

@@ -1,4 +1,4 @@
-"""A learner as a run knows it: a policy that acts, and updates that change it."""
+"""The Learner interface: a policy that acts, and updates that change it."""
 
 import math
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ class Transition(NamedTuple):
     """One step of N environments.
 
     Attributes:
-        percept: What the agent was told.
-        step: What it did.
-        rewards: What it is rewarded with, scaled where rewards are.  [N] float64
+        percept: The agent's input.
+        step: Its actions, with the outputs of its networks.
+        rewards: Of the environments, scaled where rewards are.  [N] float64
         terminated: Whether the episode reached an end of its own.  [N] bool
         truncated: Whether a limit cut the episode off.  [N] bool
-        following: What the agent would be told next if no environment had begun a new episode.
-        after: What the agent will be told next; new episodes have begun.
-        memory: What the agent remembers now, advanced by `step`.
-        info: What the environments say besides, as they say it.
+        following: The next input as if no new episode had begun.
+        after: The next input; new episodes have begun.
+        memory: The agent's, advanced by `step`.
+        info: As the environments return it.
     """
 
     percept: Percept
@@ -44,50 +44,48 @@ class Transition(NamedTuple):
 
 
 class Learner(Protocol):
-    """Acts, takes in what happens, and learns from it when enough has happened.
+    """The base of PPO, DQN, SAC and NStepDQN, each built from (config, agent, ranks, reward).
+
+    Ranks train together, each from its own steps; an intrinsic reward replaces the environments'.
 
     Attributes:
-        reads: The settings it reads.
+        reads: The groups of settings it reads.
+        folder: The run's, set before the first step; replay is too large for a checkpoint.
     """
 
     reads: ClassVar[tuple[type[Part], ...]]
+    agent: Agent
+    folder: Path | None = None
 
     @staticmethod
     def contradictions(config: Any, agent: type[Agent]) -> list[str]:
         """Return one line for every pair of settings that cannot both hold with such an agent."""
 
-    @property
-    def agent(self) -> Agent:
-        """What is trained."""
-
     def act(self, percept: Percept, memory: Memory) -> Step:
         """Choose actions, exploration included, and advance the memory in place."""
 
     def observe(self, transition: Transition) -> None:
-        """Take in one step, and learn from it where a learner learns along the way."""
+        """Store one step; NStepDQN also takes the gradient steps that are due with it."""
 
     @property
     def update_due(self) -> bool:
-        """Whether enough has happened, or the run is over."""
+        """Whether there is enough to learn from, or the run is over."""
 
     def update(self, progress: float) -> dict[str, float]:
-        """Learn, and return what to log; `progress` is the share of the run that is over."""
-
-    def keep_in(self, folder: Path) -> None:
-        """Say where the learner may keep, for its state, what grows too large for a checkpoint."""
+        """Learn and return the metrics; `progress` is the share of the run that is over."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to go on after an update but the agent."""
+        """Return the state after an update, without the agent."""
 
     def load_state_dict(
         self, state: dict[str, Any], percept: Percept, memory: Memory | None
     ) -> None:
-        """Go on from what `state_dict` returned, before the agent takes over its own state.
+        """Restore a state that has the shape of a new learner's, before the agent's own.
 
         Args:
-            state: That, found to be like the one of a new learner.
-            percept: What the agent will be told next.
-            memory: What it remembers; None where new episodes begin, and running ones are lost.
+            state: From `state_dict`.
+            percept: The agent's next input.
+            memory: The agent's; None where new episodes begin and running ones are lost.
 
         Raises:
             Exception: of several kinds; it is not a state of this learner.
@@ -95,10 +93,10 @@ class Learner(Protocol):
 
 
 class Reward(Protocol):
-    """The rewards that a batch is learned from, beside what it computes them by.
+    """An intrinsic reward, which learns from the batches it is computed for.
 
     Attributes:
-        metrics: The names of what it has to log.
+        metrics: The names of its metrics.
         reads_context: Whether it reads `Transitions.context`, which is then a frozen memory's.
     """
 
@@ -106,13 +104,11 @@ class Reward(Protocol):
     reads_context: bool
 
     def __call__(self, steps: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the rewards of B steps [B] and what to log, having learned from them."""
+        """Return the rewards of B steps [B] and the metrics, having learned from them."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to go on."""
+    def state_dict(self) -> dict[str, Any]: ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class NotFiniteError(Exception):
@@ -128,7 +124,7 @@ class NotFiniteError(Exception):
 
 
 class LoggedMeans:
-    """Sums of logged values and the number of steps they come from."""
+    """Running means of metrics over gradient steps."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
@@ -136,15 +132,12 @@ class LoggedMeans:
 
     @property
     def are_finite(self) -> bool:
-        """Whether no sum is NaN or infinite."""
         return all(map(math.isfinite, self._sums.values()))
 
     def add(self, sums: Mapping[str, float], n_steps: int = 1) -> None:
-        """Add the sums over a number of gradient steps."""
         for name, value in sums.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
         self._n_steps += n_steps
 
     def means(self) -> dict[str, float]:
-        """Return the mean of each value over the steps that were added."""
         return {name: total / self._n_steps for name, total in self._sums.items()}

@@ -1,4 +1,4 @@
-"""The equations of PPO, DQN and SAC: advantages, losses, targets, and networks that follow slowly.
+"""The equations of PPO, DQN and SAC: advantages, losses, targets, and Polyak averaging.
 
 Rollouts and sequences are time-major: T steps of N environments or B sequences, A actions. A value
 with a prime belongs to the step after.
@@ -20,7 +20,7 @@ def generalized_advantages(
     gamma: float,
     gae_lambda: float,
 ) -> Tensor:
-    """Return every step's advantage (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
+    """Return advantages, not standardised (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
 
         A_t = delta_t + gamma * lambda * continues_t * A_{t+1}
         delta_t = r_t + gamma * continues_t * V_{t+1} - V_t
@@ -30,11 +30,7 @@ def generalized_advantages(
         values: The critic's V(s_t) when acting.  [T, N]
         bootstrap: The critic's value of the observation after the last step.  [N]
         continues: 0 where the episode ended with step t, else 1.  [T, N]
-        gamma: Discount per step.
         gae_lambda: 0 is one-step temporal difference, 1 the discounted return minus the value.
-
-    Returns:
-        Advantages, not yet standardised.  [T, N]
     """
     next_values = torch.cat((values[1:], bootstrap[None]))
     deltas = rewards + gamma * continues * next_values - values
@@ -47,7 +43,7 @@ def generalized_advantages(
 
 
 class PolicyLoss(NamedTuple):
-    """The clipped surrogate and what it tells about the step; all scalars."""
+    """The clipped surrogate and its metrics; all scalars."""
 
     loss: Tensor
     approx_kl: Tensor
@@ -98,11 +94,8 @@ def double_q_targets(rewards: Tensor, discounts: Tensor, online: Tensor, target:
     Args:
         rewards: [...]
         discounts: gamma where something follows, else 0; of n steps, their product.  [...]
-        online: Q of what follows.  [..., A]
+        online: Q of the next steps.  [..., A]
         target: The target network's.  [..., A]
-
-    Returns:
-        [...]
     """
     best = online.argmax(-1, keepdim=True)
     return rewards + discounts * target.gather(-1, best).squeeze(-1)
@@ -111,15 +104,14 @@ def double_q_targets(rewards: Tensor, discounts: Tensor, online: Tensor, target:
 def n_step_returns(
     rewards: Tensor, goes_on: Tensor, gamma: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Return what n steps pay, and the discount of what follows them (Sutton 1988).
+    """Return n-step returns, and the discount of the value after them (Sutton 1988).
 
         R = sum_{k<n} D_k r_k,    D_k = prod_{j<k} gamma goes_on_j
 
     Args:
-        rewards: Of each step.  [B, n]
-        goes_on: 0 behind which nothing of the episode follows, else 1.  [B, n]
-        gamma: Discount per step.
-        dtype: What R is rounded to with every step: the published code stores rewards in float16
+        rewards: [B, n]
+        goes_on: 0 where the episode ended with a step, else 1.  [B, n]
+        dtype: R is rounded to it with every step: the published code stores rewards in float16
             and adds them up in it.
 
     Returns:
@@ -144,7 +136,7 @@ class Policy(NamedTuple):
 
     @classmethod
     def of(cls, logits: Tensor) -> "Policy":
-        """Return the policy of logits [..., A]."""
+        """Of logits [..., A]."""
         probs = logits.softmax(-1)
         return cls(probs, probs.clamp(min=LEAST_PROBABILITY).log())
 
@@ -165,10 +157,6 @@ def soft_targets(
         terminated: 1 where nothing follows.  [T, B]
         following: The present policy and both target critics at the next steps.  [T, B, A] each
         temperature: alpha.
-        gamma: Discount per step.
-
-    Returns:
-        [T, B]
     """
     policy, first, second = following
     soft = torch.minimum(first, second) - temperature * policy.log_probs
@@ -176,7 +164,7 @@ def soft_targets(
 
 
 def values_of(actions: Tensor, values: Tensor) -> Tensor:
-    """Return the values [T, B] of the actions taken [T, B], of those of all [T+1, B, A]."""
+    """Gather the values [T, B] of the actions taken [T, B] from those of all [T+1, B, A]."""
     return values[:-1].gather(-1, actions[..., None]).squeeze(-1)
 
 
@@ -195,5 +183,5 @@ def mean_norm(parameters: Iterable[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
-    """Move all parameters of a target network a little: target <- (1-tau) target + tau online."""
+    """Polyak averaging of all parameters: target <- (1-tau) target + tau online."""
     torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)

@@ -1,8 +1,8 @@
 """Double DQN with n-step targets, from single frames (van Hasselt et al. 2016; Du et al. 2023).
 
-The story: explore with probability epsilon, perhaps by the hand of an agent that has learned
-before; take a gradient step every few environment steps; copy the heads into the target network now
-and then. With the settings of ELLM (arXiv:2302.06692), whose networks have the encoder in common.
+Explore with probability epsilon, optionally by the actions of a pretrained guide; take a gradient
+step every few environment steps; copy the heads into the target network now and then. With the
+settings of ELLM (arXiv:2302.06692), where online and target network share the encoder.
 """
 
 import copy
@@ -10,7 +10,7 @@ import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,13 +19,13 @@ from torch.nn import functional as F
 from models.agent import Agent, Memory, Step, Transitions
 from models.observations import ObservationBatch, Percept
 from trainers.frame_replay import FrameReplay, FrameReplaySettings, FrameSteps
-from trainers.learner import LoggedMeans, NotFiniteError, Reward, Transition
+from trainers.learner import Learner, LoggedMeans, NotFiniteError, Reward, Transition
 from trainers.losses import double_q_targets, follow, n_step_returns
 from trainers.off_policy import EpsilonSettings, epsilon_after, explored
 from trainers.ranks import Ranks
 from utils.errors import UserError
 from utils.saved_state import load_moments, moments, with_moments
-from utils.settings import Config, Part, setting
+from utils.settings import Config, setting
 
 FLOATS = {"float16": torch.float16, "float32": torch.float32}
 EPSILON_FINAL, GUIDE_SHARE = 0.01, 0.5  # as published
@@ -38,19 +38,18 @@ COUNTS = ("n_seen", "n_updates", "paid", "paid_since")
 
 @dataclass(frozen=True)
 class FinetuneSettings(Config):
-    """What of an earlier agent goes on learning."""
+    """Which parameters of an earlier agent are trained."""
 
     title = "beginning with an earlier agent"
 
     finetune: str = setting(
-        "what learns, of an agent that another run's is given to: all, its critic (both streams of "
-        "the values), or linear (their last layers)",
+        "parameters that learn where the agent begins with another run's: all, its critic (both "
+        "streams of the values), or linear (their last layers)",
         choices=("all", "critic", "linear"),
         default="all",
     )
 
     def check_finetune(self, init_from: Path | None) -> None:
-        """Raise UserError where parameters would stay that nothing has trained."""
         if self.finetune != "all" and init_from is None:
             raise UserError(
                 f"finetune: {self.finetune} leaves all else as it is, and it is random. "
@@ -60,8 +59,6 @@ class FinetuneSettings(Config):
 
 @dataclass(frozen=True)
 class NStepDqnSettings(FrameReplaySettings, EpsilonSettings, FinetuneSettings):
-    """What NStepDQN reads."""
-
     title = "NStepDQN"
 
     warmup_steps: int = setting(
@@ -78,7 +75,7 @@ class NStepDqnSettings(FrameReplaySettings, EpsilonSettings, FinetuneSettings):
     )
     clip_reward: bool = setting("learn from rewards cut to -1 .. 1", default=True)
     return_dtype: str = setting(
-        "what rewards are added up in: float16 as in the published code, or float32",
+        "type of an n-step return: float16 as in the published code, or float32",
         choices=tuple(FLOATS),
         default="float16",
     )
@@ -112,30 +109,25 @@ class NStepDqnSettings(FrameReplaySettings, EpsilonSettings, FinetuneSettings):
     )
 
 
-class NStepDQN:
-    """Trains the values of an agent that sees the last frames.
+class NStepDQN(Learner):
+    """Trains the Q-values of an agent that sees the last frames.
 
-    Gradient steps are taken along the way, in `observe`; `update` tells what they have come to.
-
-    Args:
-        config: The settings of the run.
-        agent: What is trained: `features` of stacked frames and a `head` on them (ELLM).
-        ranks: The processes that train together, each from its own replay; None for this one alone.
-        reward: What n steps of the replay pay, if not what the environment did.
+    Gradient steps are taken along the way, in `observe`; `update` returns their metrics. The agent
+    is ELLM, or another with `features` of stacked frames and a `head` on them.
 
     Attributes:
-        target: The heads that are copied now and then; the encoder is the agent's own.
-        parameters: What is trained of the agent.
-        replay: The frames so far; None before the first step.
-        guide: Another agent that explores for this one, if there is one; nothing of it changes.
+        target: The target heads; the encoder is the agent's own.
+        replay: None before the first step.
+        guide: A frozen agent for some of the exploring actions.
         guide_sha256: The checksum of its checkpoint.
         n_seen: Environment steps so far, those of all environments.
         n_updates: Gradient steps so far.
-        paid: Rewards so far, all environments together.
-        paid_since: The environment step at which they came to 1; -1 before.
+        paid: Sum of the rewards so far, of all environments.
+        paid_since: The environment step at which it reached 1; -1 before.
     """
 
-    reads: ClassVar[tuple[type[Part], ...]] = (NStepDqnSettings,)
+    reads = (NStepDqnSettings,)
+    agent: Any
     logged = ("critic_loss", "q_mean", "reward_mean", "grad_norm")
 
     def __init__(
@@ -161,18 +153,16 @@ class NStepDQN:
         self.n_seen = self.n_updates = 0
         self.paid, self.paid_since = 0.0, NOT_YET
         self._guide_memory: Memory | None = None
-        self._folder: Path | None = None
         self._logged = LoggedMeans()
         self._n_since_row = 0
         self._has_begun = False
 
     @property
     def update_due(self) -> bool:
-        """Whether a row of metrics is due, or the run is over."""
         return self._n_since_row >= self.config.log_steps or self.n_seen >= self.config.n_steps
 
     def epsilon_at(self, n_seen: int) -> float:
-        """Return epsilon for the step after so many: it falls from when its decay has begun."""
+        """Return epsilon after n_seen environment steps."""
         config = self.config
         began = self.paid_since if config.decay_after_reward else 0
         final = EPSILON_FINAL if config.epsilon_final is None else config.epsilon_final
@@ -181,7 +171,7 @@ class NStepDQN:
         return epsilon_after(n_seen - began, config.epsilon_steps, config.epsilon_start, final)
 
     def act(self, percept: Percept, memory: Memory) -> Step:
-        """Choose actions, exploring ones among them; the memory is advanced in any case."""
+        # The agent acts in any case: its memory has to read every step, and so has the guide's.
         step = self.agent.act(percept, memory)
         n_envs = percept.n_envs
         drawn = torch.randint(self.agent.n_actions, (n_envs,), device=self.agent.device)
@@ -192,18 +182,17 @@ class NStepDQN:
         return step._replace(actions=explored(step.actions, drawn, epsilons))
 
     def observe(self, transition: Transition) -> None:
-        """Keep the step, and take the gradient steps that are due with it."""
         config, percept, ended = self.config, transition.percept, transition.ended
         if self.replay is None:
             self.replay = self._empty_replay(percept)
-        steps = percept.observations, transition.step.actions, transition.rewards, ended
-        self.replay.add(*steps)
+        actions, rewards = transition.step.actions, transition.rewards
+        self.replay.add(percept.observations, actions, rewards, ended)
         for env in ended.nonzero().flatten().tolist():
             self.replay.end(env, transition.following.observations)
         before, n_envs = self.n_seen, percept.n_envs * self.ranks.size
         self.n_seen += n_envs  # the other ranks take as many steps
         self._n_since_row += n_envs
-        self.paid += float(transition.rewards.sum())
+        self.paid += float(rewards.sum())
         if self.paid >= 1 and self.paid_since == NOT_YET:
             self.paid_since = self.n_seen
 
@@ -222,7 +211,6 @@ class NStepDQN:
             follow(self.target, self.agent.head, 1.0)
 
     def update(self, progress: float) -> dict[str, float]:
-        """Return what there is to log, means over the gradient steps since the last row."""
         rewarded = () if self.reward is None else self.reward.metrics
         names = *(f"train/{name}" for name in self.logged), *rewarded
         if self.n_seen >= self.config.n_steps and not self.n_updates:
@@ -231,8 +219,8 @@ class NStepDQN:
                 f"warmup_steps={self.config.warmup_steps:,}, a first episode or, with "
                 "train_after_reward, a reward. Choose a larger n_steps"
             )
-        metrics = dict.fromkeys(names, math.nan)
-        metrics |= self._logged.means()
+        # Names without a value would make metrics.csv a table of another width: NaN stands there.
+        metrics = dict.fromkeys(names, math.nan) | self._logged.means()
         self._logged, self._n_since_row = LoggedMeans(), 0
         return metrics | {
             "train/epsilon": self.epsilon_at(self.n_seen),
@@ -241,7 +229,7 @@ class NStepDQN:
         }
 
     def learn(self, steps: FrameSteps) -> dict[str, Tensor]:
-        """Take one gradient step on the Huber loss of the actions taken."""
+        """Take one gradient step and return its metrics."""
         config, agent = self.config, self.agent
 
         # R = sum_{k<n} gamma^k r_{t+k}; an intrinsic reward sees the n steps as one.
@@ -278,13 +266,8 @@ class NStepDQN:
             "train/grad_norm": torch.stack(norms).norm(),
         }
 
-    def keep_in(self, folder: Path) -> None:
-        """Say where frames are kept."""
-        self._folder = folder / self.ranks.own_name("replay")
-
     @staticmethod
     def contradictions(config: Any, agent: type[Agent]) -> list[str]:
-        """Return one line for every pair of settings that cannot both hold."""
         problems = []
         if "NStepDQN" not in agent.algorithms:
             problems.append(
@@ -292,13 +275,10 @@ class NStepDQN:
                 "not. Choose model=ELLM, or another algorithm"
             )
         if config.guide is None and config.guide_share != GUIDE_SHARE:
-            problems.append(
-                "guide_share: nobody's actions are meant. Name a guide, or leave it out"
-            )
+            problems.append("guide_share: no effect without a guide. Name one, or leave it out")
         return problems
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that is needed to go on; new frames are brought onto the disk."""
         memory = self._guide_memory
         return {
             "optimizer": moments(self.optimizer),
@@ -313,7 +293,6 @@ class NStepDQN:
     def load_state_dict(
         self, state: dict[str, Any], percept: Percept, memory: Memory | None
     ) -> None:
-        """Go on from what `state_dict` returned; trainers/learner.py says how."""
         if state["guide"] != self.guide_sha256:
             raise ValueError("guide: not the one that the run has begun with")
         load_moments(self.optimizer, state["optimizer"])
@@ -332,20 +311,20 @@ class NStepDQN:
             self._guide_memory.load_state_dict(state["guide_memory"])
 
     def _guided(self, guide: Agent, percept: Percept) -> Tensor:
-        """Return what the guide would do, which follows every step.  [N] int64"""
         if self._guide_memory is None:
             self._guide_memory = guide.initial_memory(percept.n_envs)
         text = percept.observations.text
-        if text is not None:  # a number is that of its sentence in every table
+        if text is not None:  # the guide's table has to know the sentences behind the numbers
             guide.reader.sentences.numbers(self.agent.reader.sentences.texts(text).flatten())
         return guide.act(percept, self._guide_memory, deterministic=True).actions
 
     def _empty_replay(self, percept: Percept) -> FrameReplay:
-        assert self._folder is not None, "a run says where frames are kept"
-        frames = self._folder, percept.observations, self.agent.device
-        return FrameReplay(self.config, self.agent.frame_stack, *frames)
+        assert self.folder is not None, "a run sets its folder before the first step"
+        folder, agent = self.folder / self.ranks.own_name("replay"), self.agent
+        seen = percept.observations
+        return FrameReplay(self.config, agent.frame_stack, folder, seen, agent.device)
 
 
 def _n_passed(before: int, now: int, every: int) -> int:
-    """Return how many multiples of a number have been reached since."""
+    """Return the number of multiples of `every` in before < n <= now."""
     return now // every - before // every

@@ -1,15 +1,15 @@
-"""What DQN and SAC share: whole episodes into replay, then gradient steps on sequences of it.
+"""The common part of DQN and SAC: whole episodes into replay, gradient steps on sequences of it.
 
-The story (Ni et al. 2023, arXiv:2307.03864): a few episodes of random actions; then, whenever an
-episode has ended, as many gradient steps as are owed for the steps since the last ones.
+As in Ni et al. 2023, arXiv:2307.03864: a few episodes of random actions; then, whenever an episode
+has ended, `updates_per_step` gradient steps per environment step since the last update.
 """
 
 import logging
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -26,7 +26,8 @@ from models.agent import (
     Transitions,
 )
 from models.observations import Percept
-from trainers.learner import LoggedMeans, NotFiniteError, Reward, Transition
+from trainers.learner import Learner, LoggedMeans, NotFiniteError, Reward, Transition
+from trainers.losses import mean_norm
 from trainers.ranks import Ranks
 from trainers.sequence_replay import (
     EPISODES_KEPT,
@@ -39,8 +40,8 @@ from trainers.sequence_replay import (
     example_episode,
     step_tensors,
 )
-from utils.saved_state import load_moments, moments
-from utils.settings import Config, Part, setting
+from utils.saved_state import load_moments, moments, with_moments
+from utils.settings import Config, setting
 
 SUMMED_AT_ONCE = 64  # gradient steps whose metrics wait on the device
 STEPS_APART = 64  # of each environment from one update to the next, where there are several ranks
@@ -54,8 +55,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EpsilonSettings(Config):
-    """What learners that explore by epsilon read."""
-
     title = "exploration"
 
     epsilon_final: float | None = setting(
@@ -69,8 +68,6 @@ class EpsilonSettings(Config):
 
 @dataclass(frozen=True)
 class OffPolicySettings(ReplaySettings, OffPolicyNetworkSettings):
-    """What DQN and SAC both read."""
-
     title = "DQN and SAC"
 
     tau: float = setting(
@@ -87,31 +84,25 @@ class OffPolicySettings(ReplaySettings, OffPolicyNetworkSettings):
     )
 
 
-class OffPolicyLearner(ABC):
+class OffPolicyLearner(Learner):
     """Collects whole episodes, and learns from sequences of them when some have ended.
 
-    Args:
-        config: The settings of the run.
-        agent: What is trained.
-        ranks: The processes that train together, each from its own replay; None for this one alone.
-        reward: What steps of the replay pay, if not what the environment did.
-
     Attributes:
-        logged: What a gradient step has to log.
-        target: What follows the agent slowly.
-        optimizers: By name.
-        beside: What is trained and belongs to no network.
-        replay: The episodes so far; None before the first has ended.
+        logged: The names of the metrics of a gradient step, without "train/".
+        target: The target network.
+        groups: The parameters of each optimiser, by its name.
+        beside: Trained tensors that belong to no network.
+        replay: None before the first episode has ended.
         n_explored: Environment steps since the warm-up, those of all environments.
         n_updates: Gradient steps so far.
+        n_owed: Gradient steps that are due.
         n_warmup_steps: Environment steps of the warm-up.
         longest: Steps of the longest episode of the warm-up.
     """
 
-    reads: ClassVar[tuple[type[Part], ...]]
     logged: ClassVar[tuple[str, ...]]
+    agent: OffPolicyAgent
     target: nn.Module
-    optimizers: Mapping[str, Optimizer]
 
     def __init__(
         self,
@@ -122,6 +113,8 @@ class OffPolicyLearner(ABC):
     ) -> None:
         self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
         self.reward = reward
+        self.groups: dict[str, list[Tensor]] = {}
+        self.optimizers: dict[str, Optimizer] = {}
         self.beside: dict[str, Tensor] = {}
         self.replay: Replay | None = None
         self.n_explored = self.n_updates = self.n_owed = 0
@@ -129,17 +122,38 @@ class OffPolicyLearner(ABC):
         self._n_unpaid = 0  # environment steps that no gradient steps are owed for yet
         self.running = RunningEpisodes()
         self._has_ended = False  # an episode, since the last update
-        self._is_stale = False
-        self._files: ReplayFiles | None = None
+        self._is_stale = False  # the memory of running episodes: the weights have changed
         self._n_observed = 0  # steps of each environment since the last update
 
     @abstractmethod
     def learn(self, sequences: Sequences) -> dict[str, Tensor]:
-        """Take one gradient step and return what to log of it."""
+        """Take one gradient step and return its metrics."""
 
     def explore(self, step: Step) -> Step:
-        """Return what is done in the place of what the agent chose."""
+        """Apply exploration to the chosen actions."""
         return step
+
+    def add_optimizer(
+        self,
+        name: str,
+        parameters: Iterable[Tensor],
+        learning_rate: float,
+        fused: bool | None = True,
+    ) -> None:
+        """Make an Adam optimiser of those parameters that are trained."""
+        self.groups[name] = group = [p for p in parameters if p.requires_grad]
+        self.optimizers[name] = with_moments(torch.optim.Adam(group, lr=learning_rate, fused=fused))
+
+    def gradient_step(
+        self, name: str, loss: Tensor, parts: Mapping[str, Iterable[Tensor]]
+    ) -> dict[str, Tensor]:
+        """Take one step of an optimiser; return the mean gradient norm of some parts."""
+        self.optimizers[name].zero_grad()
+        loss.backward()
+        self.ranks.average_gradients(self.groups[name])
+        norms = {f"{part}_grad_norm": mean_norm(parameters) for part, parameters in parts.items()}
+        self.optimizers[name].step()
+        return norms
 
     @property
     def is_warming_up(self) -> bool:
@@ -148,22 +162,21 @@ class OffPolicyLearner(ABC):
 
     @property
     def update_due(self) -> bool:
-        """Whether an episode has ended, or the run is over.
-
-        Ranks see episodes end at different steps. They learn together after as many steps of each.
-        """
+        # Episodes of the ranks end at different steps; they learn together after as many of each.
         enough = self._has_ended if self.ranks.size == 1 else self._n_observed >= STEPS_APART
         return enough or self._is_over
 
     @property
     def _is_over(self) -> bool:
-        """Whether the run has had all its steps, be it within an episode."""
         return self.n_warmup_steps + self.n_explored >= self.config.n_steps
 
     def act(self, percept: Percept, memory: Memory) -> Step:
-        """Choose actions: random ones in the warm-up; the memory is advanced in any case."""
         if self._is_stale:
-            self._refresh(memory)
+            self._is_stale = False
+            if any(self.running.lengths):
+                past, running = self.running.past(self.agent.n_context)
+                self.agent.body.refresh(past, running, memory)
+        # In the warm-up, too, the agent acts: its memory has to read every step.
         step = self.agent.act(percept, memory)
         if self.is_warming_up:
             return step._replace(actions=self.random_actions(percept.n_envs))
@@ -174,14 +187,13 @@ class OffPolicyLearner(ABC):
         return torch.randint(self.agent.n_actions, (n_envs,), device=self.agent.device)
 
     def observe(self, transition: Transition) -> None:
-        """Keep the step; what has ended becomes part of the replay."""
         percept, step = transition.percept, transition.step
         n_envs = percept.n_envs * self.ranks.size  # the other ranks take as many steps
         self._n_observed += 1
         was_warming_up = self.is_warming_up
-        paid = transition.rewards.float()
+        rewards = transition.rewards.float()
         self.running.add(
-            step_tensors(percept, step.context, step.actions, paid, transition.terminated)
+            step_tensors(percept, step.context, step.actions, rewards, transition.terminated)
         )
         self._n_unpaid += n_envs
         if was_warming_up:
@@ -191,6 +203,7 @@ class OffPolicyLearner(ABC):
         ended = transition.ended.nonzero().flatten().tolist()
         if not ended:
             return
+        # Episodes become part of the replay as a whole, with their final observation.
         self._store(ended, transition)
         self._n_episodes += len(ended)
         self._has_ended = True
@@ -200,13 +213,12 @@ class OffPolicyLearner(ABC):
             self._n_unpaid = 0
 
     def update(self, progress: float) -> dict[str, float]:
-        """Take the gradient steps that are owed; return means over them."""
         self._has_ended, self._n_observed = False, 0
         n_steps = self.ranks.least(self.n_owed)  # 0 where one rank is still warming up
         n_sequences = self.ranks.part_of(self.config.batch_size)
         means, logged = LoggedMeans(), []
         for number in range(1, n_steps + 1):
-            assert self.replay is not None, "gradient steps are owed for what replay holds"
+            assert self.replay is not None, "gradient steps are owed for episodes in replay"
             sequences, rewarded = self._rewarded(self.replay.sample(n_sequences))
             logged.append(self.learn(sequences) | rewarded)
             if number % SUMMED_AT_ONCE == 0 or number == n_steps:
@@ -214,6 +226,7 @@ class OffPolicyLearner(ABC):
                 logged = []
         self.n_updates += n_steps
         self.n_owed -= n_steps
+        # A transformer's keys and values of the running episodes come from the old weights.
         if n_steps and self.agent.n_context and any(self.running.lengths):
             self._is_stale = True
         if self._is_over and not self.n_updates:
@@ -222,46 +235,41 @@ class OffPolicyLearner(ABC):
                 f"warm-up's {self.config.warmup_episodes:,} episodes. Choose a larger n_steps or "
                 "a smaller warmup_episodes"
             )
-        rest = {"train/n_updates": float(self.n_updates), "train/replay_steps": float(self._filled)}
-        return self.nothing_learned() | means.means() | rest
+        metrics = self.nothing_learned() | means.means()
+        metrics["train/n_updates"] = float(self.n_updates)
+        metrics["train/replay_steps"] = 0.0 if self.replay is None else float(len(self.replay))
+        return metrics
 
     def nothing_learned(self) -> dict[str, float]:
-        """Return what to log where there was no gradient step: NaN under every name."""
+        """Return the metrics of an update without a gradient step: NaN under every name."""
         rewarded = () if self.reward is None else self.reward.metrics
         return dict.fromkeys((*(f"train/{name}" for name in self.logged), *rewarded), math.nan)
 
-    def keep_in(self, folder: Path) -> None:
-        """Say where the replay is kept for checkpoints."""
-        self._files = ReplayFiles(folder / self.ranks.own_name("replay"))
-
     @staticmethod
     def contradictions(config: Any, agent: type[Agent]) -> list[str]:
-        """Return one line for every pair of settings that cannot both hold."""
         if config.context_length == 0:
             return ["context_length: 0 steps cannot be learned from; choose 1 or more, or -1"]
         if config.replay_capacity is not None and config.replay_capacity <= config.context_length:
             return [
                 f"replay_capacity: {config.replay_capacity:,} rows do not hold a sequence of "
-                f"context_length={config.context_length:,} and what follows it"
+                f"context_length={config.context_length:,} and one step more"
             ]
         return []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that is needed to go on; new rows of the replay are written into files."""
         reward = {} if self.reward is None else {"reward": self.reward.state_dict()}
         return reward | {
             "optimizers": {name: moments(each) for name, each in self.optimizers.items()},
             "target": dict(self.target.state_dict()),
             "beside": {name: each.detach().clone() for name, each in self.beside.items()},
             "counts": {name: getattr(self, name) for name in COUNTS},
-            "replay": None if self.replay is None else self._replay_files.save(self.replay),
+            "replay": None if self.replay is None else self._files.save(self.replay),
             "running": self.running.state_dict(),
         }
 
     def load_state_dict(
         self, state: dict[str, Any], percept: Percept, memory: Memory | None
     ) -> None:
-        """Go on from what `state_dict` returned; trainers/learner.py says how."""
         for name, optimizer in self.optimizers.items():
             load_moments(optimizer, state["optimizers"][name])
         self.target.load_state_dict(state["target"])
@@ -284,7 +292,7 @@ class OffPolicyLearner(ABC):
             self.running.load_state_dict(state["running"], like)
 
     def _rewarded(self, sequences: Sequences) -> tuple[Sequences, dict[str, Tensor]]:
-        """Return sequences with the rewards of the steps that count, and what to log of them."""
+        """Replace the rewards of the steps that count by the intrinsic ones; return its metrics."""
         if self.reward is None:
             return sequences, {}
         counted = sequences.mask.flatten().nonzero().squeeze(-1)
@@ -301,15 +309,11 @@ class OffPolicyLearner(ABC):
         paid[counted] = rewards
         return sequences._replace(rewards=paid.view_as(sequences.rewards)), logged
 
-    @property
-    def _filled(self) -> int:
-        return 0 if self.replay is None else len(self.replay)
-
     def _sum_up(self, logged: list[dict[str, Tensor]], means: LoggedMeans) -> None:
-        """Add up what gradient steps have to log; only now is the device waited for."""
         names = list(logged[0])
-        device = self.agent.device  # where a gradient that there is not has no place
+        device = self.agent.device  # the norm of no gradients lies on the CPU
         table = torch.stack([torch.stack([row[n].to(device) for n in names]) for row in logged])
+        # Only now does the program wait for the device.
         sums = table.double().sum(0).tolist()
         means.add(dict(zip(names, sums, strict=True)), len(logged))
         if not means.are_finite:
@@ -318,9 +322,9 @@ class OffPolicyLearner(ABC):
             raise NotFiniteError({"epoch": 0, "number": number, "logged": logged[number]})
 
     def _store(self, ended: list[int], transition: Transition) -> None:
-        """Put the episodes that have just ended into the replay."""
         following = transition.following
         context = transition.step.context
+        # After a time limit the target bootstraps from the last observation: it needs a context.
         if context.shape[1] and bool(transition.truncated.any()):
             ahead = self.agent.act(following, transition.memory, deterministic=True, advance=False)
             context = ahead.context
@@ -336,24 +340,17 @@ class OffPolicyLearner(ABC):
             if self.is_warming_up:
                 self.longest = max(self.longest, episode.length)
 
-    def _refresh(self, memory: Memory) -> None:
-        """Let the memory read the running episodes again: the weights have changed."""
-        self._is_stale = False
-        if any(self.running.lengths):
-            past, running = self.running.past(self.agent.n_context)
-            self.agent.body.refresh(past, running, memory)
-
-    @property
-    def _replay_files(self) -> ReplayFiles:
-        assert self._files is not None, "a run says where the replay is kept"
-        return self._files
+    @cached_property
+    def _files(self) -> ReplayFiles:
+        assert self.folder is not None, "a run sets its folder before the first step"
+        return ReplayFiles(self.folder / self.ranks.own_name("replay"))
 
     def _load_replay(self, state: dict[str, Any], example: EpisodeSteps) -> None:
         if self.config.replay_capacity not in (None, state["capacity"]):
             raise ValueError(f"replay: {state['capacity']} rows, not {self.config.replay_capacity}")
-        settings = state["capacity"], self.config.context_length
-        replay = Replay(*settings, example, self.agent.device)
-        self._replay_files.load(replay, state)
+        device = self.agent.device
+        replay = Replay(state["capacity"], self.config.context_length, example, device)
+        self._files.load(replay, state)
         actions = replay.rows["actions"]
         if actions.min() < 0 or actions.max() >= self.agent.n_actions:
             raise ValueError(f"replay: actions that are none of {self.agent.n_actions}")
@@ -363,7 +360,7 @@ class OffPolicyLearner(ABC):
 
 
 def epsilon_after(n_steps: int, n_falling: float, start: float, final: float) -> float:
-    """Return epsilon after so many steps: it falls linearly over n_falling, then is constant."""
+    """Return epsilon after n_steps: it falls linearly over n_falling steps, then is constant."""
     fraction = min(n_steps / n_falling, 1.0) if n_falling > 0 else 1.0
     return start + fraction * (final - start)
 

@@ -1,20 +1,19 @@
 """Proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347) of any actor-critic agent.
 
-The story: fill a rollout of T steps, estimate advantages, pass over it a few times in minibatches.
+Fill a rollout of T steps, estimate advantages, pass over it a few times in minibatches.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from models.agent import ActorCriticAgent, Agent, Batch, Memory, Step
 from models.observations import Percept
-from trainers.learner import NotFiniteError, Reward, Transition
+from trainers.learner import Learner, NotFiniteError, Reward, Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.ranks import Ranks
 from trainers.rollout import Past, Rollout, check_rollout_fits
@@ -26,15 +25,13 @@ from trainers.schedules import (
 )
 from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import check_steps, load_moments, moments, with_moments
-from utils.settings import Part, setting
+from utils.settings import setting
 
 MOST_SAMPLES = 2**24
 
 
 @dataclass(frozen=True)
 class PpoSettings(ScheduleSettings):
-    """What PPO reads."""
-
     title = "PPO"
 
     n_rollout_steps: int = setting(
@@ -65,26 +62,17 @@ class PpoSettings(ScheduleSettings):
         "add the value of the last observation at a time limit", default=False
     )
 
-    @property
-    def n_updates(self) -> float:
-        """Rollouts of the whole run; the last may be longer than what is left of it."""
-        return self.n_steps / (self.n_envs * self.n_rollout_steps)
 
-
-class PPO:
+class PPO(Learner):
     """Trains one agent on the rollouts it collects itself.
 
-    Args:
-        config: The settings of the run.
-        agent: What is trained, known by the interface in models/agent.py alone.
-        ranks: The processes that train together; None for this one alone.
-        reward: What the steps of a rollout pay, if not what the environment does.
-
     Attributes:
-        rollout: What has been collected since the last update; None before the first step of it.
+        rollout: The steps since the last update; None before the first of them.
+        past: Steps before the rollout that a GPT reads again.
     """
 
-    reads: ClassVar[tuple[type[Part], ...]] = (PpoSettings,)
+    reads = (PpoSettings,)
+    agent: ActorCriticAgent
 
     def __init__(
         self,
@@ -103,16 +91,17 @@ class PPO:
                 self.parameters, lr=config.learning_rate, eps=1e-8, weight_decay=0.01, fused=True
             )
         )
-        self.schedules = configured_schedules(config, config.n_updates)
+        # A whole number but for the last rollout, which may be longer than the rest of the run.
+        n_updates = config.n_steps / (config.n_envs * config.n_rollout_steps)
+        self.schedules = configured_schedules(config, n_updates)
         self.advantage_statistics = RunningMeanVariance()
         self.n_epochs_done = 0
         self.rollout: Rollout | None = None
-        self.past: Past | None = None  # steps before the next rollout that it will need again
+        self.past: Past | None = None
         self._memory_is_stale = False
 
     @staticmethod
     def contradictions(config: PpoSettings, agent: type[Agent]) -> list[str]:
-        """Return one line for every pair of settings that cannot both hold with such an agent."""
         n_envs, n_steps, n_batches = config.n_envs, config.n_rollout_steps, config.n_batches
         samples, problems = n_envs * n_steps, impossible_decays(config)
         if samples > MOST_SAMPLES:
@@ -120,7 +109,7 @@ class PPO:
                 f"n_rollout_steps: a rollout of {n_envs} x {n_steps} samples is larger than "
                 f"{MOST_SAMPLES}"
             )
-        # Sequences are counted by sequences_per_batch, into whatever number of minibatches.
+        # Sequences are counted by sequences_per_batch, and the last minibatch may have fewer.
         if samples % n_batches and not agent.sequential:
             problems.append(
                 f"n_batches: a rollout of {n_envs} x {n_steps} = {samples} samples cannot be cut "
@@ -130,18 +119,16 @@ class PPO:
 
     @property
     def update_due(self) -> bool:
-        """Whether the rollout is full."""
         return self.rollout is not None and self.rollout.is_full
 
     def act(self, percept: Percept, memory: Memory) -> Step:
-        """Sample actions from the policy, which is all the exploration there is."""
+        # Sampling from the policy is all the exploration there is.
         if self._memory_is_stale and self.past is not None:
             self.agent.refresh(*self.past, memory)
         self._memory_is_stale = False
         return self.agent.act(percept, memory)
 
     def observe(self, transition: Transition) -> None:
-        """Keep a step in the rollout."""
         if self.rollout is None:
             self.rollout = Rollout(
                 self.config.n_rollout_steps,
@@ -153,7 +140,7 @@ class PPO:
         rollout, t, following = self.rollout, self.rollout.n_stored, transition.following
         rollout.store(transition)
         if self.config.bootstrap_truncated and transition.truncated.any():
-            # Stands for what the episode would still have brought.
+            # The value stands for the rest of the episode.
             values, _ = self._ahead(following, transition.memory)
             rollout.beyond[t] = self.config.gamma * values * transition.truncated
         reads_context = self.reward is not None and self.reward.reads_context
@@ -164,9 +151,9 @@ class PPO:
             rollout.bootstrap, _ = self._ahead(transition.after, transition.memory)
 
     def update(self, progress: float, permutations: Tensor | None = None) -> dict[str, float]:
-        """Pass n_epochs times over the rollout and return what to log.
+        """Pass n_epochs times over the rollout and return the metrics.
 
-        Values are means over all minibatches; adv_mean and adv_std are the last minibatch's.
+        They are means over all minibatches; adv_mean and adv_std are the last minibatch's.
 
         Args:
             progress: Share of the run that is over, for the schedules.
@@ -197,7 +184,7 @@ class PPO:
                 logged.append(self._learn(batch, now))
         self.n_epochs_done += config.n_epochs
 
-        # Only now is the device waited for.
+        # Metrics stay on the device until here, so that no minibatch waits for it.
         names = list(logged[0])
         table = torch.stack([torch.stack([row[name] for name in names]) for row in logged])
         metrics = dict(zip(names, table.mean(0).tolist(), strict=True))
@@ -218,16 +205,12 @@ class PPO:
         return metrics
 
     def _ahead(self, percept: Percept, memory: Memory) -> tuple[Tensor, Tensor]:
-        """Return the value [N] and the context [N, ...] of what is seen; the memory stays."""
+        """Return the value [N] and the context [N, ...] of an input; the memory stays."""
         step = self.agent.act(percept, memory, deterministic=True, advance=False)
         assert step.values is not None, "an agent that PPO trains has a critic"
         return step.values, step.context
 
-    def keep_in(self, folder: Path) -> None:
-        """Keep nothing there: a rollout is small enough for a checkpoint."""
-
     def state_dict(self) -> dict[str, Any]:
-        """Return optimiser, statistics, counts, and the steps that the next rollout needs again."""
         state = {
             "optimizer": moments(self.optimizer),
             "advantages": self.advantage_statistics.state_dict(),
@@ -239,7 +222,6 @@ class PPO:
     def load_state_dict(
         self, state: dict[str, Any], percept: Percept, memory: Memory | None
     ) -> None:
-        """Go on from what `state_dict` returned; trainers/learner.py says how."""
         load_moments(self.optimizer, state["optimizer"])
         self.advantage_statistics.load_state_dict(state["advantages"])
         self.n_epochs_done = state["n_epochs_done"]
@@ -248,12 +230,13 @@ class PPO:
         past = state["past"]
         if past is None or memory is None:
             return
+        # `past` has another length in every run, so that one step of this run shows its shapes.
         context = self.agent.act(percept, memory.copy()).context
         check_steps(past, Past(percept.observations, percept.starts, context).tensors(), "past")
         self.past, self._memory_is_stale = Past.of(past, self.agent.device), True
 
     def _minibatches(self, rollout: Rollout, order: Tensor) -> Iterator[Batch]:
-        """Yield minibatches of samples, or of sequences, in this order: as many on every rank."""
+        """Yield minibatches of samples or sequences in an order; as many on every rank."""
         config, ranks = self.config, self.ranks
         if not self.agent.sequential:
             samples = order.to(self.agent.device)
@@ -266,7 +249,7 @@ class PPO:
         return map(rollout.sequence_batch, order.tensor_split(n_batches))
 
     def _learn(self, batch: Batch, now: Coefficients) -> dict[str, Tensor]:
-        """Take one gradient step and return what to log of it, without waiting for the device."""
+        """Take one gradient step and return its metrics, without waiting for the device."""
         config = self.config
         result = self.agent.evaluate(batch)
 
@@ -280,7 +263,7 @@ class PPO:
         # Ranks average their gradients before these are clipped, so that all take the same step.
         self.optimizer.zero_grad()
         loss.backward()
-        grad_norm = self.ranks.step(self.optimizer, config.max_grad_norm)
+        grad_norm = self.ranks.step(self.optimizer, self.parameters, config.max_grad_norm)
         return {
             "train/loss": loss.detach(),
             "train/grad_norm": grad_norm,
@@ -306,7 +289,7 @@ class PPO:
     def _first_not_finite(
         self, rollout: Rollout, orders: list[Tensor], logged: list[dict[str, Tensor]]
     ) -> dict[str, Any]:
-        """Return the first minibatch whose loss or gradient was not finite, cut once more."""
+        """Return the first minibatch with a loss or gradient that was not finite, cut again."""
         sums = torch.stack([row["train/loss"] + row["train/grad_norm"] for row in logged])
         bad = (~sums.isfinite()).nonzero()
         first = int(bad[0]) if len(bad) else 0  # it may be another rank that has one

@@ -1,9 +1,8 @@
-"""The processes that train one agent together, each in its share of the environments.
+"""Data-parallel training: the processes that train one agent, each with its own environments.
 
-torchrun starts them and says in environment variables which one is which. All ranks hold the same
-agent. Each learns from minibatches of its own environments' steps, and the gradients of all are
-averaged before the optimiser's step, so that parameters stay equal. Running statistics of rewards
-and advantages are each rank's own. The first rank alone writes.
+torchrun starts them and numbers them in environment variables. All ranks hold the same agent. Each
+learns from its own environments' steps, and gradients are averaged before the optimiser's step.
+Running statistics of rewards and advantages are each rank's own. The first rank alone writes.
 """
 
 import dataclasses
@@ -12,7 +11,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, TypeVar
 
 import torch
@@ -38,7 +37,7 @@ def joined_ranks() -> Iterator["Ranks"]:
     """Join the ranks that torchrun has started with this process; without torchrun be alone.
 
     Tensors on a CPU travel by gloo, those on GPUs by NCCL; a rank's GPU is the one with its number
-    on the machine. What ends all ranks alike is said by the first, a mistake once a machine.
+    on the machine. The first rank tells an error that ends all alike, a mistake once a machine.
     """
     if "WORLD_SIZE" not in os.environ:
         yield Ranks()
@@ -70,35 +69,25 @@ def joined_ranks() -> Iterator["Ranks"]:
 
 
 class Ranks:
-    """One of R processes, and what it does together with the others; alone it does nothing.
+    """One of R processes and its collective operations, which do nothing where R = 1.
 
     Every method that speaks of all ranks must be called by all of them in the same order.
-
-    Args:
-        rank: Which one this is, from 0.
-        size: R.
     """
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size = rank, size
-        self._shared: dict[Optimizer, SharedStep] = {}
+        self._shared: dict[Optimizer, SharedStep | None] = {}
 
     @property
     def first(self) -> bool:
-        """Whether this is the rank that writes."""
         return self.rank == 0
 
     def print(self, text: str) -> None:
-        """Print on the first rank."""
         if self.first:
             print(text, flush=True)
 
     def share(self, config: Config) -> Config:
-        """Return the settings of this rank's environments, its share of them.
-
-        Raises:
-            UserError: the environments cannot be shared equally, or the GPUs.
-        """
+        """Return the settings of this rank's share of the environments, if they can be shared."""
         if config.n_envs % self.size:
             raise UserError(
                 f"n_envs: {config.n_envs} environments cannot be shared by {self.size} ranks. "
@@ -114,11 +103,11 @@ class Ranks:
         return dataclasses.replace(config, n_envs=config.n_envs // self.size)
 
     def part_of(self, n: int) -> int:
-        """Return how many of n things are each rank's part, rounded up."""
+        """Return the size of each rank's part of n things, rounded up."""
         return -(-n // self.size)
 
     def own_name(self, name: str) -> str:
-        """Return what a file or folder in the run's is called that each rank has for itself."""
+        """Return the name of this rank's own file or folder in the run folder."""
         return name if self.first else f"{name}.rank{self.rank}"
 
     def synchronize(self, agent: Agent, config: Config) -> None:
@@ -128,7 +117,6 @@ class Ranks:
             seed_everything(derived_seed(config.seed, self.rank), config.deterministic)
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrite tensors with the first rank's."""
         if self.size > 1:
             with _together():
                 for tensor in tensors:
@@ -139,27 +127,29 @@ class Ranks:
         if self.size > 1:
             average_gradients(parameters)
 
-    def step(self, optimizer: Optimizer, max_norm: float) -> Tensor:
-        """Average gradients over all ranks, clip their norm, take the optimiser's step.
+    def step(self, optimizer: Optimizer, parameters: Sequence[Tensor], max_norm: float) -> Tensor:
+        """Average gradients, clip their norm, take the optimiser's step; return the norm before.
 
-        Ranks that share the memory of a machine share the work, too: `SharedStep`.
-
-        Returns:
-            The norm before clipping.
+        `parameters` are all that the optimiser has, an Adam or AdamW with its moments. Ranks that
+        share the memory of a machine share the work, too: `SharedStep`.
         """
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        on_cpu = all(parameter.device.type == "cpu" for parameter in parameters)
-        if self.size > 1 and on_cpu and SharedStep.is_possible(self.size):
-            if optimizer not in self._shared:
-                self._shared[optimizer] = SharedStep(optimizer, self.rank, self.size)
-            return self._shared[optimizer](max_norm)
+        # Decided at the first step and not earlier: until then a checkpoint may replace moments.
+        if self.size > 1 and optimizer not in self._shared:
+            on_cpu = all(parameter.device.type == "cpu" for parameter in parameters)
+            on_one_machine = int(os.environ["LOCAL_WORLD_SIZE"]) == self.size
+            is_possible = on_cpu and on_one_machine and hasattr(os, "memfd_create")
+            self._shared[optimizer] = (
+                SharedStep(optimizer, parameters, self.rank, self.size) if is_possible else None
+            )
+        if shared := self._shared.get(optimizer):
+            return shared(max_norm)
         self.average_gradients(parameters)
         norm = clip_grad_norm_(parameters, max_norm)
         optimizer.step()
         return norm
 
     def average(self, numbers: Mapping[str, float]) -> dict[str, float]:
-        """Return the means of numbers over all ranks, which have the same names."""
+        """Return the means over all ranks, which have the same names."""
         if self.size == 1:
             return dict(numbers)
         values = torch.tensor(list(numbers.values()), dtype=torch.float64)
@@ -168,7 +158,6 @@ class Ranks:
         return dict(zip(numbers, (values / self.size).tolist(), strict=True))
 
     def all_reduce_max(self, *values: int) -> list[int]:
-        """Return the largest of every value over all ranks."""
         if self.size == 1:
             return list(values)
         largest = torch.tensor([int(value) for value in values])
@@ -177,7 +166,6 @@ class Ranks:
         return largest.tolist()
 
     def least(self, value: int) -> int:
-        """Return the smallest of a value over all ranks."""
         return -self.all_reduce_max(-value)[0]
 
     def gather(self, value: Result) -> list[Result]:
@@ -192,7 +180,7 @@ class Ranks:
         return [load_saved(io.BytesIO(content)) for content in packed or ()]
 
     def run_on_first(self, function: Callable[[], Result]) -> Result:
-        """Run what writes on the first rank alone; all ranks get its result, or end as it does."""
+        """Run a function on the first rank alone; all ranks get its result, or end as it does."""
         if self.size == 1:
             return function()
         outcome: list[Any] = [None, None]
@@ -208,14 +196,10 @@ class Ranks:
         return outcome[0]
 
     @contextmanager
-    def enter_on_first(self, context: AbstractContextManager) -> Iterator[None]:
+    def enter_on_first(self, context: AbstractContextManager[None]) -> Iterator[None]:
         """Enter a context on the first rank alone; a UserError on entering ends all ranks."""
         with ExitStack() as stack:
-
-            def enter() -> None:
-                stack.enter_context(context)
-
-            self.run_on_first(enter)
+            self.run_on_first(partial(stack.enter_context, context))
             yield
 
 
@@ -226,18 +210,13 @@ class SharedStep:
     small network, and every rank would take the same optimiser's step. Here each averages the
     gradients of some parameters, and steps these alone (the first stage of ZeRO, Rajbhandari et al.
     2020, arXiv:1910.02054). All ranks must be processes of one machine.
-
-    Args:
-        optimizer: Adam or AdamW with its moments; the same on all ranks.
-        rank: Which one this is.
-        size: R.
     """
 
-    def __init__(self, optimizer: Optimizer, rank: int, size: int) -> None:
-        self.optimizer = optimizer
-        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        states = [optimizer.state[parameter] for parameter in self.parameters]
-        numbers = [parameter.numel() for parameter in self.parameters]
+    def __init__(
+        self, optimizer: Optimizer, parameters: Sequence[Tensor], rank: int, size: int
+    ) -> None:
+        self.optimizer, self.parameters, self.rank = optimizer, parameters, rank
+        numbers = [parameter.numel() for parameter in parameters]
         memory = _shared_memory((4 + size) * 4 * sum(n + ALIGNED for n in numbers), rank)
         place = 0
 
@@ -247,8 +226,9 @@ class SharedStep:
             place += 4 * -(-like.numel() // ALIGNED) * ALIGNED
             return tensor.view_as(like)
 
-        self.gradients = [[shared(p) for p in self.parameters] for _ in range(size)]
-        for parameter, state in zip(self.parameters, states, strict=True):
+        self.gradients = [[shared(p) for p in parameters] for _ in range(size)]
+        for parameter in parameters:
+            state = optimizer.state[parameter]
             for name in ("step", "exp_avg", "exp_avg_sq"):
                 state[name] = shared(state[name]).copy_(state[name])
             parameter.data = shared(parameter).copy_(parameter.data)
@@ -258,12 +238,6 @@ class SharedStep:
             least = loads.index(min(loads))
             loads[least] += numbers[index]
             self.own += [index] if least == rank else []
-        self.rank = rank
-
-    @staticmethod
-    def is_possible(size: int) -> bool:
-        """Whether all ranks run on this machine, and its system lends memory to all of them."""
-        return int(os.environ["LOCAL_WORLD_SIZE"]) == size and hasattr(os, "memfd_create")
 
     @torch.no_grad()
     def __call__(self, max_norm: float) -> Tensor:
@@ -284,12 +258,12 @@ class SharedStep:
         torch._foreach_mul_(own, (max_norm / (norm + 1e-6)).clamp(max=1))
         self.optimizer.step()
         with _together():
-            dist.barrier()  # what follows reads the parameters of all
+            dist.barrier()  # all parameters have to be new before anyone reads them
         return norm
 
 
 def _shared_memory(n_bytes: int, rank: int) -> mmap.mmap:
-    """Return memory of the first rank's that all ranks of this machine read and write."""
+    """Return memory that all ranks of this machine read and write."""
     first = None if rank else os.memfd_create("parameters")  # has no name, and ends with its users
     if first is not None:
         os.truncate(first, n_bytes)
@@ -307,7 +281,7 @@ def _shared_memory(n_bytes: int, rank: int) -> mmap.mmap:
 def average_gradients(parameters: Sequence[Tensor]) -> None:
     """Replace gradients by their means over all processes of the group, be it one.
 
-    They travel as one tensor: a message for each would take longer than what it carries.
+    They travel as one tensor: messages cost more than their content.
     """
     for parameter in parameters:
         if parameter.grad is None:
@@ -322,7 +296,7 @@ def average_gradients(parameters: Sequence[Tensor]) -> None:
 
 
 def _check_started_by_torchrun() -> None:
-    """Raise UserError unless all is there that torchrun tells a process."""
+    """Raise UserError unless torchrun's environment variables are complete."""
     wrong = [name for name in WHOLE if not os.environ.get(name, "").isdecimal()]
     wrong += [name for name in ("MASTER_ADDR",) if not os.environ.get(name)]
     if not wrong and int(os.environ["RANK"]) >= int(os.environ["WORLD_SIZE"]):

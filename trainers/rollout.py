@@ -1,4 +1,4 @@
-"""What happened in T steps of N environments, and its minibatches by step or by sequence.
+"""A rollout: T steps of N environments, and minibatches of them by step or by sequence.
 
 Samples are numbered environment by environment: n * T + t.
 """
@@ -24,14 +24,7 @@ GIB = 2**30
 def check_rollout_fits(
     n_envs: int, n_steps: int, image_shape: Sequence[int] | None, device: str
 ) -> None:
-    """Raise UserError where the images of a rollout alone are more than a machine's memory.
-
-    Args:
-        n_envs: N of this process.
-        n_steps: T.
-        image_shape: (C, H, W); None where there are no images.
-        device: Where the rollout is kept.
-    """
+    """Raise UserError where the images (C, H, W) of a rollout alone exceed a machine's memory."""
     if device.startswith("cuda"):
         n_bytes_here = torch.cuda.get_device_properties(device).total_memory
     else:
@@ -47,7 +40,7 @@ def check_rollout_fits(
 
 
 class Past(NamedTuple):
-    """The last P steps before a rollout, for agents that must see them again.
+    """The last P steps before a rollout, as context for its first steps.
 
     Attributes:
         observations: [P, N, ...] of each kind
@@ -60,18 +53,17 @@ class Past(NamedTuple):
     context: Tensor
 
     def of_running_episodes(self) -> Tensor:
-        """Return how many of the steps belong to the episode each environment is in.  [N] int64"""
+        """Return the number of steps that belong to each environment's episode.  [N] int64"""
         n_steps = len(self.starts)
         since_last = self.starts.flip(0).int().argmax(0) + 1
         return torch.where(self.starts.any(0), since_last, n_steps)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all there is of the steps, by name."""
         return self.observations.tensors() | {"starts": self.starts, "context": self.context}
 
     @classmethod
     def of(cls, tensors: dict[str, Tensor], device: torch.device) -> "Past":
-        """Return the steps that `tensors` returned."""
+        """Restore the steps from `tensors`."""
         here = {name: kind.to(device) for name, kind in tensors.items()}
         starts, context = here.pop("starts"), here.pop("context")
         return cls(Observations(**here), starts, context)
@@ -83,7 +75,7 @@ class Sequences(NamedTuple):
     Attributes:
         firsts: Sample with which each sequence opens.  [S] int64, on the CPU
         lengths: Steps of each sequence, summing to T*N.  [S] int64, on the CPU
-        before: Steps of its episode in the past that is kept.  [S] int64, on the CPU
+        before: Earlier steps of its episode that are available as context.  [S] int64, on the CPU
     """
 
     firsts: Tensor
@@ -96,20 +88,20 @@ class Rollout:
 
     Args:
         n_steps: T.
-        observations: An example of what is stored at each step.
-        context: An example of `Step.context`.  [N, ...]
-        past: What was before it, if that is needed again.
-        keeps_following: Whether what is seen after each step is stored, for `transitions`.
+        observations: Of one step, for the shapes.
+        context: `Step.context` of one step.  [N, ...]
+        past: The steps before it, for agents that read them again.
+        keeps_following: Whether the observations after each step are stored, for `transitions`.
 
     Attributes:
         observations: [T, N, ...] of each kind
         n_stored: Steps stored so far.
-        following: What is seen after each step, also where that ended the episode.
+        following: The observations after each step, also where that ended the episode.
             [T, N, ...] of each kind
-        contexts_at_ends: `Step.context` of that, where an episode or the rollout ends and a frozen
-            memory is asked for it.  [T, N, ...]
-        beyond: What stands for the rest of an episode that a time limit has cut off.  [T, N]
-        bootstrap: The critic's value of what follows the last step, once it is there.  [N]
+        contexts_at_ends: `Step.context` of those where an episode or the rollout ends, for a reward
+            that reads a frozen memory.  [T, N, ...]
+        beyond: Value of the rest of an episode that a time limit has cut off.  [T, N]
+        bootstrap: The critic's value of the observation after the last step.  [N]
     """
 
     def __init__(
@@ -137,10 +129,7 @@ class Rollout:
 
     @cached_property
     def _batch_of_all(self) -> ObservationBatch:
-        """All observations, by step and then environment: the past's, the own, what followed them.
-
-        To be asked for when they are there.
-        """
+        """All observations of a full rollout, step by step: past, own, following."""
         seen = self.observations
         if self.past is not None:
             seen = seen.map(lambda kind, past: torch.cat((past, kind)), self.past.observations)
@@ -153,11 +142,10 @@ class Rollout:
 
     @property
     def n_past(self) -> int:
-        """P."""
         return 0 if self.past is None else len(self.past.starts)
 
     def past_of_next(self, n_context: int) -> Past:
-        """Return the last steps of this full rollout and of what was before it."""
+        """Return the last steps of its own past and this full rollout."""
         own = Past(self.observations, self.starts, self.context).tensors()
         if self.past is not None:
             before = self.past.tensors()
@@ -167,7 +155,6 @@ class Rollout:
 
     @property
     def is_full(self) -> bool:
-        """Whether all steps are stored."""
         return self.n_stored == self.n_steps
 
     @property
@@ -176,7 +163,6 @@ class Rollout:
         return self.n_steps * self.n_envs
 
     def store(self, transition: Transition) -> None:
-        """Keep what was seen, done and paid at the next step."""
         t, percept, step = self.n_stored, transition.percept, transition.step
         self.observations.map(lambda kept, seen: kept[t].copy_(seen), percept.observations)
         self.starts[t] = percept.starts
@@ -206,14 +192,16 @@ class Rollout:
         return Transitions(observations, context, self.actions.flatten(), self.rewards.flatten())
 
     def estimate(self, gamma: float, gae_lambda: float) -> None:
-        """Fill in advantages and returns."""
-        rewards, ends = self.rewards + self.beyond, (self.bootstrap, self.continues)
-        self.advantages = generalized_advantages(rewards, self.values, *ends, gamma, gae_lambda)
+        """Compute advantages and returns."""
+        rewards = self.rewards + self.beyond
+        self.advantages = generalized_advantages(
+            rewards, self.values, self.bootstrap, self.continues, gamma, gae_lambda
+        )
         self.returns = self.advantages + self.values
 
     @cached_property
     def sequences(self) -> Sequences:
-        """Where the full rollout is cut: at episode starts and at its own first steps."""
+        """The full rollout, cut at episode starts and at its own first steps."""
         opens = self.starts.cpu().clone()
         opens[0] = True
         firsts = opens.T.flatten().nonzero().squeeze(-1)  # [N, T] read environment by environment
@@ -234,7 +222,7 @@ class Rollout:
         return batch._replace(lengths=lengths, before=before)
 
     def _with_past(self, batch: Batch, firsts: Tensor, before: Tensor, lengths: Tensor) -> Batch:
-        """Return a batch that shows the steps before each sequence as well."""
+        # Observations and contexts get the steps before each sequence as well.
         assert self.past is not None, "asked for where there is one"
         n, t = firsts // self.n_steps, firsts % self.n_steps - before  # below 0 in the past
         seen = before + lengths
@@ -244,7 +232,7 @@ class Rollout:
         return batch._replace(observations=self._batch_of_all.select(rows), context=context[rows])
 
     def batch(self, samples: Tensor) -> Batch:
-        """Return a batch of single steps, numbers of samples [B]."""
+        """Return a batch of samples, numbers [B]."""
         n, t = samples // self.n_steps, samples % self.n_steps
         return Batch(
             observations=self._batch_of_all.select((self.n_past + t) * self.n_envs + n),
@@ -258,7 +246,7 @@ class Rollout:
 
 
 def _ranges(firsts: Tensor, lengths: Tensor) -> Tensor:
-    """Return the numbers from each of S firsts on, as many as its length, one after another."""
+    """Return S ranges of numbers, each from its first and of its length, one after another."""
     starts = lengths.cumsum(0) - lengths
     of = torch.arange(len(firsts)).repeat_interleave(lengths)
     return firsts[of] + torch.arange(len(of)) - starts[of]

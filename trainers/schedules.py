@@ -21,15 +21,10 @@ class Coefficients(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """A named decay of one coefficient.
+    """A decay of one coefficient; see `ScheduleSettings`. Fractions are those of the progress.
 
     Attributes:
         decay: One of DECAYS.
-        start: Value before the decay.
-        end: Value after a linear decay.
-        start_fraction: Progress at which the decay starts (linear starts at once).
-        end_fraction: Progress at which a linear decay ends.
-        factor: Factor per update of the exponential decay.
         n_updates: Updates of the whole run, for the exponential decay.
     """
 
@@ -42,7 +37,6 @@ class Schedule(NamedTuple):
     n_updates: float = 0.0
 
     def value(self, progress: float) -> float:
-        """Return the coefficient of the update at this progress."""
         if self.decay == "none":
             return self.start
         if self.decay == "exp":
@@ -60,8 +54,6 @@ class Schedule(NamedTuple):
 
 @dataclass(frozen=True)
 class ScheduleSettings(Config):
-    """How far the coefficients decay, and when."""
-
     title = "schedules"
 
     lr_decay: str = setting("learning-rate schedule", choices=DECAYS, default="none")

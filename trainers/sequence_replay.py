@@ -1,10 +1,8 @@
-"""Replay: whole episodes of the past, from which sequences are drawn uniformly.
+"""Replay of whole episodes, from which sequences are drawn uniformly.
 
 Running episodes are kept apart until they end. In the replay steps lie in a ring of rows: an
-episode of T steps takes T+1, the last with the observation in the end, so that none is stored
-twice. Where a ring is full the oldest rows leave.
-
-What is new is saved in a file of its own, so that a checkpoint never writes the whole ring again.
+episode of T steps takes T+1, the last with the final observation, so that none is stored twice. In
+a full ring new rows replace the oldest. A checkpoint writes the new rows alone, into another file.
 """
 
 import hashlib
@@ -34,8 +32,6 @@ SavedFiles = dict[str, tuple[int, str]]  # by name: bytes, and the sha256 of so 
 
 @dataclass(frozen=True)
 class CapacitySettings(Config):
-    """What every replay reads."""
-
     title = "replay"
 
     replay_capacity: int | None = setting(
@@ -51,8 +47,6 @@ class CapacitySettings(Config):
 
 @dataclass(frozen=True)
 class ReplaySettings(CapacitySettings):
-    """What a replay of sequences reads."""
-
     title = "DQN and SAC: replay"
 
     context_length: int = setting(
@@ -64,7 +58,7 @@ class ReplaySettings(CapacitySettings):
 
 
 class EpisodeSteps(NamedTuple):
-    """One episode: L steps, and what was seen after the last.
+    """One episode: L steps, and the observation after the last.
 
     Attributes:
         observations: [L+1, ...] of each kind
@@ -82,8 +76,16 @@ class EpisodeSteps(NamedTuple):
 
     @property
     def length(self) -> int:
-        """L."""
         return len(self.actions)
+
+
+def check_episode_fits(n_steps: int, capacity: int) -> None:
+    """Raise RunError where an episode takes more rows than a replay has."""
+    if n_steps + 1 > capacity:
+        raise RunError(
+            f"replay_capacity: an episode of {n_steps:,} steps takes {n_steps + 1:,} rows, "
+            f"and there are {capacity:,}. Choose a larger replay_capacity"
+        )
 
 
 class Replay:
@@ -91,9 +93,9 @@ class Replay:
 
     Args:
         capacity: Rows.
-        context_length: Steps of the sequences to be drawn; -1 for whole episodes.
+        context_length: Steps of a sequence; -1 for whole episodes.
         example: An episode, for the shapes.
-        device: Where sequences are wanted.
+        device: Of the sequences.
 
     Attributes:
         n_written: Rows written since the beginning, of which the last `capacity` are here.
@@ -119,27 +121,16 @@ class Replay:
         return min(self.n_written, self.capacity)
 
     def add(self, episode: EpisodeSteps) -> None:
-        """Store a whole episode.
-
-        Raises:
-            RunError: the ring has too few rows for it.
-        """
-        n_rows = episode.length + 1
-        if n_rows > self.capacity:
-            raise RunError(
-                f"replay_capacity: an episode of {episode.length:,} steps takes {n_rows:,} rows, "
-                f"and there are {self.capacity:,}. Choose a larger replay_capacity"
-            )
+        check_episode_fits(episode.length, self.capacity)
         self._write(_rows(episode, self.context_length))
 
     def sample(self, batch_size: int) -> Sequences:
-        """Return sequences drawn uniformly, with replacement, from all places they may start."""
+        """Draw sequences uniformly, with replacement, from all places they may start."""
         starts = self.starts
         return self.sequences(starts[torch.randint(len(starts), (batch_size,))])
 
     @property
     def starts(self) -> Tensor:
-        """The rows at which a sequence may start."""
         if self._starts is None:
             self._starts = self.rows["starts"].nonzero().squeeze(-1)
         return self._starts
@@ -147,8 +138,8 @@ class Replay:
     def sequences(self, starts: Tensor) -> Sequences:
         """Return the sequences that start at some rows [B].
 
-        They are as long as `context_length` says, or as the longest episode among them; behind its
-        own end a sequence goes on with whatever the ring holds, and does not count.
+        Their length is `context_length`, or that of the longest episode among them. Steps behind
+        the end of its own episode are masked.
         """
         rows = self.rows
         remaining = rows["remaining"][starts]  # steps to the episode's end
@@ -167,17 +158,13 @@ class Replay:
             actions,
             rows["rewards"][at[:-1]],
             rows["terminated"][at[:-1]].float(),
-            (torch.arange(n_steps)[:, None] < remaining).float(),
+            (torch.arange(n_steps)[:, None] < remaining).float(),  # the mask
         )
         shown = Observations(**kinds).map(lambda kind: kind.to(self.device))
         return Sequences(ObservationBatch(shown), *(each.to(self.device) for each in others))
 
     def load(self, parts: Iterable[tuple[int, dict[str, Tensor]]], n_written: int) -> None:
-        """Take over rows, the number of the first of each part before them.
-
-        Raises:
-            ValueError: they are not what such a replay has held.
-        """
+        """Restore rows from parts, each with the number of its first row."""
         for first, rows in parts:
             n_rows = min(len(rows["actions"]), self.capacity)
             check_like(rows, {n: row[:n_rows] for n, row in self.rows.items()}, "replay")
@@ -188,7 +175,7 @@ class Replay:
         self._check_episodes()
 
     def _check_episodes(self) -> None:
-        """Raise ValueError unless every row leads to its episode's end, and some begin one."""
+        # Every row must lead to its episode's end, and some must begin one.
         at = torch.arange(self.n_written - len(self), self.n_written) % self.capacity
         remaining, starts = (self.rows[name][at] for name in ("remaining", "starts"))
         is_last = remaining == 0
@@ -199,7 +186,6 @@ class Replay:
             raise ValueError("replay: the rows are no whole episodes, where they begin is wrong")
 
     def _write(self, new: dict[str, Tensor]) -> None:
-        """Put rows behind the last ones."""
         n_rows = len(new["actions"])
         at = torch.arange(self.n_written, self.n_written + n_rows) % self.capacity
         for name, row in self.rows.items():
@@ -209,24 +195,18 @@ class Replay:
 
 
 class StateFiles:
-    """Files that the last states of a run name; what none of them names is removed.
-
-    Args:
-        folder: Of the files.
-        pattern: What all of them are called.
-    """
+    """Replay files in a folder, of one pattern; those that no recent state names are removed."""
 
     def __init__(self, folder: Path, pattern: str) -> None:
         self.folder, self.pattern = folder, pattern
-        # Of the last states, of which one that could not be written is none to go on from.
+        # Three: the next checkpoint, which may fail to be written, the last and the one before.
         self._named: deque[set[str]] = deque(maxlen=3)
 
     def note(self, names: Iterable[str]) -> None:
-        """Note what one more state names."""
         self._named.append(set(names))
 
     def remove_unnamed(self, paths: Iterable[Path] | None = None) -> None:
-        """Remove what no state names, of these files or of all there are."""
+        """Remove the files that no state names, of these or of all."""
         named = set().union(*self._named)
         for path in self.folder.glob(self.pattern) if paths is None else paths:
             if path.name not in named:
@@ -234,11 +214,7 @@ class StateFiles:
 
 
 class ReplayFiles:
-    """Where a run's replay lies on the disk: files of rows, each written once.
-
-    Args:
-        folder: Of the files.
-    """
+    """A run's replay on the disk: files of rows, each written once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -247,7 +223,7 @@ class ReplayFiles:
         self._n_saved = 0  # rows written by the last state
 
     def save(self, replay: Replay) -> dict[str, Any]:
-        """Write what is new, remove what no state names any more, and return where all is."""
+        """Write the new rows, remove files without a use, and return the state."""
         oldest = replay.n_written - len(replay)
         ends = [*(_first_row(name) for name in self._files), self._n_saved][1:]
         files = {
@@ -261,11 +237,7 @@ class ReplayFiles:
         return {"files": files, "capacity": replay.capacity, "n_written": replay.n_written}
 
     def load(self, replay: Replay, state: dict[str, Any]) -> None:
-        """Fill a replay with what `save` has written, in files whose checksums are right.
-
-        Raises:
-            Exception: of several kinds; it is not a state of this replay.
-        """
+        """Fill a replay from the files of a state, whose checksums have been compared."""
         parts = ((_first_row(name), load_saved(self.folder / name)) for name in state["files"])
         replay.load(parts, state["n_written"])
         self._note(state["files"], replay.n_written)
@@ -275,7 +247,6 @@ class ReplayFiles:
         self._kept.note(files)
 
     def _write(self, replay: Replay, begin: int) -> SavedFiles:
-        """Write a file of the rows from one on."""
         self.folder.mkdir(exist_ok=True)
         at = torch.arange(begin, replay.n_written) % replay.capacity
         path = self.folder / f"rows_{begin:012d}.pt"
@@ -287,12 +258,11 @@ class ReplayFiles:
 
 
 def _first_row(name: str) -> int:
-    """Return the row that a file begins with, as its name says."""
     return int(Path(name).stem.rpartition("_")[2])
 
 
 def example_episode(percept: Percept, context: Tensor) -> EpisodeSteps:
-    """Return an episode of one step, such as there are where this is seen."""
+    """Return an episode of one step, with the shapes of an input of the agent."""
     shown = percept.observations.map(lambda kind: kind[:1].cpu().expand(2, *kind.shape[1:]))
     zeros = torch.zeros(1)
     twice = context[:1].cpu().expand(2, *context.shape[1:])
@@ -300,7 +270,7 @@ def example_episode(percept: Percept, context: Tensor) -> EpisodeSteps:
 
 
 def _rows(episode: EpisodeSteps, context_length: int) -> dict[str, Tensor]:
-    """Return the rows of an episode; the last has what was seen in the end and nothing else."""
+    """Return the rows of an episode; the last has the final observation and nothing else."""
     n_steps = episode.length
     window = n_steps if context_length == WHOLE else context_length
     places = torch.arange(n_steps + 1)
@@ -340,12 +310,12 @@ class RunningEpisodes:
         self._steps: deque[dict[str, Tensor]] = deque()
 
     def begin(self, n_envs: int) -> None:
-        """Note that episodes begin everywhere; what was there is forgotten."""
+        """Begin an episode in every environment, and forget the running ones."""
         self.lengths = [0] * n_envs
         self._steps.clear()
 
     def add(self, step: dict[str, Tensor]) -> None:
-        """Keep one more step of all, as `step_tensors` returns it."""
+        """Store one more step of all, from `step_tensors`."""
         if not self.lengths:
             self.begin(len(step["actions"]))
         self._steps.append(step)
@@ -354,10 +324,7 @@ class RunningEpisodes:
     def end(self, env: int, last: Observations, context: Tensor) -> EpisodeSteps:
         """Return the episode that has ended in an environment; another one begins there.
 
-        Args:
-            env: Its number.
-            last: What was seen in the end, in all environments.  [N, ...] of each kind
-            context: The context of that.  [N, ...]
+        The final observations `last` and their context are those of all environments.  [N, ...]
         """
         steps = list(self._steps)[-self.lengths[env] :]
         own = {name: torch.stack([step[name][env] for step in steps]) for name in steps[0]}
@@ -365,7 +332,10 @@ class RunningEpisodes:
         def with_last(kind: Tensor, at_end: Tensor) -> Tensor:
             return torch.cat((kind, at_end[env : env + 1])).cpu()
 
-        self._forget(env)
+        # Steps leave once the longest running episode is shorter.
+        self.lengths[env] = 0
+        while len(self._steps) > max(self.lengths):
+            self._steps.popleft()
         return EpisodeSteps(
             _observations(own).map(with_last, last),
             with_last(own["context"], context),
@@ -373,7 +343,7 @@ class RunningEpisodes:
         )
 
     def past(self, n_context: int) -> tuple[Observations, Running]:
-        """Return what was seen and done in the last P <= n_context steps.  [P, N, ...]"""
+        """Return the last P <= n_context steps.  [P, N, ...]"""
         steps = list(self._steps)[-n_context:]
         stacked = _stacked(steps)
         n_steps, device = len(steps), stacked["starts"].device
@@ -384,17 +354,13 @@ class RunningEpisodes:
         return _observations(stacked), running
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Return the steps, [P, N, ...] each; None where there are none."""
+        """Return the steps, [P, N, ...] each, or None."""
         if not self._steps:
             return None
         return {"lengths": list(self.lengths), "steps": _stacked(self._steps)}
 
     def load_state_dict(self, state: dict[str, Any], like: Mapping[str, Tensor]) -> None:
-        """Go on from what `state_dict` returned, given a step of the same kind.
-
-        Raises:
-            Exception: of several kinds; it is not a state of these environments.
-        """
+        """Restore a state, given a step of the same shapes."""
         steps, lengths = state["steps"], state["lengths"]
         n_steps, device = len(steps["actions"]), like["actions"].device
         check_like(lengths, [0] * len(like["actions"]), "lengths")
@@ -405,26 +371,11 @@ class RunningEpisodes:
         for t in range(n_steps):
             self._steps.append({name: kind[t].to(device) for name, kind in steps.items()})
 
-    def _forget(self, env: int) -> None:
-        """Begin anew in an environment; steps that no episode needs any more leave."""
-        self.lengths[env] = 0
-        longest = max(self.lengths)
-        while len(self._steps) > longest:
-            self._steps.popleft()
-
 
 def step_tensors(
     percept: Percept, context: Tensor, actions: Tensor, rewards: Tensor, terminated: Tensor
 ) -> dict[str, Tensor]:
-    """Return a step of N environments as replay will need it, by name.
-
-    Args:
-        percept: What the agent was told.
-        context: `Step.context`.  [N, ...]
-        actions: What was done.  [N] int64
-        rewards: What was paid for it.  [N] float32
-        terminated: Whether the episode ended of itself.  [N] bool
-    """
+    """Return a step of N environments by name; rewards [N] are float32."""
     return percept.observations.tensors() | {
         "starts": percept.starts,
         "last_actions": percept.last_actions,
@@ -436,7 +387,6 @@ def step_tensors(
 
 
 def _stacked(steps: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Return P steps as one dictionary.  [P, N, ...] each"""
     rows = list(steps)
     return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 

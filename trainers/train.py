@@ -1,6 +1,6 @@
-"""The loop of every run: step the environments, learn, log, keep.
+"""The loop of every run: step the environments, learn, log, save.
 
-It knows a learner by the interface in trainers/learner.py alone.
+It depends on the Learner interface only.
 """
 
 import math
@@ -33,7 +33,7 @@ from utils.seeding import derived_seed, random_state, set_random_state
 from utils.starting import typed
 
 BAD_MINIBATCH = "bad_minibatch.pt"
-# Parts of a checkpoint that have another size in every run; who takes them over checks them.
+# Parts of a checkpoint that have another size in every run; their own loaders check them.
 RAGGED = {
     "run.config",
     "run.weights",
@@ -50,29 +50,20 @@ RAGGED = {
 
 @dataclass(frozen=True)
 class RunSettings(CheckpointSettings, EvaluationSettings, LoggerSettings):
-    """What a run reads, whoever learns in it."""
+    """The settings of every run, beside its learner's, agent's and environment's."""
 
 
 class Showcase(Protocol):
-    """What shows a run while it trains."""
+    """Pictures and movies of a run while it trains."""
 
-    def follow(self, transition: Transition) -> None:
-        """Take in one step."""
+    def follow(self, transition: Transition) -> None: ...
 
     def media(self, is_last: bool) -> Media:
-        """Return what there is to show after an update, mostly nothing."""
+        """Return the media after an update, mostly none."""
 
 
 class Run:
-    """Trains to the configured number of environment steps.
-
-    Args:
-        config: The settings of the run.
-        learner: Who learns.
-        collector: Steps the environments with it.
-        showcase: Shows what happens, if anything does.
-        evaluation: Plays greedily now and then, if asked to.
-    """
+    """A training run: its learner and environments, and their state between two updates."""
 
     def __init__(
         self,
@@ -101,17 +92,24 @@ class Run:
         with (
             Interruption() as interruption,
             self._written(folder) as writer,
-            self._progress_bar() as bar,
+            tqdm(
+                disable=not self.ranks.first,
+                total=self.config.n_steps,
+                initial=collector.env_steps,
+                unit=" frames",
+                unit_scale=True,
+                dynamic_ncols=True,
+            ) as bar,
         ):
             checkpoints = Checkpoints(self.config, folder, self.ranks, writer, interruption)
+            learner.folder = folder
             if collector.percept is None:
-                learner.keep_in(folder)
                 collector.begin(self.config.seed)
             self._begun = time.perf_counter()
             while not self._is_over:
                 begun, steps_before = time.perf_counter(), collector.env_steps
 
-                # Act until the learner has seen enough.
+                # Act until there is enough to learn from: a rollout, an episode, a row of metrics.
                 while not learner.update_due:
                     transition = collector.step()
                     if self.showcase is not None:
@@ -120,7 +118,7 @@ class Run:
 
                 collector.tell_first()
 
-                # The best agent is the one that has acted, so it is kept before it changes.
+                # Save the best agent before updating it: the returns belong to the old weights.
                 self._keep_best(checkpoints)
                 metrics = self._update() | collector.metrics() | learner.agent.metrics()
 
@@ -128,7 +126,11 @@ class Run:
                 metrics["time/fps"] = (collector.env_steps - steps_before) / seconds
                 metrics["time/seconds"] = self.seconds
                 if writer is not None:
-                    self._log(writer, metrics)
+                    if self.evaluation is not None:
+                        metrics |= self.evaluation(learner.agent, self.env_steps)
+                    writer.write(self.env_steps, metrics)
+                    if self.showcase is not None:
+                        writer.show(self.env_steps, self.showcase.media(self._is_over))
 
                 # Nothing is half done now: a run goes on from here, and is interrupted here.
                 checkpoints.after_update(self.env_steps, self._is_over, self.state_dict)
@@ -136,13 +138,9 @@ class Run:
                 bar.set_postfix_str(mean if collector.episodes else "no episode has ended")
 
     def resume(self, folder: Path, checkpoint: dict[str, Any] | None) -> str:
-        """Go on from a run's checkpoint, or from its beginning, and return a line to show.
-
-        Raises:
-            UserError: the checkpoint was made with other pretrained parts.
-        """
+        """Resume a run from its checkpoint, or from its beginning; return a line to print."""
         differences: list[str] = []
-        self.learner.keep_in(folder)
+        self.learner.folder = folder
         if checkpoint is not None:
             check_weights(checkpoint, self.learner.agent.fingerprints(), str(folder))
             try:
@@ -164,12 +162,7 @@ class Run:
         return f"going on after {self.env_steps:,} steps, {how}"
 
     def report(self, folder: Path, by_name: bool = True) -> str:
-        """Return the end of a run on one screen: its figures, and the commands to type next.
-
-        Args:
-            folder: The run's.
-            by_name: Whether its environment has a name, by which eval.py can make it.
-        """
+        """Return a run's figures and the next commands; eval.py makes environments `by_name`."""
         play = f"{shlex.join(typed('eval.py'))} --ckpt-path '{folder}'"
         if not by_name:
             play = f"helm.load('{folder}', env=...)"
@@ -193,7 +186,7 @@ class Run:
   see the curves    tensorboard --logdir '{folder}'"""
 
     def agent_state(self) -> dict[str, Any]:
-        """Return what it takes to play with the agent."""
+        """Return the part of a checkpoint that playing takes."""
         agent = self.learner.agent
         return {
             "config": asdict(self.config),
@@ -203,21 +196,21 @@ class Run:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what it takes to go on; to be asked for after an update."""
-        n_evaluations = 0 if self.evaluation is None else self.evaluation.n_due
+        """Return the whole state of the run, after an update."""
         return self.agent_state() | {
             "collector": self.collector.state_dict(),
             "learner": self.learner.state_dict(),
             "run": {
                 "seconds": self.seconds,
                 "best_return": self.best_return,
-                "n_evaluations": n_evaluations,
+                "n_evaluations": 0 if self.evaluation is None else self.evaluation.n_due,
             },
             "own": {"random": random_state()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Put a saved state into a new run; return whether its episodes go on, too."""
+        """Restore a state in a new run; return whether its running episodes go on, too."""
+        # A fresh state, of new episodes, shows the shapes that the saved one must have.
         seed = derived_seed(self.config.seed, state["env_steps"])
         self.collector.begin(seed)
         fresh = self.state_dict()
@@ -238,12 +231,11 @@ class Run:
 
     @property
     def env_steps(self) -> int:
-        """Steps of all environments so far."""
         return self.collector.env_steps
 
     @property
     def seconds(self) -> float:
-        """The time of the run so far: with all pauses, and earlier parts of a resumed run."""
+        """Of the run so far, with the earlier parts of a resumed run but not the time between."""
         return self._seconds_before + time.perf_counter() - self._begun
 
     @seconds.setter
@@ -252,21 +244,20 @@ class Run:
 
     @property
     def _is_over(self) -> bool:
-        """Whether all steps have been taken."""
         return self.env_steps >= self.config.n_steps
 
     def _update(self) -> dict[str, float]:
-        """Let the learner learn; a failure is told with the steps behind it."""
         try:
             metrics = self.learner.update(self.env_steps / self.config.n_steps)
-            self.ranks.broadcast(self.learner.agent.buffers())  # statistics of what was seen
-            return self.ranks.average(metrics)
         except NotFiniteError as error:
-            error.minibatch["env_steps"] = self.collector.env_steps
+            error.minibatch["env_steps"] = self.env_steps
             raise
+        # Ranks keep statistics of their own observations; those of the first count.
+        self.ranks.broadcast(self.learner.agent.buffers())
+        return self.ranks.average(metrics)
 
     def _keep_best(self, checkpoints: Checkpoints) -> None:
-        """Keep the agent if none was better; until a mean has enough episodes the newest is."""
+        """Save the agent if none was better, or while too few episodes have ended for a mean."""
         collector = self.collector
         if len(collector.episodes) == EPISODES_AVERAGED:
             if collector.mean_return < self.best_return:
@@ -274,17 +265,9 @@ class Run:
             self.best_return = collector.mean_return
         checkpoints.keep_best(self.agent_state)
 
-    def _log(self, writer: MetricsWriter, metrics: dict[str, float]) -> None:
-        """Write a row, with an evaluation where one is due, and what there is to show."""
-        if self.evaluation is not None:
-            metrics |= self.evaluation(self.learner.agent, self.env_steps)
-        writer.write(self.env_steps, metrics)
-        if self.showcase is not None:
-            writer.show(self.env_steps, self.showcase.media(self._is_over))
-
     @contextmanager
     def _written(self, folder: Path) -> Iterator[MetricsWriter | None]:
-        """Open the logs, and note a run's end; None on all ranks but the first."""
+        """Open the logs on the first rank, and record the run's end."""
         if not self.ranks.first:
             try:
                 yield None
@@ -296,20 +279,10 @@ class Run:
                 yield writer
             note_end(folder)
 
-    def _progress_bar(self) -> tqdm:
-        return tqdm(
-            disable=not self.ranks.first,
-            total=self.config.n_steps,
-            initial=self.collector.env_steps,
-            unit=" frames",
-            unit_scale=True,
-            dynamic_ncols=True,
-        )
-
 
 @contextmanager
 def guarded(folder: Path) -> Iterator[None]:
-    """Turn an error that stops a run in this folder into one line; its last checkpoint stays."""
+    """Turn a fatal error of the run in this folder into a RunError of one line."""
     try:
         try:
             yield

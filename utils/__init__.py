@@ -1,1 +1,1 @@
-"""What every other package uses; imports nothing of ours."""
+"""Settings, run folders, logs, files and errors; imports no other package of ours."""

@@ -1,4 +1,4 @@
-"""What the programs share: one-line errors and exit statuses."""
+"""Command lines of the programs: arguments, one-line errors and exit statuses."""
 
 import argparse
 import contextlib
@@ -33,20 +33,17 @@ class Once(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        """Store a value."""
-        if option_string and self.dest in vars(namespace).setdefault(GIVEN, set()):
+        given = vars(namespace).setdefault(GIVEN, set())
+        if option_string and self.dest in given:
             parser.error(f"{option_string} is given twice, give it once")
-        vars(namespace).setdefault(GIVEN, set()).add(self.dest)
+        given.add(self.dest)
         setattr(namespace, self.dest, values)
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are UserErrors, so that they read like all others.
+    """An argument parser that raises its errors as UserErrors, so that they read like all others.
 
-    Args:
-        arguments: Those of argparse.
-        ending: Returns what stands at the end of the help, asked when that is wanted.
-        options: Those of argparse.
+    `ending` returns the end of the help; it is called only when help is wanted, as it may be slow.
     """
 
     def __init__(
@@ -57,18 +54,15 @@ class Parser(argparse.ArgumentParser):
         self.register("action", None, Once)
 
     def format_help(self) -> str:
-        """Return the help."""
         if self.ending is not None:
             self.epilog = self.ending()
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        """Raise the message as one line."""
         raise UserError(f"{self.prog}: {message}. See {self.prog} --help")
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Add the option by which a user trusts a run of somebody else's."""
     parser.add_argument(
         "--trust",
         action="store_true",
@@ -100,7 +94,7 @@ def run_program(program: Callable[[Sequence[str] | None], None], argv: Sequence[
         return _ended(128 + error.signal, str(error))
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # who reads the output, such as head, has had enough
+    except BrokenPipeError:  # the reader of the output, such as head, has had enough
         _discard_output()
         return 128 + signal.SIGPIPE
     except OSError as error:
@@ -119,8 +113,8 @@ def run_program(program: Callable[[Sequence[str] | None], None], argv: Sequence[
 def leave(status: int) -> NoReturn:
     """End the process; at once where torchrun started it, when all is written and closed.
 
-    What PyTorch's process groups leave running now and then aborts a process that has done its
-    work, while the interpreter is being taken down.
+    The threads of PyTorch's process groups now and then abort a process that has done its work,
+    while the interpreter is being taken down.
     """
     if "WORLD_SIZE" not in os.environ:
         sys.exit(status)
@@ -130,12 +124,7 @@ def leave(status: int) -> NoReturn:
 
 
 def _check_streams() -> None:
-    """Make sure that what is said can be read.
-
-    Raises:
-        UserError: standard output or standard error is closed. The first file that a program
-            opens would take its place, and what is printed would be lost or end up there.
-    """
+    """Refuse closed streams: the first opened file would take their place and their lines."""
     for name, stream in (("output", sys.stdout), ("error", sys.stderr)):
         if stream is None:
             raise UserError(f"standard {name} is closed. Lead it to a file or to {os.devnull}")
@@ -144,18 +133,13 @@ def _check_streams() -> None:
 
 
 def _ended(status: int, line: str) -> int:
-    """Print why a program ends, if anybody can read it, and return its exit status."""
     with contextlib.suppress(OSError):
         print(line, file=sys.stderr or sys.stdout, flush=True)
     return status
 
 
 def _failure(error: OSError) -> tuple[int, str]:
-    """Return the exit status for what the system refused, and a line about it.
-
-    Raises:
-        OSError: it is not known what was refused.
-    """
+    """Return exit status and line for an error of the system; raise it if its object is unknown."""
     status = 1 if error.errno in EXHAUSTED else 2
     if error.filename is not None:
         return status, printable(f"{error.filename}: {error.strerror}")
@@ -170,13 +154,11 @@ def _failure(error: OSError) -> tuple[int, str]:
 
 
 def _discard_output() -> None:
-    """Lead what is still to be printed nowhere; Python would try once more in the end."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def finite_number(low: float, high: float = math.inf) -> Callable[[str], float]:
-    """Return an argument type: a finite number from `low` to `high`."""
 
     def convert(text: str) -> float:
         try:
@@ -195,7 +177,6 @@ def finite_number(low: float, high: float = math.inf) -> Callable[[str], float]:
 
 
 def whole_number(low: int, high: int) -> Callable[[str], int]:
-    """Return an argument type: a whole number from `low` to `high`."""
 
     def convert(text: str) -> int:
         is_number = text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS

@@ -50,14 +50,17 @@ def setting(
 ) -> Any:
     """Declare a field: one line of explanation, an inclusive range or the allowed names.
 
-    config.json shows the defaults, as `main.py --print-config` does. A run that is older than a
-    setting has its default.
+    config.json shows the defaults. A run that is older than a setting has its default.
 
-    A setting without effect says what a run keeps and shows, not what it learns.
-
-    Values other than the safe ones lead outside, to an address or to a place that is read or
-    written: they are not taken from somebody else's run (utils/stored_run.py). One that must be
-    typed is taken from no settings file either.
+    Args:
+        text: The explanation.
+        default: The default value.
+        low, high: The inclusive range.
+        choices: The allowed names.
+        has_effect: False for settings of keeping and showing, which change no number of a run.
+        safe: Values other than these lead outside, to an address or to a place that is read or
+            written: they are not taken from somebody else's run (utils/stored_run.py).
+        typed: Taken from the command line alone, from no settings file.
     """
     limits = {"low": low, "high": high, "choices": choices}
     more = {"help": text, "has_effect": has_effect, "default": default}
@@ -67,12 +70,6 @@ def setting(
 
 @dataclass(frozen=True)
 class Part:
-    """Settings that belong together, beside the code that reads them.
-
-    Attributes:
-        title: What they are listed under in the help; subclasses without one share it.
-    """
-
     title: ClassVar[str] = "more"
 
 
@@ -83,14 +80,14 @@ AnyPart = TypeVar("AnyPart", bound=Part)
 class Config(Part):
     """The settings of a run, as far as every part may read them.
 
-    Those of a run are of a class made from this one and all others, by `load_config`.
+    `load_config` returns a class made from this one and all others.
     """
 
     title = "the run"
 
     algorithm: str = setting("how it learns: PPO, DQN, SAC, NStepDQN", default="PPO")
     model: str = setting(
-        "what it remembers: CNN, LSTM, GPT, HELM, HELMv2, SHELM, ELLM; or as published: "
+        "the memory: CNN, LSTM, GPT, HELM, HELMv2, SHELM, ELLM; or as published: "
         "CNN-PPO, Impala-PPO; or module:Class, an agent of your own",
         default="HELM",
     )
@@ -125,21 +122,13 @@ class Config(Part):
     )
 
     def part(self, kind: type[AnyPart]) -> AnyPart:
-        """Return these settings, known to have those of a part."""
         if not isinstance(self, kind):
             raise TypeError(f"{type(self).__name__} has no settings of {kind.__name__}")
         return self
 
 
 class Declaration(NamedTuple):
-    """One setting as it was declared.
-
-    Attributes:
-        name: Its key.
-        kinds: The types a value may have.
-        title: Of the part that declared it.
-        metadata: What `setting` was given.
-    """
+    """One setting: its name, its allowed types, its part's title, the arguments of `setting`."""
 
     name: str
     kinds: tuple[type, ...]
@@ -190,7 +179,6 @@ def from_text(declaration: Declaration | None, text: str) -> Any:
 
 
 def checked(declaration: Declaration, value: Any) -> Any:
-    """Return a value as its setting's type, or raise ValueError with the line to show."""
     name, limits = declaration.name, declaration.metadata
     value = _as_type(declaration, value)
     if limits["choices"] and value is not None and value not in limits["choices"]:
@@ -206,7 +194,6 @@ def checked(declaration: Declaration, value: Any) -> Any:
 
 
 def kind_text(declaration: Declaration) -> str:
-    """Return in words what a setting may be."""
     return " or ".join(KINDS[kind] for kind in declaration.kinds)
 
 
@@ -219,7 +206,6 @@ def range_text(declaration: Declaration) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as it would stand in JSON, cut short where it is long."""
     try:
         return shortened(json.dumps(value))
     except (TypeError, ValueError, RecursionError):
@@ -227,7 +213,6 @@ def shown(value: Any) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text, cut where it is long."""
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
 
 
@@ -255,7 +240,7 @@ def _as_type(declaration: Declaration, value: Any) -> Any:
             value.encode()  # or it could not be written into files
         except UnicodeEncodeError:
             raise ValueError(
-                f"{declaration.name}: {shown(value)} is not text in UTF-8. Rename what it names"
+                f"{declaration.name}: {shown(value)} is not text in UTF-8. Choose another name"
             ) from None
         return value
     raise ValueError(f"{declaration.name}: {shown(value)} is not {kind_text(declaration)}")

@@ -17,9 +17,9 @@ LONGEST_MESSAGE = 200
 class UserError(Exception):
     """Bad input of any kind; the programs print a line for each mistake and exit with status 2.
 
-    A line says where, what was given, what is allowed and what to do. What a user gave may hold
-    line breaks and other signs that do not print: they are shown as Python writes them. The middle
-    of a very long line is left out.
+    A line names the place, the given value, the allowed ones and the remedy. Line breaks and other
+    signs that do not print are shown as Python writes them. The middle of a very long line is
+    left out.
     """
 
     def __init__(self, *lines: str) -> None:
@@ -35,7 +35,7 @@ class UserError(Exception):
 
 
 def printable(text: str) -> str:
-    r"""Return a text with what does not print written out, such as \n for a line break."""
+    r"""Return a text with signs that do not print written out, such as \n for a line break."""
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
@@ -44,11 +44,7 @@ class RunError(Exception):
 
 
 class Interrupted(Exception):
-    """A run that was asked to end; one line and exit status 128 + the signal's number.
-
-    Attributes:
-        signal: What asked.
-    """
+    """A run that a signal asked to end; one line and exit status 128 + the signal's number."""
 
     def __init__(self, message: str, signal: signal.Signals) -> None:
         super().__init__(message)
@@ -74,8 +70,8 @@ def told(error: BaseException) -> str:
 def suggestion(name: str, allowed: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the closest of the allowed names, or an empty string.
 
-    Case, punctuation, a version at the end (-v0) and what all names begin with ("MiniGrid-") do
-    not count. Of names that hold the given one as a part up to three are told.
+    Case, punctuation, a version at the end (-v0) and a beginning common to all ("MiniGrid-") do not
+    count. Of names that contain the given one up to three are suggested.
     """
     names = list(allowed)
     plain = [re.sub(r"-v\d+$", "", each.casefold()) for each in (name, *names)]
@@ -96,7 +92,6 @@ def suggestion(name: str, allowed: Iterable[str]) -> str:
 
 
 def raise_any(problems: Iterable[str]) -> None:
-    """Raise UserError with a line for each problem, told once, if there is any."""
     if lines := dict.fromkeys(problems):
         raise UserError(*lines)
 

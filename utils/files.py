@@ -1,7 +1,7 @@
 """Files written whole or not at all, checked, by one process at a time, read without waiting.
 
-What `torch.save` writes is read as data only, never as code. And folders: what they are called,
-and whether one can be written into, asked before long work.
+Files of `torch.save` are read as data only, never as code. And folders: their names, and whether
+one can be written into, asked before long work.
 """
 
 import fcntl
@@ -30,14 +30,11 @@ LONGEST_NAME = 255  # bytes that file systems allow for one name
 def written_whole(path: Path, previous: Path | None = None) -> Iterator[BufferedRandom]:
     """Open a file beside `path` that takes its place once everything is on the disk.
 
-    Whatever interrupts the writing leaves `path` as it was.
-
-    Args:
-        path: Where the file will stand.
-        previous: Where the file that stands there now is kept; None overwrites it.
+    Whatever interrupts the writing leaves `path` as it was. Its present file is kept as `previous`,
+    if that is given.
     """
     partial = path.with_name(path.name + ".partial")
-    partial.unlink(missing_ok=True)  # what a killed process has left, or a link to elsewhere
+    partial.unlink(missing_ok=True)  # the rest of a killed process, or a link to elsewhere
     try:
         with partial.open("x+b") as file:
             yield file
@@ -56,10 +53,10 @@ def written_whole(path: Path, previous: Path | None = None) -> Iterator[Buffered
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """Return what is in a file, or all that is written to a pipe, as bash makes one of <(...).
+    """Return the bytes of a file, or all that is written to a pipe, as bash makes one of <(...).
 
     Raises:
-        ValueError: there are more bytes than `most`, nobody writes to the pipe, or it is a device.
+        ValueError: there are more bytes than `most`, the pipe has no writer, or it is a device.
     """
     mode = os.stat(path).st_mode
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):  # not even opened, which may set it going
@@ -69,14 +66,14 @@ def read_bytes(path: Path, most: int) -> bytes:
         while len(content) <= most:
             try:
                 part = os.read(file.fileno(), most + 1 - len(content))
-            except BlockingIOError:  # somebody has the pipe open who has not written yet
+            except BlockingIOError:  # the writer has opened the pipe and not written yet
                 os.set_blocking(file.fileno(), True)
                 continue
             if not part:
                 break
             content += part
         if not content and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
-            raise ValueError("a pipe that nobody writes to")
+            raise ValueError("a pipe without a writer")
     if len(content) > most:
         raise ValueError(f"more than {most:,} bytes")
     return bytes(content)
@@ -88,14 +85,12 @@ def open_without_waiting(path: str, flags: int) -> int:
 
 
 def keep_copy(path: Path) -> Path:
-    """Copy a damaged file to a name beside its own that nothing has yet, and return that."""
     copy = _free_name(path)
     shutil.copyfile(path, copy)
     return copy
 
 
 def put_aside(path: Path) -> Path:
-    """Give a damaged file a name beside its own that nothing has yet, and return that."""
     aside = _free_name(path)
     path.replace(aside)
     return aside
@@ -109,12 +104,7 @@ def _free_name(path: Path) -> Path:
 
 
 def checksum(path: Path, n_bytes: int) -> "hashlib._Hash":
-    """Return the sha256 of the first bytes of a file, to which more can be added.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it has fewer bytes.
-    """
+    """Return the sha256 of the first bytes of a file; ValueError if it has fewer."""
     sha256 = hashlib.sha256()
     with path.open("rb") as file:
         while n_bytes:
@@ -130,10 +120,8 @@ def checksum(path: Path, n_bytes: int) -> "hashlib._Hash":
 def alone_with(path: Path) -> Iterator[None]:
     """Keep other processes from working on a file, waiting first while another one does.
 
-    A lock stands beside the file meanwhile; what a killed process leaves of it locks nothing.
-
-    Args:
-        path: What is worked on; it need not exist, but its folder.
+    A lock file stands beside it meanwhile, which locks nothing after a kill. The file itself need
+    not exist yet.
     """
     lock = path.with_name(path.name + ".lock")
     while True:
@@ -153,7 +141,6 @@ def alone_with(path: Path) -> Iterator[None]:
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
-    """Return whether an open file is the one that stands under a name."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -161,12 +148,11 @@ def _is_still(path: Path, descriptor: int) -> bool:
 
 
 def name_also(path: Path, other: Path) -> None:
-    """Give a file a second name, in place of whatever stood there; its first stands all along."""
+    """Give a file a second name, replacing any file there; its first stands all along."""
     _second_name(path, other).replace(other)
 
 
 def _second_name(path: Path, other: Path) -> Path:
-    """Return a new name of a file, beside the place it is meant for."""
     link = other.with_name(other.name + ".link")
     link.unlink(missing_ok=True)
     try:
@@ -177,7 +163,6 @@ def _second_name(path: Path, other: Path) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder onto the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -221,22 +206,18 @@ def check_without_links(folder: Path) -> None:
 
 
 def folder_name(name: str) -> str:
-    """Return what the folder of a model or environment is called: of `module:Name`, the name."""
     return name.rpartition(":")[2].replace("/", "-")
 
 
 def cache_folder() -> Path:
-    """Return the folder of this user for what can be made again; it need not exist yet."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(home, "helm")
 
 
 def check_writable(folder: Path, name: str) -> None:
-    """Raise UserError unless the folder, or the nearest there is above it, can be written into.
+    """Raise UserError unless the folder, or the nearest existing one above it, can be written into.
 
-    Args:
-        folder: It need not exist yet.
-        name: What the user knows the folder by.
+    `name` is the user's word for it, such as "--output".
     """
     try:
         os.lstat(folder)
@@ -270,7 +251,4 @@ def check_file(path: Path) -> None:
 
 def objects(parts: Iterable[Any]) -> np.ndarray:
     """Return N things as an array of objects, tuples and dictionaries included.  [N]"""
-    things = list(parts)
-    array = np.empty(len(things), dtype=object)
-    array[:] = things
-    return array
+    return np.fromiter(parts, dtype=object)

@@ -1,4 +1,4 @@
-"""Sentences on a household, for agents and suggesters, and how they are read back.
+"""Sentences about a household, for agents and suggesters, and how they are parsed.
 
 Worlds write them and suggesters read them, so both directions stand here. No name of a thing or of
 a receptacle has a comma, a full stop, or the words "at" and "and" in it.
@@ -18,26 +18,19 @@ SEPARATOR = re.compile(r", (?:and )?")
 
 
 class Goal(NamedTuple):
-    """A deed with a thing.
-
-    Attributes:
-        thing: Its name.
-        receptacle: Where it is to be placed, "kitchen sink"; empty: it is to be picked up.
-    """
+    """Picking up a thing, or placing it at a receptacle ("kitchen sink") if that is not empty."""
 
     thing: str
     receptacle: str = ""
 
     @property
     def phrase(self) -> str:
-        """The name of the deed."""
         if not self.receptacle:
             return f"{PICK_UP} {self.thing}"
         return f"{PLACE} {self.thing}{AT}{self.receptacle}"
 
     @classmethod
     def read(cls, phrase: str) -> "Goal | None":
-        """Return the goal of a phrase; None if it is none."""
         if phrase.startswith(f"{PICK_UP} "):
             return cls(phrase.removeprefix(f"{PICK_UP} "))
         thing, is_placed, receptacle = phrase.removeprefix(f"{PLACE} ").partition(AT)
@@ -53,31 +46,28 @@ def listed(names: Iterable[str]) -> str:
 
 
 def sights_sentence(places: Mapping[str, str]) -> str:
-    """Return the sentence that says which things are seen, and where each of them is."""
     if not places:
         return f"{SEE}nothing."
     return f"{SEE}{listed(f'{thing}{AT}{place}' for thing, place in places.items())}."
 
 
 def known_sentence(receptacles: Iterable[str]) -> str:
-    """Return the sentence that says which receptacles have been seen, one or more."""
     return f"{KNOW}{listed(receptacles)}."
 
 
 @lru_cache(REMEMBERED)
 def read_sights(text: str) -> Mapping[str, str]:
-    """Return from sentences which things are seen, and where each is; not to be changed."""
+    """Return the places of the things in view; not to be changed."""
     pairs = (each.partition(AT) for each in _read_list(text, SEE))
     return {thing: place for thing, is_told, place in pairs if is_told}
 
 
 @lru_cache(REMEMBERED)
 def read_known(text: str) -> tuple[str, ...]:
-    """Return from sentences which receptacles have been seen, in their order."""
+    """Return the receptacles that have been seen, in their order."""
     return _read_list(text, KNOW)
 
 
 def _read_list(text: str, beginning: str) -> tuple[str, ...]:
-    """Return the names in the list of the sentence that begins so, none if there is none."""
     _, is_there, rest = text.partition(beginning)
     return tuple(SEPARATOR.split(rest.partition(".")[0])) if is_there else ()

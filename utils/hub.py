@@ -1,27 +1,22 @@
-"""Files of the Hugging Face hub: fetched once, and brought there."""
+"""Files of the Hugging Face hub: downloads, kept in its cache, and uploads."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-UNAUTHORISED, FORBIDDEN = 401, 403  # what a hub answers
+UNAUTHORISED, FORBIDDEN = 401, 403  # HTTP statuses of the hub
 NOT_LOGGED_IN = "you are not logged in there. Run: hf auth login, or set HF_TOKEN"
 
 
 class HubError(Exception):
-    """Why a file could not be had or brought, in one line without a full stop."""
+    """Why a transfer failed, in one line without a full stop."""
 
 
 def hub_file(repository: str, *names: str) -> Path:
     """Return the path of the first of the named files that exists, downloading it if new.
 
-    Args:
-        repository: Such as "someone/model", or "someone/model@REVISION" for a commit or tag.
-        names: Of files in it.
-
-    Raises:
-        HubError: the hub is out of reach, or has no such repository or file.
+    `repository` is "someone/model", or "someone/model@REVISION" for a commit or tag.
     """
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
@@ -33,6 +28,7 @@ def hub_file(repository: str, *names: str) -> Path:
             path = huggingface_hub.try_to_load_from_cache(repository, name, revision=wanted)
             if isinstance(path, str):
                 return Path(path)
+    # The library would ask six times in half a minute before its error.
     _check_reachable()
     with _told():
         for name in names:
@@ -55,12 +51,8 @@ def hub_snapshot(
     Args:
         repository: Such as "someone/model".
         revision: A branch, tag or commit; None for the newest of the main branch.
-        names: Of files; those the repository has are fetched.
-        anew: Fetch also what has been fetched before.
-
-    Raises:
-        HubError: the hub has no such repository or revision, or is out of reach and nothing of it
-            has been fetched.
+        names: Of files; missing ones are left out.
+        anew: Also download files again.
     """
     import huggingface_hub
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -80,7 +72,6 @@ def hub_snapshot(
 
 
 def check_repository_name(repository: str) -> None:
-    """Raise HubError unless a name can be that of somebody's repository."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
@@ -88,12 +79,11 @@ def check_repository_name(repository: str) -> None:
         validate_repo_id(repository)
     except HFValidationError as error:
         raise HubError(_first_line(error)) from error
-    if repository.count("/") != 1:
+    if repository.count("/") != 1:  # the hub knows a few without an owner; no user has one
         raise HubError("a repository is named OWNER/NAME")
 
 
 def check_logged_in() -> None:
-    """Raise HubError unless the hub is in reach and knows who asks."""
     import huggingface_hub
 
     _check_reachable()
@@ -104,17 +94,14 @@ def check_logged_in() -> None:
 def upload(
     folder: Path, repository: str, message: str, private: bool, branch: str | None = None
 ) -> str:
-    """Bring all files of a folder into a repository, as one commit, and return its address.
+    """Upload all files of a folder into a repository, as one commit, and return its address.
 
     Args:
-        folder: Where the files lie, none in folders of their own.
+        folder: Of the files; folders in it are left out.
         repository: Such as "someone/model"; made if there is none.
         message: Of the commit.
         private: Whether a repository that is made is for its owner alone.
-        branch: Where to, made if there is none; None is the main branch.
-
-    Raises:
-        HubError: the hub does not take it, or is out of reach.
+        branch: Made if there is none; None is the main branch.
     """
     import huggingface_hub
 
@@ -133,7 +120,6 @@ def upload(
 
 
 def _check_reachable() -> None:
-    """Ask the hub one quick question; the library would ask six times in half a minute."""
     from huggingface_hub import constants, get_session
 
     try:
@@ -144,7 +130,6 @@ def _check_reachable() -> None:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Make a HubError of whatever the hub, its proxy or its client may raise."""
     try:
         yield
     except Exception as error:
@@ -153,7 +138,6 @@ def _told() -> Iterator[None]:
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Keep the library from drawing bars for a few small files."""
     from huggingface_hub import utils
 
     are_drawn = not utils.are_progress_bars_disabled()
@@ -166,7 +150,6 @@ def _without_bars() -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Return why the hub or its client refused, in one line."""
     from huggingface_hub import errors
 
     known: dict[type[Exception], str] = {
@@ -179,12 +162,9 @@ def _reason(error: Exception) -> str:
     for kind, reason in known.items():
         if isinstance(error, kind):
             return reason
-    status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else None
-    if status == UNAUTHORISED:
-        return NOT_LOGGED_IN
-    if status == FORBIDDEN:
-        return "the hub does not let you write there"
-    return _first_line(error)
+    status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else 0
+    by_status = {UNAUTHORISED: NOT_LOGGED_IN, FORBIDDEN: "the hub does not let you write there"}
+    return by_status.get(status) or _first_line(error)
 
 
 def _first_line(error: Exception) -> str:

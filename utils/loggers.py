@@ -1,4 +1,4 @@
-"""Where numbers of a run go: one CSV row, TensorBoard, and Weights & Biases where wanted."""
+"""Metrics of a run: a CSV row, TensorBoard events, and Weights & Biases where wanted."""
 
 import csv
 import dataclasses
@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -36,15 +35,13 @@ NOTHING = {"n_bytes": 0, "sha256": hashlib.sha256().hexdigest()}  # as long as n
 CHANGED = "not as it was at the checkpoint"
 EVENTS = "events.out.tfevents"
 WANDB_ID = "wandb_id"
-RETURN = "rollout/return_mean"  # what the table of hyper-parameters compares
+RETURN = "rollout/return_mean"  # the score in TensorBoard's table of hyper-parameters
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class LoggerSettings(Config):
-    """Where a run is watched, and how often it is shown."""
-
     title = "logs"
 
     media_minutes: float | None = setting(
@@ -61,8 +58,6 @@ class LoggerSettings(Config):
 
 
 class EncodedImage(NamedTuple):
-    """A still or moving picture as the bytes of a file."""
-
     data: bytes
     width: int
     height: int
@@ -75,9 +70,8 @@ Media = Mapping[str, EncodedImage | str]  # pictures and Markdown by name
 class TensorBoardLogger:
     """Writes an event file into the run folder, beside those of earlier parts of the run.
 
-    Every record is written at once, where SummaryWriter leaves that to a thread, whose errors are
-    tracebacks: a full disk is an error where it happens, and what was written before a crash is
-    there.
+    Differs from SummaryWriter in that every record is written at once, not in a thread with its own
+    tracebacks: a full disk is an error where it happens, and nothing is lost in a crash.
     """
 
     def __init__(self, folder: Path, config: Config, env_steps: int) -> None:
@@ -89,7 +83,7 @@ class TensorBoardLogger:
         self._file = (folder / name).open("wb")
         self._records = RecordWriter(self._file)
         self._add(Event(file_version="brain.Event:2"))
-        # Tells readers to forget what earlier files say from this step on.
+        # Tells readers to forget the rows of earlier files from this step on.
         self._add(Event(step=env_steps + 1, session_log=SessionLog(status=SessionLog.START)))
         settings = {
             name: json.dumps(value) if value is None or isinstance(value, dict) else value
@@ -100,12 +94,10 @@ class TensorBoardLogger:
             self._add(Event(summary=summary))
 
     def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
-        """Write scalars."""
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
         self._add(Event(step=env_steps, summary=Summary(value=values)))
 
     def show(self, env_steps: int, media: Media) -> None:
-        """Write images and texts; a GIF is played where a picture is shown."""
         from torch.utils.tensorboard.summary import text
 
         for name, item in media.items():
@@ -118,11 +110,9 @@ class TensorBoardLogger:
             self._add(Event(step=env_steps, summary=summary))
 
     def sync(self) -> None:
-        """Bring everything written onto the disk."""
         os.fsync(self._file.fileno())
 
     def close(self, finished: bool) -> None:
-        """Mark a finished run as such and close the file."""
         with self._file:
             if finished:
                 self._add(Event(summary=self._end))
@@ -143,7 +133,7 @@ class WandbLogger:
         import wandb
 
         self._wandb = wandb
-        path = folder / WANDB_ID  # the run's name that nobody else has, whenever it goes on
+        path = folder / WANDB_ID  # a unique name, kept for when the run goes on
         if not path.exists():
             with written_whole(path) as file:
                 file.write(uuid.uuid4().hex.encode())
@@ -164,20 +154,17 @@ class WandbLogger:
         self._run.define_metric("*", step_metric="env_steps")
 
     def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
-        """Send one row."""
         self._run.log({"env_steps": env_steps, **metrics}, step=env_steps)
 
     def show(self, env_steps: int, media: Media) -> None:
-        """Send pictures and texts."""
         if media:
             items = {name: self._item(item) for name, item in media.items()}
             self._run.log({"env_steps": env_steps, **items}, step=env_steps)
 
     def sync(self) -> None:
-        """Leave it to the package, whose own process writes."""
+        """Do nothing: the package's own process writes."""
 
     def close(self, finished: bool) -> None:
-        """Send what is left and end the run there."""
         self._run.finish(exit_code=0 if finished else 1)
 
     def _item(self, item: EncodedImage | str) -> object:
@@ -191,7 +178,6 @@ class WandbLogger:
 
 
 def check_loggers(config: LoggerSettings) -> None:
-    """Raise UserError where a wanted logger is not installed."""
     if config.wandb and importlib.util.find_spec("wandb") is None:
         raise UserError(
             "wandb: true needs the package 'wandb', which is not installed. Run: pip install wandb"
@@ -199,17 +185,17 @@ def check_loggers(config: LoggerSettings) -> None:
 
 
 class MetricsWriter:
-    """Writes metrics.csv and TensorBoard events into a run folder, and what else is configured.
+    """Writes metrics.csv and the events of every logger.
 
-    The columns of the CSV are those of the first row, and behind them what later versions of the
-    program add; every row is flushed when written. NaN stands for what there is nothing to say of:
-    it leaves its cell empty and is no point of a curve elsewhere.
+    The columns of the CSV are those of the first row, followed by any that later versions of the
+    program add; every row is flushed when written. NaN stands for an unknown value: it leaves its
+    cell empty and is no point of a curve elsewhere.
 
     Args:
         folder: The run's.
         config: The settings of the run.
-        env_steps: Where the run goes on; what the folder says of later steps is taken back.
-        saved: What `sync` said when it stood there.
+        env_steps: The step to go on from; rows of later steps are removed.
+        saved: The result of `sync` at that step.
     """
 
     def __init__(
@@ -229,12 +215,7 @@ class MetricsWriter:
             self._loggers.append(WandbLogger(folder, config))
 
     def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
-        """Add one row.
-
-        Args:
-            env_steps: Environment steps behind it, TensorBoard's horizontal axis.
-            metrics: Values by name, the same names in every call.
-        """
+        # Rows of a removed file would be lost without an error.
         if os.fstat(self._file.fileno()).st_nlink == 0:
             raise OSError(errno.ENOENT, "removed while the run went on", str(self._path))
         self._add_columns([name for name in (STEPS, *metrics) if name not in self._columns])
@@ -245,7 +226,6 @@ class MetricsWriter:
             logger.write(env_steps, known)
 
     def show(self, env_steps: int, media: Media) -> None:
-        """Add pictures and texts, which have no place in the CSV."""
         for logger in self._loggers:
             logger.show(env_steps, media)
 
@@ -272,12 +252,7 @@ class MetricsWriter:
     def __enter__(self) -> "MetricsWriter":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with ExitStack() as all_of_them:
             for logger in self._loggers:
                 all_of_them.callback(logger.close, finished=kind is None)
@@ -309,13 +284,10 @@ def are_as_saved(folder: Path, saved: Mapping[str, Any]) -> bool:
 
 
 def _take_up(path: Path, env_steps: int, saved: Mapping[str, Any]) -> list[str]:
-    """Cut a CSV file behind what was saved of it and return its columns.
+    """Cut a CSV file behind its saved part and return its columns.
 
-    Where that is not as it was, a line says so, the file is kept beside itself, and rows that can
-    be read stay.
-
-    Raises:
-        UserError: as `are_as_saved`.
+    Where that part has changed, a line says so, the file is copied beside itself, and readable rows
+    stay.
     """
     as_saved = are_as_saved(path.parent, saved)
     content = path.read_bytes() if path.exists() else b""
@@ -325,11 +297,10 @@ def _take_up(path: Path, env_steps: int, saved: Mapping[str, Any]) -> list[str]:
         n_cells = heading.count(b",")
         whole = ((_step(row), row) for row in rows if row.count(b",") == n_cells)
         known = {step: row for step, row in whole if step is not None and step <= env_steps}
-        kept = [known[step] for step in sorted(known)]
-        if not heading.startswith(STEPS.encode()):
-            kept = []
+        is_table = heading.startswith(STEPS.encode())
+        kept = [known[step] for step in sorted(known)] if is_table else []
         cut = b"".join(line + LINE_END for line in [heading, *kept]) if kept else b""
-        copy = f"; the file as it was is {keep_copy(path)}" if content else ""
+        copy = f"; the damaged file is kept as {keep_copy(path)}" if content else ""
         log.warning(
             f"{path}: {CHANGED}, {len(kept)} rows up to step {env_steps:,} can be read{copy}"
         )
@@ -340,5 +311,4 @@ def _take_up(path: Path, env_steps: int, saved: Mapping[str, Any]) -> list[str]:
 
 
 def _step(line: bytes) -> int | None:
-    """Return the step of a row, None for what is no row."""
     return int(line.partition(b",")[0]) if re.match(rb"\d{1,18},", line) else None

@@ -62,9 +62,9 @@ log = logging.getLogger(__name__)
 
 
 def default_run_id(overrides: Iterable[str], seed: int) -> str:
-    """Return the overrides and the seed joined to one folder name."""
     parts = [text for text in overrides if not text.startswith(("seed=", "model=", "env="))]
     name = "_".join([*parts, f"seed={seed}"])
+    # The end is kept: it has the seed, which tells most runs apart.
     return re.sub(r"[^A-Za-z0-9=.+_-]+", "-", name).strip(".-")[-LONGEST_NAME:]
 
 
@@ -82,16 +82,14 @@ def create_run_folder(
 
     Args:
         config: All settings.
-        run_id: The folder's name, or None.
-        overrides: What was given as KEY=VALUE.
+        run_id: The folder's name.
+        overrides: KEY=VALUE texts.
         weights: sha256 of the pretrained parts, by the setting that names them.
-        begun_with: The checkpoint that the agent's parameters are from, if they are.
-
-    Raises:
-        UserError: as `check_run_id`, or the folder cannot be written.
+        begun_with: The checkpoint of the agent's first parameters.
     """
     check_run_id(config, run_id)
     folder = folder_of(config, run_id or default_run_id(overrides, config.seed))
+    # Unique among the processes of all machines that share the file system.
     unfinished = folder.with_name(f".{socket.gethostname()}.{os.getpid()}.partial")
     try:
         unfinished.mkdir(parents=True, exist_ok=True)
@@ -105,6 +103,7 @@ def create_run_folder(
         write_json(unfinished / DESCRIPTION, description)
         others = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
         names = [folder] if run_id else itertools.chain([folder], others)
+        # The last act, so that a folder with a run's name is always whole.
         return _rename_to_free(unfinished, names)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
@@ -130,17 +129,15 @@ def check_run_id(config: Config, run_id: str | None) -> None:
 
 
 def folder_of(config: Config, run_id: str) -> Path:
-    """Return the place of the run of these settings and this name."""
     return EXPERIMENTS / folder_name(config.model) / folder_name(config.env) / run_id
 
 
 def is_finished(folder: Path) -> bool:
-    """Return whether the run in a folder, if there is one, has had all its steps."""
     return "finished" in description_of(folder)
 
 
 def resume_command(folder: Path, n_ranks: int | None = None) -> str:
-    """Return what to type to go on with a run of so many ranks, None for as many as this has."""
+    """Return the command that resumes a run of so many ranks, by default as many as now."""
     here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     n_ranks = n_ranks or int(os.environ.get("WORLD_SIZE", 1))
     program = []
@@ -153,16 +150,7 @@ def resume_command(folder: Path, n_ranks: int | None = None) -> str:
 
 
 def recorded_config(folder: Path, trust: bool = False) -> Config:
-    """Return the settings of an earlier run.
-
-    Args:
-        folder: The run's.
-        trust: Whether code it names may be run, whoever has begun it.
-
-    Raises:
-        UserError: the folder is not a run's, its settings are not of this program, or name code
-            that may not be run.
-    """
+    """Return the settings of an earlier run, with `trust` also those that name foreign code."""
     path = folder / SETTINGS
     if not path.is_file():
         raise UserError(f"{folder}: not a run folder, it has no {SETTINGS}. Name one of main.py's")
@@ -170,18 +158,13 @@ def recorded_config(folder: Path, trust: bool = False) -> Config:
 
 
 def begun_with(folder: Path) -> dict[str, Any] | None:
-    """Return the checkpoint that a run began with, as run.json says; None where it began anew."""
+    """Return the checkpoint that a run began with, from run.json; None for a fresh agent."""
     found = description_of(folder).get(INIT_FROM)
     return found if isinstance(found, dict) else None
 
 
 def resumed_config(folder: Path, trust: bool) -> Config:
-    """Return the settings of a run that goes on.
-
-    Raises:
-        UserError: as `recorded_config`; the folder holds links; or the run was begun by somebody
-            else, its settings lead outside, and the user does not trust it.
-    """
+    """Return the settings of a run to be resumed; links and foreign places are refused."""
     check_without_links(folder)
     config, path = recorded_config(folder, trust), folder / SETTINGS
     check_outside(config, read_json_object(path), path, trust, learns=True)
@@ -190,11 +173,6 @@ def resumed_config(folder: Path, trust: bool) -> Config:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing into a run's folder; the lock ends with this process.
-
-    Raises:
-        UserError: another run has the folder, or it cannot be written.
-    """
     try:
         file = open(folder / LOCK, "a", opener=open_without_waiting)  # noqa: SIM115  below
     except OSError as error:
@@ -210,13 +188,9 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def check_settings(folder: Path, config: Config, recorded: Any, where: str) -> None:
-    """Raise UserError where a run's config.json was changed in what has an effect.
+    """Raise UserError where a setting with an effect was changed in config.json since the start.
 
-    Args:
-        folder: The run's.
-        config: What config.json says now.
-        recorded: All settings as they were, or nothing where an earlier version kept none.
-        where: What they are recorded in.
+    `recorded` are the settings at the start, from `where`; an earlier version kept none.
     """
     if recorded is None:
         return
@@ -234,18 +208,12 @@ def check_settings(folder: Path, config: Config, recorded: Any, where: str) -> N
 def note_resumption(
     folder: Path, config: Config, env_steps: int, differences: Sequence[str]
 ) -> list[str]:
-    """Add to run.json where a run goes on, and whether as if it had never been interrupted.
+    """Add the resumption of a run to run.json, and whether it continues exactly.
 
-    Args:
-        folder: The run's.
-        config: Its settings.
-        env_steps: Environment steps behind it.
-        differences: In what else it differs from a run that goes on exactly, in words.
-
-    Returns:
-        All differences.
+    `differences` are those of its state, in words; all differences are returned.
     """
     description, here = _description_to_amend(folder), describe_basis(config)
+    # Compared with the part before it: a change is told once, not at every later resumption.
     earlier = description.get("resumed", [])
     differences = [*differences, *basis_differences((earlier or [description])[-1], here)]
     entry = {"env_steps": env_steps, "time": now(), "command": command()}
@@ -257,18 +225,15 @@ def note_resumption(
 
 
 def note_end(folder: Path) -> None:
-    """Add to run.json that the run has had all its steps."""
     write_json(folder / DESCRIPTION, _description_to_amend(folder) | {"finished": now()})
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a value as indented JSON, whole or not at all."""
     with written_whole(path) as file:
         file.write((json.dumps(value, indent=2) + "\n").encode())
 
 
 def _description_to_amend(folder: Path) -> dict[str, Any]:
-    """Return what run.json says; a damaged one is kept beside it, and a line says so."""
     path = folder / DESCRIPTION
     try:
         description = read_json_object(path)
@@ -278,17 +243,13 @@ def _description_to_amend(folder: Path) -> dict[str, Any]:
         problem = f"{path}: 'resumed' is no list of resumptions"
     except UserError as error:
         problem = str(error)
-    kept = f", the file as it was is {keep_copy(path)}" if path.is_file() else ""
+    kept = f"; the damaged file is kept as {keep_copy(path)}" if path.is_file() else ""
     log.warning(f"{problem}; the run's first command and source are no longer recorded{kept}")
     return {}
 
 
 def _rename_to_free(folder: Path, names: Iterable[Path]) -> Path:
-    """Give a folder the first name that nothing has, whoever else does the same at the moment.
-
-    Raises:
-        FileExistsError: all have been taken.
-    """
+    """Give a folder the first free name; other processes may do the same at the moment."""
     for name in names:
         if os.path.lexists(name):
             continue
@@ -301,7 +262,6 @@ def _rename_to_free(folder: Path, names: Iterable[Path]) -> Path:
 
 
 def describe_basis(config: Config) -> dict[str, object]:
-    """Return what decides a run's numbers beside its settings: source, versions, hardware."""
     changed = _git("status", "--porcelain").splitlines()
     return {
         "git_commit": _git("rev-parse", "HEAD"),
@@ -316,7 +276,6 @@ def describe_basis(config: Config) -> dict[str, object]:
 
 
 def basis_differences(before: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """Return in words in what two descriptions differ that decides a run's numbers."""
     if "source_sha256" not in before:
         return ["the source it was made with is not recorded"]
     found = []
@@ -338,6 +297,7 @@ def basis_differences(before: Mapping[str, Any], here: Mapping[str, Any]) -> lis
 
 def source_sha256() -> str:
     """Return the sha256 of all that can run in a training: the programs and their packages."""
+    # All of it rather than the imported modules: they depend on the settings.
     packages = sorted(path.parent for path in ROOT.glob("*/__init__.py"))
     files = [*ROOT.glob("*.py")]
     for package in packages:
@@ -350,7 +310,6 @@ def source_sha256() -> str:
 
 
 def describe_hardware() -> dict[str, object]:
-    """Return the processor, the memory in GiB and the GPUs."""
     names: list[str] = []
     with contextlib.suppress(OSError):  # Linux knows the processor's name
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -367,17 +326,14 @@ def describe_hardware() -> dict[str, object]:
 
 
 def command() -> list[str]:
-    """Return the command line of this process."""
     return [Path(sys.executable).name, *sys.argv]
 
 
 def now() -> str:
-    """Return the time, in UTC."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _git(*arguments: str) -> str:
-    """Return what git says of this source tree, or an empty text where there is no git."""
     git = ["git", "-C", str(ROOT), *arguments]
     try:
         return subprocess.run(git, capture_output=True, text=True, check=True).stdout.rstrip()
@@ -386,7 +342,6 @@ def _git(*arguments: str) -> str:
 
 
 def _versions(basis: Mapping[str, Any]) -> dict[str, object]:
-    """Return what a run's numbers depend on beside source and settings, by name."""
     found: dict[str, object] = {"python": basis.get("python")}
     for part, names in (("packages", PACKAGES), ("hardware", HARDWARE)):
         known = basis.get(part)

@@ -7,13 +7,7 @@ from numpy.typing import ArrayLike
 
 
 class Moments(NamedTuple):
-    """What is kept of n values: numbers, or tensors of them, each element on its own.
-
-    Attributes:
-        count: n.
-        mean: Their mean.
-        squares: The sum of squared differences from it.
-    """
+    """Count n, mean, and sum of squared differences from it; numbers, or tensors by element."""
 
     count: Any
     mean: Any
@@ -32,14 +26,10 @@ class Moments(NamedTuple):
 
 
 class RunningMeanVariance:
-    """Mean and variance of all values seen so far, as float64.
+    """Mean and population variance of all values seen so far, as float64.
 
-    Before the first value the variance is 1, with the weight of a ten-thousandth of a value.
-
-    Attributes:
-        mean: Mean of the values.
-        variance: Population variance of the values.
-        count: Number of values, the initial weight included.
+    Before the first value the variance is 1, with the weight of a ten-thousandth of a value, which
+    is included in `count`.
     """
 
     def __init__(self) -> None:
@@ -48,11 +38,9 @@ class RunningMeanVariance:
         self.count = 1e-4
 
     def update(self, values: ArrayLike, correction: int = 0) -> None:
-        """Take in a batch of values.
+        """Add a batch of values of any shape; each element counts once.
 
-        Args:
-            values: Any shape; each element counts once. Tensors must be on the CPU, detached.
-            correction: 1 takes the batch for a sample, so that its own variance is unbiased.
+        `correction` 1 takes the batch for a sample, so that its own variance is unbiased.
         """
         batch = np.asarray(values, dtype=np.float64)
         if batch.size == 0:
@@ -65,11 +53,9 @@ class RunningMeanVariance:
         self.variance = squares / self.count
 
     def state_dict(self) -> dict[str, float]:
-        """Return everything a checkpoint needs, as plain numbers."""
         return {"mean": self.mean, "variance": self.variance, "count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
         self.mean = float(state["mean"])
         self.variance = float(state["variance"])
         self.count = float(state["count"])

@@ -1,6 +1,6 @@
-"""Whether a saved state fits the run that is to take it over, asked before it does.
+"""Whether a saved state fits the run that is to load it, asked before it does.
 
-A checkpoint's checksum says that it is as it was written, not by whom.
+A checkpoint's checksum proves that it is unchanged, not its origin.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -15,16 +15,11 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 def check_like(saved: Any, here: Any, name: str, ragged: Collection[str] = ()) -> None:
-    """Raise ValueError unless a saved value is built like one of this run.
+    """Raise ValueError unless a saved value is built like its counterpart here in a new run.
 
     Dictionaries must have the same keys, lists the same length, tensors the same type and shape,
-    and numbers must be of the same kind; those in tensors must be finite.
-
-    Args:
-        saved: From a checkpoint.
-        here: What takes its place in a new run.
-        name: What to call it.
-        ragged: Names of parts that have another size in every run, which are left out here.
+    and numbers must be of the same kind; those in tensors must be finite. Names in `ragged`, parts
+    of a different size in every run, are left out.
     """
     if name in ragged:
         return
@@ -35,7 +30,7 @@ def check_like(saved: Any, here: Any, name: str, ragged: Collection[str] = ()) -
             raise ValueError(f"{name} does not have the keys {', '.join(map(str, here))}")
         for key in here:
             check_like(saved[key], here[key], f"{name}.{key}", ragged)
-    elif type(saved) is not type(here):
+    elif type(saved) is not type(here):  # a bool is an int for isinstance
         raise ValueError(f"{name} is a {type(saved).__name__}, not a {type(here).__name__}")
     elif not isinstance(here, PLAIN):
         if len(saved) != len(here):
@@ -51,7 +46,6 @@ def check_steps(saved: Mapping[str, Tensor], like: Mapping[str, Tensor], name: s
 
 
 def called(value: Any, name: str) -> Iterator[Tensor]:
-    """Yield the tensors that have a name anywhere in nested dictionaries."""
     for key, each in value.items() if isinstance(value, Mapping) else ():
         if key == name and isinstance(each, Tensor):
             yield each
@@ -59,6 +53,7 @@ def called(value: Any, name: str) -> Iterator[Tensor]:
 
 
 def _check_tensor(saved: Any, here: Tensor, name: str) -> None:
+    # A file may hold subclasses, sparse or meta tensors, which pass as tensors and fail in use.
     if type(saved) is not Tensor or saved.layout != torch.strided or saved.is_meta:
         raise ValueError(f"{name} is no plain tensor")
     if saved.shape != here.shape or saved.dtype != here.dtype:
@@ -93,5 +88,4 @@ def moments(optimizer: Optimizer) -> dict[int, Any]:
 
 
 def load_moments(optimizer: Optimizer, state: dict[int, Any]) -> None:
-    """Take over what `moments` returned."""
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

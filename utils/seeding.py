@@ -1,4 +1,4 @@
-"""One seed for everything random, and where the random streams stand."""
+"""One seed for everything random, and the positions of the random streams."""
 
 import os
 import random
@@ -11,9 +11,7 @@ import torch
 def seed_everything(seed: int, deterministic: bool = False) -> None:
     """Seed Python, NumPy and PyTorch on every device.
 
-    Args:
-        seed: Of all of them.
-        deterministic: Let PyTorch choose only operations that give the same bits in every run.
+    `deterministic` lets PyTorch choose only operations that give the same bits in every run.
     """
     random.seed(seed)
     np.random.seed(seed)
@@ -31,7 +29,6 @@ def derived_seed(seed: int, number: int) -> int:
 
 
 def random_state() -> dict[str, Any]:
-    """Return where all random streams stand, as tensors and plain types."""
     name, keys, *position = cast(tuple, np.random.get_state(legacy=True))
     return {
         "python": random.getstate(),
@@ -42,11 +39,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Continue the random streams from where they stood.
-
-    Raises:
-        Exception: of several kinds; it is no such state.
-    """
+    """Continue the random streams; a state of another form raises errors of several kinds."""
     name, keys, *position = state["numpy"]
     if not 0 <= position[0] <= len(keys):  # NumPy would read there
         raise ValueError(f"NumPy's stream stands at {position[0]} of {len(keys)} numbers")

@@ -1,12 +1,8 @@
 """Settings of a run: declared by part beside the code that reads them, read as one flat object.
 
-The programs say by `install` which parts there are. An agent of the user's own stands in no
-registry: its settings are known where it is chosen. Functions that ask for `chosen` are told by
-that which agent that is.
-
-Settings are read from JSON files and `--var KEY=VALUE`, each by its declared type; precedence:
-defaults < --config FILE < --var KEY=VALUE. All problems are collected and raised at once, one line
-each, before anything heavy is loaded.
+Programs hand over the parts by `install`. An agent of the user's own stands in no registry: its
+settings are known where it is `chosen`. Precedence: defaults < --config FILE < --var KEY=VALUE.
+All problems are raised at once, one line each, before anything heavy is loaded.
 """
 
 import dataclasses
@@ -17,7 +13,6 @@ import os
 import pkgutil
 import re
 import types
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -53,7 +48,7 @@ NOTE = (
     f"* The released code ignored mem_len for {' and '.join(MEM_LEN_IGNORED_FOR)} and ran "
     f"{MEM_LEN_RAN}, and so did the\n"
     f"  published results. Here it is read; --var mem_len={MEM_LEN_RAN} or a file named -as-run "
-    "runs what they ran.\n  See configs/README.md"
+    "repeats them.\n  See configs/README.md"
 )
 
 log = logging.getLogger(__name__)
@@ -65,7 +60,7 @@ class Registry:
     Args:
         setting: That setting.
         places: "module:Class" by name. A class has in `reads` the settings that it alone reads.
-        title: What one of them is, for messages.
+        title: The noun for one of them in messages.
         aliases: Further names, each with the name it stands for.
     """
 
@@ -80,16 +75,10 @@ class Registry:
         self.aliases = aliases or {}
 
     def known_as(self, name: str) -> str | None:
-        """Return the name a part is listed under, None if there is no such part."""
         key = self.aliases.get(name, name)
         return key if key in self.places else None
 
     def find(self, name: str) -> Any:
-        """Return the class of a part.
-
-        Raises:
-            UserError: there is none of this name.
-        """
         key = self.known_as(name)
         if key is None:
             names = (*self.places, *self.aliases)
@@ -100,19 +89,18 @@ class Registry:
         return pkgutil.resolve_name(self.places[key])
 
     def settings(self) -> dict[str, tuple[type[Part], ...]]:
-        """Return the settings that each part alone reads, by its name."""
         return {name: self.find(name).reads for name in self.places}
 
 
 class Program(NamedTuple):
-    """What the settings of a run are put together from.
+    """The parts of a program's settings.
 
     Attributes:
         registries: By the setting that chooses among their parts.
         general: The settings that every run reads.
         contradictions: Returns a line for every pair of settings that cannot both hold.
         recomposed: Makes settings in another process, given their values and the folders of the
-            user's own code; it stands where that process finds it.
+            user's own code; a pickle names it by its module, which must install the program.
     """
 
     registries: Mapping[str, Registry]
@@ -125,24 +113,17 @@ _installed: list[Program] = []
 
 
 def install(program: Program) -> None:
-    """Say what settings are put together from, once in a process."""
     _installed[:] = [program]
 
 
 def installed() -> Program:
-    """Return what settings are put together from."""
     if not _installed:
         raise RuntimeError("settings: no program is installed. Import trainers.build first")
     return _installed[0]
 
 
 class Reading(NamedTuple):
-    """Who reads what.
-
-    Attributes:
-        everywhere: Settings that are read in every run.
-        by_choice: The settings that each part reads, by its name, by the setting that chooses it.
-    """
+    """Settings read in every run, and by each part: choosing setting -> part's name -> settings."""
 
     everywhere: set[str]
     by_choice: dict[str, dict[str, set[str]]]
@@ -172,7 +153,6 @@ class Reading(NamedTuple):
         return found
 
     def refusal(self, name: str, values: Mapping[str, Any]) -> str:
-        """Return one line that says who reads a setting that is not read here."""
         readers = self.readers(name)
         key = next(key for key, parts in self.by_choice.items() if readers[0] in parts)
         this = f"{key} is null" if values[key] is None else f"this is {shortened(values[key])}"
@@ -181,11 +161,7 @@ class Reading(NamedTuple):
 
 
 def all_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Declaration]:
-    """Return every setting there is, by its name.
-
-    Raises:
-        UserError: the chosen agent of the user's own does not declare its settings as it must.
-    """
+    """Return every setting by its name; a wrong declaration of the user's agent is a UserError."""
     name = chosen.get("model")
     if not is_named(name):
         return _declared(_all_parts(chosen))
@@ -203,12 +179,12 @@ def all_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Declaration]:
 
 
 def settings_without_effect(chosen: Mapping[str, Any] = NOTHING) -> set[str]:
-    """Return the settings that say what a run keeps and shows, not what it learns."""
+    """Return the settings of keeping and showing, which change no number of a run."""
     return {name for name, each in all_settings(chosen).items() if not each.metadata["has_effect"]}
 
 
 def outside_settings() -> dict[str, Callable[[Any], bool]]:
-    """Return of each setting that may lead outside whether a value of it does."""
+    """Return, for each setting that may lead outside, a test of whether a value does."""
     return {
         name: functools.partial(_leads_outside, each.metadata["safe"])
         for name, each in all_settings().items()
@@ -217,7 +193,6 @@ def outside_settings() -> dict[str, Callable[[Any], bool]]:
 
 
 def reading(chosen: Mapping[str, Any] = NOTHING) -> Reading:
-    """Return who reads what."""
     return Reading(
         _names([Config, *installed().general]),
         {
@@ -228,23 +203,19 @@ def reading(chosen: Mapping[str, Any] = NOTHING) -> Reading:
 
 
 def read_settings(config: Config) -> set[str]:
-    """Return the names of the settings that the parts of a run read."""
     values = dataclasses.asdict(config)
     return reading(values).read_by(values)
 
 
 def settings_of_env(config: Config) -> set[str]:
-    """Return the names of the settings that nobody but the environment of a run reads."""
-    who, chosen = reading(dataclasses.asdict(config)), _known_as("env", config.env)
-    others = (
-        names for key in who.by_choice if key != "env" for names in who.by_choice[key].values()
-    )
-    own = who.by_choice["env"][chosen] if chosen else set()
-    return own.difference(who.everywhere, *others)
+    readers, chosen = reading(dataclasses.asdict(config)), _known_as("env", config.env)
+    suites = readers.by_choice["env"]
+    own = suites[chosen] if chosen else set()
+    # Not those that other parts read as well, nor those of every run, which have no readers.
+    return {name for name in own if (by := readers.readers(name)) and suites.keys() >= {*by}}
 
 
 def composed_class(chosen: Mapping[str, Any] = NOTHING) -> type[Config]:
-    """Return a class of settings that is a subclass of every part's."""
     return _composed(_all_parts(chosen))
 
 
@@ -253,9 +224,9 @@ _declared = functools.cache(declared)
 
 @functools.cache
 def _composed(parts: tuple[type[Part], ...]) -> type[Config]:
-    # Only those that nobody builds on; the fields of the last base come first.
+    # Python orders bases only if none is built on by another; the fields of the last come first.
     bases = [part for part in parts if sum(issubclass(other, part) for other in parts) == 1]
-    # Some settings are objects, which have no hash.
+    # Some settings are dictionaries, which have no hash.
     namespace = {
         "__reduce__": _reduced,
         "__hash__": lambda config: hash(json.dumps(dataclasses.asdict(config), sort_keys=True)),
@@ -267,28 +238,27 @@ def _composed(parts: tuple[type[Part], ...]) -> type[Config]:
 
 
 def _reduced(config: Config) -> tuple[Any, ...]:
-    """Return how to make these settings in another process, which makes its own class."""
     values = dataclasses.asdict(config)
     places = [folder_of(module) for module in named_modules(values).values()]
     return installed().recomposed, (values, [place for place in places if place is not None])
 
 
 def recomposed(values: Mapping[str, Any], places: Iterable[Path]) -> Config:
-    """Return the settings of another process, which has found the user's own code in places."""
+    """Unpickle settings; `places` are the folders of the user's own code."""
     for place in places:
         search(place)
     return composed_class(values)(**values)
 
 
 def _leads_outside(safe: tuple[Any, ...], value: Any) -> bool:
-    """Return whether a value is not safe; of arguments, whether a text in them may be a place.
+    """Return whether a value is not safe; of a dictionary, whether a text in it may be a place.
 
     A text with a colon may name a module, or be an address.
     """
     if not isinstance(value, dict):
         return value not in safe
     parts: list[Any] = [value]
-    for part in parts:  # which grows
+    for part in parts:  # the list grows meanwhile: nested values come last
         if isinstance(part, dict):
             parts += [*part, *part.values()]
         elif isinstance(part, list):
@@ -321,7 +291,7 @@ def _names(parts: Iterable[type[Part]]) -> set[str]:
 
 
 class Given(NamedTuple):
-    """A setting somebody gave: where, its name, and the value, not yet checked."""
+    """A setting with its origin (a file, --var), its value not yet checked."""
 
     source: str
     name: str
@@ -341,9 +311,9 @@ def load_config(
     agent of the user's own is looked for in the current folder, too.
 
     Args:
-        file: Settings that differ: the file, or what stands in it.
-        overrides: More of them, as KEY=VALUE.
-        values: More of them, that a Python program gives.
+        file: A settings file, or its content.
+        overrides: KEY=VALUE texts.
+        values: Settings given by a Python program.
 
     Raises:
         UserError: one line for every unknown key, wrong type, value out of range, setting that
@@ -352,9 +322,9 @@ def load_config(
     problems: list[str] = []
     overrides = list(overrides)
     from_file = given_by_file(file)
-    from_python = [Given("settings", name, value) for name, value in values.items()]
+    from_python = [Given("settings", *each) for each in values.items()]
     chosen = chosen_agent(overrides, values, _values(from_file))
-    defaults = [Given("default", name, value) for name, value in default_settings(chosen).items()]
+    defaults = [Given("default", *each) for each in default_settings(chosen).items()]
     above = [*from_python, *_given_by_texts(overrides, chosen, problems)]
     good = _good([*defaults, *from_file, *above], chosen, problems)
     problems += _untyped(from_file, chosen)
@@ -369,17 +339,13 @@ def load_config(
 def config_from_dict(values: Any, source: str) -> Config:
     """Return the settings stored in a checkpoint or a run folder; those that came later may lack.
 
-    An agent of the user's own is imported: utils/stored_run.py says first whether it may be.
-
-    Raises:
-        UserError: a line for everything that is wrong with them, or with that agent.
+    An agent of the user's own is imported: utils/stored_run.py decides first whether it may be.
     """
     if not isinstance(values, dict):
-        raise UserError(f"{source}: its settings are not there but {shown(values)}")
+        raise UserError(f"{source}: settings are a JSON object, not {shown(values)}")
     missing = [name for name in NAMED_BY_ALL if name not in values]
     problems = [f"{source}: setting '{name}' is missing" for name in missing]
-    all_values = completed(values, values)
-    given = [Given(source, name, value) for name, value in all_values.items()]
+    given = [Given(source, *each) for each in completed(values, values).items()]
     found = _good(given, values, problems)
     raise_any(problems)
     return composed_class(found)(**found)
@@ -396,11 +362,11 @@ def with_env_settings(
     Args:
         config: The settings.
         overrides: The texts.
-        places: Names of settings that may be changed as well: where pretrained parts lie.
-        goals: And these, which say what is wanted in the environment.
+        places: Settings that may be changed as well: paths of pretrained parts.
+        goals: And these, which name goals in the environment.
 
     Raises:
-        UserError: one line for everything else.
+        UserError: one line for every other text.
     """
     problems: list[str] = []
     chosen, own = dataclasses.asdict(config), settings_of_env(config).union(places)
@@ -418,14 +384,11 @@ def with_env_settings(
 
 
 def chosen_agent(overrides: Iterable[str], *below: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the agent of the user's own that is chosen, imported; nothing if none is.
+    """Return the chosen agent of the user's own as settings, imported; nothing if none is chosen.
 
     Args:
         overrides: KEY=VALUE texts.
         below: Settings that these override, and others that those override.
-
-    Raises:
-        UserError: it is no agent, or does not declare its settings as it must.
     """
     texts = [text.partition("=")[2] for text in overrides if text.startswith("model=")]
     names = [*texts[-1:], *(values["model"] for values in below if "model" in values)]
@@ -433,27 +396,23 @@ def chosen_agent(overrides: Iterable[str], *below: Mapping[str, Any]) -> Mapping
         return NOTHING
     search(Path.cwd())
     chosen = {"model": names[0]}
-    all_settings(chosen)  # what is wrong with it is told before anything of its settings
+    all_settings(chosen)  # mistakes of its code are told before those of its settings
     return chosen
 
 
 def completed(stored: Mapping[str, Any], chosen: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
-    """Return stored settings with the defaults of those added that came later.
-
-    Those of an agent of the user's own are added only where it is `chosen`, which imports it.
-    """
+    """Return stored settings with the defaults of those added later; `chosen` imports its agent."""
     return default_settings(chosen) | dict(stored)
 
 
 def file_settings(path: Path) -> dict[str, Any]:
-    """Return what a settings file says, not yet checked; configs/... may be named from anywhere."""
+    """Read a settings file, unchecked; configs/... may be named from anywhere."""
     beside = CONFIGS.parent / path
     is_ours = path.parts[:1] == (CONFIGS.name,) and not os.path.lexists(path) and beside.is_file()
     return read_json_object(beside if is_ours else path)
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; no key may stand in it twice."""
     try:
         text = read_bytes(path, MOST_BYTES).decode()
         values = json.loads(text, object_pairs_hook=_without_repetition)
@@ -469,7 +428,6 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def given_by_file(file: str | Path | Sequence[Given] | None) -> list[Given]:
-    """Return what stands in a settings file, not yet checked; nothing without a file."""
     if file is None:
         return []
     if not isinstance(file, (str, Path)):
@@ -480,18 +438,16 @@ def given_by_file(file: str | Path | Sequence[Given] | None) -> list[Given]:
             f"{file}: holds settings of several agents ('{SEVERAL}'), which sweep.py trains: "
             f"python sweep.py --config {file}"
         )
-    return [Given(str(file), name, value) for name, value in values.items()]
+    return [Given(str(file), *each) for each in values.items()]
 
 
 def default_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
-    """Return the default of every setting, as config.json shows them."""
     return {name: each.metadata["default"] for name, each in all_settings(chosen).items()}
 
 
 def _given_by_texts(
     overrides: Iterable[str], chosen: Mapping[str, Any], problems: list[str]
 ) -> list[Given]:
-    """Return what KEY=VALUE texts give; a line for each that is none is added to the problems."""
     declarations, given = all_settings(chosen), []
     for text in overrides:
         name, equals, value = text.partition("=")
@@ -504,7 +460,6 @@ def _given_by_texts(
 
 
 def _good(given: Iterable[Given], chosen: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
-    """Return the good values; a line for each bad one is added to the problems."""
     declarations = all_settings(chosen)
     good: dict[str, Any] = {}
     unknown: list[Given] = []
@@ -526,7 +481,6 @@ def _good(given: Iterable[Given], chosen: Mapping[str, Any], problems: list[str]
 
 
 def _untyped(from_file: Iterable[Given], chosen: Mapping[str, Any]) -> list[str]:
-    """Return a line for every value of a settings file that only the command line may give."""
     facts = {name: each.metadata for name, each in all_settings(chosen).items()}
     typed = {name: each["default"] for name, each in facts.items() if each["typed"]}
     return [
@@ -538,22 +492,20 @@ def _untyped(from_file: Iterable[Given], chosen: Mapping[str, Any]) -> list[str]
 
 
 def _unread(given: Iterable[Given], *chosen: Mapping[str, Any]) -> list[str]:
-    """Return a line for every good setting that no part reads, chosen by one of these values."""
-    values = chosen[0]
-    who = reading(values)
-    read = set().union(*(who.read_by(each) for each in chosen))
+    values, readers = chosen[0], reading(chosen[0])
+    read = set().union(*(readers.read_by(each) for each in chosen))
     return [
-        f"{each.source}: {who.refusal(each.name, values)}"
+        f"{each.source}: {readers.refusal(each.name, values)}"
         for each in given
         if each.name in values and each.name not in read
     ]
 
 
 def _unread_of_file(given: Sequence[Given], values: Mapping[str, Any]) -> list[str]:
-    """Return a line for every setting of a file that its own parts do not read, nor the chosen.
+    """Return a line for every setting of a file that neither its own parts nor the chosen read.
 
-    A file that is whole, as a run's is, has what its model does not read. It is known by naming all
-    that every run has.
+    A whole file, as a run's is, also has settings its model does not read. It is known by naming
+    all that every run has.
     """
     in_file = _values(given)
     if not in_file or {field.name for field in dataclasses.fields(Config)} <= in_file.keys():
@@ -569,24 +521,20 @@ def _unread_of_file(given: Sequence[Given], values: Mapping[str, Any]) -> list[s
 
 
 def _values(given: Iterable[Given]) -> dict[str, Any]:
-    """Return what is given by name."""
     return {each.name: each.value for each in given}
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the pairs of a JSON object as a dictionary, or raise ValueError."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        twice = next(name for name, n in Counter(name for name, _ in pairs).items() if n > 1)
-        raise ValueError(f"the key '{shortened(twice)}' stands there twice")
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise ValueError(f"the key '{shortened(name)}' is given twice")
+        values[name] = value
     return values
 
 
 def describe_settings(chosen: Mapping[str, Any] = NOTHING) -> str:
-    """Return all settings by part, each with type, default and explanation, as `--help` shows them.
-
-    Those of an agent of the user's own are among them where it is chosen.
-    """
+    """Return the settings' help by part, those of the user's own agent where it is chosen."""
     readers = reading(chosen).readers
     groups: dict[str, list[str]] = {}
     for name, each in all_settings(chosen).items():
@@ -600,15 +548,9 @@ def describe_settings(chosen: Mapping[str, Any] = NOTHING) -> str:
     return "\n".join("\n".join([f"\n{heading}:", *lines]) for heading, lines in groups.items())
 
 
-def published_configs() -> list[Path]:
-    """Return every settings file under configs/, in alphabetical order."""
-    return sorted(CONFIGS.rglob("config.json"))
-
-
 def published_table() -> str:
-    """Return one line for every published experiment, for `main.py --list-configs`."""
     rows = [("settings file", "agent", "environment", "steps", "mem_len")]
-    for path in published_configs():
+    for path in sorted(CONFIGS.rglob("config.json")):
         config = load_config(path)
         how = "" if config.algorithm == "PPO" else f", {config.algorithm}"
         mem_len = ""
@@ -619,9 +561,8 @@ def published_table() -> str:
         place = str(path.relative_to(CONFIGS.parent))
         rows.append((place, f"{config.model}{how}", config.env, f"{config.n_steps:,}", mem_len))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        f"{place:{widths[0]}}  {model:{widths[1]}}  {env:{widths[2]}}  {steps:>{widths[3]}}"
-        f"  {mem_len:>{widths[4]}}".rstrip()
-        for place, model, env, steps, mem_len in rows
-    ]
+    lines = []
+    for row in rows:  # names to the left, numbers to the right
+        cells = *map(str.ljust, row[:3], widths), *map(str.rjust, row[3:], widths[3:])
+        lines.append("  ".join(cells).rstrip())
     return "\n".join([*lines, "", NOTE])

@@ -1,9 +1,9 @@
-"""Imported first by every program: what must be settled before the rest, PyTorch above all.
+"""Imported first by every program: signals and threads are settled before PyTorch is loaded.
 
-PyTorch is not imported here: OpenMP reads its environment variables when PyTorch is loaded.
-Ctrl-C ends the process as it ends any other; Python would print where in PyTorch it had come to.
-SIGUSR1, which asks a training to save, finds nothing to save yet; by default it would kill. Threads
-of PyTorch that wait for others sleep.
+PyTorch is not imported here: OpenMP reads its environment variables when PyTorch is loaded. Until
+`loaded`, Ctrl-C ends the process silently, where Python would print a traceback from inside
+PyTorch. SIGUSR1, which asks a training to save, finds nothing to save yet; by default it would
+kill.
 """
 
 import os
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# The programs, and what they are called where the package is installed.
+# The programs, and their names where the package is installed.
 COMMANDS = {
     "main.py": "helm-train",
     "eval.py": "helm-eval",
@@ -27,7 +27,6 @@ COMMANDS = {
 
 
 def load_quietly() -> None:
-    """Let Ctrl-C end the process without a word and SIGUSR1 do nothing, unless either is set."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
@@ -36,7 +35,7 @@ def load_quietly() -> None:
 
 
 def loaded() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt again, which closes what has been opened."""
+    """Let Ctrl-C raise KeyboardInterrupt again, which closes open files and processes."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -59,16 +58,15 @@ def typed(program: str) -> list[str]:
 
 
 def let_waiting_threads_sleep() -> None:
-    """Let threads that wait for others give their core away, unless the user says otherwise.
+    """Let threads that wait for others sleep, unless the user has set OpenMP's policy.
 
     By default they spin, which beside other work takes the core that the awaited thread needs.
-    To be called before PyTorch is imported.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def number_of_threads(given: int | None) -> int:
-    """Return how many threads a run has: the given number, or OMP_NUM_THREADS, or one.
+    """Return the threads of a run: the given number, or OMP_NUM_THREADS, or one.
 
     One, as the networks of the memory tasks are small: a small operation waits for the slowest of
     its threads, and where cores are shared with other work it can take ten times as long with two.
@@ -79,7 +77,7 @@ def number_of_threads(given: int | None) -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let sums be taken in the same order however many threads there are otherwise."""
+    """Let sums be taken in the same order whatever the number of threads otherwise."""
     import torch
 
     before = torch.get_num_threads()
@@ -90,7 +88,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-# At import, or it would come too late: programs import what is slow before they call anything.
+# At import, or it would come too late: programs import slow packages before they call anything.
 if is_started(getattr(sys.modules["__main__"], "__file__", None)):
     load_quietly()
     let_waiting_threads_sleep()

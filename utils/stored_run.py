@@ -1,9 +1,9 @@
 """Settings of a stored run: how far they are followed.
 
-A run folder may come from somebody else, and its settings may lead outside: they name code, an
-address, or a place to read or write. They are followed where this user has begun the run on this
-machine, which a signature in run.json shows: it is made with a key that no run folder holds. For
-any other run the user says so, for all of them by --trust or for one by giving it anew.
+A run folder may come from somebody else, and its settings may lead outside: to code, an address,
+or a place to read or write. They are followed where this user has begun the run on this machine,
+shown by a signature in run.json made with a key that no run folder holds. Any other run needs the
+user's word: --trust for all settings, or a new value for one.
 """
 
 import contextlib
@@ -43,7 +43,6 @@ KEY_BYTES = 32
 
 
 def description_of(folder: Path) -> dict[str, Any]:
-    """Return what run.json says, nothing if it cannot be read."""
     try:
         return read_json_object(folder / DESCRIPTION)
     except UserError:
@@ -51,7 +50,7 @@ def description_of(folder: Path) -> dict[str, Any]:
 
 
 def describe_user_modules(config: Config) -> dict[str, dict[str, str]]:
-    """Return where the code of the user's own that a run names is, and its sha256, by module."""
+    """Return the folder and sha256 of the user's own code that a run names, by module."""
     modules = named_modules(dataclasses.asdict(config)).values()
     folders = {module: folder for module in modules if (folder := folder_of(module))}
     return {
@@ -61,12 +60,7 @@ def describe_user_modules(config: Config) -> dict[str, dict[str, str]]:
 
 
 def begun_here(config: Config, description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what run.json keeps to show later that this user has begun the run here.
-
-    Args:
-        config: The settings.
-        description: All else that run.json says.
-    """
+    """Return the proof, for run.json, that this user has begun the run here."""
     modules = describe_user_modules(config)
     _make_key()
     signature = _signature(dataclasses.asdict(config), modules, description)
@@ -74,16 +68,9 @@ def begun_here(config: Config, description: Mapping[str, Any]) -> dict[str, Any]
 
 
 def stored_config(values: Any, source: str, folder: Path, trust: bool) -> Config:
-    """Return stored settings; the code they name is made ready to be imported.
+    """Return stored settings; the code they name is made ready to be imported, if that is allowed.
 
-    Args:
-        values: As they were stored.
-        source: The file they stand in.
-        folder: The run's.
-        trust: Whether the user trusts the run, whoever has begun it.
-
-    Raises:
-        UserError: they are no settings, or name code that may not be run or is not there.
+    `values` are from the file `source` of the run in `folder`; `trust` allows any code.
     """
     own = _own_modules(values, folder)
     for setting, module in named_modules(values).items() if isinstance(values, dict) else ():
@@ -106,13 +93,10 @@ def check_outside(
     Args:
         config: The settings, perhaps changed since they were stored.
         values: As they were stored.
-        source: The file they stand in, in the run's folder.
+        source: Their file, in the run's folder.
         trust: Whether the user trusts the run.
         given: Names of the settings that the user has given anew.
         learns: Whether the agent goes on learning, or only plays.
-
-    Raises:
-        UserError: one line with all of them.
     """
     here = dataclasses.asdict(config)
     read = read_settings(config).difference(given)
@@ -144,6 +128,7 @@ def _admit(
             f"{source}: {setting} names '{module}', which holds no agent and no environment. "
             "Name another run"
         )
+    # Unchanged code of one's own run: the user has run it before.
     if place is not None and facts is not None:
         search(place)
         if folder_of(module) == place and sha256_of(module) == facts["sha256"]:
@@ -168,11 +153,11 @@ def _admit(
 
 
 def _own_modules(values: Any, folder: Path) -> dict[str, Any] | None:
-    """Return the user's own code of a run that this user has begun here, None for any other run."""
     description = description_of(folder)
     match description.get(BEGUN_HERE):
         case {"user_modules": dict(modules), "signature": str(found)} if isinstance(values, dict):
             expected = _signature(values, modules, description)
+            # In constant time, so that its duration tells nothing of the signature.
             if expected and hmac.compare_digest(expected.encode(), found.encode()):
                 return modules
     return None
@@ -192,7 +177,6 @@ def _signature(
 
 
 def _outside(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that lead outside with the values they have."""
     known = outside_settings()
     return {name: each for name, each in values.items() if name in known and known[name](each)}
 
@@ -210,7 +194,7 @@ def _make_key() -> None:
     made = file.with_name(f"key.{os.getpid()}")
     with contextlib.suppress(OSError):  # also: another process was quicker
         file.parent.mkdir(parents=True, exist_ok=True)
-        made.touch(0o600)
+        made.touch(0o600)  # before the key is in it: others cannot read it
         made.write_bytes(secrets.token_bytes(KEY_BYTES))
-        file.hardlink_to(made)
+        file.hardlink_to(made)  # fails where a file stands, unlike a renaming
     made.unlink(missing_ok=True)

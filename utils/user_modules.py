@@ -1,7 +1,7 @@
 """Modules of the user's own, which settings name as module:Name, and when they may be run.
 
-To import a module is to run it. What a user names is looked for in the current folder, too; what a
-stored run names is imported only as utils/stored_run.py allows.
+To import a module is to run it. Modules that a user names are looked for in the current folder,
+too; those of a stored run are imported only as utils/stored_run.py allows.
 """
 
 import hashlib
@@ -16,51 +16,42 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
+from utils.declaration import shortened
 from utils.errors import UserError, told
 
-LONGEST_SHOWN = 100
 EARLIER = {"settings": "utils.settings"}  # understood for one version
-GIVEN = "object:"  # begins the name of what a Python program gave as an object
+GIVEN = "object:"  # begins the name of an object that a Python program gave
 
 
 log = logging.getLogger(__name__)
 
 
 def is_named(name: object) -> TypeGuard[str]:
-    """Return whether a name says where something of the user's own is: module:Name."""
     return isinstance(name, str) and ":" in name and not name.startswith(GIVEN)
 
 
 def named_modules(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the modules that the settings of a run name, by the setting that names each."""
     named = {setting: values.get(setting) for setting in ("model", "env")}
     return {setting: name.rpartition(":")[0] for setting, name in named.items() if is_named(name)}
 
 
 def parts_of(setting: str, name: str) -> tuple[str, str]:
-    """Return module and class of a name, or raise UserError where it has not that form."""
     module, _, class_name = name.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), class_name)):
-        shown = name if len(name) <= LONGEST_SHOWN else f"{name[:LONGEST_SHOWN]}..."
         raise UserError(
-            f"{setting}: '{shown}' is not of the form module:Class, such as my_agents:MyAgent"
+            f"{setting}: '{shortened(name)}' is not of the form module:Class, such as "
+            "my_agents:MyAgent"
         )
     return module, class_name
 
 
 def search(folder: Path) -> None:
-    """Let Python look for modules in a folder, too, after everywhere else."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     importlib.invalidate_caches()
 
 
 def imported(setting: str, module: str) -> ModuleType:
-    """Import the module that a setting names.
-
-    Raises:
-        UserError: there is none, or it raises whatever it may.
-    """
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -88,7 +79,7 @@ def is_never_named(module: str) -> bool:
 def is_environment_package(module: str) -> bool:
     """Return whether a module is an installed package that registers environments.
 
-    It requires Gymnasium, and Python finds it where it was installed, not in another folder.
+    It requires Gymnasium, and Python finds it in its place of installation, not in another folder.
     """
     for name in packages_distributions().get(module, ()):
         package, place = distribution(name), folder_of(module)
@@ -127,7 +118,6 @@ def sha256_of(module: str) -> str:
 
 
 def _spec(module: str) -> ModuleSpec | None:
-    """Return how Python finds the package of a module; nothing is imported."""
     importlib.invalidate_caches()
     try:
         return find_spec(module.partition(".")[0])

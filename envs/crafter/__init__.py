@@ -1,11 +1,11 @@
 """Crafter-v1: the unmodified game of Hafner (2022, arXiv:2109.06780), a world to survive in.
 
 A map of 64 x 64 cells with wood, stone, ores, animals and monsters. The player sees 9 x 7 cells of
-it and what it holds, and can unlock 22 achievements, from collecting wood to finding a diamond. The
+it and its items, and can unlock 22 achievements, from collecting wood to finding a diamond. The
 first of each in an episode pays 1; a tenth of every health point lost is taken, and paid where
 it comes back. An episode ends with the player's death or after 10,000 steps.
 
-The worlds are those of the package `crafter` 1.8.3; docs/crafter.md says what differs.
+The worlds are those of the package `crafter` 1.8.3; docs/crafter.md lists the differences.
 """
 
 from dataclasses import dataclass
@@ -24,8 +24,6 @@ ACTION_NAMES = (
 
 @dataclass(frozen=True)
 class CrafterSettings(Config):
-    """The settings that both games read."""
-
     title = "Crafter"
 
     crafter_length: int | None = setting(
@@ -40,7 +38,6 @@ READS = (CrafterSettings,)
 
 
 def make(config: CrafterSettings, seed: int) -> Any:
-    """Return `config.n_envs` worlds of a run's seed."""
     from envs.crafter.vector import CrafterVectorEnv
 
     return CrafterVectorEnv(config.n_envs, seed, config.crafter_length or LENGTH)

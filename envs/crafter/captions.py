@@ -1,7 +1,7 @@
-"""Pictures of Crafter with what their tiles show, and how often it is right what a reader says.
+"""Labelled pictures of Crafter's tiles, and the accuracy of a reader of such pictures.
 
-Worlds are played so that much comes into view: they differ in their maps, in where the player
-stands, in what it holds and needs, and in the time of day, a third of them dark.
+Worlds are played so that much comes into view: they differ in their maps, in the player's place,
+possessions and needs, and in the time of day, a third of them dark.
 """
 
 import math
@@ -50,7 +50,7 @@ from envs.crafter.world import (
 )
 from envs.crafter.world import SIDE as SIDE_OF_MAP
 
-# What is done about what is faced.
+# The deeds with faced things.
 DEALING = ("eat plant", "attack ", "chop ", "mine ", "drink ")
 DEEDS = {phrase.split()[1]: phrase for phrase in GOOD_ACTIONS if phrase.startswith(DEALING)}
 BUILDING = tuple(phrase for phrase in GOOD_ACTIONS if phrase.startswith(("place ", "make ")))
@@ -66,16 +66,13 @@ N_STREWN = 8
 # Episodes held out, to tell how often a reader is right.
 SEED = 1_000_000  # of the first environment
 N_ENVS = 32  # half of them play at random, half with some sense
+PARTS = ("faced", "scene", "inventory", "amounts", "status", "caption")
+PARTS = ("faced", "scene", "inventory", "amounts", "status", "caption")
 SAYABLE = [number for number in range(len(NAMES)) if number not in UNSEEN]
 
 
 class Player:
-    """Plays N worlds: walks about, deals with what it faces, builds, and sleeps when it can.
-
-    Args:
-        n_worlds: N.
-        generator: Of all that it chooses.
-    """
+    """Plays N worlds: walks about, uses the thing it faces, builds, and sleeps when it can."""
 
     def __init__(self, n_worlds: int, generator: np.random.Generator) -> None:
         self._generator = generator
@@ -86,11 +83,7 @@ class Player:
         self._deeds[[NAMES.index(name) for name in DEEDS]] = _numbers(DEEDS.values())
 
     def actions(self, worlds: np.ndarray) -> np.ndarray:
-        """Return what to do next, as numbers of GOOD_ACTIONS.
-
-        Args:
-            worlds: [N] of WORLD.
-        """
+        """Return the next actions in worlds [N] of WORLD, as numbers of GOOD_ACTIONS.  [N]"""
         n_worlds, generator = len(worlds), self._generator
         sight = facts_of_worlds(worlds).sight
         faced = np.where(sight[:, 2] > 0, sight[:, 2], sight[:, 1])
@@ -107,12 +100,9 @@ class Player:
 
 @dataclass(frozen=True)
 class TiledFrameBatches:
-    """Pictures of played worlds with what their tiles show, in batches; the same each time around.
+    """Batches of pictures with the contents of their tiles; the same each time around.
 
-    Attributes:
-        seed: Decides all of them.
-        n_batches: How many there are.
-        batch_size: B, worlds that are played side by side.
+    Each of `n_batches` holds `batch_size` worlds, which are played side by side.
     """
 
     seed: int
@@ -157,7 +147,6 @@ def _scatter(world: np.void, generator: np.random.Generator) -> None:
 
 
 def _strew(world: np.void, generator: np.random.Generator) -> None:
-    """Put things into view that are rarely there."""
     x, y = int(world["x"][0]), int(world["y"][0])
     reach = [side // 2 for side in VIEW]
     for number in generator.integers(WATER, len(NAMES), N_STREWN).tolist():
@@ -173,7 +162,6 @@ def _strew(world: np.void, generator: np.random.Generator) -> None:
 
 
 def _play(worlds: np.ndarray, player: Player) -> None:
-    """Take a few steps in worlds [B]; nobody dies."""
     commands, rules = text_commands(GOOD_ACTIONS), rules_of_text()
     changed = np.zeros(len(worlds), bool)
     for _ in range(STEPS_BETWEEN):
@@ -188,14 +176,7 @@ def _numbers(phrases: Iterable[str]) -> np.ndarray:
 
 
 def tiles_of(worlds: np.ndarray) -> np.ndarray:
-    """Return what each tile shows.
-
-    Args:
-        worlds: [R] of WORLD.
-
-    Returns:
-        Numbers of KINDS, row before column.  [R, 9, 9] uint8
-    """
+    """Return the content of each tile of worlds [R], as numbers of KINDS.  [R, 9, 9] uint8"""
     tiles = np.full((len(worlds), GRID, GRID), FIRST_AMOUNT, np.uint8)
     _fill_maps(worlds, tiles)
     first_item = GRID * VIEW[1]
@@ -206,7 +187,7 @@ def tiles_of(worlds: np.ndarray) -> np.ndarray:
 
 @compiled
 def _fill_maps(worlds: np.ndarray, tiles: np.ndarray) -> None:
-    """Put what the cells in view show into the upper seven rows, and the player, as it looks."""
+    """Fill in the upper seven rows: the cells in view, and the player, as it looks."""
     for row in range(len(worlds)):
         world = worlds[row]
         left, top = world.x[0] - VIEW[0] // 2, world.y[0] - VIEW[1] // 2
@@ -217,13 +198,13 @@ def _fill_maps(worlds: np.ndarray, tiles: np.ndarray) -> None:
 
 
 class Accuracy(NamedTuple):
-    """What was read, and what was there, in M pictures.
+    """The accuracy of a reader in M pictures.
 
     Attributes:
-        shares: How often what was read rightly, by when ("all", "day", "dark", "asleep") and by
-            what; "pictures" is the share of pictures.
-        names: By what can be in view: the share of pictures that show it, how many of those it was
-            read from, and how many of those it was read from show it; nan where there are none.
+        shares: Of right readings, by time ("all", "day", "dark", "asleep") and by subject;
+            "pictures" is the share of pictures.
+        names: By name of a thing or material: the share of pictures that show it, the reader's
+            recall and its precision; nan where there are none.
     """
 
     shares: dict[str, dict[str, float]]
@@ -231,13 +212,7 @@ class Accuracy(NamedTuple):
 
 
 def accuracy(reader: TileReader, n_steps: int = LENGTH, n_envs: int = N_ENVS) -> Accuracy:
-    """Return how often it is right what a reader of pictures says.
-
-    Args:
-        reader: It.
-        n_steps: To play; 400 is an episode.
-        n_envs: Environments to play in.
-    """
+    """Return the accuracy of a reader of pictures, in so many steps; 400 is an episode."""
     env = CrafterTextVectorEnv(n_envs, SEED, LENGTH, GOOD_ACTIONS, is_grey=False, use_text=False)
     generator = np.random.default_rng(SEED)
     player, at_random = Player(n_envs, generator), np.arange(n_envs) < n_envs // 2
@@ -261,15 +236,11 @@ def _joined(parts: list[Facts]) -> Facts:
 def _compared(there: Facts, read: Facts, moments: np.ndarray) -> Accuracy:
     """Compare M pictures, taken by day (0), in the dark (1) or asleep (2)."""
     right = _right(there, read)
-    groups = {
-        "all": moments >= 0,
-        "day": moments == 0,
-        "dark": moments == 1,
-        "asleep": moments == 2,
-    }
+    groups = {"all": moments >= 0}
+    groups |= {name: moments == number for number, name in enumerate(("day", "dark", "asleep"))}
     shares = {
         name: {"pictures": float(chosen.mean())}
-        | {what: float(each[chosen].mean()) for what, each in right.items() if chosen.any()}
+        | {part: float(each[chosen].mean()) for part, each in right.items() if chosen.any()}
         for name, chosen in groups.items()
     }
     names = {NAMES[number]: _of_name(number, there, read) for number in SAYABLE}
@@ -277,30 +248,25 @@ def _compared(there: Facts, read: Facts, moments: np.ndarray) -> Accuracy:
 
 
 def _of_name(number: int, there: Facts, read: Facts) -> tuple[float, float, float]:
-    """Return how often something is in view, is found then, and is there when it is read."""
+    """Return a name's share of pictures, the reader's recall and its precision."""
     true, said = (facts.sight[:, 0] >> number & 1 > 0 for facts in (there, read))
-    both = int((true & said).sum())
     found, right = (
-        both / each if each else math.nan for each in (int(true.sum()), int(said.sum()))
+        float(other[each].mean()) if each.any() else math.nan
+        for each, other in ((true, said), (said, true))
     )
     return float(true.mean()), found, right
 
 
 def _right(there: Facts, read: Facts) -> dict[str, np.ndarray]:
-    """Return by what it is in which pictures it was read rightly.  [M] each"""
+    """Return by subject in which pictures it was read rightly.  [M] each"""
     one, other = said(there), said(read)
-    same = {name: one[name] == other[name] for name in ("scene", "inventory", "status")}
-    return {
-        "faced": _faced(there) == _faced(read),
-        "scene": same["scene"],
-        "inventory": same["inventory"],
-        "amounts": (there.items[:, N_VITALS:] == read.items[:, N_VITALS:]).all(1),
-        "status": same["status"],
-        "caption": same["scene"] & same["inventory"] & same["status"],
-    }
+    right = {part: one[part] == other[part] for part in PARTS if part in one}
+    right["faced"] = _faced(there) == _faced(read)
+    right["amounts"] = (there.items[:, N_VITALS:] == read.items[:, N_VITALS:]).all(1)
+    return {part: right[part] for part in PARTS}
 
 
 def _faced(facts: Facts) -> np.ndarray:
-    """Return the number of what is said to be faced, 0 for nothing.  [M]"""
+    """Return the number of the faced thing in the sentences, 0 for nothing.  [M]"""
     material, kind = facts.sight[:, 1], facts.sight[:, 2]
     return np.where(kind > 0, kind, np.where(np.isin(material, UNTARGETED), 0, material))

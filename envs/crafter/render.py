@@ -1,8 +1,8 @@
-"""Pictures of what a player sees, drawn from a table of tiles: Crafter 1.8.3's pixels, faster.
+"""Pictures of a player's view, drawn from a table of tiles: Crafter 1.8.3's pixels, faster.
 
-A cell's pixels depend on what it is, on what stands there and on how light it is. So every pair of
-ground and thing is drawn once by the package, and once as it looks without colour; a frame mixes
-the two. In the dark there is noise over it, from generators of its own.
+A cell's pixels depend on its ground, on the thing that stands there and on the light. So every pair
+of ground and thing is drawn once by the package, and once with little colour; a frame mixes the
+two. In the dark there is noise over it, from generators of its own.
 
 Grey pictures of 84 x 84 are those that ELLM's agents see, OpenCV's rounding included. OpenCV
 resizes uint8 bilinearly in whole numbers, with weights that are multiples of 1/2048.
@@ -45,7 +45,7 @@ VIGNETTE_WIDTH = 0.5
 GREY_SIDE = 84  # pixels
 WEIGHT_BITS = 11
 
-# What can stand on a cell, as it looks: the player and arrows in four directions.
+# The looks of things on a cell: the player and arrows in four directions.
 LOOKS = (
     *("player-left", "player-right", "player-up", "player-down", "player-sleep"),
     *("arrow-left", "arrow-right", "arrow-up", "arrow-down"),
@@ -55,13 +55,13 @@ SLEEPER, FIRST_ARROW, FIRST_CREATURE, YOUNG, OLD = 4, 5, 9, 12, 13
 
 
 class Tiles(NamedTuple):
-    """Everything a picture is made of, channel first.
+    """All parts of a picture, channel first.
 
     Attributes:
-        bright: Cells by their ground and 1 + what stands there.  [13, 15, 3, U, U] uint8
+        bright: Cells by their ground and 1 + the look of the thing on it.  [13, 15, 3, U, U] uint8
         pale: The same with little colour.  [13, 15, 3, U, U] uint8
         items: Cells by item and number.  [16, 10, 3, U, U] uint8
-        vignette: How much noise there is at night, [x, y].  [9U, 7U] float64
+        vignette: Strength of the noise at night, [x, y].  [9U, 7U] float64
         blends: A colour value of a pixel of some greyness, with little colour.  [256, 256] uint8
     """
 
@@ -74,7 +74,6 @@ class Tiles(NamedTuple):
 
 @functools.cache
 def tiles(side: int) -> Tiles:
-    """Return the tiles of pictures with sides of so many pixels."""
     unit = side // GRID
     size, drawn = (unit, unit), engine.Textures(constants.root / "assets")
     bright = np.empty((N_MATERIALS, 1 + len(LOOKS), unit, unit, 3), np.uint8)
@@ -108,16 +107,9 @@ def draw(
     side: int,
     generators: Sequence[np.random.Generator] | None = None,
 ) -> np.ndarray:
-    """Draw what players see.
+    """Draw the views of the given rows [R] of worlds [N].  [R, 3, side, side] uint8
 
-    Args:
-        worlds: [N] of WORLD.
-        rows: Which of them to draw.  [R]
-        side: Pixels of a picture's sides.
-        generators: Of each world's noise in the dark, N of them; None to leave it away.
-
-    Returns:
-        Pictures, channel first.  [R, 3, side, side] uint8
+    `generators` are N, of each world's noise in the dark; without them there is none.
     """
     table = tiles(side)
     frames = np.zeros((len(rows), 3, side, side), np.uint8)
@@ -138,7 +130,6 @@ def _draw_all(
     has_noise: bool,
     frames: np.ndarray,
 ) -> None:
-    """Draw worlds [N], those of the given rows [R], onto black frames [R, 3, S, S]."""
     for place in range(len(rows)):
         world, frame = worlds[rows[place]], frames[place]
         for i in range(VIEW[0]):
@@ -155,7 +146,7 @@ def _draw_all(
 
 @compiled
 def _cell(world: World, i: int, j: int) -> tuple[int, int]:
-    """Return the ground of cell (i, j) of the view, and 1 + how what stands there looks, or 0."""
+    """Return the ground of cell (i, j) of the view, and 1 + the look of the thing there, or 0."""
     x, y = world.x[0] - VIEW[0] // 2 + i, world.y[0] - VIEW[1] // 2 + j
     thing = thing_at(world, x, y)
     return material_at(world, x, y), 1 + look_of(world, thing) if thing >= 0 else 0
@@ -163,7 +154,6 @@ def _cell(world: World, i: int, j: int) -> tuple[int, int]:
 
 @compiled
 def look_of(world: World, thing: int) -> int:
-    """Return the number of how something looks."""
     kind, dx, dy = world.kind[thing], world.facing_x[thing], world.facing_y[thing]
     direction = (dx + 1) // 2 if dx else 2 + (dy + 1) // 2
     if kind == PLAYER:
@@ -177,7 +167,6 @@ def look_of(world: World, thing: int) -> int:
 
 @compiled
 def _draw_cell(world: World, i: int, j: int, table: Tiles, frame: np.ndarray) -> None:
-    """Mix a cell as it looks by day and by night."""
     ground, look = _cell(world, i, j)
     bright, pale = table.bright[ground, look], table.pale[ground, look]
     unit, light = bright.shape[-1], world.daylight
@@ -194,7 +183,6 @@ def _draw_cell(world: World, i: int, j: int, table: Tiles, frame: np.ndarray) ->
 def _draw_in_the_dark(
     world: World, i: int, j: int, table: Tiles, noise: np.ndarray, frame: np.ndarray
 ) -> None:
-    """Draw a cell with noise over what it looks like by night."""
     ground, look = _cell(world, i, j)
     bright, light = table.bright[ground, look], world.daylight
     unit = bright.shape[-1]
@@ -215,13 +203,12 @@ def _draw_in_the_dark(
 
 @compiled
 def _greyness(red: int, green: int, blue: int) -> int:
-    """Return how bright a pixel is, as Pillow rounds it (ITU-R 601-2)."""
+    """Return the brightness of a pixel, as Pillow rounds it (ITU-R 601-2)."""
     return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
 
 
 @compiled
 def _close_eyes(table: Tiles, frame: np.ndarray) -> None:
-    """Take the colour from the map and darken it."""
     unit = table.bright.shape[-1]
     for y in range(VIEW[1] * unit):
         for x in range(VIEW[0] * unit):
@@ -232,7 +219,6 @@ def _close_eyes(table: Tiles, frame: np.ndarray) -> None:
 
 @compiled
 def _draw_item(world: World, item: int, table: Tiles, frame: np.ndarray) -> None:
-    """Draw how many of an item are held, below the map."""
     amount, unit = world.inventory[item], table.items.shape[-1]
     if amount < 1:
         return
@@ -247,9 +233,7 @@ def _draw_item(world: World, item: int, table: Tiles, frame: np.ndarray) -> None
 class Resizing(NamedTuple):
     """How OpenCV makes T pixels of S, bilinearly.
 
-    Attributes:
-        pixels: The two that each becomes a mixture of.  [T, 2] int32
-        weights: Of those two, out of 2048.  [T, 2] int32
+    Each is a mixture of two `pixels` [T, 2] int32, with `weights` out of 2048 [T, 2] int32.
     """
 
     pixels: np.ndarray
@@ -279,11 +263,7 @@ def _weights(shares: np.ndarray) -> np.ndarray:
 
 
 def greyed(frames: np.ndarray) -> np.ndarray:
-    """Return pictures [R, 3, S, S] uint8 in 84 x 84 and grey, the mean of red, green and blue.
-
-    Returns:
-        [R, 1, 84, 84] uint8
-    """
+    """Return pictures [R, 3, S, S] uint8 in 84 x 84, the mean of their colours.  [R, 1, 84, 84]"""
     grey = np.empty((len(frames), 1, GREY_SIDE, GREY_SIDE), np.uint8)
     lines = np.empty((frames.shape[-1], GREY_SIDE), np.int32)
     _shrink(frames, *resizing(frames.shape[-1], GREY_SIDE), lines, grey)
@@ -294,7 +274,6 @@ def greyed(frames: np.ndarray) -> np.ndarray:
 def _shrink(
     frames: np.ndarray, across: Resizing, down: Resizing, lines: np.ndarray, grey: np.ndarray
 ) -> None:
-    """Resize every channel, first along its lines, then down its columns, and take the mean."""
     side = grey.shape[-1]
     sums = np.empty((side, side), np.int32)
     for row in range(len(frames)):

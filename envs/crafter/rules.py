@@ -1,9 +1,9 @@
 """A step of every world: commands, recipes, the player, and the turns of all that lives there.
 
-The rules are those of Crafter 1.8.3 or those of CrafterText. What is gone still finishes its step,
-as there: a zombie that has just been killed may strike. Every tenth step balances creatures. Chunks
-have their turn in the order in which something first came there, and a chunk's creatures are
-counted in the order of their arrival.
+The rules are those of Crafter 1.8.3 or those of CrafterText. A thing that is gone still finishes
+its step, as there: a zombie that has just been killed may strike. Every tenth step balances
+creatures. Chunks have their turn in the order in which something first came there, and a chunk's
+creatures are counted in the order of their arrival.
 """
 
 from collections.abc import Sequence
@@ -71,8 +71,8 @@ TEXT_DAMAGE = 5
 RIPE = 300  # a plant older than this can be eaten
 TEXT_TABLE_WOOD = 1
 
-# What a command does; most have an object. FAIL does nothing and never succeeds; DO is Crafter's
-# one action for whatever is faced, COLLECT, HIT and EAT are those of CrafterText.
+# Commands; most have an object. FAIL does nothing and never succeeds; DO is Crafter's one action
+# on any faced thing, COLLECT, HIT and EAT are those of CrafterText.
 FAIL, WAIT, MOVE, SLEEP, DO, COLLECT, HIT, EAT, PLACE, MAKE = range(10)
 
 PLACES, MAKES = list(constants.place), list(constants.make)
@@ -111,7 +111,7 @@ def text_commands(phrases: Sequence[str]) -> np.ndarray:
 
 
 def text_nouns(phrases: Sequence[str]) -> np.ndarray:
-    """Return what each phrase names: a material, a kind and an item, -1 for none.  [A, 3]"""
+    """Return the material, the kind and the item that each phrase names, -1 for none.  [A, 3]"""
     nouns = np.full((len(phrases), 3), -1)
     for row, phrase in enumerate(phrases):
         noun = phrase.partition(" ")[2]
@@ -124,12 +124,12 @@ def text_nouns(phrases: Sequence[str]) -> np.ndarray:
 
 
 class Rules(NamedTuple):
-    """What the two games differ in, and the recipes of the package.
+    """The differences between the two games, and the recipes of the package.
 
     Attributes:
-        damage: What a blow does at least.
-        collects_beyond: Whether what is collected counts where there are nine of it already.
-        leaves: What a material becomes when it is collected, 0 where it cannot be.  [13]
+        damage: The least of a blow.
+        collects_beyond: Whether collecting counts where there are nine of an item already.
+        leaves: The material after collecting, 0 where there is nothing to collect.  [13]
         receives: The item it gives.  [13]
         needs: The item that must be held, -1 for none.  [13]
         probability: That it gives anything.  [13]
@@ -162,7 +162,6 @@ class Rules(NamedTuple):
 
 
 def rules_of_crafter() -> Rules:
-    """Return the rules of the unmodified game."""
     return Rules(1, True, *_collecting(), *_placing(), *_making())
 
 
@@ -174,7 +173,6 @@ def rules_of_text() -> Rules:
 
 
 def _collecting() -> Sequence[np.ndarray]:
-    """Return what collecting gives, takes and leaves, by material."""
     leaves, receives, collected = (np.zeros(N_MATERIALS, np.int64) for _ in range(3))
     needs, probability = np.full(N_MATERIALS, -1), np.ones(N_MATERIALS)
     for name, recipe in constants.collect.items():
@@ -188,7 +186,6 @@ def _collecting() -> Sequence[np.ndarray]:
 
 
 def _placing() -> Sequence[np.ndarray]:
-    """Return what is placed, what of and where, by the number of the recipe."""
     recipes = constants.place.items()
     places = np.array([NAMES.index(name) for name in PLACES])
     uses = [(ITEMS.index(item), n) for _, recipe in recipes for item, n in recipe["uses"].items()]
@@ -197,7 +194,6 @@ def _placing() -> Sequence[np.ndarray]:
 
 
 def _making() -> Sequence[np.ndarray]:
-    """Return what is made, what of and beside what, by the number of the recipe."""
     recipes = constants.make.values()
     makes = np.array([ITEMS.index(name) for name in MAKES])
     uses = np.array(
@@ -217,20 +213,13 @@ def _achievements(verb: str, names: Sequence[str]) -> np.ndarray:
 
 @compiled
 def sleeps_on(world: World) -> bool:
-    """Return whether the player will go on sleeping, whatever it is told to do."""
+    """Return whether the player will go on sleeping, in spite of any command."""
     return world.sleeping and world.inventory[ENERGY] < MOST
 
 
 @compiled
 def update_player(world: World, command: int, what: int, rules: Rules) -> bool:
-    """Let the player act; return whether that really changed the world.
-
-    Args:
-        world: A record of WORLD.
-        command: FAIL to MAKE.
-        what: Its object: a direction, a material, a kind, or the number of a recipe.
-        rules: Of the game.
-    """
+    """Let the player act; return whether its command, FAIL to MAKE, really changed the world."""
     told = command
     if sleeps_on(world):
         command = SLEEP
@@ -239,12 +228,11 @@ def update_player(world: World, command: int, what: int, rules: Rules) -> bool:
         world.achievements[WAKE_UP] += 1
     has_changed = _act(world, command, what, rules)
     live(world)
-    return has_changed and command == told
+    return has_changed and command == told  # a sleeper carries out no other command
 
 
 @compiled
 def _act(world: World, command: int, what: int, rules: Rules) -> bool:
-    """Carry out a command; return whether it had an effect."""
     if command == WAIT:
         return True
     if command == MOVE:
@@ -292,7 +280,6 @@ def _move(world: World, direction: int) -> bool:
 
 @compiled
 def _collect(world: World, x: int, y: int, rules: Rules) -> bool:
-    """Take what a cell gives, if the player has the tool for it."""
     material = material_at(world, x, y)
     if material == OUTSIDE or rules.leaves[material] == 0:
         return False
@@ -302,7 +289,7 @@ def _collect(world: World, x: int, y: int, rules: Rules) -> bool:
     if needed >= 0 and world.inventory[needed] < 1:
         return False
     world.materials[x, y] = rules.leaves[material]
-    if uniform(world) > rules.probability[material]:
+    if uniform(world) > rules.probability[material]:  # a sapling is rare in grass
         return False
     item = rules.receives[material]
     if world.inventory[item] >= MOST and not rules.collects_beyond:
@@ -329,7 +316,11 @@ def _hit(world: World, thing: int, rules: Rules) -> bool:
     kind = world.kind[thing]
     if kind != ZOMBIE and kind != SKELETON and kind != COW:
         return False
-    world.health[thing] = max(0, world.health[thing] - _damage(world, rules))
+    damage = rules.damage
+    for sword, does in ((WOOD_SWORD, 2), (STONE_SWORD, 3), (IRON_SWORD, 5)):
+        if world.inventory[sword]:
+            damage = max(damage, does)
+    world.health[thing] = max(0, world.health[thing] - damage)
     if world.health[thing] > 0:
         return True
     if kind == ZOMBIE:
@@ -344,18 +335,7 @@ def _hit(world: World, thing: int, rules: Rules) -> bool:
 
 
 @compiled
-def _damage(world: World, rules: Rules) -> int:
-    """Return what a blow does."""
-    damage = rules.damage
-    for sword, does in ((WOOD_SWORD, 2), (STONE_SWORD, 3), (IRON_SWORD, 5)):
-        if world.inventory[sword]:
-            damage = max(damage, does)
-    return damage
-
-
-@compiled
 def _place(world: World, number: int, rules: Rules) -> bool:
-    """Put down a material or a plant where the player faces."""
     x, y = target(world)
     item, amount = rules.place_uses[number]
     if thing_at(world, x, y) >= 0 or not rules.place_where[number, material_at(world, x, y)]:
@@ -373,7 +353,6 @@ def _place(world: World, number: int, rules: Rules) -> bool:
 
 @compiled
 def _make(world: World, number: int, rules: Rules) -> bool:
-    """Make a tool, if all it needs is held and beside the player."""
     for material in range(N_MATERIALS):
         if rules.make_near[number, material] and not _is_near(world, material):
             return False
@@ -406,7 +385,6 @@ def _is_near(world: World, material: int) -> bool:
 
 @compiled
 def live(world: World) -> None:
-    """Let the player get hungry, thirsty and tired, recover or suffer, and wake when hurt."""
     _need(world)
     _recover(world)
     for item in range(len(world.inventory)):
@@ -418,7 +396,6 @@ def live(world: World) -> None:
 
 @compiled
 def _need(world: World) -> None:
-    """Let time pass for food, drink and energy."""
     pace = 0.5 if world.sleeping else 1.0
     world.hunger += pace
     if world.hunger > 25:
@@ -439,7 +416,6 @@ def _need(world: World) -> None:
 
 @compiled
 def _recover(world: World) -> None:
-    """Let the player get health while it lacks nothing, and lose it while it does."""
     items, sleeping = world.inventory, world.sleeping
     lacks_nothing = items[FOOD] > 0 and items[DRINK] > 0 and (items[ENERGY] > 0 or sleeping)
     if lacks_nothing:
@@ -457,14 +433,8 @@ def _recover(world: World) -> None:
 class Balance(NamedTuple):
     """How creatures of a kind come into chunks and go.
 
-    Attributes:
-        kind: Of the creatures.
-        material: Where they live.
-        least_space: Cells of it without which none comes.
-        may_come: Probability that one comes where there are too few.
-        may_go: Probability that one goes where there are too many.
-        comes_from: Least distance from the player of one that comes.
-        goes_from: Least distance of one that goes.
+    With a probability one may come where there are too few, and go where there are too many: in a
+    chunk with `least_space` cells of their material, and at the least distances from the player.
     """
 
     kind: int
@@ -483,7 +453,6 @@ COWS = Balance(COW, GRASS, 30, 0.01, 0.1, 5, 5)
 
 @compiled
 def update_thing(world: World, thing: int) -> None:
-    """Let something have its turn."""
     kind = world.kind[thing]
     if kind == PLANT:
         _grow(world, thing)
@@ -491,7 +460,7 @@ def update_thing(world: World, thing: int) -> None:
     if kind == ARROW:
         _fly(world, thing)
         return
-    if world.health[thing] <= 0:
+    if world.health[thing] <= 0:  # it has its last turn nevertheless, as in Crafter
         remove(world, thing)
     if kind == COW:
         if uniform(world) < 0.5:
@@ -503,15 +472,10 @@ def update_thing(world: World, thing: int) -> None:
 
 
 @compiled
-def _is_free(world: World, x: int, y: int) -> bool:
-    return is_walkable(material_at(world, x, y)) and thing_at(world, x, y) < 0
-
-
-@compiled
 def _try(world: World, thing: int, dx: int, dy: int) -> bool:
     """Let a creature take a step; return whether nothing was in its way."""
     x, y = world.x[thing] + dx, world.y[thing] + dy
-    if not _is_free(world, x, y):
+    if not is_walkable(material_at(world, x, y)) or thing_at(world, x, y) >= 0:
         return False
     move(world, thing, x, y)
     return True
@@ -519,14 +483,8 @@ def _try(world: World, thing: int, dx: int, dy: int) -> bool:
 
 @compiled
 def _stroll(world: World, thing: int) -> None:
-    """Take a step in any direction."""
     dx, dy = DIRECTIONS[below(world, 4)]
     _try(world, thing, dx, dy)
-
-
-@compiled
-def _sign(number: int) -> int:
-    return int(number > 0) - int(number < 0)
 
 
 @compiled
@@ -534,13 +492,12 @@ def _toward_player(world: World, thing: int, along_longer: bool) -> tuple[int, i
     """Return the direction of the player, along the longer or the shorter way."""
     dx, dy = world.x[0] - world.x[thing], world.y[0] - world.y[thing]
     if (abs(dx) > abs(dy)) == along_longer:
-        return _sign(dx), 0
-    return 0, _sign(dy)
+        return np.sign(dx), 0
+    return 0, np.sign(dy)
 
 
 @compiled
 def _hunt(world: World, thing: int) -> None:
-    """Let a zombie come near and strike."""
     if distance(world, world.x[thing], world.y[thing]) <= 8 and uniform(world) < 0.9:
         dx, dy = _toward_player(world, thing, uniform(world) < 0.8)
         _try(world, thing, dx, dy)
@@ -552,12 +509,11 @@ def _hunt(world: World, thing: int) -> None:
         world.timer[thing] -= 1
         return
     _hurt(world, 0, 7 if world.sleeping else 2)
-    world.timer[thing] = 5
+    world.timer[thing] = 5  # steps until it strikes again
 
 
 @compiled
 def _guard(world: World, thing: int) -> None:
-    """Let a skeleton keep its distance and shoot."""
     world.timer[thing] = max(0, world.timer[thing] - 1)
     away = distance(world, world.x[thing], world.y[thing])
     if away <= 3:
@@ -580,7 +536,6 @@ def _arrow_can_be(material: int) -> bool:
 
 @compiled
 def _shoot(world: World, thing: int) -> None:
-    """Let a skeleton send an arrow to where the player is."""
     if world.timer[thing] > 0:
         return
     dx, dy = _toward_player(world, thing, True)
@@ -595,7 +550,6 @@ def _shoot(world: World, thing: int) -> None:
 
 @compiled
 def _hurt(world: World, thing: int, damage: int) -> None:
-    """Take health from something, the player being number 0."""
     if thing == 0:
         world.inventory[HEALTH] = max(0, world.inventory[HEALTH] - damage)
     else:
@@ -604,7 +558,6 @@ def _hurt(world: World, thing: int, damage: int) -> None:
 
 @compiled
 def _fly(world: World, arrow: int) -> None:
-    """Let an arrow fly on, or end in what it hits."""
     x, y = world.x[arrow] + world.facing_x[arrow], world.y[arrow] + world.facing_y[arrow]
     hit, material = thing_at(world, x, y), material_at(world, x, y)
     if hit >= 0:
@@ -620,7 +573,6 @@ def _fly(world: World, arrow: int) -> None:
 
 @compiled
 def _grow(world: World, plant: int) -> None:
-    """Let a plant grow, or be eaten by creatures beside it."""
     world.timer[plant] += 1
     is_eaten = False
     for i in range(4):
@@ -635,7 +587,6 @@ def _grow(world: World, plant: int) -> None:
 
 @compiled
 def balance_chunks(world: World) -> None:
-    """Let creatures come and go in every chunk where something has ever been."""
     light = world.daylight
     for i in range(world.n_chunks):
         chunk = int(world.chunks[i])
@@ -651,8 +602,9 @@ def _balance(world: World, chunk: int, of: Balance, least: float, most: float) -
     for thing in range(world.n_things):
         n += _is_in(world, thing, chunk, of.kind)
     is_room = space >= of.least_space
+    # Both limits are cut to whole numbers, as in Crafter.
     if is_room and n < int(least) and uniform(world) < of.may_come:
-        _spawn(world, chunk, of.kind, of.material, space, of.comes_from)
+        _spawn(world, chunk, of, space)
     elif n > int(most) and uniform(world) < of.may_go:
         thing = _nth_arrived(world, chunk, of.kind, below(world, n))
         if distance(world, world.x[thing], world.y[thing]) >= of.goes_from:
@@ -661,23 +613,21 @@ def _balance(world: World, chunk: int, of: Balance, least: float, most: float) -
 
 @compiled
 def _is_in(world: World, thing: int, chunk: int, kind: int) -> bool:
-    """Return whether something is of a kind, in a chunk and not gone."""
     is_one = world.kind[thing] == kind and not world.gone[thing]
     return is_one and chunk_of(world.x[thing], world.y[thing]) == chunk
 
 
 @compiled
 def _bounds(chunk: int) -> tuple[int, int, int, int]:
-    """Return where a chunk begins and ends."""
     x, y = (chunk // CHUNKS) * CHUNK, (chunk % CHUNKS) * CHUNK
+    # The map's side is no multiple of a chunk's.
     return x, min(x + CHUNK, SIDE), y, min(y + CHUNK, SIDE)
 
 
 @compiled
 def _space(world: World, chunk: int, material: int) -> int:
-    """Return how many cells of a chunk are of a material."""
     x0, x1, y0, y1 = _bounds(chunk)
-    n = 0
+    n = 0  # counted one by one: NumPy's count takes half as long again
     for x in range(x0, x1):
         for y in range(y0, y1):
             n += world.materials[x, y] == material
@@ -685,19 +635,17 @@ def _space(world: World, chunk: int, material: int) -> int:
 
 
 @compiled
-def _spawn(
-    world: World, chunk: int, kind: int, material: int, space: int, least_distance: int
-) -> None:
+def _spawn(world: World, chunk: int, of: Balance, space: int) -> None:
     """Put a creature on one of a chunk's cells, if that is free and not too near the player."""
-    left = below(world, space)
+    left = below(world, space)  # drawn even if that cell is taken, to keep Crafter's stream
     x0, x1, y0, y1 = _bounds(chunk)
     for x in range(x0, x1):
         for y in range(y0, y1):
-            if world.materials[x, y] != material:
+            if world.materials[x, y] != of.material:
                 continue
             if left == 0:
-                if thing_at(world, x, y) < 0 and distance(world, x, y) >= least_distance:
-                    add_creature(world, kind, x, y)
+                if thing_at(world, x, y) < 0 and distance(world, x, y) >= of.comes_from:
+                    add_creature(world, of.kind, x, y)
                 return
             left -= 1
 
@@ -708,7 +656,7 @@ def _nth_arrived(world: World, chunk: int, kind: int, n: int) -> int:
     for thing in range(world.n_things):
         if not _is_in(world, thing, chunk, kind):
             continue
-        before = 0
+        before = 0  # numbers are by arrival in the world, not in this chunk
         for other in range(world.n_things):
             is_before = world.arrival[other] < world.arrival[thing]
             before += is_before and _is_in(world, other, chunk, kind)
@@ -731,14 +679,9 @@ def step_worlds(
     rules: Rules,
     changed: np.ndarray,
 ) -> None:
-    """Take one step in every world.
+    """Take one step in every world; fill `changed` [N] bool with whether actions had an effect.
 
-    Args:
-        worlds: [N] of WORLD.
-        commands: What each player is to do: the command and its object.  [N, 2]
-        daylights: How light it is after the step.  [N]
-        rules: Of the game.
-        changed: Filled with whether the players' actions had an effect.  [N] bool
+    Commands [N, 2] come with their objects; daylights [N] are those after the step.
     """
     for row in range(len(worlds)):
         world, command = worlds[row], commands[row]
@@ -756,12 +699,7 @@ def step_worlds(
 
 @compiled
 def unlock(worlds: np.ndarray, news: np.ndarray) -> None:
-    """Note achievements that are new in this episode.
-
-    Args:
-        worlds: [N] of WORLD.
-        news: Filled with which of them are new.  [N, 22] bool
-    """
+    """Fill news [N, 22] bool with the achievements that are new in this episode."""
     for row in range(len(worlds)):
         world = worlds[row]
         for number in range(len(world.achievements)):
@@ -773,12 +711,9 @@ def unlock(worlds: np.ndarray, news: np.ndarray) -> None:
 
 @compiled
 def names_match(worlds: np.ndarray, nouns: np.ndarray, matched: np.ndarray) -> None:
-    """Say whether an action's noun names what the player faces or holds.
+    """Fill matched [N] bool with whether an action's noun names a thing that is faced or held.
 
-    Args:
-        worlds: [N] of WORLD.
-        nouns: Of each action: a material, a kind and an item, -1 for none.  [N, 3]
-        matched: Filled in; false while the player sleeps on.  [N] bool
+    Nouns [N, 3] are a material, a kind and an item, -1 for none. A sleeping player matches none.
     """
     for row in range(len(worlds)):
         world = worlds[row]

@@ -1,7 +1,7 @@
-"""CrafterText in sentences: what a player sees, holds and feels, by its world or by its picture.
+"""CrafterText's sentences on a player's view, possessions and needs, by its world or its picture.
 
 The words are those of Du et al. (2023, arXiv:2302.06692), their slips included: a crafting table is
-called one where it is seen and "table" where it is faced, what is held keeps its underscores.
+called one where it is seen and "table" where it is faced, held items keep their underscores.
 
 A picture is 9 x 9 tiles: the upper seven rows show the map around the player, the lower two how
 many of each item are held.
@@ -41,7 +41,7 @@ UNSEEN = (OUTSIDE, SAND, PLAYER, ARROW)
 UNTARGETED = (OUTSIDE, PATH, SAND, NAMES.index("lava"))
 MOST_LETTERS = 600  # of the three sentences together; the longest has 541
 
-# What a tile can show: a thing or material, one of NAMES; the player, in four directions or
+# The contents of a tile: a thing or material, one of NAMES; the player, in four directions or
 # asleep; so many of an item.
 FIRST_LOOK = len(NAMES)
 FIRST_AMOUNT = FIRST_LOOK + SLEEPER + 1
@@ -52,7 +52,7 @@ LEAST = 0.5  # probability from which something is said to be in view
 
 
 class Facts(NamedTuple):
-    """What there is to say of R players.
+    """The content of the sentences on R players.
 
     Attributes:
         sight: Names in view as bits, the material and the kind that are faced, held items and
@@ -65,27 +65,26 @@ class Facts(NamedTuple):
 
 
 def facts_of_worlds(worlds: np.ndarray) -> Facts:
-    """Return what the players of worlds [R] see, hold and need."""
     sight = np.empty((len(worlds), 5), np.int64)
     look(worlds, sight)
     return Facts(sight, worlds["inventory"].astype(np.int64))
 
 
 def facts_of_tiles(probabilities: np.ndarray) -> Facts:
-    """Return what follows from how likely each tile shows what.
+    """Return the facts that follow from probabilities of KINDS at each tile.  [R, K, 9, 9]
 
     Something is in view if the probability that any cell shows it is at least a half, cells being
-    taken as independent. A sleeper is drawn alike whichever way it faces, so that what it faces
-    is what stands around it most.
-
-    Args:
-        probabilities: Of each of KINDS at each tile, row before column.  [R, K, 9, 9]
+    taken as independent. A sleeper is drawn alike in any direction, so it is taken to face the name
+    that is most likely around it.
     """
     cells = probabilities[:, :FIRST_LOOK, : VIEW[1]]
     counters = probabilities[:, FIRST_AMOUNT:, VIEW[1] :].reshape(len(cells), MOST + 1, -1)
     items = counters.argmax(1)[:, : len(ITEMS)]
     sight = np.zeros((len(cells), 5), np.int64)
-    sight[:, 0] = _names_in_view(cells) @ (1 << np.arange(FIRST_LOOK))
+    others = 1 - cells.clip(0, 1)
+    others[:, :, CENTRE[1], CENTRE[0]] = 1  # the player itself
+    is_in_view = 1 - others.prod((2, 3)) >= LEAST  # [R, 19]
+    sight[:, 0] = is_in_view @ (1 << np.arange(FIRST_LOOK))
     faced = _faced(probabilities)
     sight[:, 1] = np.where(faced < N_MATERIALS, faced, OUTSIDE)
     sight[:, 2] = np.where(faced < N_MATERIALS, 0, faced)
@@ -93,13 +92,6 @@ def facts_of_tiles(probabilities: np.ndarray) -> Facts:
     sight[:, 3] = (items[:, N_VITALS:] > 0) @ (1 << np.arange(len(ITEMS) - N_VITALS))
     sight[:, 4] = (items[:, :N_VITALS] < MOST) @ (1 << np.arange(N_VITALS))
     return Facts(sight, items)
-
-
-def _names_in_view(cells: np.ndarray) -> np.ndarray:
-    """Return which of NAMES are in view, given probabilities [R, 19, 7, 9].  [R, 19] bool"""
-    others = 1 - cells.clip(0, 1)
-    others[:, :, CENTRE[1], CENTRE[0]] = 1
-    return 1 - others.prod((2, 3)) >= LEAST
 
 
 def _faced(probabilities: np.ndarray) -> np.ndarray:
@@ -119,19 +111,17 @@ def _faced(probabilities: np.ndarray) -> np.ndarray:
 
 @compiled
 def shown_at(world: World, x: int, y: int) -> int:
-    """Return the number of what a cell shows: what stands there, else its material."""
+    """Return the number of a cell's thing, or else of its material."""
     kind = kind_at(world, x, y)
     return kind if kind else material_at(world, x, y)
 
 
 @compiled
 def look(worlds: np.ndarray, facts: np.ndarray) -> None:
-    """Say in bits what the players see, face, hold and need.
+    """Fill facts [N, 5] int64 on the players of worlds [N] of WORLD.
 
-    Args:
-        worlds: [N] of WORLD.
-        facts: Filled with: what is in view, a bit for each of NAMES; the material that is faced;
-            the kind that is faced, 0 for none; items held; vitals below nine.  [N, 5] int64
+    They are: the names in view, a bit for each of NAMES; the material that is faced; the kind that
+    is faced, 0 for none; a bit for each item held; a bit for each vital below nine.
     """
     for row in range(len(worlds)):
         world, seen, held = worlds[row], 0, 0
@@ -151,12 +141,7 @@ def look(worlds: np.ndarray, facts: np.ndarray) -> None:
 
 @compiled
 def look_around_target(worlds: np.ndarray, around: np.ndarray) -> None:
-    """Say what is on the nine cells around the one each player faces.
-
-    Args:
-        worlds: [N] of WORLD.
-        around: Filled with numbers of NAMES.  [N, 3, 3] uint8
-    """
+    """Fill around [N, 3, 3] uint8 with numbers of NAMES on the nine cells around the faced one."""
     for row in range(len(worlds)):
         x, y = target(worlds[row])
         for i in range(3):
@@ -166,13 +151,7 @@ def look_around_target(worlds: np.ndarray, around: np.ndarray) -> None:
 
 @functools.cache
 def scene_sentence(seen: int, material: int, kind: int) -> str:
-    """Return what is in view and what is faced, in words.
-
-    Args:
-        seen: A bit for each of NAMES that is in view.
-        material: What is faced.
-        kind: What stands there, 0 for nothing.
-    """
+    """Return the sentence on the names in view, bits of `seen`, and on the faced thing."""
     numbers = [n for n in range(len(NAMES)) if seen >> n & 1 and n not in UNSEEN]
     names = sorted({"table": "crafting table"}.get(NAMES[n], NAMES[n]) for n in numbers)
     if len(names) > 1:
@@ -185,7 +164,7 @@ def scene_sentence(seen: int, material: int, kind: int) -> str:
 
 @functools.cache
 def inventory_sentence(held: int) -> str:
-    """Return what is held in words, given a bit for each item; nothing if nothing is."""
+    """Return the sentence on held items, given a bit for each; nothing if there are none."""
     names = [name for n, name in enumerate(HELD_NAMES) if held >> n & 1]
     return f"you have in your inventory {', '.join(names)}." if names else ""
 
@@ -206,16 +185,14 @@ def names_around(cells: bytes) -> tuple[tuple[str | None, ...], ...]:
 
 @functools.cache
 def unlocked_names(achievements: bytes) -> tuple[str, ...]:
-    """Return the names of those of 22 achievements that are true."""
     return tuple(name for name, has in zip(ACHIEVEMENTS, achievements, strict=True) if has)
 
 
 def said(facts: Facts) -> dict[str, np.ndarray]:
-    """Say in words what R players see, hold and feel.
+    """Return the sentences on R players.
 
-    Returns:
-        The sentences "scene", "inventory" and "status", all three as one "caption", and as "items"
-        how many of each thing are held, by name.  [R] of objects each
+    They are "scene", "inventory" and "status", and all three as one "caption"; "items" are numbers
+    of held things, by name.  [R] of objects each
     """
     rows = facts.sight.tolist()
     parts: dict[str, list[Any]] = {

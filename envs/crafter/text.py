@@ -1,9 +1,9 @@
 """CrafterText-v0: Crafter with phrases as actions and with sentences, the world of ELLM.
 
-Du et al. (2023, arXiv:2302.06692) ask a language model what to do next, so that their Crafter says
-what the player sees, holds and feels, and calls its actions by a verb and a noun: 139 of them, of
-which 29 can ever have an effect. Every step that unlocks an achievement pays 1. What else differs
-from Crafter is in docs/crafter.md.
+Du et al. (2023, arXiv:2302.06692) ask a language model for the next goals, so that their Crafter
+tells the player's view, items and needs, and calls its actions by a verb and a noun: 139 of them,
+of which 29 can ever have an effect. Every step that unlocks an achievement pays 1. Further
+differences from Crafter are in docs/crafter.md.
 """
 
 from dataclasses import dataclass
@@ -41,8 +41,6 @@ ACTIONS = {"all": ALL_ACTIONS, "good": GOOD_ACTIONS}
 
 @dataclass(frozen=True)
 class CrafterTextSettings(CrafterSettings):
-    """The settings of the game in words."""
-
     title = "CrafterText"
 
     crafter_actions: str = setting(
@@ -56,11 +54,11 @@ class CrafterTextSettings(CrafterSettings):
         default="gray",
     )
     captions: str = setting(
-        "what is said of its states: what the world knows, or what is read from its pictures",
+        "source of its sentences: the state of the world, or a reading of its pictures",
         choices=("world", LEARNED),
         default="world",
     )
-    use_text: bool = setting("show what is seen, held and felt as text, too", default=True)
+    use_text: bool = setting("show scene, inventory and status as text, too", default=True)
     dying: bool = setting("end the episode where no health is left", default=True)
 
 
@@ -68,7 +66,6 @@ READS = (CrafterTextSettings,)
 
 
 def make(config: CrafterTextSettings, seed: int) -> Any:
-    """Return `config.n_envs` worlds of a run's seed."""
     from envs.crafter.vector import CrafterTextVectorEnv
 
     return CrafterTextVectorEnv(

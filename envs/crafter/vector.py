@@ -34,14 +34,14 @@ from envs.crafter.sentences import (
 )
 from envs.crafter.world import ACHIEVEMENTS, HEALTH, WORLD, new_world, tell_of_compiling
 from envs.spaces import ACTION_NAMES
-from envs.vector import NumpyVectorEnv
+from envs.vector import NumpyVectorEnv, put
 from utils.files import objects
 
 SIDE = 64  # pixels
 RENDERED_SIDE = 144  # of a picture for people: textures in their own size
 MOST_SEED = 2**31 - 1
 EPISODES_AVERAGED = 100
-# Said of the state that a step has led to, before any reset.
+# The names in info of the sentences on the state that a step has led to, before any reset.
 AFTER_STEP = {
     "scene": "last_scene",
     "inventory": "last_inventory",
@@ -54,14 +54,8 @@ class CrafterVectorEnv(NumpyVectorEnv):
     """The unmodified game: pictures, its own actions and rewards.
 
     An episode of seed s has the first world of `crafter.Env(seed=s)`. The noise of the night is
-    drawn from a generator of its own.
-
-    Args:
-        n_envs: Number of environments.
-        seed: Of the run.
-        length: Steps after which an episode is cut off.
-        commands: What each action tells the player.  [A, 2]
-        rules: Of the game.
+    drawn from a generator of its own. An episode is cut off after `length` steps; `commands` [A, 2]
+    are those of the actions.
     """
 
     def __init__(
@@ -78,27 +72,20 @@ class CrafterVectorEnv(NumpyVectorEnv):
         super().__init__(n_envs, seed, (3, SIDE, SIDE), n_actions=len(self._commands))
         self.render_mode = "rgb_array"
         self.length = length
-        self._worlds = np.zeros(n_envs, WORLD)
+        self.worlds = np.zeros(n_envs, WORLD)  # as they are now
         self._changed = np.zeros(n_envs, bool)
         # Achievements unlocked in this step, in each of the last episodes, since the run began.
         self._news = np.zeros((n_envs, len(ACHIEVEMENTS)), bool)
         self._last_episodes = np.zeros((0, len(ACHIEVEMENTS)), bool)
         self._ever = np.zeros(len(ACHIEVEMENTS), bool)
 
-    @property
-    def worlds(self) -> np.ndarray:
-        """The worlds as they are now, to look at.  [N] of WORLD"""
-        return self._worlds
-
     def begin(self, row: int, generator: np.random.Generator) -> None:
-        """Make the world of the episode in environment `row`."""
         # Crafter seeds a world with a hash of its environment's seed and of how many it has made.
-        new_world(self._worlds, row, hash((self.seed_of(row), 1)) % MOST_SEED)
-        self._worlds["daylight"][row] = daylight_of(np.zeros(1))[0]
+        new_world(self.worlds, row, hash((self.seed_of(row), 1)) % MOST_SEED)
+        self.worlds["daylight"][row] = daylight_of(np.zeros(1))[0]
 
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Take one step everywhere."""
-        worlds = self._worlds
+        worlds = self.worlds
         light = daylight_of(worlds["steps"] + 1)
         step_worlds(worlds, self._commands[actions], light, self._rules, self._changed)
         unlock(worlds, self._news)
@@ -113,36 +100,32 @@ class CrafterVectorEnv(NumpyVectorEnv):
         return rewards.astype(np.float32), terminated, truncated
 
     def pay(self) -> np.ndarray:
-        """Return the rewards of the step just taken: a tenth of the health won or lost, and one
-        where anything has been unlocked.  [N]
+        """Return the rewards of the step just taken.  [N]
+
+        A tenth of the health won or lost, and one where anything has been unlocked.
         """
-        health = self._worlds["inventory"][:, HEALTH]
-        rewards = (health - self._worlds["paid_health"]) / 10 + self._news.any(1)
-        self._worlds["paid_health"] = health
+        health = self.worlds["inventory"][:, HEALTH]
+        rewards = (health - self.worlds["paid_health"]) / 10 + self._news.any(1)
+        self.worlds["paid_health"] = health
         return rewards
 
     def died(self) -> np.ndarray:
-        """Return where the player has no health left.  [N]"""
-        return self._worlds["inventory"][:, HEALTH] <= 0
+        return self.worlds["inventory"][:, HEALTH] <= 0
 
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Take one step everywhere; info["unlocked"] [N] names what was unlocked with it."""
-        *results, info = super().step(actions)
-        info["unlocked"] = objects(unlocked_names(row.tobytes()) for row in self._news)
-        return *results, info
+    def words(self, actions: np.ndarray | None) -> dict[str, Any]:
+        if actions is None:
+            return {}
+        return {"unlocked": objects(unlocked_names(row.tobytes()) for row in self._news)}
 
     def observe(self, rows: np.ndarray) -> Any:
-        """Draw what players see, the night with its noise.  [R, 3, 64, 64]"""
-        return draw(self._worlds, rows, SIDE, self._generators)
+        return draw(self.worlds, rows, SIDE, self._generators)
 
     def render(self) -> tuple[np.ndarray, ...]:
         """Return larger pictures of the same, without noise.  [144, 144, 3] each"""
-        return tuple(draw(self._worlds, self._rows, RENDERED_SIDE).transpose(0, 2, 3, 1))
+        return tuple(draw(self.worlds, self._rows, RENDERED_SIDE).transpose(0, 2, 3, 1))
 
     def metrics(self) -> dict[str, float]:
-        """Return how many achievements episodes unlock, and how often each; NaN before one ends."""
+        """Return the mean number of achievements, and each one's share; NaN before the first."""
         shares = np.full(len(ACHIEVEMENTS), math.nan)
         if len(self._last_episodes):
             shares = self._last_episodes.mean(0)
@@ -154,7 +137,6 @@ class CrafterVectorEnv(NumpyVectorEnv):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the statistics of episodes that have ended."""
         return {
             "achievements": {
                 "episodes": torch.from_numpy(self._last_episodes.copy()),
@@ -163,7 +145,6 @@ class CrafterVectorEnv(NumpyVectorEnv):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from saved statistics."""
         saved = state["achievements"]
         episodes, ever = saved["episodes"].numpy(), saved["ever"].numpy()
         if episodes.shape[1:] != self._ever.shape or ever.shape != self._ever.shape:
@@ -172,41 +153,27 @@ class CrafterVectorEnv(NumpyVectorEnv):
 
 
 class TileReader(Protocol):
-    """Reads what each tile of a picture shows."""
+    """Reads the contents of a picture's tiles."""
 
     @property
     def fingerprint(self) -> str:
-        """Return what tells it from others."""
+        """The sha256 of its weights."""
 
     def __call__(self, frames: np.ndarray) -> np.ndarray:
-        """Map pictures [R, 3, 64, 64] uint8 to how likely each tile shows what.
-
-        Returns:
-            Probabilities of sentences.KINDS, row before column.  [R, K, 9, 9]
-        """
+        """Map pictures [R, 3, 64, 64] uint8 to probabilities of sentences.KINDS.  [R, K, 9, 9]"""
 
 
 class CrafterTextVectorEnv(CrafterVectorEnv):
     """The game of ELLM (Du et al. 2023): actions that are phrases, and sentences beside pictures.
 
-    It says everything in words in `info`, too: after `reset` and `step` "scene", "inventory",
-    "status" and "items" of the state in which the next action is taken; of the step just taken
-    "phrase", "action_success", "eval_success", "unlocked", and of the state it led to, before any
-    reset, "around_target", "items_after", "last_scene", "last_inventory" and "last_status".  [N]
+    All words are in `info`, too: after `reset` and `step` "scene", "inventory", "status" and
+    "items" of the state in which the next action is taken; of the step just taken "phrase",
+    "action_success", "eval_success", "unlocked", and of the state it led to, before any reset,
+    "around_target", "items_after", "last_scene", "last_inventory" and "last_status".  [N]
 
-    Args:
-        n_envs: Number of environments.
-        seed: Of the run.
-        length: Steps after which an episode is cut off.
-        phrases: The names of the actions.
-        is_grey: Whether pictures are grey, 84 x 84.
-        use_text: Whether the sentences are shown beside them.
-        dying: Whether an episode ends where no health is left.
-        reads_pixels: Whether the sentences are read from pictures, by `tile_reader`.
-
-    Attributes:
-        tile_reader: Reads coloured pictures, as the agent sees them or would, where `reads_pixels`;
-            it must be given before the first `reset`.
+    Grey pictures are 84 x 84. With `dying`, an episode ends where no health is left. With
+    `reads_pixels`, `tile_reader` reads the sentences from coloured pictures; it must be set before
+    the first `reset`.
     """
 
     tile_reader: TileReader | None = None
@@ -230,8 +197,8 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
         self._nouns = text_nouns(phrases)
         self._matched = np.zeros(n_envs, bool)
         self._around = np.zeros((n_envs, 3, 3), np.uint8)
-        # Said of the state before any reset, and of the present one.
-        self._last: dict[str, np.ndarray] | None = None
+        # The sentences on the state before any reset, and on the present one.
+        self._last: dict[str, np.ndarray] = {}
         self._now: dict[str, np.ndarray] = {}
         shape = (1, GREY_SIDE, GREY_SIDE) if is_grey else (3, SIDE, SIDE)
         parts: dict[str, gymnasium.Space] = {"image": Box(0, 255, shape, np.uint8)}
@@ -240,76 +207,54 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
         self.single_observation_space = gymnasium.spaces.Dict(parts)
         self.observation_space = batch_space(self.single_observation_space, n_envs)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Begin a new episode everywhere and say what the players see."""
-        self._last = None
-        shown, info = super().reset(seed=seed, options=options)
-        return shown, info | {name: self._now[name] for name in AFTER_STEP}
-
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Take one step everywhere, and say what was done and what the players see now."""
-        self._last = None
-        *results, info = super().step(actions)
-        assert self._last is not None, "a step observes"
-        info |= {name: self._now[name] for name in AFTER_STEP}
+    def words(self, actions: np.ndarray | None) -> dict[str, Any]:
+        info = super().words(actions) | {name: self._now[name] for name in AFTER_STEP}
+        if actions is None:
+            return info
         info |= {after: self._last[name] for name, after in AFTER_STEP.items()}
-        info["phrase"] = self._phrases[np.asarray(actions)]
+        info["phrase"] = self._phrases[actions]
         info["action_success"] = self._changed | self._matched
         info["eval_success"] = self._changed.copy()
         info["around_target"] = objects(names_around(cells.tobytes()) for cells in self._around)
-        return *results, info
+        return info
 
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Take one step everywhere and note what can be said of it."""
-        names_match(self._worlds, self._nouns[actions], self._matched)
+        self._last = {}  # of the step before
+        names_match(self.worlds, self._nouns[actions], self._matched)
         results = super().advance(actions)
-        look_around_target(self._worlds, self._around)
+        look_around_target(self.worlds, self._around)
         return results
 
     def pay(self) -> np.ndarray:
-        """Return one where anything has been unlocked.  [N]"""
         return np.asarray(self._news.any(1), np.float64)
 
     def died(self) -> np.ndarray:
-        """Return where the player has no health left, if that matters.  [N]"""
         return super().died() & self._dying
 
     def observe(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Draw what players see, and say it: "image" [R, ...] and, where it is shown, "caption"."""
         frames = super().observe(rows)
         if self.reads_pixels:
             assert self.tile_reader is not None, "opening the game gives it one"
             facts = facts_of_tiles(self.tile_reader(frames))
         else:
             everywhere = len(rows) == self.num_envs  # taking rows of worlds copies them
-            facts = facts_of_worlds(self._worlds if everywhere else self._worlds[rows])
+            facts = facts_of_worlds(self.worlds if everywhere else self.worlds[rows])
         fresh = said(facts)
-        if self._last is None:  # the first look of a step is before any reset, at all of them
-            self._last, self._now = fresh, {name: values.copy() for name, values in fresh.items()}
-        else:
-            for name, values in self._now.items():
-                values[rows] = fresh[name]
+        if not self._last:  # the first look of a step is before any reset, at all of them
+            self._last = self._now = fresh
+        else:  # the info of earlier steps keeps its arrays
+            self._now = {name: values.copy() for name, values in self._now.items()}
+            put(self._now, rows, fresh)
         image = greyed(frames) if self._is_grey else frames
         return {"image": image, "caption": fresh["caption"]} if self._use_text else {"image": image}
 
     def fingerprints(self) -> dict[str, str]:
-        """Return the sha256 of the weights that pictures are read with, if they are."""
         return {"captions": self.tile_reader.fingerprint} if self.tile_reader else {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the statistics of episodes that have ended, and what pictures are read with."""
         return super().state_dict() | self.fingerprints()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from saved statistics.
-
-        Raises:
-            ValueError: pictures were read by another reader.
-        """
         if self.tile_reader and state["captions"] != self.tile_reader.fingerprint:
             raise ValueError("captions: they are read by other weights than when it was saved")
         super().load_state_dict(state)

@@ -1,12 +1,12 @@
-"""A world of Crafter as one record of numbers: its map, what stands on it, the player, its dice.
+"""A world of Crafter as one record of numbers: its map, the things on it, the player, its dice.
 
-Positions are (x, y), x to the right and y down; maps are indexed [x, y]. What stands on a cell is a
-thing: the player, which is always number 0, a creature, an arrow or a plant. Things are kept, and
-updated, in the order in which they came into the world.
+Positions are (x, y), x to the right and y down; maps are indexed [x, y]. A thing stands on a cell:
+the player, which is always number 0, a creature, an arrow or a plant. Things are kept, and updated,
+in the order in which they came into the world.
 
 The landscape, ores, caves and first creatures are those of Crafter 1.8.3 for a seed. All that
 happens in a world is plain loops, compiled by numba and kept on the disk. numba keeps compiled code
-per file and does not notice when a function changes that another file's code has taken in; so all
+per file and does not notice changes in a function that another file's code has taken in; so all
 of it lies in a folder named after the sources of all that is compiled.
 """
 
@@ -30,13 +30,12 @@ from utils.files import cache_folder
 
 log = logging.getLogger(__name__)
 
-SOURCES, MARK = "*.py", b"@compiled"
-COMPILED = "*.nbc"  # what numba calls its files
-N_LETTERS = 16
+SOURCES = "*.py"
+COMPILED = "*.nbc"  # numba's files
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function when it is first called, or take what an earlier process compiled."""
+    """Compile a function at its first call, or take the code that an earlier process compiled."""
     config: Any = numba.config
     before = config.CACHE_DIR
     config.CACHE_DIR = before or FOLDER
@@ -56,19 +55,18 @@ def tell_of_compiling() -> None:
 
 
 def _folder() -> str:
-    """Return where compiled code of the present sources is kept."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob(SOURCES)):
         source = path.read_bytes()
-        if MARK in source:
+        if b"@compiled" in source:
             digest.update(source)
-    return str(cache_folder() / "crafter" / digest.hexdigest()[:N_LETTERS])
+    return str(cache_folder() / "crafter" / digest.hexdigest()[:16])
 
 
 FOLDER = _folder()
 
 
-# What a cell can be, then what can stand on it: `crafter`'s own numbers.
+# The materials of cells, then the things on them: `crafter`'s own numbers.
 NAMES = (
     *("outside", "water", "grass", "stone", "path", "sand", "tree", "lava"),
     *("coal", "iron", "diamond", "table", "furnace"),
@@ -81,7 +79,7 @@ PLAYER, COW, ZOMBIE, SKELETON, ARROW, PLANT = range(13, 19)
 N_MATERIALS = PLAYER
 
 ITEMS = tuple(constants.items)
-HEALTH, FOOD, DRINK, ENERGY, SAPLING = range(5)
+HEALTH, FOOD, DRINK, ENERGY = range(4)
 WOOD_SWORD, STONE_SWORD, IRON_SWORD = (
     ITEMS.index(f"{material}_sword") for material in ("wood", "stone", "iron")
 )
@@ -129,7 +127,7 @@ WORLD = np.dtype(
         ("thirst", np.float64),
         ("fatigue", np.float64),
         ("recovery", np.float64),
-        ("last_health", np.int16),  # what the player remembers; it wakes when hurt
+        ("last_health", np.int16),  # the player remembers it and wakes when hurt
         ("paid_health", np.int16),  # after the last step that was paid
         ("steps", np.int32),
         ("daylight", np.float64),
@@ -150,13 +148,7 @@ def new_world(worlds: np.ndarray, row: int, seed: int) -> None:
 
 
 def begin_world(worlds: np.ndarray, row: int, seed: int) -> int:
-    """Empty a world but for the player in its middle; return the seed of its landscape.
-
-    Args:
-        worlds: [N] of WORLD.
-        row: Which of them.
-        seed: Of all that is random in it.
-    """
+    """Empty a world but for the player in its middle; return the seed of its landscape."""
     random = np.random.RandomState(seed)
     landscape = int(random.randint(0, 2**31 - 1))
     worlds[row] = np.zeros((), WORLD)
@@ -186,7 +178,6 @@ def next_word(world: World) -> int:
 
 @compiled
 def _renew(words: np.ndarray) -> None:
-    """Make the next block of a Mersenne Twister's words."""
     for i in range(N_WORDS):
         both = (words[i] & np.uint32(0x80000000)) | (
             words[(i + 1) % N_WORDS] & np.uint32(0x7FFFFFFF)
@@ -220,25 +211,23 @@ def below(world: World, n: int) -> int:
 
 @compiled
 def inside(x: int, y: int) -> bool:
-    """Return whether a cell is on the map."""
     return 0 <= x < SIDE and 0 <= y < SIDE
 
 
 @compiled
 def material_at(world: World, x: int, y: int) -> int:
-    """Return what a cell is, OUTSIDE where there is none."""
     return int(world.materials[x, y]) if inside(x, y) else OUTSIDE
 
 
 @compiled
 def thing_at(world: World, x: int, y: int) -> int:
-    """Return the number of what stands on a cell, -1 for nothing."""
+    """Return the number of the thing on a cell, -1 for none."""
     return int(world.standing[x, y]) - 1 if inside(x, y) else -1
 
 
 @compiled
 def kind_at(world: World, x: int, y: int) -> int:
-    """Return the kind of what stands on a cell, 0 for nothing."""
+    """Return the kind of the thing on a cell, 0 for none."""
     thing = thing_at(world, x, y)
     return int(world.kind[thing]) if thing >= 0 else 0
 
@@ -257,13 +246,11 @@ def distance(world: World, x: int, y: int) -> int:
 
 @compiled
 def is_walkable(material: int) -> bool:
-    """Return whether creatures can go there."""
     return material in (GRASS, PATH, SAND)
 
 
 @compiled
 def chunk_of(x: int, y: int) -> int:
-    """Return the number of a cell's chunk."""
     return (x // CHUNK) * CHUNKS + y // CHUNK
 
 
@@ -285,7 +272,6 @@ def add(world: World, kind: int, x: int, y: int) -> int:
 
 @compiled
 def add_creature(world: World, kind: int, x: int, y: int) -> None:
-    """Put a cow, zombie, skeleton or plant on a free cell."""
     thing = add(world, kind, x, y)
     if thing >= 0:
         world.health[thing] = FIRST_HEALTH[kind - COW]
@@ -301,7 +287,7 @@ def remove(world: World, thing: int) -> None:
 
 @compiled
 def move(world: World, thing: int, x: int, y: int) -> None:
-    """Bring something to a free cell; what is gone stays so."""
+    """Bring something to a free cell, unless it is gone."""
     if world.gone[thing]:
         return
     old_chunk = chunk_of(world.x[thing], world.y[thing])
@@ -314,7 +300,7 @@ def move(world: World, thing: int, x: int, y: int) -> None:
 
 @compiled
 def _arrive(world: World, thing: int) -> None:
-    """Note that something has come into its chunk, behind what is there."""
+    """Note the arrival of something in its chunk, behind all that is there."""
     world.arrival[thing] = world.n_arrivals
     world.n_arrivals += 1
     chunk = chunk_of(world.x[thing], world.y[thing])
@@ -333,24 +319,19 @@ def tidy(world: World) -> None:
         if world.gone[thing]:
             continue
         if kept < thing:
-            _renumber(world, thing, kept)
+            world.kind[kept], world.arrival[kept] = world.kind[thing], world.arrival[thing]
+            world.x[kept], world.y[kept] = world.x[thing], world.y[thing]
+            world.facing_x[kept] = world.facing_x[thing]
+            world.facing_y[kept] = world.facing_y[thing]
+            world.health[kept], world.timer[kept] = world.health[thing], world.timer[thing]
+            world.gone[kept] = False
+            world.standing[world.x[kept], world.y[kept]] = kept + 1
         kept += 1
     world.n_things = kept
 
 
 @compiled
-def _renumber(world: World, old: int, new: int) -> None:
-    """Give a thing another number."""
-    world.kind[new], world.x[new], world.y[new] = world.kind[old], world.x[old], world.y[old]
-    world.facing_x[new], world.facing_y[new] = world.facing_x[old], world.facing_y[old]
-    world.health[new], world.timer[new] = world.health[old], world.timer[old]
-    world.gone[new], world.arrival[new] = False, world.arrival[old]
-    world.standing[world.x[new], world.y[new]] = new + 1
-
-
-@compiled
 def _fill(world: World, tables: Tables) -> None:
-    """Lay out the map, then put creatures on it."""
     tunnels = np.zeros((SIDE, SIDE), np.bool_)
     for x in range(SIDE):
         for y in range(SIDE):
@@ -371,7 +352,6 @@ def _noise(tables: Tables, x: float, y: float, z: float, size: float) -> float:
 
 @compiled
 def _material(world: World, x: int, y: int, tunnels: np.ndarray, tables: Tables) -> int:
-    """Return what a cell is."""
     away = math.sqrt((x - world.x[0]) ** 2 + (y - world.y[0]) ** 2)
     start = 4 - away + 2 * _noise(tables, x, y, 8.0, 3.0)
     start = 1 / (1 + math.exp(-start))
@@ -397,7 +377,7 @@ def _material(world: World, x: int, y: int, tunnels: np.ndarray, tables: Tables)
 def _rock(
     world: World, x: int, y: int, mountain: float, tunnels: np.ndarray, tables: Tables
 ) -> int:
-    """Return what a cell in the mountains is: a cave, a tunnel, an ore, lava or stone."""
+    """Return the material of a cell in the mountains: a cave, a tunnel, an ore, lava or stone."""
     if _noise(tables, x, y, 6.0, 7.0) > 0.15 and mountain > 0.3:
         return PATH
     is_level = _noise(tables, 2.0 * x, y / 5, 7.0, 3.0) > 0.4
@@ -417,7 +397,6 @@ def _rock(
 
 @compiled
 def _inhabit(world: World, x: int, y: int, tunnels: np.ndarray) -> None:
-    """Put a creature on a cell, or none."""
     material = world.materials[x, y]
     if not is_walkable(material):
         return

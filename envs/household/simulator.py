@@ -28,7 +28,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Text
 from gymnasium.vector import VectorEnv
 
-from envs.episodes import SingleEnvs
+from envs.episodes import Options, ResetResult, SingleEnvs, StepResult
 from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
 from utils.errors import UserError
 from utils.files import objects
@@ -59,8 +59,6 @@ HELP = "See 'The simulator' in docs/housekeep.md, or take env=HousekeepText-v0, 
 
 @dataclass(frozen=True)
 class SimulatorSettings(Config):
-    """The settings of Housekeep in its simulator."""
-
     title = "Housekeep"
 
     housekeep_folder: str = setting(
@@ -79,27 +77,15 @@ READS = (SimulatorSettings,)
 
 
 def make(config: SimulatorSettings, seed: int) -> VectorEnv:
-    """Return `config.n_envs` environments, each in a process of its own.
-
-    Raises:
-        UserError: the simulator, Housekeep or its data are missing.
-    """
     _check_installed(config)
     return HousekeepVectorEnv(functools.partial(HousekeepEnv, config), config.n_envs, seed, True)
 
 
 class Told(NamedTuple):
-    """One environment's words before an action, and of the action before.
+    """One environment's words before an action, and on the step that led there.
 
-    Attributes:
-        scene: Which things are in view, and where each is.
-        inventory: The thing held, a sentence.
-        status: All receptacles seen so far.
-        items: The things held, by name.
-        n_right: Things that are where they belong.
-        n_things: All there are.
-        phrase: The name of the step that led here; empty at the beginning.
-        succeeded: Whether it did.
+    `items` are the things held, by name; `n_right` of `n_things` are where they belong; `phrase`
+    names the step, empty at the beginning, and `succeeded` tells its outcome.
     """
 
     scene: str
@@ -116,9 +102,6 @@ class HousekeepEnv(gymnasium.Env):
     """One house: "image" [3, 128, 128], and three sentences.
 
     "seen" names all things seen so far, "status" all receptacles, "inventory" the thing held.
-
-    Args:
-        config: The settings.
     """
 
     _told: Told
@@ -136,10 +119,7 @@ class HousekeepEnv(gymnasium.Env):
         self._names = _Names(self._simulator.habitat_env.current_episode)
         self.metadata = {NAMED_ACTIONS: ACTION_NAMES, SUITABLE: self._names.suitable()}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin the episode anew; a seed restarts the simulator's random numbers."""
+    def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
         super().reset(seed=seed)
         with contextlib.chdir(self._folder):
             if seed is not None:
@@ -151,7 +131,6 @@ class HousekeepEnv(gymnasium.Env):
         return self._shown(observations), {"told": self._told}
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Take one step."""
         before, number = self._told, self._numbers[int(action)]
         with contextlib.chdir(self._folder):
             observations, _, done, _ = self._simulator.step(action={"action": number})
@@ -165,7 +144,6 @@ class HousekeepEnv(gymnasium.Env):
         return shown, reward, False, truncated, {"told": self._told}
 
     def close(self) -> None:
-        """Close the simulator."""
         self._simulator.close()
 
     def _places(self) -> Mapping[str, str]:
@@ -225,17 +203,11 @@ class HousekeepVectorEnv(SingleEnvs):
         super().__init__(*arguments)
         self._shares: deque[float] = deque(maxlen=EPISODES_AVERAGED)
 
-    def reset(
-        self, *, seed: Any = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode everywhere."""
+    def reset(self, *, seed: Any = None, options: Options = None) -> ResetResult:
         shown, info = super().reset(seed=seed, options=options)
         return shown, _columns(info["told"], BEFORE_AN_ACTION)
 
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Take one step everywhere."""
+    def step(self, actions: np.ndarray) -> StepResult:
         shown, rewards, terminated, truncated, info = self.env.step(actions)
         last = info["told"].copy()  # before episodes began anew
         for row in np.flatnonzero(terminated | truncated):
@@ -250,7 +222,6 @@ class HousekeepVectorEnv(SingleEnvs):
         return shown, rewards, terminated, truncated, said
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the shares of episodes that have ended."""
         return {"shares": list(self._shares)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -263,18 +234,15 @@ class HousekeepVectorEnv(SingleEnvs):
 
 
 def _columns(told: np.ndarray, names: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Return info's part of what N environments tell, by its names for it.  [N] each"""
+    """Return parts of `Told` of N environments, by their names in info.  [N] each"""
     return {name: objects([getattr(each, own) for each in told]) for name, own in names.items()}
 
 
 class _Names:
-    """The names of the things and receptacles of an episode.
+    """The names of an episode's things and receptacles.
 
-    Attributes:
-        of_thing: By its key; several of a kind are numbered.
-        of_place: Of receptacles, by key.
-        keys: Of things, by name.
-        right_places: Keys of the receptacles where each thing belongs, by its key.
+    `of_thing`, where several of a kind are numbered, and `of_place` are by key; so is
+    `right_places`, the keys of the receptacles where a thing belongs; `keys` are by name.
     """
 
     def __init__(self, episode: Any) -> None:
@@ -298,12 +266,10 @@ class _Names:
 
 
 def _plain(name: str) -> str:
-    """Return a name in words."""
     return name.replace("_", " ").replace("-", " ").replace(",", "").strip()
 
 
 def _check_installed(config: SimulatorSettings) -> None:
-    """Raise UserError unless everything is there that the simulator needs."""
     for package in ("habitat_sim", "habitat", "habitat_baselines"):
         try:
             importlib.import_module(package)
@@ -322,10 +288,7 @@ def _check_installed(config: SimulatorSettings) -> None:
 def _opened(config: SimulatorSettings) -> tuple[Any, list[str]]:
     """Return the task in its simulator, and the names of its actions by number.
 
-    The working folder is Housekeep's.
-
-    Raises:
-        UserError: there are not so many episodes.
+    The working folder must be Housekeep's.
     """
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))

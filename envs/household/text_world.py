@@ -4,7 +4,7 @@ A light symbolic world of our own, after the task of Housekeep (Kant et al. 2022
 as Du et al. (2023, arXiv:2302.06692) use it: things lie where they do not belong, and nobody says
 where they do. It is no reproduction: there is no simulator, no picture of a room, and which things
 belong where (data/household/places.json) we have written down ourselves, from common sense;
-Housekeep's rankings come from people who were asked. Scores are not comparable.
+Housekeep's rankings come from asking people. Scores are not comparable.
 
 An agent stands at a receptacle of a room. It goes to the next one, or to the first one of the next
 room; sees the things where it stands, and after looking around those of the whole room; turns
@@ -73,8 +73,6 @@ PICTURE_LEGEND = (
 
 @dataclass(frozen=True)
 class HouseSettings(Config):
-    """The settings of the text version of Housekeep."""
-
     title = "HousekeepText"
 
     house_rooms: int = setting(
@@ -88,18 +86,14 @@ class HouseSettings(Config):
         "how many of them lie where they do not belong", low=1, high=MOST_THINGS, default=4
     )
     house_steps: int = setting("steps of the longest episode", low=1, high=100_000, default=200)
-    use_text: bool = setting("show what is seen, held and felt as text, too", default=True)
+    use_text: bool = setting("show scene, inventory and status as text, too", default=True)
 
 
 READS = (HouseSettings,)
 
 
 def make(config: HouseSettings, seed: int) -> "HousekeepTextVectorEnv":
-    """Return `config.n_envs` houses of a run's seed.
-
-    Raises:
-        UserError: there are not so many things for so few rooms, or more misplaced than there are.
-    """
+    """Return `config.n_envs` houses; UserError unless there are enough things to misplace."""
     n_things, n_misplaced = config.house_things, config.house_misplaced
     n_available = len(house_of(config.house_rooms).things)
     if n_things > n_available:
@@ -122,7 +116,7 @@ class House(NamedTuple):
         rooms: Their names.  R
         places: Receptacles, each with its room: "kitchen sink".  P
         room_of: The room of each place.  [P]
-        numbers_in_room: Which one of its room each place is.  [P]
+        numbers_in_room: The number of each place within its room.  [P]
         first_places: Of each room.  [R]
         things: Those that belong somewhere in this house, but not everywhere.  K
         thing_numbers: Of each among those of all houses.  [K]
@@ -148,7 +142,6 @@ class House(NamedTuple):
 
 @cache
 def house_of(n_rooms: int) -> House:
-    """Return the house of the first rooms."""
     catalogue = json.loads(PLACES_FILE.read_text(encoding="utf-8"))
     all_rooms, belongs = catalogue["rooms"], catalogue["belongs"]
     rooms = tuple(all_rooms)[:n_rooms]
@@ -166,9 +159,8 @@ def house_of(n_rooms: int) -> House:
 class Deeds(NamedTuple):
     """The outcome of one action in each household.
 
-    Attributes:
-        succeeded: Whether it could be done.  [N]
-        things: Which kind of thing was turned to, picked up or placed; NONE otherwise.  [N]
+    `succeeded` [N] tells whether it could be done, `things` [N] the kind of thing that was turned
+    to, picked up or placed, NONE otherwise.
     """
 
     succeeded: np.ndarray
@@ -176,19 +168,14 @@ class Deeds(NamedTuple):
 
 
 class Households:
-    """N houses in which things lie about, and somebody in each.
-
-    Args:
-        house: The rooms, the same for all.
-        n_envs: N.
-        n_things: K, that lie about in each.
+    """N houses in which things lie about, with an agent in each.
 
     Attributes:
-        kinds: Which of the house's things each thing is.  [N, K]
-        places: Where each is; NONE if it is held.  [N, K]
-        at: Where the agents are.  [N]
-        targets: Which thing they would pick up.  [N]
-        held: Which thing they hold.  [N]
+        kinds: Of each thing, among those of the house.  [N, K]
+        places: Of each thing; NONE if it is held.  [N, K]
+        at: The agents' places.  [N]
+        targets: The things they would pick up.  [N]
+        held: The things they hold.  [N]
         known_rooms: Where they have been, a bit for each room.  [N]
         has_looked: Whether they have looked around from where they are.  [N]
         n_changes: How often something was picked up or placed.  [N]
@@ -208,21 +195,13 @@ class Households:
         self.n_changes = np.zeros(n_envs, np.int64)
 
     def begin(self, row: int, kinds: np.ndarray, places: np.ndarray, start: int) -> None:
-        """Begin anew in one household.
-
-        Args:
-            row: Its number.
-            kinds: Which things lie about, each once.  [K]
-            places: Where.  [K]
-            start: Where the agent is.
-        """
+        """Begin anew in household `row`, with different things [K] in places [K]."""
         self.kinds[row], self.places[row], self.at[row] = kinds, places, start
         self.held[row], self.has_looked[row], self.n_changes[row] = NONE, False, 0
         self.known_rooms[row] = self._room_bits[start]
         self._target_first(np.array([row]))
 
     def act(self, actions: np.ndarray) -> Deeds:
-        """Do one thing in every household, where it can be done.  [N]"""
         before, looks = self.at, actions == LOOK
         self.at = self._moves[before, actions]
         moved = self.at != before
@@ -231,10 +210,17 @@ class Households:
         self._target_first(moved.nonzero()[0])
 
         deeds = Deeds(moved | looks, np.full(len(actions), NONE))
-        can_take = (self.held == NONE) & (self.targets != NONE)
-        self._turn((actions == TURN).nonzero()[0], deeds)
-        self._pick_up(((actions == PICK_UP) & can_take).nonzero()[0], deeds)
-        self._place(((actions == PLACE) & (self.held != NONE)).nonzero()[0], deeds)
+        holds = self.held != NONE
+        for does, carry_out in (
+            (actions == TURN, self._turn),
+            ((actions == PICK_UP) & ~holds & (self.targets != NONE), self._pick_up),
+            ((actions == PLACE) & holds, self._place),
+        ):
+            rows = does.nonzero()[0]
+            if len(rows):
+                rows, slots = carry_out(rows)
+                deeds.succeeded[rows] = True
+                deeds.things[rows] = self.kinds[rows, slots]
         return deeds
 
     def in_view(self) -> tuple[np.ndarray, np.ndarray]:
@@ -254,10 +240,8 @@ class Households:
         suits = self.house.suits[self.kinds[row], self.places[row]]
         return int(np.count_nonzero(suits & (self.places[row] != NONE)))
 
-    def _turn(self, rows: np.ndarray, deeds: Deeds) -> None:
-        """Turn to the next of the things that lie here."""
-        if not len(rows):
-            return
+    def _turn(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Target the next thing here; return the rows where there is another, and its slot."""
         n_things, targets = len(self._slots), self.targets[rows]
         distances = (self._slots - targets[:, None] - 1) % n_things  # [R, K]
         distances[self.places[rows] != self.at[rows, None]] = n_things
@@ -265,37 +249,25 @@ class Households:
         other = (distances[np.arange(len(rows)), following] < n_things) & (following != targets)
         rows, following = rows[other], following[other]
         self.targets[rows] = following
-        self._note(rows, following, deeds)
+        return rows, following
 
-    def _pick_up(self, rows: np.ndarray, deeds: Deeds) -> None:
-        """Take the thing that is targeted."""
-        if not len(rows):
-            return
+    def _pick_up(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         slots = self.targets[rows]
         self.places[rows, slots] = NONE
         self.held[rows] = slots
         self.n_changes[rows] += 1
         self._target_first(rows)
-        self._note(rows, slots, deeds)
+        return rows, slots
 
-    def _place(self, rows: np.ndarray, deeds: Deeds) -> None:
-        """Put down here the thing that is held."""
-        if not len(rows):
-            return
+    def _place(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         slots = self.held[rows]
         self.places[rows, slots] = self.at[rows]
         self.held[rows] = NONE
         self.targets[rows] = slots
         self.n_changes[rows] += 1
-        self._note(rows, slots, deeds)
-
-    def _note(self, rows: np.ndarray, slots: np.ndarray, deeds: Deeds) -> None:
-        """Write down that something was done with a thing of each row."""
-        deeds.succeeded[rows] = True
-        deeds.things[rows] = self.kinds[rows, slots]
+        return rows, slots
 
     def _target_first(self, rows: np.ndarray) -> None:
-        """Turn to the first of the things that lie where the agent is."""
         if not len(rows):
             return
         is_here = self.places[rows] == self.at[rows, None]
@@ -318,16 +290,13 @@ def moves(house: House) -> np.ndarray:
 
 
 class HouseholdWords:
-    """Sentences on N households.
-
-    They come from tables: no sentence is put together twice.
-    """
+    """Sentences on N households, from tables: no sentence is put together twice."""
 
     def __init__(self, households: Households) -> None:
         self._of, self._house = households, households.house
         self._phrases, self._names = _phrase_table(self._house), np.array(ACTION_NAMES, object)
         things, n_rooms = self._house.things, len(self._house.rooms)
-        # The last one is said where nothing is held, whose number is -1.
+        # The last one is for nothing held, which is number -1.
         self._inventories = objects(
             [*(f"you have in your inventory {listed([thing])}." for thing in things), ""]
         )
@@ -348,9 +317,7 @@ class HouseholdWords:
     def told(self, near: np.ndarray, is_seen: np.ndarray) -> dict[str, np.ndarray]:
         """Return the sentences on all households, and the things held there.  [N] objects each
 
-        Args:
-            near: Whether each thing lies where the agent is.  [N, K]
-            is_seen: Whether it is seen.  [N, K]
+        `near` tells which things lie where the agent is, `is_seen` which are in view.  [N, K] each
         """
         held = self._of.held_kinds()
         return {
@@ -361,7 +328,6 @@ class HouseholdWords:
         }
 
     def _scenes_now(self, near: np.ndarray, is_seen: np.ndarray) -> np.ndarray:
-        """Return the sentences on places and views."""
         of, n_things = self._of, near.shape[1]
         # The things here decide the sentence; after looking around, the changes so far do.
         changes = np.where(of.has_looked, of.n_changes + 1, 0)
@@ -378,7 +344,6 @@ class HouseholdWords:
         return scenes
 
     def _scene(self, row: int, is_seen: np.ndarray) -> str:
-        """Return the sentence on an agent's place and view, of the things [K]."""
         house, of = self._house, self._of
         slots = is_seen.nonzero()[0]
         pairs = zip(of.kinds[row, slots].tolist(), of.places[row, slots].tolist(), strict=True)
@@ -399,7 +364,7 @@ class HouseholdWords:
 def _phrase_table(house: House) -> np.ndarray:
     """Return the name of each action with its thing and place.  [8, K + 1, P] objects
 
-    The last of the things stands for none, whose number is -1.
+    The last of the things stands for none, which is number -1.
     """
     table = np.empty((N_ACTIONS, len(house.things) + 1, len(house.places)), object)
     table[:] = np.array(ACTION_NAMES, object)[:, None, None]
@@ -420,10 +385,6 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
     of 8x8 cells for each of three kinds: things, those in view, the targeted one brightest; the
     thing that is held; and places, a row a room, with the one where the agent is. A cell means the
     same in houses of any size, so that an agent may be played in another.
-
-    Args:
-        config: The settings.
-        seed: Of the run.
     """
 
     has_success = True
@@ -451,7 +412,6 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         self._deeds: dict[str, np.ndarray] = {}
 
     def begin(self, row: int, generator: np.random.Generator) -> None:
-        """Draw which things lie about, which of them are misplaced, and where all are."""
         house, n_things = self.households.house, len(self._is_misplaced)
         kinds = generator.permutation(len(house.things))[:n_things]
         chances = generator.random(n_things).tolist()
@@ -471,7 +431,6 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         self._now = None
 
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Carry out every agent's action, and pay for things that are now where they belong."""
         self._steps += 1
         deeds = self.households.act(actions)
         suits = self.households.house.suits[deeds.things, self.households.at]
@@ -500,35 +459,19 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         return change.astype(np.float32), terminated, truncated
 
     def succeeded(self) -> np.ndarray:
-        """Return where every thing is where it belongs.  [N]"""
         return self._n_right[:, 1] == len(self._is_misplaced)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin a new episode everywhere, and tell of it in words."""
-        shown, info = super().reset(seed=seed, options=options)
-        return shown, info | self._told()
-
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Take one step everywhere, and tell the deeds and the new situation in words."""
-        shown, rewards, terminated, truncated, info = super().step(actions)
-        info |= self._deeds | self._told()
-        return shown, rewards, terminated, truncated, info
+    def words(self, actions: np.ndarray | None) -> dict[str, Any]:
+        return self._told() if actions is None else self._deeds | self._told()
 
     def observe(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the symbolic images [R, 3, 8, 8], and the sentences [R] where they are shown."""
         now = self._look()
         return {name: now[name][rows] for name in self._shown}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the figures of episodes that have ended."""
         return {"figures": list(self._figures)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from saved figures."""
         self._figures = deque(state["figures"], EPISODES_AVERAGED)
 
     def metrics(self) -> dict[str, float]:
@@ -538,7 +481,6 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         return dict(zip(FIGURES, means.tolist(), strict=True))
 
     def render(self) -> tuple[np.ndarray, ...]:
-        """Return a plan of every house.  [H, W, 3] each"""
         return tuple(drawn_plan(self.households, row) for row in range(self.num_envs))
 
     def _look(self) -> dict[str, np.ndarray]:
@@ -550,12 +492,10 @@ class HousekeepTextVectorEnv(NumpyVectorEnv):
         return self._now
 
     def _told(self) -> dict[str, np.ndarray]:
-        """Return the words on the present situation, for info.  [N] each"""
         now = self._look()
         return {name: now[name] for name in (*SENTENCES, "items")}
 
     def _images(self, near: np.ndarray, is_seen: np.ndarray) -> np.ndarray:
-        """Return the symbolic images, given which things are near and seen [N, K].  [N, 3, 8, 8]"""
         of = self.households
         bright = np.where(near, NEAR, is_seen * IN_VIEW).astype(np.uint8)
         aimed = (of.targets >= 0).nonzero()[0]

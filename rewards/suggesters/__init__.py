@@ -1,4 +1,4 @@
-"""Suggesters of goals, found by name (rewards/suggesters/rules.py says how one is written)."""
+"""Suggesters of goals, found by name (rules.py has their base class)."""
 
 from utils.settings import Registry
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from utils.errors import RunError, UserError
 from utils.files import alone_with, cache_folder, check_writable
 
-# "HELM" in the file's header: another program's file is not taken for one of answers.
+# "HELM" in the file's header: another program's database is refused.
 APPLICATION = int.from_bytes(b"HELM")
 VERSION = 1
 WAIT_SECONDS = 30.0  # for another process that is writing
@@ -39,7 +39,7 @@ class Question(NamedTuple):
     """A question to a language model.
 
     Attributes:
-        model: The sha256 of its weights, or the name a server knows it by.
+        model: The sha256 of its weights, or its name on a server.
         text: The prompt.
         parameters: All else that the answer depends on.
         shown: The part of the prompt that differs between questions, for readers of the file.
@@ -52,19 +52,12 @@ class Question(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Return the sha256 of all of it."""
         whole = json.dumps([self.model, self.text, self.parameters], sort_keys=True)
         return hashlib.sha256(whole.encode()).hexdigest()
 
 
 class Answer(NamedTuple):
-    """An answer, and its cost.
-
-    Attributes:
-        text: As it was given.
-        tokens: Read and written for it.
-        seconds: It took.
-    """
+    """An unchanged answer, the tokens read and written for it, and the seconds it took."""
 
     text: str
     tokens: int = 0
@@ -72,14 +65,7 @@ class Answer(NamedTuple):
 
 
 class AnswerCache:
-    """The answers in one file.
-
-    Args:
-        path: The file; it is made if missing. One that may only be read is read.
-
-    Raises:
-        UserError: it is damaged, locked, or of something else.
-    """
+    """The answers in one file, which may be read-only; UserError if it is unusable."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -88,14 +74,14 @@ class AnswerCache:
             self.connection = self._opened()
 
     def find(self, questions: Sequence[Question]) -> list[Answer | None]:
-        """Return the answers that are kept, None for the others."""
+        """Return the kept answers, None for the others."""
         ask = "SELECT answer, tokens, seconds FROM answers WHERE key = ?"
         with self._explained():
             rows = [self.connection.execute(ask, (each.key,)).fetchone() for each in questions]
         return [None if row is None else Answer(*row) for row in rows]
 
     def keep(self, question: Question, answer: Answer) -> Answer:
-        """Keep an answer and return it, or the one that another process was quicker with."""
+        """Keep an answer; return it, or the earlier one of another process."""
         parameters = json.dumps(question.parameters, sort_keys=True)
         row = question.key, question.model, question.shown or question.text, parameters, *answer
         if not self._read_only:
@@ -106,7 +92,7 @@ class AnswerCache:
         return kept or answer
 
     def spend(self, run: str, asked: int) -> int:
-        """Note that a run has asked so many times in all; return the most that was ever noted."""
+        """Record the number of requests of a run; return the largest ever recorded."""
         if self._read_only:
             return asked
         with self._explained(), self.connection:
@@ -124,7 +110,7 @@ class AnswerCache:
         if not self._read_only:
             connection.execute("PRAGMA synchronous = NORMAL")
         if not self._is_ours(connection):
-            with alone_with(self.path):  # SQLite does not wait for others while a file is made
+            with alone_with(self.path):  # SQLite itself does not lock a file that is being made
                 if not self._is_ours(connection):
                     connection.execute("PRAGMA journal_mode = WAL")
                     connection.executescript(TABLES)
@@ -143,7 +129,7 @@ class AnswerCache:
 
     @contextmanager
     def _explained(self, kind: type[Exception] = RunError) -> Iterator[None]:
-        """Raise an error of one line for errors of SQLite; in the midst of a run it ends that."""
+        """Raise SQLite's errors as one line: by default one that ends a run."""
         try:
             yield
         except sqlite3.Error as error:

@@ -1,6 +1,6 @@
-"""A language model judges where things belong in a household, asked by yes and no.
+"""A language model judges where things belong in a household, asked for yes or no.
 
-Three worked examples stand before each question (Du et al. 2023, arXiv:2302.06692, section 4.2);
+Three worked examples precede each question (Du et al. 2023, arXiv:2302.06692, section 4.2);
 the wording is ours.
 """
 
@@ -17,7 +17,7 @@ from utils.household import Goal
 from utils.settings import Config, Part, setting
 
 YES, NO = " Yes", " No"  # tokens of an answer
-UNLIKELY = -100.0  # log-probability of a token that is not among those told
+UNLIKELY = -100.0  # log-probability of a token that is not listed
 LARGEST_EXPONENT = 700.0  # of a float64
 BEGINNING = """\
 You are a robot that tidies up a house. You can pick things up and put them somewhere else. \
@@ -31,12 +31,10 @@ Does a clean sock belong in or on a drawer? Yes
 
 @dataclass(frozen=True)
 class YesNoSettings(ServerSettings):
-    """The settings of the suggester that asks for yes or no."""
-
     title = "goals"
 
     yes_threshold: float = setting(
-        "a thing belongs somewhere if yes is likelier than this, against no",
+        "probability of yes, against no, above which a thing belongs somewhere",
         low=0.0,
         high=1.0,
         default=0.5,
@@ -49,8 +47,7 @@ class YesNoSuggester(HouseholdSuggester):
     A thing belongs somewhere if p(yes) / (p(yes) + p(no)) is above the threshold.
 
     Args:
-        first_tokens: The language model: prompts → log-probabilities of the likeliest first tokens
-            of each answer.
+        first_tokens: Prompts → log-probabilities of the likeliest first tokens of each answer.
         threshold: Of that probability.
     """
 
@@ -67,7 +64,7 @@ class YesNoSuggester(HouseholdSuggester):
 
     @classmethod
     def configured(cls, config: Config, action_names: Sequence[str]) -> "YesNoSuggester":
-        """Return the suggester of a run's settings: it asks the server, or else a decoder here."""
+        """Return the suggester of the settings, which asks a server, or else a decoder here."""
         own = config.part(YesNoSettings)
         if own.suggester_url:
             server = ServerSuggester.configured(config, action_names)
@@ -76,13 +73,12 @@ class YesNoSuggester(HouseholdSuggester):
         return cls(partial(first_tokens_of, own.suggester_model), own.yes_threshold)
 
     def candidates(self, household: Household) -> list[Goal]:
-        """Return the possible goals; none while something achieved is held."""
-        if household.holding in household.achieved:
+        if household.holding in household.achieved:  # nothing is picked up meanwhile
             return []
         return super().candidates(household)
 
     def prepare(self, goals: Sequence[Goal]) -> None:
-        """Ask the model all that it has not been asked yet, at once."""
+        # All new questions at once: the model reads them as one batch.
         new = [goal for goal in dict.fromkeys(goals) if goal not in self._probabilities]
         self._n_looked_up += len(goals)
         if new:
@@ -93,7 +89,6 @@ class YesNoSuggester(HouseholdSuggester):
         return self._probabilities[goal] > self._threshold
 
     def metrics(self) -> dict[str, float]:
-        """Return how many questions were asked, how many there were, and how many had a yes."""
         asked = len(self._probabilities)
         n_yes = sum(map(self.belongs, self._probabilities))
         return {
@@ -112,12 +107,11 @@ class YesNoSuggester(HouseholdSuggester):
 
 
 def prompt(goal: Goal) -> str:
-    """Return the question about a thing and a receptacle, after three examples."""
     return f"{BEGINNING}Does a {goal.thing} belong in or on a {goal.receptacle}?"
 
 
 def first_tokens_of(name: str, prompts: Sequence[str]) -> list[dict[str, float]]:
-    """Return how a decoder on this machine goes on after each prompt about a household."""
+    """Return a local decoder's log-probabilities of the first tokens after each prompt."""
     return _decoder(name).top_log_probabilities(prompts, shared=BEGINNING)
 
 
@@ -129,12 +123,12 @@ def _decoder(name: str) -> Any:
 
 
 def probability_of_yes(answer: Mapping[str, float]) -> float:
-    """Return how likely yes is where it is yes or no.
+    """Return the probability of yes, given yes or no.
 
         p = p(" Yes") / (p(" Yes") + p(" No"))
 
     Args:
-        answer: Log-probabilities of the likeliest first tokens; one that is missing has -100.
+        answer: Log-probabilities of the likeliest first tokens; a missing one has -100.
     """
     difference = answer.get(NO, UNLIKELY) - answer.get(YES, UNLIKELY)
     return 1 / (1 + math.exp(min(difference, LARGEST_EXPONENT)))

@@ -1,8 +1,8 @@
-"""A language model suggests: its prompt, how answers are read and kept, and a decoder here.
+"""Suggestions of a language model: the prompt, reading and keeping answers, and a local decoder.
 
 The prompt is the paper's (Du et al. 2023, arXiv:2302.06692): the list of actions, two examples,
-then the things that the agent sees and holds. The answer is a list of bullets, a suggestion a line.
-A decoder on this machine can score likely actions instead of writing.
+then the things in view and held. The answer is a list of bullets, a suggestion a line. A local
+decoder can score likely actions instead of writing.
 """
 
 import json
@@ -32,7 +32,7 @@ DIGITS = 4  # of scores: further ones differ between threads and processors
 PATIENCE = 2  # seconds without a progress bar
 COUNTS = ("asked", "from_cache", "rejected", "unanswered", "tokens", "seconds")
 
-# Every question begins with it.
+# The beginning of every question, which a decoder reads once.
 INSTRUCTION = """\
 Valid actions: sleep, eat, attack, chop, drink, place, make, mine
 You are a player playing a game. Suggest the best actions the player can take based on the things \
@@ -52,31 +52,29 @@ plant. What do you do?
 
 """
 BULLET = "-"
-FENCES = ('\n"""', "\n'''", "\n```")  # as its last line they are no part of an answer
+FENCES = ('\n"""', "\n'''", "\n```")  # dropped at the end of an answer
 # Things made of others that are held, or put down, need not be in view.
 BUILDING = ("make", "place")
 
 
 @dataclass(frozen=True)
 class WritingSettings(Part):
-    """How a language model writes suggestions, and where its answers are kept."""
-
     title = "language models that suggest"
 
     suggester_model: str = setting(
-        f"who suggests: {DEFAULT_MODEL}, a decoder by hub name, folder or GGUF file; of a server, "
-        "the name it knows the model by",
+        f"language model of the suggester: {DEFAULT_MODEL}, hub name, folder or GGUF file; of a "
+        "server, the model's name there",
         default=DEFAULT_MODEL,
         safe=(DEFAULT_MODEL,),
     )
     suggester_max_tokens: int = setting(
-        "tokens of a written answer at most", low=1, high=10_000, default=200
+        "largest number of tokens of a written answer", low=1, high=10_000, default=200
     )
     suggester_temperature: float = setting(
-        "how boldly it writes; 0: always the likeliest", low=0, high=2, default=0.1
+        "temperature of writing; 0: always the likeliest", low=0, high=2, default=0.1
     )
     ask_again: bool = setting(
-        "ask anew where an answer was no list of bullets, as the original does", default=False
+        "ask again after an answer that is no list of bullets, as the original does", default=False
     )
     suggester_cache: str | None = setting(
         "SQLite file of answers that runs share; null: one in the user's cache folder",
@@ -88,15 +86,13 @@ class WritingSettings(Part):
 
 @dataclass(frozen=True)
 class LanguageModelSuggesterSettings(WritingSettings):
-    """The settings of a language model that suggests on this machine."""
-
     suggest_by: str = setting(
-        "scoring actions with what is in view or held, or writing freely",
+        "scoring actions on things in view or held, or writing freely",
         choices=(SCORING, WRITING),
         default=SCORING,
     )
     n_suggestions: int = setting(
-        "by scoring: the likeliest actions suggested at most", low=1, high=1000, default=5
+        "by scoring: largest number of suggested actions", low=1, high=1000, default=5
     )
     suggestion_threshold: float = setting(
         "by scoring: least score of a suggested action", low=-1000, high=1000, default=-1000.0
@@ -106,10 +102,8 @@ class LanguageModelSuggesterSettings(WritingSettings):
 class PromptedSuggester(Suggester):
     """Asks a language model about each new situation, and remembers its answers.
 
-    Args:
-        cache: Where answers are kept.
-        asks_again: Ask anew where an answer was rejected, as the original does; else it is kept,
-            and suggests nothing.
+    With `asks_again` it asks again after a rejected answer, as the original does; else it keeps
+    that answer, which suggests nothing.
 
     Attributes:
         counts: Questions asked of the model; those answered from the cache; answers rejected;
@@ -126,26 +120,22 @@ class PromptedSuggester(Suggester):
 
     @abstractmethod
     def ask(self, questions: Sequence[Question]) -> list[Answer | None]:
-        """Ask the model; None where no answer can be had, for which it has said why."""
+        """Ask the model; None for a question without an answer, with the reason logged."""
 
     def goals(self, answer: str) -> list[str] | None:
         """Return the goals of an answer, in its order; None if it is rejected."""
         return goals_of(answer)
 
     def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
-        """Return the goals for each of N situations, none twice; none without an answer."""
         questions = [self.question(situation) for situation in situations]
         keys = [each.key for each in questions]
         distinct = dict(zip(keys, questions, strict=True))
         kept = self.cache.find(list(distinct.values()))
         goals = {
-            key: self.goals(answer.text)
-            for key, answer in zip(distinct, kept, strict=True)
-            if answer is not None
+            key: self.goals(each.text) for key, each in zip(distinct, kept, strict=True) if each
         }
-        new = [key for key in distinct if goals.get(key) is None]
-        if not self.asks_again:
-            new = [key for key in new if key not in goals]
+        again = self.asks_again  # a kept answer that is rejected counts as missing then
+        new = [key for key in distinct if key not in goals or (again and goals[key] is None)]
         self.counts["from_cache"] += len(keys) - len(new)
         if new:
             answers = self.ask([distinct[key] for key in new])
@@ -157,7 +147,6 @@ class PromptedSuggester(Suggester):
         return {f"suggester/{name}": count for name, count in self.counts.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counts; the answers are in the cache."""
         return {"counts": dict(self.counts)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -175,18 +164,12 @@ class PromptedSuggester(Suggester):
         self.counts["rejected"] += goals is None
         if goals is None and self.asks_again:
             return None
-        # Another process may have been quicker: its answer counts for all.
+        # If another process was quicker, its answer counts for all.
         return self.goals(self.cache.keep(question, answer).text)
 
 
 class LanguageModelSuggester(PromptedSuggester):
-    """Suggests by a decoder on this machine; its weights are read when first needed.
-
-    Args:
-        config: The settings of the run.
-        action_names: The names of the actions.
-        cache: Where answers are kept.
-    """
+    """Suggests by a decoder on this machine, loaded when first needed."""
 
     reads: ClassVar[tuple[type[Part], ...]] = (LanguageModelSuggesterSettings,)
 
@@ -207,13 +190,12 @@ class LanguageModelSuggester(PromptedSuggester):
         if not action_names:
             raise UserError(
                 f"suggester: a language model suggests actions by name, and {config.env} names "
-                "none. Choose an environment that says what its actions are called"
+                "none. Choose an environment with names of actions (action_names)"
             )
         return cls(own, action_names, open_cache(own.suggester_cache))
 
     @cached_property
     def model(self) -> Any:
-        """The decoder."""
         from models.language.generation import load_text_model  # brings in transformers
 
         with tqdm.external_write_mode():  # beside the progress bar
@@ -221,7 +203,6 @@ class LanguageModelSuggester(PromptedSuggester):
         return load_text_model(self.config.suggester_model)
 
     def question(self, situation: Situation) -> Question:
-        """Return the prompt about a situation, and how it is answered."""
         config, shown, text = self.config, lm_sentence(situation), question(situation)
         if config.suggest_by == SCORING:
             parameters = {"by": SCORING, "phrases": candidates(self.action_names, situation)}
@@ -229,19 +210,17 @@ class LanguageModelSuggester(PromptedSuggester):
         return Question(self._fingerprint, text, writing_parameters(config), shown)
 
     def ask(self, questions: Sequence[Question]) -> list[Answer | None]:
-        """Have the model score each question's phrases, or write an answer to all at once."""
         if self.config.suggest_by == SCORING:
             return list(awaited(map(self._scored, questions), len(questions)))
         return self._written(questions)
 
     def goals(self, answer: str) -> list[str] | None:
-        """Return the suggestions of an answer: its bullets, or the likeliest phrases."""
         if self.config.suggest_by == WRITING:
             return goals_of(answer)
         try:
             scores = {str(phrase): float(score) for phrase, score in json.loads(answer).items()}
         except (ValueError, TypeError, AttributeError, RecursionError):
-            return None  # kept by something else
+            return None  # another program's answer
         best = sorted(scores, key=lambda phrase: -scores[phrase])[: self.config.n_suggestions]
         return [phrase for phrase in best if scores[phrase] >= self.config.suggestion_threshold]
 
@@ -267,14 +246,14 @@ class LanguageModelSuggester(PromptedSuggester):
 
 
 def check_writes(name: str) -> None:
-    """Raise UserError unless a language model is there and writes; weights are not read."""
+    """Raise UserError unless a language model exists and can write; no weights are loaded."""
     from models.language.generation import supported  # brings in transformers
 
     supported(find_model(name))
 
 
 def awaited(answers: Iterable[Any], n: int) -> Iterable[Any]:
-    """Yield n answers as they come, with a bar where that takes longer."""
+    """Yield n answers as they come, with a progress bar if they take long."""
     return tqdm(answers, desc="new scenes", total=n, unit="scene", leave=False, delay=PATIENCE)
 
 
@@ -289,7 +268,7 @@ def writing_parameters(config: WritingSettings) -> dict[str, Any]:
 
 
 def lm_sentence(situation: Situation) -> str:
-    """Return a situation as a model is told it: of the status only that the agent is sleepy."""
+    """Return the model's description of a situation; of the status it has sleepiness only."""
     sleepy = "you feel sleepy." if "sleepy" in situation.status else ""
     told = " ".join(filter(None, (situation.scene, situation.inventory, sleepy)))
     return re.sub(r"(?:^|(?<=\. ))[a-z]", lambda letter: letter[0].upper(), told)

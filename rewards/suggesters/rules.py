@@ -1,6 +1,6 @@
-"""The base of all suggesters, and those that follow rules: of Crafter, of a household, or silence.
+"""The base class of suggesters, and those that follow rules: of Crafter, of a household, or none.
 
-A suggester is a subclass of `Suggester` that stands in the registry of `rewards/suggesters`.
+A suggester is a subclass of `Suggester` in the registry of `rewards/suggesters`.
 """
 
 import functools
@@ -14,17 +14,17 @@ from utils.household import Goal, read_known, read_sights
 from utils.settings import Config, Part
 
 NOTHING: Mapping[str, int] = {}
-# Actions that have an effect in some state and are no goals: nobody needs to be told to walk.
+# Actions that have an effect in some state and are no goals: walking needs no suggestion.
 UNGUIDED = ("do nothing", "move left", "move right", "move up", "move down")
 
 
 class Situation(NamedTuple):
-    """One environment's words, before the next action.
+    """One environment's description of itself, before the next action.
 
     Attributes:
         scene: The things in view, one or two sentences.
-        inventory: The things held, a sentence; empty if there are none.
-        status: How the agent feels, a sentence; empty if nothing is to be said.
+        inventory: The things held, a sentence; may be empty.
+        status: The agent's condition, a sentence; may be empty.
         items: How many of each thing are held, by name; others may be left out.
         actions: The names of the last actions that really changed the world, newest last.
         achieved: The goals that have been reached in this episode, in any order.
@@ -39,9 +39,9 @@ class Situation(NamedTuple):
 
 
 class Suggester(ABC):
-    """Suggests goals, as phrases, for the situations that N environments are in.
+    """Suggests goals, as phrases, for the situations of N environments.
 
-    The methods below are those of a suggester that asks nobody and remembers nothing.
+    The methods below are those of a suggester without settings, costs or state.
 
     Attributes:
         reads: The classes of the settings that it alone reads.
@@ -64,7 +64,7 @@ class Suggester(ABC):
     def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
         """Return the goals for each of N situations, in the order of suggesting, none twice.
 
-        Goals that are achieved already are for the caller to leave out.
+        The caller leaves out goals that are achieved already.
         """
 
     def metrics(self) -> dict[str, float]:
@@ -80,17 +80,16 @@ class Suggester(ABC):
 
 
 class Silent(Suggester):
-    """Suggests nothing: how an agent that reads its goals is played where no model is asked."""
+    """Suggests nothing, to an agent that reads goals but is played without a language model."""
 
     def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
         return [[] for _ in situations]
 
 
 class Novelty(Suggester):
-    """Suggests all actions, wherever the agent is (the novel goals of Du et al. 2023).
+    """Suggests all actions in every situation (the novel goals of Du et al. 2023).
 
-    With each goal paid once an episode that rewards any action done for the first time, so whether
-    it succeeds is not asked (`check_success`).
+    Each goal is paid once an episode, so any action is when first tried: success is not checked.
     """
 
     checks_success = False
@@ -107,10 +106,9 @@ class Novelty(Suggester):
 
 
 class Rule(NamedTuple):
-    """When a goal can be reached.
+    """The conditions of a goal.
 
     Attributes:
-        goal: As it is suggested.
         needs: How many of which things must be held.
         seen: Words that must all stand in the sentence of the scene, also as parts of others.
         felt: A word that must stand in the sentence of the status.
@@ -122,12 +120,6 @@ class Rule(NamedTuple):
     seen: tuple[str, ...] = ()
     felt: str = ""
     unseen: str = ""
-
-    def fits(self, scene: str, status: str) -> bool:
-        """Return whether scene and status allow the goal, whatever is held."""
-        if self.unseen and self.unseen in scene:
-            return False
-        return self.felt in status and all(word in scene for word in self.seen)
 
 
 WOODEN, STONY = {"wood": 1}, {"wood": 1, "stone": 1}
@@ -176,19 +168,25 @@ def possible_goals(situation: Situation) -> list[str]:
 
 @functools.lru_cache(maxsize=2**14)
 def _fitting(scene: str, status: str) -> tuple[Rule, ...]:
-    """Return the rules that fit scene and status, which differ little from step to step."""
-    return tuple(rule for rule in RULES if rule.fits(scene, status))
+    # Cached: scene and status repeat from step to step, unlike the things held.
+    return tuple(
+        rule
+        for rule in RULES
+        if all(word in scene for word in rule.seen)
+        and rule.felt in status
+        and not (rule.unseen and rule.unseen in scene)
+    )
 
 
 def knows(action_names: Sequence[str]) -> bool:
-    """Return whether actions of these names are Crafter's, as far as one can see."""
+    """Return whether actions of these names seem to be Crafter's."""
     return not EFFECTIVE.isdisjoint(action_names)
 
 
 class Oracle(Suggester):
-    """Suggests every goal whose rule holds (SimpleOracle of Du et al. 2023, arXiv:2302.06692).
+    """Suggests every goal with a valid rule (SimpleOracle of Du et al. 2023, arXiv:2302.06692).
 
-    It does so whatever actions there are: with 27 of them it proposes *eat cow*, too.
+    It ignores the set of actions: with 27 of them it suggests *eat cow*, too.
     """
 
     @classmethod
@@ -205,12 +203,12 @@ class Oracle(Suggester):
 
 
 class Household(NamedTuple):
-    """One environment's knowledge of its household.
+    """The known part of one household.
 
     Attributes:
         holding: The thing that is held, None if there is none.
         receptacles: All that have been seen, each with its room.
-        visible: The things in view, and the receptacle where each of them is.
+        visible: The things in view, each with its receptacle.
         achieved: Things that have been placed as suggested.
     """
 
@@ -221,7 +219,6 @@ class Household(NamedTuple):
 
     @classmethod
     def of(cls, situation: Situation) -> "Household":
-        """Return the household that a situation tells of."""
         held = (name for name, count in situation.items.items() if count)
         goals = (Goal.read(phrase) for phrase in situation.achieved)
         placed = frozenset(goal.thing for goal in goals if goal and goal.receptacle)
@@ -230,7 +227,7 @@ class Household(NamedTuple):
 
     @property
     def is_placing(self) -> bool:
-        """Whether a thing is held that has not been placed yet: where to is the question."""
+        """Whether a held thing needs a place: it has not been placed yet."""
         return self.holding is not None and self.holding not in self.achieved
 
 
@@ -239,7 +236,7 @@ class HouseholdSuggester(Suggester):
 
     The rules of Housekeep's suggestions (Du et al. 2023, arXiv:2302.06692, section 4.2). An agent
     that holds a thing is told the receptacles seen so far that suit it; one with empty hands, the
-    things in view that lie somewhere unsuitable. Here nobody judges: that is the novelty suggester.
+    things in view that lie somewhere unsuitable. Here everything suits: the novelty suggester.
     """
 
     def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
@@ -247,7 +244,6 @@ class HouseholdSuggester(Suggester):
         return [[goal.phrase for goal in goals] for goals in suggested]
 
     def goals(self, households: Sequence[Household]) -> list[list[Goal]]:
-        """Return the goals for each of N households."""
         candidates = [self.candidates(household) for household in households]
         self.prepare([goal for some in candidates for goal in some])
         return [
@@ -267,19 +263,15 @@ class HouseholdSuggester(Suggester):
         return [Goal(*pair) for pair in in_view if pair[0] not in household.achieved]
 
     def prepare(self, goals: Sequence[Goal]) -> None:
-        """Prepare all judgements, those of N households at once."""
+        """Prepare the judgements of N households at once."""
 
     def belongs(self, goal: Goal) -> bool | None:
-        """Return whether a thing belongs in a receptacle; None where nobody judges."""
+        """Return whether a thing belongs in a receptacle; None without a judgement."""
         return None
 
 
 class HouseholdOracle(HouseholdSuggester):
-    """Suggests by the household's own judgement.
-
-    Args:
-        suitable: The receptacles where each thing belongs.
-    """
+    """Suggests by the household's own judgement: the receptacles that suit each thing."""
 
     def __init__(self, suitable: Mapping[str, Iterable[str]]) -> None:
         self._suitable = {thing: frozenset(places) for thing, places in suitable.items()}

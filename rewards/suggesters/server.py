@@ -1,8 +1,8 @@
-"""A language model behind an OpenAI-compatible server suggests, within a budget of requests.
+"""Suggestions of a language model on an OpenAI-compatible server, within a budget of requests.
 
-The key comes from an environment variable and leaves in the header of a request alone: no file, no
-log and no error has it. The connection is the standard library's; redirections are not followed,
-for they could carry the key elsewhere.
+The key comes from an environment variable and leaves only in the header of a request: no file, log
+or error has it. The standard library makes the connection. Redirections are not followed, for
+they could carry the key elsewhere.
 """
 
 import contextlib
@@ -54,8 +54,6 @@ TOLD = 200  # signs of a server's message
 
 @dataclass(frozen=True)
 class ServerSettings(WritingSettings):
-    """The settings of a server that suggests."""
-
     title = "server that suggests"
 
     suggester_url: str | None = setting(
@@ -64,12 +62,12 @@ class ServerSettings(WritingSettings):
         safe=(None,),
     )
     suggester_api: str = setting(
-        "which of its questions is asked: chat, or completions of the prompt as it stands",
+        "endpoint: chat, or completions of the unchanged prompt",
         choices=(CHAT, COMPLETIONS),
         default=CHAT,
     )
     suggester_key_variable: str = setting(
-        "environment variable with the server's key; the key itself is written nowhere",
+        "environment variable with the server's key, which itself is written nowhere",
         default=KEY_VARIABLE,
         safe=(KEY_VARIABLE,),
         typed=True,
@@ -81,25 +79,25 @@ class ServerSettings(WritingSettings):
         default=10_000,
     )
     suggester_timeout: float = setting(
-        "seconds a server has for an answer", low=0.1, high=3600, default=60.0
+        "timeout of a request in seconds", low=0.1, high=3600, default=60.0
     )
     suggester_retries: int = setting(
-        "tries after one that failed, twice as long after each", low=0, high=20, default=4
+        "further tries after one that failed, with a wait that doubles", low=0, high=20, default=4
     )
     suggester_failure: str = setting(
-        "what a run does without an answer: end-run, or go on with no-suggestions",
+        "without an answer: end-run, or go on with no-suggestions",
         choices=(END_RUN, NO_SUGGESTIONS),
         default=END_RUN,
     )
 
 
 class ServerError(Exception):
-    """A server that gives no answer; one line.
+    """A request without an answer; one line.
 
     Attributes:
-        may_pass: Whether another try could go better.
+        may_pass: Whether another try could succeed.
         status: Of the server's answer; None without one.
-        wait: Seconds the server asks to wait; None if it says nothing.
+        wait: Seconds to wait, as the server asks; None without such a demand.
     """
 
     def __init__(
@@ -110,18 +108,11 @@ class ServerError(Exception):
 
 
 class OverBudget(Exception):
-    """No request may be sent any more."""
+    """The budget of requests is spent."""
 
 
 class Server:
-    """A client of an OpenAI-compatible server: one request, one answer.
-
-    Args:
-        config: Its address up to /v1, the variable of its key, and how long it is waited for.
-
-    Raises:
-        UserError: the address or the name of the variable cannot be one, or the key cannot be sent.
-    """
+    """A client of an OpenAI-compatible server; UserError if address, variable or key is invalid."""
 
     def __init__(self, config: ServerSettings) -> None:
         self.config, self.url = config, checked_url(config.suggester_url or "")
@@ -133,21 +124,14 @@ class Server:
                 f"suggester_url: {self.url} is not encrypted, and the key in {variable} would "
                 f"be read on the way. Use https, or unset {variable}"
             )
-        proxies: dict[str, str] | None = {} if local else None  # None: those of the environment
-        self._opener = urllib.request.build_opener(
-            _NoRedirection, urllib.request.ProxyHandler(proxies)
-        )
+        # Without an argument, the environment's proxies; a local server needs none.
+        proxies = urllib.request.ProxyHandler({} if local else None)
+        self._opener = urllib.request.build_opener(_NoRedirection, proxies)
 
     def post(self, path: str, body: Mapping[str, Any], sent: Callable[[], None]) -> dict[str, Any]:
-        """Return the object that a server answers with, trying again where that may help.
+        """Return the server's JSON object, trying again where that may help, or raise ServerError.
 
-        Args:
-            path: Below the address.
-            body: The request.
-            sent: Called before each try; an exception of it ends the trying.
-
-        Raises:
-            ServerError: no answer is to be had.
+        `sent` is called before each try; an exception of it ends the trying.
         """
         number = 0
         while True:
@@ -163,7 +147,7 @@ class Server:
                 number += 1
 
     def request(self, path: str, body: bytes | None = None) -> dict[str, Any]:
-        """Return the object that one request is answered with; ServerError without one."""
+        """Return the JSON object that answers one request; ServerError without one."""
         headers = {"Content-Type": "application/json", "User-Agent": "helm"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
@@ -205,19 +189,15 @@ class Server:
         return ServerError(f"{self.url}: {reason}", may_pass=True)
 
     def _without_key(self, content: bytes) -> bytes:
-        """Return a server's answer without the key, which some repeat: it may be kept or told."""
+        # Some servers repeat the key, and answers are kept and shown.
         return content.replace(self._key.encode(), HIDDEN) if self._key else content
 
 
 class ServerSuggester(PromptedSuggester):
     """Suggests by a server's model.
 
-    A resumed run goes on with the greater number of requests that its checkpoint and the cache
-    know, so that those between a checkpoint and a kill count.
-
-    Args:
-        config: The settings of the run.
-        cache: Where answers are kept, and how many requests were sent.
+    A resumed run goes on with the larger number of requests in its checkpoint and in the cache, so
+    that those between a checkpoint and a kill count.
     """
 
     reads: ClassVar[tuple[type[Part], ...]] = (ServerSettings,)
@@ -236,7 +216,6 @@ class ServerSuggester(PromptedSuggester):
 
     @classmethod
     def configured(cls, config: Config, action_names: Sequence[str]) -> "ServerSuggester":
-        """Return the suggester of a run's settings, having asked the server which models it has."""
         own = config.part(ServerSettings)
         suggester = cls(own, open_cache(own.suggester_cache))
         if own.suggester_budget != 0 and own.suggester_failure == END_RUN:
@@ -244,18 +223,18 @@ class ServerSuggester(PromptedSuggester):
         return suggester
 
     def check_server(self) -> None:
-        """Raise UserError where the server does not answer, or has no model of the name."""
-        names: list[str] = []
+        """Raise UserError if the server does not answer, or has no model of the name."""
         try:
             names = [str(each["id"]) for each in self.server.request("models")["data"]]
         except ServerError as error:
-            if error.status not in (404, 405):  # which say that it does not tell
-                raise UserError(
-                    f"suggester_url: {error}. Start the server, or give suggester_budget=0 to use "
-                    "the cache alone"
-                ) from None
-        except (KeyError, TypeError):
-            pass
+            if error.status in (404, 405):  # it has no list of models
+                return
+            raise UserError(
+                f"suggester_url: {error}. Start the server, or give suggester_budget=0 to use the "
+                "cache alone"
+            ) from None
+        except (KeyError, TypeError):  # a list of another form
+            return
         name = self.config.suggester_model
         if names and name not in names:
             raise UserError(
@@ -264,14 +243,12 @@ class ServerSuggester(PromptedSuggester):
             )
 
     def question(self, situation: Situation) -> Question:
-        """Return the prompt about a situation, and how it is asked."""
         config = self.config
         parameters = writing_parameters(config) | {"api": config.suggester_api}
         shown = lm_sentence(situation)
         return Question(config.suggester_model, question(situation), parameters, shown)
 
     def ask(self, questions: Sequence[Question]) -> list[Answer | None]:
-        """Ask the server, several questions at a time."""
         if monotonic() < self._rests_until:
             return [None] * len(questions)
         with ThreadPoolExecutor(min(AT_ONCE, len(questions))) as threads:
@@ -283,7 +260,7 @@ class ServerSuggester(PromptedSuggester):
         elif any(each is not None for each in found):
             self._rest = FIRST_REST
         if None in found and not self._told_budget:  # told once
-            log.warning("%s: what is new from now on has no suggestions", self._spent())
+            log.warning("%s: new situations have no suggestions from now on", self._spent())
             self._told_budget = True
         return [each if isinstance(each, Answer) else None for each in found]
 
@@ -292,10 +269,8 @@ class ServerSuggester(PromptedSuggester):
     ) -> list[dict[str, float]]:
         """Return the log-probabilities of the likeliest tokens after each prompt.
 
-        It needs a server whose completions tell them (`logprobs`), whatever `suggester_api` says.
-
-        Raises:
-            RunError: there is no answer, or it does not tell them.
+        The server's completions must support `logprobs`; `suggester_api` is not used. Without an
+        answer, or without log-probabilities in it, it raises RunError.
         """
         body = {"model": self.config.suggester_model, "max_tokens": 1, "temperature": 0}
         told = []
@@ -312,7 +287,7 @@ class ServerSuggester(PromptedSuggester):
             raise RunError(f"suggester_url: {error}") from None
         except (KeyError, IndexError, TypeError, AttributeError, ValueError):
             raise RunError(
-                f"suggester_url: {self.server.url} does not tell log-probabilities of tokens. "
+                f"suggester_url: {self.server.url} gives no log-probabilities of tokens. "
                 "Choose a server that does, or suggester=language-model"
             ) from None
         return told
@@ -321,7 +296,6 @@ class ServerSuggester(PromptedSuggester):
         return super().metrics() | {"suggester/requests": self.sent}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counts, and the spent part of the budget."""
         return super().state_dict() | {"run": self.run, "sent": self.sent}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -330,7 +304,7 @@ class ServerSuggester(PromptedSuggester):
         self._note_sent()
 
     def _take(self) -> None:
-        """Count a request that is about to be sent; OverBudget if there is none left."""
+        """Count a request before it is sent; OverBudget if none is left."""
         most = self.config.suggester_budget
         with self._lock:
             if most is not None and self.sent >= most:
@@ -338,11 +312,11 @@ class ServerSuggester(PromptedSuggester):
             self.sent += 1
 
     def _note_sent(self) -> None:
-        """Write down the number of requests; by the thread that the cache belongs to."""
+        # Only the thread that opened the cache may write to it, so not `_take`.
         self.sent = self.cache.spend(self.run, self.sent)
 
     def _outcome(self, asked: Question) -> Answer | ServerError | None:
-        """Return an answer, why there is none, or None where the budget is spent."""
+        """Return an answer, its error, or None where the budget is spent."""
         begun = perf_counter()
         body = {name: asked.parameters[name] for name in ("max_tokens", "temperature", "stop")}
         body["model"], path = self.config.suggester_model, "completions"
@@ -367,7 +341,7 @@ class ServerSuggester(PromptedSuggester):
         """End the run, or leave the server alone for a while, each time longer."""
         if self.config.suggester_failure == END_RUN:
             raise RunError(
-                f"suggester_url: {error}. What was answered is kept: --resume goes on, or give "
+                f"suggester_url: {error}. Answers are kept: go on with --resume, or give "
                 f"suggester_failure={NO_SUGGESTIONS}"
             )
         log.warning("%s; it is not asked for %.0f seconds", error, self._rest)
@@ -379,7 +353,7 @@ class ServerSuggester(PromptedSuggester):
 
 
 def checked_url(url: str) -> str:
-    """Return an address without a slash at its end; UserError where it is none."""
+    """Return an address without a slash at its end; UserError if it is invalid."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -398,11 +372,7 @@ def checked_url(url: str) -> str:
 
 
 def key_in(variable: str) -> str:
-    """Return the key that an environment variable holds, empty if it is not set.
-
-    Raises:
-        UserError: the variable has no such name, or its value cannot be sent.
-    """
+    """Return the key in an environment variable, empty if unset; UserError if it cannot be sent."""
     if not re.fullmatch(r"[A-Z_][A-Z0-9_]{0,63}", variable):
         raise UserError(  # it may be the key itself: it is not shown
             "suggester_key_variable: not the name of an environment variable (capitals, digits and "
@@ -415,7 +385,6 @@ def key_in(variable: str) -> str:
 
 
 def is_local(url: str) -> bool:
-    """Return whether an address is on this machine."""
     host = urlsplit(url).hostname or ""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -424,12 +393,7 @@ def is_local(url: str) -> bool:
 
 
 def pause(number: int, asked: float | None) -> float:
-    """Return how many seconds to wait after a try: twice as long each time, or as asked.
-
-    Args:
-        number: Tries before this one.
-        asked: Seconds that the server asks for.
-    """
+    """Return the seconds to wait after a number of tries: as asked, or twice as long each time."""
     if asked is not None:
         return min(asked, LONGEST_WAIT)
     longest = min(FIRST_WAIT * 2**number, LONGEST_WAIT)
@@ -449,7 +413,7 @@ def _whole(response: Any, end: float) -> bytes:
 
 
 def _beginning(content: bytes) -> str:
-    """Return the first signs of a server's answer, of an error its message."""
+    """Return the beginning of a server's answer, or its error message."""
     text = content.decode(errors="replace")
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         text = str(json.loads(text)["error"]["message"])
@@ -462,10 +426,7 @@ class _NoRedirection(urllib.request.HTTPRedirectHandler):
 
 
 def _text(found: Mapping[str, Any]) -> str | None:
-    """Return the text of a server's answer, None if it is of another form.
-
-    A model may also refuse to write: that is an empty text.
-    """
+    """Return the text of a server's answer, None if it has another form; a refusal is empty."""
     try:
         choice = found["choices"][0]
         text = choice["message"]["content"] if "message" in choice else choice["text"]
