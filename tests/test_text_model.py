@@ -118,7 +118,7 @@ def test_learned_positions_have_an_end(decoders):
 def test_a_model_that_reads_trees_wrongly_is_refused(decoders, monkeypatch):
     from models.language import generation
 
-    plain = generation._mask
-    monkeypatch.setattr(generation, "_mask", lambda *given: 0 * plain(*given))
+    plain = generation.score_mask
+    monkeypatch.setattr(generation, "score_mask", lambda hidden: 0 * plain(hidden))
     with pytest.raises(UserError, match=r"read together differ by \d"):
         TextModel(find_model(decoders["llama"]))

@@ -223,7 +223,11 @@ def _draw_item(world: World, item: int, table: Tiles, frame: np.ndarray) -> None
     if amount < 1:
         return
     x, y = item % GRID * unit, (VIEW[1] + item // GRID) * unit
-    frame[:, y : y + unit, x : x + unit] = table.items[item, amount]
+    tile = table.items[item, amount]
+    for channel in range(3):
+        for down in range(unit):
+            for right in range(unit):
+                frame[channel, y + down, x + right] = tile[channel, down, right]
 
 
 class Resizing(NamedTuple):

@@ -598,8 +598,7 @@ def balance_chunks(world: World) -> None:
 @compiled
 def _balance(world: World, chunk: int, of: Balance, least: float, most: float) -> None:
     """Let a creature come into a chunk where there are fewer than `least`, or go from too many."""
-    x0, x1, y0, y1 = _bounds(chunk)
-    space, n = np.count_nonzero(world.materials[x0:x1, y0:y1] == of.material), 0
+    space, n = _space(world, chunk, of.material), 0
     for thing in range(world.n_things):
         n += _is_in(world, thing, chunk, of.kind)
     is_room = space >= of.least_space
@@ -623,6 +622,16 @@ def _bounds(chunk: int) -> tuple[int, int, int, int]:
     x, y = (chunk // CHUNKS) * CHUNK, (chunk % CHUNKS) * CHUNK
     # The map's side is no multiple of a chunk's.
     return x, min(x + CHUNK, SIDE), y, min(y + CHUNK, SIDE)
+
+
+@compiled
+def _space(world: World, chunk: int, material: int) -> int:
+    x0, x1, y0, y1 = _bounds(chunk)
+    n = 0  # counted one by one: NumPy's count takes half as long again
+    for x in range(x0, x1):
+        for y in range(y0, y1):
+            n += world.materials[x, y] == material
+    return n
 
 
 @compiled
