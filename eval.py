@@ -21,11 +21,11 @@ from envs import action_names, number_names, picture_legend
 from report.movie import FORMATS, write_movies
 from report.page import EpisodePage
 from rewards.goals import task_settings
-from trainers.build import opened_env, player_config, restored_agent
+from trainers.build import open_env, player_config, restored_agent
 from trainers.checkpoint import PUBLISHED, find_checkpoint, load_checkpoint
 from trainers.evaluation import MOST_ENVS, Episode, evaluate
 from utils.command_line import Parser, add_trust, run_program, whole_number
-from utils.errors import UserError, printable
+from utils.errors import UserError, escape
 from utils.files import check_file, check_writable, folder_name
 from utils.hub import HubError, check_repository_name, hub_snapshot
 from utils.loggers import FILE as METRICS
@@ -65,7 +65,7 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
     check_places(config, path, arguments)
     tasks = {} if arguments.tasks is None else task_settings(config, arguments.tasks)
     details = ", ".join(f"{key}={each}" for key, each in changes(arguments, config).items())
-    task = printable(f"{config.env} with {details}" if details else config.env)
+    task = escape(f"{config.env} with {details}" if details else config.env)
     source = f"{path} of step {checkpoint['env_steps']:,}"
     told = f"{config.model} on {task}, from {source}"
     if arguments.random:
@@ -79,7 +79,7 @@ def play(path: Path, arguments: argparse.Namespace) -> None:
     in_detail = arguments.report or arguments.video
     file, folder = result_file(config, path, arguments), episode_folder(config, arguments)
     episodes = []
-    with opened_env(config, arguments.seed, drawn=in_detail) as env:
+    with open_env(config, arguments.seed, drawn=in_detail) as env:
         n_actions = int(cast(Discrete, env.single_action_space).n)
         actions = action_names(config.env, n_actions, env.metadata)
         legends = number_names(config.env, env.metadata), picture_legend(config.env)
@@ -121,7 +121,7 @@ def play_tasks(
     player: Any = None
     for name, own in tasks.items():
         seed_everything(arguments.seed, own.deterministic)
-        with opened_env(own, arguments.seed) as env:
+        with open_env(own, arguments.seed) as env:
             if player is None:  # one agent for all tasks: they share their spaces
                 agent = None if arguments.random else checkpoint
                 player = restored_agent(own, env, agent, path)

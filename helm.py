@@ -23,11 +23,11 @@ import torch
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from envs import GivenEnv, given_name
-from main import begin, go_on
+from envs import EnvLike, given_name
+from main import resume_run, start_run
 from models.agent import Agent
-from models.observations import Percept
-from trainers.build import opened_env, player_config, restored_agent
+from models.observations import AgentInput
+from trainers.build import open_env, player_config, restored_agent
 from trainers.checkpoint import find_checkpoint, load_checkpoint
 from trainers.ranks import joined_ranks
 from trainers.train import RunSettings
@@ -39,7 +39,7 @@ __all__ = ["Player", "UserError", "load", "resume", "train"]
 
 def train(
     settings: Mapping[str, Any],
-    env: GivenEnv | None = None,
+    env: EnvLike | None = None,
     agent: type[Agent] | None = None,
     run_id: str | None = None,
     init_from: str | Path | None = None,
@@ -75,10 +75,10 @@ def train(
     start = None if init_from is None else Path(init_from)
     with joined_ranks() as ranks:
         config = load_config(values=values).part(RunSettings)
-        return begin(config, ranks, run_id, texts, start, env)
+        return start_run(config, ranks, run_id, texts, start, env)
 
 
-def resume(run: str | Path, env: GivenEnv | None = None, trust: bool = False) -> Path:
+def resume(run: str | Path, env: EnvLike | None = None, trust: bool = False) -> Path:
     """Resume an unfinished run and return its folder.
 
     Args:
@@ -91,11 +91,11 @@ def resume(run: str | Path, env: GivenEnv | None = None, trust: bool = False) ->
         UserError: it cannot be resumed, or not in that environment.
     """
     with joined_ranks() as ranks:
-        return go_on(Path(run), ranks, env, trust)
+        return resume_run(Path(run), ranks, env, trust)
 
 
 def load(
-    run: str | Path, env: GivenEnv | None = None, device: str = "auto", trust: bool = False
+    run: str | Path, env: EnvLike | None = None, device: str = "auto", trust: bool = False
 ) -> "Player":
     """Return the agent of a run, to be played step by step in one environment.
 
@@ -112,7 +112,7 @@ def load(
     checkpoint = load_checkpoint(path)
     config = player_config(checkpoint, path, 1, device, trust)
     with ExitStack() as stack:
-        played_in = stack.enter_context(opened_env(config, config.seed, env, drawn=True))
+        played_in = stack.enter_context(open_env(config, config.seed, env, drawn=True))
         agent = restored_agent(config, played_in, checkpoint, path)
         return Player(config, agent, played_in, stack.pop_all())
 
@@ -190,14 +190,14 @@ class Player:
         self._memory = self.agent.initial_memory(1)
         self._starts, self._action, self._reward = True, 0, 0.0
 
-    def _percept(self, observation: Any) -> Percept:
+    def _percept(self, observation: Any) -> AgentInput:
         # Nothing precedes the first observation of an episode: action and reward are zero there.
         space = self.env.single_observation_space
         batch = concatenate(space, [observation], cast(Any, create_empty_array(space, 1)))
         device, begins = self.agent.device, self._starts
-        return Percept(
+        return AgentInput(
             self.agent.read(batch),
-            starts=torch.tensor([begins], device=device),
+            is_first=torch.tensor([begins], device=device),
             last_actions=torch.tensor([0 if begins else self._action], device=device),
             last_rewards=torch.tensor([0.0 if begins else self._reward], device=device),
         )

@@ -13,23 +13,29 @@ from pathlib import Path
 
 import torch
 
-from envs import GivenEnv, check_env_name, given_name
+from envs import EnvLike, check_env_name, given_name
 from models import build_agent, resolve_device
-from report import configured_showcase
+from report import build_showcase
 from trainers.build import (
+    build_evaluation,
+    build_learner,
     check,
     configured_collector,
-    configured_evaluation,
-    configured_learner,
-    opened_env,
+    open_env,
 )
 from trainers.checkpoint import INIT_FROM, WarmStart, own_checkpoint
 from trainers.ranks import Ranks, joined_ranks
 from trainers.train import Run, RunSettings
-from utils.command_line import Parser, add_trust, leave, run_program
+from utils.command_line import Parser, add_trust, exit_process, run_program
 from utils.errors import UserError
 from utils.loggers import check_loggers
-from utils.run_folder import begun_with, create_run_folder, locked, recorded_config, resumed_config
+from utils.run_folder import (
+    create_run_folder,
+    init_checkpoint,
+    load_run_config,
+    locked,
+    resumed_config,
+)
 from utils.seeding import seed_everything
 from utils.settings import (
     chosen_agent,
@@ -52,27 +58,27 @@ def train(argv: Sequence[str] | None) -> None:
     if arguments.list_configs:
         print(published_table())
     elif arguments.print_config:
-        config = recorded_config(arguments.resume) if arguments.resume else load_config(*given)
+        config = load_run_config(arguments.resume) if arguments.resume else load_config(*given)
         values = dataclasses.asdict(config)
         print(json.dumps({name: values[name] for name in default_settings(values)}, indent=2))
     else:
         # Under torchrun several processes train one agent together; otherwise there is one rank.
         with joined_ranks() as ranks:
             if arguments.resume:
-                go_on(arguments.resume, ranks, trust=arguments.trust)
+                resume_run(arguments.resume, ranks, trust=arguments.trust)
             else:
                 config = load_config(*given).part(RunSettings)
                 names = arguments.run_id, arguments.overrides, arguments.init_from
-                begin(config, ranks, *names, trust=arguments.trust)
+                start_run(config, ranks, *names, trust=arguments.trust)
 
 
-def begin(
+def start_run(
     config: RunSettings,
     ranks: Ranks,
     run_id: str | None = None,
     overrides: Sequence[str] = (),
     init_from: Path | None = None,
-    env: GivenEnv | None = None,
+    env: EnvLike | None = None,
     trust: bool = False,
 ) -> Path:
     """Train a run from its first step to its last and return its folder.
@@ -88,7 +94,7 @@ def begin(
     """
     check(config, run_id, init_from, env)
     start = None if init_from is None else WarmStart.named(init_from)
-    with configured_run(config, ranks, env, start, trust) as run:
+    with build_run(config, ranks, env, start, trust) as run:
         # Checkpoints leave pretrained parts out; the folder records their sha256 instead, so that
         # a resumed run can refuse others.
         of_env: dict[str, str] = getattr(run.collector.env, "fingerprints", dict)()
@@ -103,7 +109,7 @@ def begin(
     return folder
 
 
-def go_on(folder: Path, ranks: Ranks, env: GivenEnv | None = None, trust: bool = False) -> Path:
+def resume_run(folder: Path, ranks: Ranks, env: EnvLike | None = None, trust: bool = False) -> Path:
     """Resume a run from its last valid checkpoint, or from its beginning without one."""
     config = ranks.run_on_first(lambda: resumed_config(folder, trust).part(RunSettings))
     if env is None:
@@ -112,9 +118,9 @@ def go_on(folder: Path, ranks: Ranks, env: GivenEnv | None = None, trust: bool =
         raise UserError(f"env: {folder} is a run on {config.env}, and this is {given_name(env)}")
     with ranks.enter_on_first(locked(folder)):
         checkpoint = own_checkpoint(folder, config, ranks)
-        facts = begun_with(folder) if checkpoint is None else None
+        facts = init_checkpoint(folder) if checkpoint is None else None
         start = None if facts is None else WarmStart.recorded(facts)
-        with configured_run(config, ranks, env, start, trust) as run:
+        with build_run(config, ranks, env, start, trust) as run:
             ranks.print(run.resume(folder, checkpoint))
             run.train(folder)
             ranks.print(run.report(folder, by_name=env is None))
@@ -122,10 +128,10 @@ def go_on(folder: Path, ranks: Ranks, env: GivenEnv | None = None, trust: bool =
 
 
 @contextmanager
-def configured_run(
+def build_run(
     config: RunSettings,
     ranks: Ranks,
-    given: GivenEnv | None = None,
+    given: EnvLike | None = None,
     start: WarmStart | None = None,
     trust: bool = False,
 ) -> Iterator[Run]:
@@ -139,7 +145,7 @@ def configured_run(
     with ExitStack() as opened:
         # The vector of environments: this rank's share of them, with seeds of its own.
         share = ranks.share(config)
-        env = opened.enter_context(opened_env(share, share.seed, given))
+        env = opened.enter_context(open_env(share, share.seed, given))
 
         # The agent: encoder, memory and heads. All ranks begin with the same parameters, since
         # from then on only gradients are averaged.
@@ -149,12 +155,12 @@ def configured_run(
         ranks.synchronize(agent, config)
 
         # The learner, perhaps curious; the collector hands it the steps with (scaled) rewards.
-        learner = configured_learner(config, share, agent, env, ranks, trust)
+        learner = build_learner(config, share, agent, env, ranks, trust)
         collector = configured_collector(config, env, learner, ranks)
 
         # Greedy evaluations use environments of their own, so that training episodes run on.
-        evaluation = opened.enter_context(configured_evaluation(config, given))
-        yield Run(config, learner, collector, configured_showcase(config, agent), evaluation)
+        evaluation = opened.enter_context(build_evaluation(config, given))
+        yield Run(config, learner, collector, build_showcase(config, agent), evaluation)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -192,4 +198,4 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    leave(main())
+    exit_process(main())

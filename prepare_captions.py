@@ -14,7 +14,7 @@ from envs.crafter.sentences import N_KINDS
 from models.encoders import DATA_FOLDER
 from models.tile_reader import FILE, TileReader, load_tile_reader, train_tile_reader
 from utils.command_line import Parser, run_program, whole_number
-from utils.files import alone_with, check_writable
+from utils.files import check_writable, file_lock
 
 SEED = 0  # of the training pictures and the initial weights
 N_BATCHES = 1200  # of 64 pictures
@@ -30,7 +30,7 @@ def run(argv: Sequence[str] | None) -> None:
     check_writable(folder, "--data-folder")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE
-    with alone_with(path):  # two calls at once train it once
+    with file_lock(path):  # two calls at once train it once
         is_new = not path.is_file()
         if is_new:
             batches = TiledFrameBatches(SEED, arguments.n_batches)

@@ -17,7 +17,7 @@ from models.language.files import find_model
 from models.language.load import describe_language_model
 from models.word_embeddings import PROMPTS, embeddings_file, prepare
 from utils.command_line import Parser, run_program
-from utils.files import alone_with, check_writable
+from utils.files import check_writable, file_lock
 
 SEED = 0  # of grid-clip's training captions and initial weights
 
@@ -44,7 +44,7 @@ def find_encoder(arguments: argparse.Namespace) -> ImageTextEncoder:
     device, folder = resolve_device(arguments.device), arguments.data_folder
     if arguments.clip_encoder == NAME and not (folder / FILE).is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        with alone_with(folder / FILE):
+        with file_lock(folder / FILE):
             if not (folder / FILE).is_file():  # another call may have trained it in the meantime
                 train_grid_clip(CaptionBatches(SEED), SEED).save(folder)
     return load_encoder(arguments.clip_encoder, arguments.clip_pretrained, device, folder)

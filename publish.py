@@ -43,14 +43,14 @@ from trainers.checkpoint import (
     save_published,
 )
 from utils.command_line import Parser, add_trust, run_program, whole_number
-from utils.errors import UserError, printable
+from utils.errors import UserError, escape
 from utils.files import check_writable
 from utils.hub import HubError, check_logged_in, check_repository_name, upload
 from utils.loggers import FILE as METRICS
 from utils.loggers import RETURN
 from utils.run_folder import DESCRIPTION, SETTINGS, description_of, stored_config, write_json
 from utils.settings import Config, all_settings, read_settings
-from utils.starting import typed
+from utils.starting import cli_command
 
 CHECKPOINTS = {"best": BEST, "last": LAST}
 NUMBERS = ("return_mean", "return_std", "length_mean", "length_std")
@@ -108,11 +108,11 @@ def publish(argv: Sequence[str] | None) -> None:
         if arguments.folder.exists() and any(arguments.folder.iterdir()):
             raise UserError(f"--folder {arguments.folder}: not empty. Name a new or empty folder")
     settings = checkpoint["config"]
-    public = without_places(settings)
+    public = redact_paths(settings)
     for name in settings:
         if public[name] != settings[name]:
             told = f"{name} is published as '{public[name]}': others play with --var {name}=PLACE"
-            print(printable(told))
+            print(escape(told))
     stored = stored_config(settings, str(path), path.parent, arguments.trust)
     config = replace(stored, **public)
     played = evaluations(path, checkpoint["env_steps"])
@@ -135,7 +135,9 @@ def publish(argv: Sequence[str] | None) -> None:
         except HubError as error:
             raise UserError(f"{arguments.repository}: {error}") from None
     at = f"@{arguments.revision}" if arguments.revision else ""
-    print(f"play it: {shlex.join(typed('eval.py'))} --ckpt-path {HUB}{arguments.repository}{at}")
+    print(
+        f"play it: {shlex.join(cli_command('eval.py'))} --ckpt-path {HUB}{arguments.repository}{at}"
+    )
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -222,14 +224,14 @@ def write_published(
     write_text(folder / CARD, card(Facts(config, *told, arguments.repository, has_curve)))
 
 
-def without_places(value: Any) -> Any:
+def redact_paths(value: Any) -> Any:
     """Return a JSON value; paths that lead out of the working folder keep their last name only."""
     if isinstance(value, str):
         return PLACE.sub(lambda found: found[1] + Path(found[2]).name, value)
     if isinstance(value, Mapping):
-        return {name: without_places(each) for name, each in value.items()}
+        return {name: redact_paths(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [without_places(each) for each in value]
+        return [redact_paths(each) for each in value]
     return value
 
 
@@ -239,7 +241,7 @@ def public_description(description: Mapping[str, Any]) -> dict[str, Any]:
     match kept.get("resumed"):
         case [*entries] if all(isinstance(entry, dict) for entry in entries):
             kept["resumed"] = [public_description(entry) for entry in entries]
-    return without_places(kept)
+    return redact_paths(kept)
 
 
 def card(facts: Facts) -> str:
@@ -273,7 +275,7 @@ def _metadata(facts: Facts) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     config = facts.config
-    env, algorithm, model = map(printable, (config.env, config.algorithm, config.model))
+    env, algorithm, model = map(escape, (config.env, config.algorithm, config.model))
     results = [
         EvalResult(
             task_type=TASK,
@@ -318,7 +320,7 @@ def _training(description: Mapping[str, Any]) -> str:
     text, commit = "", description.get("git_commit")
     if command := [str(word) for word in description.get("command", [])]:
         # The interpreter has other names on other machines: python3, python3.12.
-        text = f"\n```\n{printable(shlex.join(['python', *command[1:]]))}\n```\n"
+        text = f"\n```\n{escape(shlex.join(['python', *command[1:]]))}\n```\n"
     if commit:
         changed = ", with changes that were not committed" if description.get("git_dirty") else ""
         text += f"\nCommit {_escaped(commit)}{changed}.\n"
@@ -331,7 +333,7 @@ def _table(table: Table) -> str:
 
 def _escaped(value: object) -> str:
     """Return Markdown that shows a value literally: it makes no HTML, link or line of its own."""
-    return re.sub(r"[\\`*\[\]|~]", r"\\\g<0>", html.escape(printable(str(value)), quote=False))
+    return re.sub(r"[\\`*\[\]|~]", r"\\\g<0>", html.escape(escape(str(value)), quote=False))
 
 
 if __name__ == "__main__":

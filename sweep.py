@@ -32,7 +32,7 @@ from utils.files import check_writable
 from utils.loggers import RETURN
 from utils.run_folder import EXPERIMENTS, SETTINGS, locked
 from utils.settings import Config
-from utils.starting import typed
+from utils.starting import cli_command
 
 MOST_SEEDS, MOST_CPUS, MOST_GPUS, MOST_RETRIES = 10_000, 1024, 64, 1000
 Check = Callable[[Config], None]
@@ -105,14 +105,14 @@ def sweep_search(arguments: argparse.Namespace, argv: Sequence[str] | None, chec
     if not work.is_over:
         raise_interrupted(stopped_by, argv)
     if work.best() is not None:
-        print(f"train it: {shlex.join(typed('main.py'))} --config {plan.folder / SETTINGS}")
+        print(f"train it: {shlex.join(cli_command('main.py'))} --config {plan.folder / SETTINGS}")
     raise_failed([job for job in work.jobs if not job.is_cut])
 
 
 def raise_interrupted(stopped_by: signal.Signals | None, argv: Sequence[str] | None) -> None:
     """Raise Interrupted with the command that continues a sweep, if a signal has ended it."""
     if stopped_by is not None:
-        again = shlex.join([*typed("sweep.py"), *(argv or ())])
+        again = shlex.join([*cli_command("sweep.py"), *(argv or ())])
         raise Interrupted(f"interrupted. Go on with: {again}", stopped_by)
 
 
@@ -241,7 +241,7 @@ def train(work: jobs.Jobs, arguments: argparse.Namespace) -> signal.Signals | No
         Interruption("the runs save and end; Ctrl-C again leaves at once") as interruption,
     ):
         is_asked_to_stop = lambda: interruption.stop is not None  # noqa: E731
-        jobs.show(work, jobs.carry_out(work, pool, arguments.retries, is_asked_to_stop))
+        jobs.show(work, jobs.run_jobs(work, pool, arguments.retries, is_asked_to_stop))
     return interruption.stop
 
 

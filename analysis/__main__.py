@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis import goals, lengths, memory, probe, scoreboard
-from analysis.figures import Findings
+from analysis.figures import AnalysisResult
 from analysis.source import Source
 from utils.command_line import Parser, add_trust, finite_number, run_program, whole_number
 from utils.files import check_writable
@@ -32,7 +32,7 @@ python -m analysis goals experiments/*/CrafterText-v0
 python -m analysis scoreboard experiments docs/scoreboard.csv
 python -m analysis probe experiments/*/TMazePassive-v0 --untrained
 """
-ANALYSES: dict[str, tuple[str, Callable[[argparse.Namespace], Findings]]] = {
+ANALYSES: dict[str, tuple[str, Callable[[argparse.Namespace], AnalysisResult]]] = {
     "distances": (
         "distances between observations beside those between their tokens, for several beta",
         lambda asked: memory.analyse_distances(source(asked), asked.beta),

@@ -13,7 +13,7 @@ import numpy as np
 
 from analysis.run_data import Table, aligned, write_csv, write_text
 from analysis.statistics import NAMES, Comparison, Estimate, Result
-from utils.files import written_whole
+from utils.files import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +64,7 @@ METRIC_LABELS = {
     "eval/return_mean": "mean return, greedy evaluation",
     "eval/length_mean": "mean episode length, greedy evaluation",
     "eval/success_mean": "share of successes, greedy evaluation",
-    "time/fps": "steps per second",
+    "time/steps_per_second": "steps per second",
 }
 ROW_HEIGHT, BAR_HEIGHT, LINE_HEIGHT = 3.1, 0.36, 0.17  # inches
 LONGEST = 24  # letters of a name that fits on one line, and beside its curve
@@ -72,7 +72,7 @@ DONE, PRUNED, BEST = COLOURS[0], QUIET, COLOURS[1]  # trials of a search
 MOST_COLUMNS, MOST_SHOWN = 4, 16  # panels in a row, and signs of a choice
 
 
-class Findings(NamedTuple):
+class AnalysisResult(NamedTuple):
     """The result of an analysis.
 
     Attributes:
@@ -124,7 +124,7 @@ def save_figure(figure: "Figure", *paths: Path) -> None:
         for path in paths:
             metadata = {"Date": None} if path.suffix == ".svg" else None
             path.parent.mkdir(parents=True, exist_ok=True)
-            with written_whole(path) as file:
+            with atomic_write(path) as file:
                 figure.savefig(file, format=path.suffix[1:], metadata=metadata)
 
 

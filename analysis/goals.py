@@ -15,7 +15,7 @@ import numpy as np
 
 from analysis import figures, run_data
 from analysis.statistics import Result, summarize
-from utils.errors import UserError, printable
+from utils.errors import UserError, escape
 from utils.loggers import FILE, STEPS
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 RATE = "achievements/"
 GRADES = {  # their colours
     "good": "#009E73",
-    "poorly_timed": "#E69F00",
-    "bad": "#D55E00",
-    "nonsense": figures.QUIET,
+    "context_insensitive": "#E69F00",
+    "common_sense_insensitive": "#D55E00",
+    "impossible": figures.QUIET,
 }
-OCCASIONS = {"suggested": "suggestions", "rewarded": "rewarded goals"}
+EVENTS = {"suggested": "suggestions", "rewarded": "rewarded goals"}
 COST = "suggester/"
 COUNTED = [COST + name for name in ("asked", "from_cache", "rejected", "unanswered")]
 SPENT = [COST + name for name in ("requests", "tokens", "seconds")]
@@ -61,7 +61,7 @@ class Shares(NamedTuple):
     whole: np.ndarray
 
 
-class Told(NamedTuple):
+class GoalRow(NamedTuple):
     """The results of one agent's runs in one environment.
 
     Attributes:
@@ -83,14 +83,14 @@ class Told(NamedTuple):
         return any(name.startswith(COST) for name in self.curves)
 
 
-def analyse(paths: Iterable[Path], keys: Sequence[str]) -> figures.Findings:
+def analyse(paths: Iterable[Path], keys: Sequence[str]) -> figures.AnalysisResult:
     """Print which runs are left out, and compare the others, told apart by the settings `keys`."""
     left_out: list[str] = []
     folders = run_data.run_folders(*paths)
     for folder in folders:
         if not any(name.startswith(FAMILIES) for name in run_data.read_rows(folder / FILE)[0]):
             raise UserError(
-                f"{printable(str(folder))}: it has logged no achievements and no goals. Name runs "
+                f"{escape(str(folder))}: it has logged no achievements and no goals. Name runs "
                 "in Crafter, or with suggester or single_task"
             )
     groups = run_data.group_runs(
@@ -104,7 +104,7 @@ def analyse(paths: Iterable[Path], keys: Sequence[str]) -> figures.Findings:
         print("\n".join([*left_out, ""]))
     has_rates = any(one.rates for one in told)
     tables = {"success by achievement, at the end": rates_table(told)} if has_rates else {}
-    return figures.Findings(_draw(told), summary(told), _numbers(told), tables)
+    return figures.AnalysisResult(_draw(told), summary(told), _numbers(told), tables)
 
 
 def shares_of(runs: Sequence[Mapping[str, np.ndarray]], occasion: str) -> Shares | None:
@@ -130,7 +130,7 @@ def shares_of(runs: Sequence[Mapping[str, np.ndarray]], occasion: str) -> Shares
     return Shares(edges[1:], _divided(np.diff(counts)), _divided(counts[:, -1]))
 
 
-def summary(told: Iterable[Told]) -> run_data.Table:
+def summary(told: Iterable[GoalRow]) -> run_data.Table:
     costs = [*COUNTED, *SPENT]
     heading = ("agent", "environment", "runs", "steps", "an episode", "over the run", "paid")
     titles = map(_plain_name, costs)
@@ -139,7 +139,7 @@ def summary(told: Iterable[Told]) -> run_data.Table:
         ends = [result.curves.x[-1] for result in (*one.curves.values(), *one.rates.values())]
         last = float(max([*ends, *(shares.x[-1] for shares in one.quality.values())]))
         good = [
-            f"{one.quality[name].whole[0]:.1%}" if name in one.quality else "" for name in OCCASIONS
+            f"{one.quality[name].whole[0]:.1%}" if name in one.quality else "" for name in EVENTS
         ]
         rows.append((
             *(one.name, one.environment, one.n_runs, f"{last:,.0f}"),
@@ -151,7 +151,7 @@ def summary(told: Iterable[Told]) -> run_data.Table:
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-def rates_table(told: Sequence[Told]) -> run_data.Table:
+def rates_table(told: Sequence[GoalRow]) -> run_data.Table:
     shown = [one for one in told if one.rates]
     rows: list[Sequence[object]] = [("achievement", *(one.name for one in shown))]
     for name in _achievements(told):
@@ -159,7 +159,7 @@ def rates_table(told: Sequence[Told]) -> run_data.Table:
     return rows
 
 
-def _told(group: run_data.Group, keys: Sequence[str], colour: str) -> Told:
+def _told(group: run_data.Group, keys: Sequence[str], colour: str) -> GoalRow:
     runs = [run_data.read_columns(run.folder) for run in group.runs]
     results = {
         name: _result(group, runs, name)
@@ -168,8 +168,8 @@ def _told(group: run_data.Group, keys: Sequence[str], colour: str) -> Told:
         and (name in (*CURVES, *COUNTED, *SPENT) or name.startswith(RATE))
     }
     known = {name: result for name, result in results.items() if result}
-    shares = {occasion: shares_of(runs, occasion) for occasion in OCCASIONS}
-    told = Told(
+    shares = {occasion: shares_of(runs, occasion) for occasion in EVENTS}
+    told = GoalRow(
         group.environment,
         run_data.agent_name(group.runs[0], keys),
         len(runs),
@@ -181,7 +181,7 @@ def _told(group: run_data.Group, keys: Sequence[str], colour: str) -> Told:
     if not (told.curves or told.rates or told.quality):
         folders = ", ".join(str(run.folder) for run in group.runs)
         raise UserError(
-            f"{printable(folders)}: its metrics of goals have no value yet (they have one when an "
+            f"{escape(folders)}: its metrics of goals have no value yet (they have one when an "
             "episode has ended). Wait, or name other runs"
         )
     return told
@@ -209,7 +209,7 @@ def _final(results: Mapping[str, Result], name: str, form: str) -> str:
     return form.format(float(results[name].final.value)) if name in results else ""
 
 
-def _achievements(told: Iterable[Told]) -> list[str]:
+def _achievements(told: Iterable[GoalRow]) -> list[str]:
     return list(dict.fromkeys(name for one in told for name in one.rates))
 
 
@@ -217,7 +217,7 @@ def _plain_name(name: str) -> str:
     return name.split("/")[1].replace("_", " ")
 
 
-def _numbers(told: Iterable[Told]) -> run_data.Table:
+def _numbers(told: Iterable[GoalRow]) -> run_data.Table:
     heading = ("environment", "agent", "runs", "env_steps", "name", "value", "low", "high")
     rows: list[Sequence[object]] = [heading]
     for one in told:
@@ -238,7 +238,7 @@ def _numbers(told: Iterable[Told]) -> run_data.Table:
     return rows
 
 
-def _draw(told: Sequence[Told]) -> "Figure":
+def _draw(told: Sequence[GoalRow]) -> "Figure":
     rows: list[tuple[float, Callable[[SubFigure], None]]] = []
     curves = [name for name in CURVES if any(name in one.curves for one in told)]
     if curves:
@@ -269,7 +269,7 @@ def _draw(told: Sequence[Told]) -> "Figure":
     return figure
 
 
-def _draw_curves(part: "SubFigure", told: Sequence[Told], names: Sequence[str]) -> None:
+def _draw_curves(part: "SubFigure", told: Sequence[GoalRow], names: Sequence[str]) -> None:
     panels = part.subplots(1, len(names), squeeze=False)[0]
     lines: dict[str, Any] = {}
     for axes, name in zip(panels, names, strict=True):
@@ -293,7 +293,7 @@ def _draw_curves(part: "SubFigure", told: Sequence[Told], names: Sequence[str]) 
 
 
 def _draw_rates(
-    part: "SubFigure", told: Sequence[Told], names: Sequence[str], none: Sequence[str]
+    part: "SubFigure", told: Sequence[GoalRow], names: Sequence[str], none: Sequence[str]
 ) -> None:
     """Draw a bar for each agent and achievement, in two columns, with its interval.
 
@@ -323,9 +323,9 @@ def _draw_rates(
         part.supxlabel(text, x=0.01, ha="left", size=9, color=figures.QUIET)
 
 
-def _draw_goals(part: "SubFigure", one: Told) -> None:
-    panels = list(part.subplots(1, len(OCCASIONS) + 1))
-    for axes, (occasion, words) in zip(panels, OCCASIONS.items(), strict=False):
+def _draw_goals(part: "SubFigure", one: GoalRow) -> None:
+    panels = list(part.subplots(1, len(EVENTS) + 1))
+    for axes, (occasion, words) in zip(panels, EVENTS.items(), strict=False):
         axes.set_title(f"how good {words} are" if occasion in one.quality else words)
         if occasion in one.quality:
             _draw_shares(axes, one.quality[occasion])
@@ -355,7 +355,7 @@ def _draw_shares(axes: "Axes", shares: Shares) -> None:
     axes.legend(loc="lower left", fontsize=8, frameon=True, framealpha=0.85)
 
 
-def _draw_costs(axes: "Axes", one: Told) -> None:
+def _draw_costs(axes: "Axes", one: GoalRow) -> None:
     for colour, name in zip(figures.COLOURS, COUNTED, strict=False):
         if name in one.curves:
             result = one.curves[name]

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from analysis import run_data
-from analysis.figures import COLOURS, DASHED, MAP, QUIET, Findings, new_figure, style
+from analysis.figures import COLOURS, DASHED, MAP, QUIET, AnalysisResult, new_figure, style
 from analysis.statistics import Estimate, estimate
-from utils.errors import UserError, printable
+from utils.errors import UserError, escape
 from utils.loggers import FILE
 from utils.run_folder import SETTINGS
 from utils.settings import shown
@@ -92,7 +92,7 @@ class Cell(NamedTuple):
         return " or ".join(dict.fromkeys(one.context for one in self.played))
 
 
-def analyse(paths: Iterable[Path], keys: Sequence[str]) -> Findings:
+def analyse(paths: Iterable[Path], keys: Sequence[str]) -> AnalysisResult:
     """Print which runs are left out, and compare scores by length; `keys` tell agents apart.
 
     Raises:
@@ -119,7 +119,7 @@ def analyse(paths: Iterable[Path], keys: Sequence[str]) -> Findings:
         if any(cell.trained != cell.tested for cell in cells)
     }
     tables = {f"{agent} on {env}": _crossed(cells) for (env, agent), cells in grids.items()}
-    return Findings(_draw(lines, grids), summary(lines), _numbers(played), tables)
+    return AnalysisResult(_draw(lines, grids), summary(lines), _numbers(played), tables)
 
 
 def cells_of(played: Iterable[Played]) -> list[Cell]:
@@ -208,7 +208,7 @@ def _numbers(played: Iterable[Played]) -> run_data.Table:
 
 def _finished(folder: Path, left_out: list[str]) -> Iterator[run_data.RunRecord]:
     settings = run_data.read_settings_of(folder)
-    place, environment = printable(str(folder)), settings.get("env")
+    place, environment = escape(str(folder)), settings.get("env")
     if environment not in TASKS:
         raise UserError(
             f"{place}: env is {shown(environment)}, and lengths are compared in {', '.join(TASKS)}"
@@ -225,7 +225,7 @@ def _finished(folder: Path, left_out: list[str]) -> Iterator[run_data.RunRecord]
 
 def _of_run(run: run_data.RunRecord, agent: str) -> Iterator[Played]:
     settings, task = run.settings, TASKS[run.settings["env"]]
-    length, context, place = settings["length"], context_of(settings), printable(str(run.folder))
+    length, context, place = settings["length"], context_of(settings), escape(str(run.folder))
     scores = {None: (length, final_score(run.x, run.y))} | _evaluations(run, task.metric)
     for source, (tested, score) in scores.items():
         lengths = length, tested, settings["seed"]

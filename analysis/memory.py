@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from analysis import figures
-from models.caching import unit_images
+from models.caching import to_float01
 from models.helm import LanguageMemory, attention_by_step
 from models.language.language_model import LanguageModel
 from models.observation_to_language import FrozenHopfield, TokenRetrieval
@@ -87,14 +87,14 @@ def _no_start(tokens: Tensor) -> Tensor:
     return torch.zeros(1, dtype=torch.bool, device=tokens.device)
 
 
-def analyse_distances(source: "Source", betas: Sequence[float] = BETAS) -> figures.Findings:
+def analyse_distances(source: "Source", betas: Sequence[float] = BETAS) -> figures.AnalysisResult:
     retrieval = source.language.to_language
     if not isinstance(retrieval, FrozenHopfield):
         raise UserError(f"distances: {source.config.model} has no beta. Name a run of HELM")
     images = torch.from_numpy(source.images(MOST_IMAGES)).to(source.agent.device)
     if len(images) < 3:
         raise UserError(f"distances: {len(images)} different observations are too few to compare")
-    observed, by_name = token_distances(retrieval, unit_images(images), betas)
+    observed, by_name = token_distances(retrieval, to_float01(images), betas)
 
     from scipy import stats
 
@@ -110,7 +110,9 @@ def analyse_distances(source: "Source", betas: Sequence[float] = BETAS) -> figur
     columns = np.stack((observed, *by_name.values()), axis=1)[chosen]
     numbers = [("observations", *by_name), *columns.round(5).tolist()]
     ranks = {name: rank for name, (_, rank) in correlations.items()}
-    return figures.Findings(_draw_distances(observed, by_name, chosen, ranks), summary, numbers)
+    return figures.AnalysisResult(
+        _draw_distances(observed, by_name, chosen, ranks), summary, numbers
+    )
 
 
 @torch.no_grad()
@@ -161,7 +163,7 @@ def _draw_distances(
     return figure
 
 
-def analyse_words(source: "Source", most: int = MOST_WORDS) -> figures.Findings:
+def analyse_words(source: "Source", most: int = MOST_WORDS) -> figures.AnalysisResult:
     recorded = [episode["words"] for episode in source.episodes if "words" in episode]
     if recorded and not (source.names_an_agent and source.files):
         if len(recorded) < len(source.episodes):
@@ -178,14 +180,14 @@ def analyse_words(source: "Source", most: int = MOST_WORDS) -> figures.Findings:
         images = (episode["observations"] for episode in source.episodes)
         counts = count_words(retrieved_words(retrieval, torch.from_numpy(some)) for some in images)
     table = word_table(counts)
-    return figures.Findings(draw_words(counts, most), table[: most + 1], table)
+    return figures.AnalysisResult(draw_words(counts, most), table[: most + 1], table)
 
 
 @torch.no_grad()
 def retrieved_words(retrieval: TokenRetrieval, images: Tensor) -> np.ndarray:
     """Return the words of images [T, C, H, W] uint8, past the memory's cache.  [T, K]"""
     blocks = images.to(retrieval.text_features.device).split(retrieval.block_size)
-    indices = torch.cat([retrieval(unit_images(block))[..., 0].long() for block in blocks])
+    indices = torch.cat([retrieval(to_float01(block))[..., 0].long() for block in blocks])
     return np.array(retrieval.words)[indices.cpu().numpy()]
 
 
@@ -214,7 +216,7 @@ def draw_words(counts: Counter[str], most: int = MOST_WORDS) -> "Figure":
     return figure
 
 
-def analyse_attention(source: "Source") -> figures.Findings:
+def analyse_attention(source: "Source") -> figures.AnalysisResult:
     language = source.language
     tokens = episode_tokens(language, source.first_episode)
     attention = episode_attention(language.language_model, tokens).cpu().numpy()
@@ -222,7 +224,7 @@ def analyse_attention(source: "Source") -> figures.Findings:
     numbers = [(n + 1, t, past, f"{attention[n, t, past]:.4f}") for n, t, past in shown]
     heading = ("layer", "step", "looked_at", "weight")
     summary = list(_attention_summary(attention))
-    return figures.Findings(draw_attention(attention), summary, [heading, *numbers])
+    return figures.AnalysisResult(draw_attention(attention), summary, [heading, *numbers])
 
 
 def draw_attention(attention: np.ndarray) -> "Figure":
@@ -260,7 +262,7 @@ def _attention_summary(attention: np.ndarray) -> Iterator[tuple[object, ...]]:
         yield (layer, *(f"{share:.3f}" for share in shares), f"{mean:.1f}")
 
 
-def analyse_layers(source: "Source") -> figures.Findings:
+def analyse_layers(source: "Source") -> figures.AnalysisResult:
     language = source.language
     tokens = episode_tokens(language, source.first_episode)
     hidden = episode_hidden_states(language.language_model, tokens)
@@ -272,7 +274,7 @@ def analyse_layers(source: "Source") -> figures.Findings:
         for step, other in np.transpose(np.triu_indices(len(cosines), 1)).tolist():
             numbers.append((name, step, other, f"{cosines[step, other]:.4f}"))
     summary = list(_layers_summary(names, layers, steps))
-    return figures.Findings(_draw_layers(names, layers, steps), summary, numbers)
+    return figures.AnalysisResult(_draw_layers(names, layers, steps), summary, numbers)
 
 
 def between_layers(states: Tensor) -> Tensor:

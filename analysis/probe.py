@@ -24,7 +24,7 @@ from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 from tqdm import tqdm
 
-from analysis.figures import COLOURS, DASHED, QUIET, Findings, new_figure, style
+from analysis.figures import COLOURS, DASHED, QUIET, AnalysisResult, new_figure, style
 from analysis.lengths import TASKS
 from analysis.run_data import run_folders
 from analysis.scoreboard import TASKS as LADDER
@@ -32,10 +32,10 @@ from analysis.source import Source
 from envs.vector import NOT_SHOWN, cues_of
 from models import agent_class, build_agent
 from models.agent import Agent, Memory, Step
-from models.observations import Observations, Percept
-from trainers.build import opened_env
+from models.observations import AgentInput, Observations
+from trainers.build import open_env
 from trainers.evaluation import evaluate
-from utils.errors import UserError, printable
+from utils.errors import UserError, escape
 from utils.seeding import derived_seed, seed_everything
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class Watched(Agent):
         return self.agents[0].read(observations)
 
     def act(
-        self, percept: Percept, memory: Any, deterministic: bool = False, advance: bool = True
+        self, percept: AgentInput, memory: Any, deterministic: bool = False, advance: bool = True
     ) -> Step:
         """Advance all memories, and act as the first agent or at random."""
         steps = []
@@ -199,9 +199,9 @@ class Watched(Agent):
         n_actions = int(cast(Discrete, self.env.single_action_space).n)
         drawn = self.rng.integers(n_actions, size=percept.n_envs)
         actions = np.where(is_random, drawn, steps[0].actions.cpu().numpy())
-        return steps[0]._replace(actions=torch.as_tensor(actions, device=percept.starts.device))
+        return steps[0]._replace(actions=torch.as_tensor(actions, device=percept.is_first.device))
 
-    def explain(self, percept: Percept) -> dict[str, np.ndarray]:
+    def explain(self, percept: AgentInput) -> dict[str, np.ndarray]:
         """Return the cues [N] and each agent's states [N, D]."""
         states = {f"states{n}": own.cpu().numpy() for n, own in enumerate(self.states)}
         return {"cues": cast(np.ndarray, cues_of(self.env)), **states}
@@ -214,7 +214,7 @@ def analyse(
     seed: int = 0,
     untrained: bool = False,
     trust: bool = False,
-) -> Findings:
+) -> AnalysisResult:
     """Let the agents of runs play, and read cues from their memories.
 
     Args:
@@ -243,7 +243,7 @@ def analyse(
             for place in places
             for line in lines_of(source_of(place), place, random_share, untrained, progress)
         ]
-    return Findings(_draw(lines), list(_summary(lines)), list(_numbers(lines)))
+    return AnalysisResult(_draw(lines), list(_summary(lines)), list(_numbers(lines)))
 
 
 def lines_of(
@@ -271,7 +271,7 @@ def lines_of(
     by_success = task is not None and task.metric == "success_mean"
     scores = [bool(each.success) if by_success else each.episode_return for each in scored]
     length = "" if task is None else f" {config.length}"
-    name = printable(f"{config.env}{length}, {config.algorithm}")
+    name = escape(f"{config.env}{length}, {config.algorithm}")
     chance = CHANCES[config.env] if config.env in DECIDED else None
     horizon = LOOKED_BACK.get(config.env) if task is None else config.length + task.more
     cues = [steps["cues"] for steps in episodes]
@@ -284,7 +284,7 @@ def lines_of(
                 "by --n-episodes"
             )
         score = None if suffix else float(np.mean(scores))
-        agent, run = printable(f"{config.model}{suffix}"), printable(str(place))
+        agent, run = escape(f"{config.model}{suffix}"), escape(str(place))
         lines.append(Line(name, agent, run, score, chance, horizon, readings))
     return lines
 
@@ -293,7 +293,7 @@ def lines_of(
 def _telling(source: Source) -> Iterator[VectorEnv]:
     """Open the run's environments, slower ones where only those tell their cues."""
     for drawn in (False, True):
-        with opened_env(source.config, source.seed, drawn=drawn) as env:
+        with open_env(source.config, source.seed, drawn=drawn) as env:
             env.reset(seed=source.seed)
             if cues_of(env) is not None:
                 yield env
@@ -399,17 +399,17 @@ def read(states: States, k: int, rng: np.random.Generator) -> Reading:
     from scipy.stats import binomtest
 
     n_episodes = len(np.unique(states.episodes))
-    accuracy = crossed_accuracy(states)
+    accuracy = cross_validated_accuracy(states)
     # Answers within an episode may depend on each other: an interval of episodes is the wider one.
     interval = binomtest(round(accuracy * n_episodes), n_episodes).proportion_ci(method="wilson")
     counts = np.unique(states.answers, return_counts=True)[1]
     chance = float(counts.max() / counts.sum())
-    dealt = crossed_accuracy(states._replace(answers=shuffled(states, rng)))
+    dealt = cross_validated_accuracy(states._replace(answers=shuffled(states, rng)))
     ends = float(interval.low), float(interval.high)
     return Reading(k, n_episodes, accuracy, *ends, chance, dealt, signal(states))
 
 
-def crossed_accuracy(states: States) -> float:
+def cross_validated_accuracy(states: States) -> float:
     """Return the share of states read rightly by a regression learned from the other half."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression

@@ -14,14 +14,35 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 import trainers.build  # noqa: F401  registers all settings, which complete those of older runs
-from utils.errors import UserError, printable, suggestion
-from utils.files import written_whole
+from utils.errors import UserError, did_you_mean, escape
+from utils.files import atomic_write
 from utils.loggers import FILE, STEPS
-from utils.run_folder import SETTINGS, begun_with
-from utils.settings import NAMED_BY_ALL, completed, read_json_object, settings_without_effect, shown
+from utils.run_folder import SETTINGS, init_checkpoint
+from utils.settings import (
+    NAMED_BY_ALL,
+    read_json_object,
+    settings_without_effect,
+    shown,
+    with_defaults,
+)
 
 AXES = {"steps": STEPS, "seconds": "time/seconds"}
 PRETRAINED = "pretrained"
+# Columns under their names in runs of the version before; `plot.py --metric` takes these, too.
+RENAMED = {
+    "time/fps": "time/steps_per_second",
+    "train/reward_mean": "train/n_step_return_mean",
+    "yes_no/n_needed": "yes_no/n_lookups",
+    **{
+        f"goals/{event}_{earlier}": f"goals/{event}_{grade}"
+        for event in ("suggested", "rewarded")
+        for earlier, grade in (
+            ("poorly_timed", "context_insensitive"),
+            ("bad", "common_sense_insensitive"),
+            ("nonsense", "impossible"),
+        )
+    },
+}
 TAIL = 16_384  # bytes; they hold the last row of a metrics.csv many times
 PLAIN = ("model", "algorithm", "suggester", "curiosity")  # told by their value alone
 
@@ -91,7 +112,7 @@ def read_settings_of(folder: Path, **kinds: type) -> dict[str, Any]:
 
 
 def checked_settings(values: dict[str, Any], where: str, **kinds: type) -> dict[str, Any]:
-    settings = completed(values)
+    settings = with_defaults(values)
     for name, kind in kinds.items():
         found = (values if name in NAMED_BY_ALL else settings).get(name)
         if not isinstance(found, kind):
@@ -102,14 +123,15 @@ def checked_settings(values: dict[str, Any], where: str, **kinds: type) -> dict[
 def read_run(folder: Path, metric: str, axis: str) -> RunRecord:
     settings = read_settings_of(folder, model=str, env=str, seed=int)
     rows = read_rows(folder / FILE)
+    metric = RENAMED.get(metric, metric)
     columns = [AXES[axis], metric]
     for column in columns:
         if column not in rows[0]:
-            hint = suggestion(column, rows[0]) or f" It has {', '.join(rows[0])}"
+            hint = did_you_mean(column, rows[0]) or f" It has {', '.join(rows[0])}"
             raise UserError(f"{folder / FILE}: no column '{column}'.{hint}")
     x, y = _numbers(folder, rows, columns)
     known = ~np.isnan(x + y)  # no mean return before the first episode's end
-    told = {PRETRAINED: begun_with(folder) is not None, **settings}
+    told = {PRETRAINED: init_checkpoint(folder) is not None, **settings}
     return RunRecord(folder, told, x[known], y[known])
 
 
@@ -132,6 +154,7 @@ def read_rows(path: Path, writer: str = "main.py") -> list[dict[str, str]]:
         raise UserError(f"{path}: not a table of {writer} ({error})") from None
     if not rows:
         raise UserError(f"{path} has no rows yet")
+    rows = [{RENAMED.get(name, name): cell for name, cell in row.items()} for row in rows]
     if any(None in row for row in rows):  # DictReader's key for cells beyond the last column
         raise UserError(f"{path}: not a table of {writer} (a row is too long)")
     return rows
@@ -159,7 +182,7 @@ def read_progress(folder: Path) -> Progress:
             file.seek(max(len(header), size - TAIL))
             rows = [line for line in file.read().splitlines(True) if line.endswith(b"\n")]
         row = next(csv.DictReader(line.decode() for line in (header, *rows[-1:])))
-        speed = float(row["time/fps"])
+        speed = float(row["time/steps_per_second"])
         mean_return = row["rollout/return_mean"]
         return Progress(
             int(row[STEPS]),
@@ -211,7 +234,7 @@ def agent_name(run: RunRecord, keys: Sequence[str]) -> str:
     values = {key: run.settings.get(key) for key in keys}
     plain = [str(values.pop(key) or "") for key in PLAIN if key in values]
     others = [f"{key}={value}" for key, value in values.items()]
-    return printable(", ".join(filter(None, [" ".join(filter(None, plain)), *others])))
+    return escape(", ".join(filter(None, [" ".join(filter(None, plain)), *others])))
 
 
 def group_runs(
@@ -235,7 +258,7 @@ def group_runs(
     for option, names in (("--by", keys), ("--panels", panels)):
         for key in names:
             if key not in known:
-                hint = suggestion(key, known)
+                hint = did_you_mean(key, known)
                 raise UserError(f"{option} {key}: no setting of these runs.{hint}")
 
     def names_of(run: RunRecord) -> tuple[str, str]:
@@ -300,11 +323,11 @@ def _comparable(
 
 
 def _text(value: object) -> str:
-    return printable(value) if isinstance(value, str) else json.dumps(value)
+    return escape(value) if isinstance(value, str) else json.dumps(value)
 
 
 def _folders(runs: Iterable[RunRecord]) -> str:
-    return ", ".join(printable(str(run.folder)) for run in runs)
+    return ", ".join(escape(str(run.folder)) for run in runs)
 
 
 def aligned(table: Table) -> str:
@@ -330,5 +353,5 @@ def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(path) as file:
+    with atomic_write(path) as file:
         file.write(text.encode(errors="backslashreplace"))

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from analysis import run_data
-from analysis.figures import COLOURS, DASHED, INK, QUIET, RULE, Findings, new_figure, style
+from analysis.figures import COLOURS, DASHED, INK, QUIET, RULE, AnalysisResult, new_figure, style
 from analysis.lengths import TASKS as BY_LENGTH
 from analysis.statistics import Estimate, estimate
 from models import AGENTS as MODELS
 from trainers.checkpoint import LAST, load_checkpoint
-from utils.errors import UserError, printable
+from utils.errors import UserError, escape
 from utils.loggers import FILE
-from utils.run_folder import begun_with, is_finished
-from utils.settings import reading, settings_without_effect
+from utils.run_folder import init_checkpoint, is_finished
+from utils.settings import settings_index, settings_without_effect
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -213,7 +213,7 @@ class Entry(NamedTuple):
         """The settings that it read and shares with runs of other seeds and machines."""
         # A published name and its agent are one, and settings without a reader change nothing.
         told = {**self.settings, "model": self.agent.model}
-        read = reading(told).read_by(told) - settings_without_effect() - {"seed", "device"}
+        read = settings_index(told).read_by(told) - settings_without_effect() - {"seed", "device"}
         return {name: told.get(name) for name in sorted(read)}
 
 
@@ -248,13 +248,13 @@ class LeftOut:
     def add(self, why: str, entries: Sequence[Entry | Path]) -> None:
         folders = [each if isinstance(each, Path) else each.folder for each in entries]
         if folders:
-            named = ", ".join(printable(str(folder)) for folder in folders[:MOST_NAMED])
+            named = ", ".join(escape(str(folder)) for folder in folders[:MOST_NAMED])
             n_more = len(folders) - MOST_NAMED
             more = f" and {n_more} more" if n_more > 0 else ""
             self.lines.append(f"left out, {why}: {named}{more}")
 
 
-def analyse(paths: Iterable[Path]) -> Findings:
+def analyse(paths: Iterable[Path]) -> AnalysisResult:
     """Return the scoreboard of all finished runs in folders and tables.
 
     Raises:
@@ -267,7 +267,7 @@ def analyse(paths: Iterable[Path]) -> Findings:
     parts = [run_data.markdown(table), NOTE + "\n", "\n".join(tasks) + "\n"]
     if left_out.lines:
         parts.append("\n".join(f"- {line}" for line in left_out.lines) + "\n")
-    return Findings(_draw(cells), table, _numbers(cells), page="\n".join(parts))
+    return AnalysisResult(_draw(cells), table, _numbers(cells), page="\n".join(parts))
 
 
 def read_cells(paths: Iterable[Path], left_out: LeftOut) -> list[Cell]:
@@ -365,7 +365,7 @@ def _numbers(cells: Iterable[Cell]) -> run_data.Table:
             "best": cell.task.best,
             "steps_per_second": _text(result.steps_per_second, ".1f"),
             "n_trained": _text(result.n_trained, "d"),
-            "run": printable(str(run.folder)),
+            "run": escape(str(run.folder)),
             "settings": json.dumps({"seed": run.settings["seed"], **run.kind}),
         }
         for cell in cells
@@ -401,7 +401,7 @@ def _entries(paths: Iterable[Path], left_out: LeftOut) -> list[Entry]:
         elif result is None and not is_finished(folder):
             unfinished.append(folder)
             left_out.reasons[task.name, agent.name] = "not finished"
-        elif result is None and begun_with(folder) is not None:
+        elif result is None and init_checkpoint(folder) is not None:
             pretrained.append(folder)
         else:
             entries.append(Entry(folder, task, agent, settings, result))

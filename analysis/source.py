@@ -15,8 +15,8 @@ from models import agent_class, build_agent, resolve_device
 from models.agent import Agent
 from models.baselines import RandomAgent
 from models.helm import LanguageMemory
-from models.observations import ObservationReader, Observations
-from trainers.build import opened_env, restored_agent
+from models.observations import ObservationPreprocessor, Observations
+from trainers.build import open_env, restored_agent
 from trainers.checkpoint import find_checkpoint, load_checkpoint
 from trainers.evaluation import evaluate, played_config
 from utils.errors import UserError
@@ -83,7 +83,7 @@ class Source:
     def agent(self) -> Agent:
         if not self.checkpoint:
             return build_agent(self.config, *_spaces(self.episodes)).eval()
-        with opened_env(self.config, self.seed) as env:
+        with open_env(self.config, self.seed) as env:
             if self.files:
                 self._check_made_for(env)
             return restored_agent(self.config, env, self._state, self.checkpoint)
@@ -140,7 +140,7 @@ class Source:
 
     def _check_made_for(self, env: VectorEnv) -> None:
         n_actions = int(cast(Discrete, env.single_action_space).n)
-        size = ObservationReader(env.single_observation_space).image_shape
+        size = ObservationPreprocessor(env.single_observation_space).image_shape
         for file, episode in zip(self.files, self.episodes, strict=True):
             shape, highest = episode["observations"].shape[1:], int(episode["actions"].max())
             if shape != size or highest >= n_actions:
@@ -157,7 +157,7 @@ class Source:
         return load_checkpoint(self.checkpoint)
 
     def _played(self) -> list[dict[str, np.ndarray]]:
-        with opened_env(self.config, self.seed) as env:
+        with open_env(self.config, self.seed) as env:
             # Frozen parts say the same of any episode, so a random agent serves for untrained ones.
             random = RandomAgent(env.single_observation_space, env.single_action_space)
             player = self.agent if self.checkpoint else random.to(self.config.device)

@@ -3,7 +3,7 @@
 Run: python -m benchmarks.frame_replay [--rows 1000000] [--folder FOLDER]
 
 Frames are of 84 x 84 random bytes, 16 environments, episodes of 200 steps, like the replay of
-NStepDQN on CrafterText. A million of them take 7.1 GB of the folder, which is emptied afterwards.
+EllmDQN on CrafterText. A million of them take 7.1 GB of the folder, which is emptied afterwards.
 """
 
 import itertools
@@ -50,7 +50,7 @@ def run(argv: Sequence[str] | None) -> None:
 
 def measured(folder: Path, n_rows: int) -> Iterator[tuple[str, str]]:
     """Yield names and figures."""
-    settings = {"model": "ELLM", "algorithm": "NStepDQN", "replay_capacity": n_rows}
+    settings = {"model": "ELLM", "algorithm": "EllmDQN", "replay_capacity": n_rows}
     config: Any = load_config(values=settings)
     shown = _shown()
     replay = FrameReplay(config, FRAME_STACK, folder, next(shown))

@@ -25,7 +25,7 @@ from benchmarks.measuring import Table, in_words, this_machine
 from envs import minigrid_captions
 from envs.minigrid import draw
 from envs.minigrid_captions import HELD_OUT_TASKS, NAMED, CaptionBatches, caption, only_object
-from models.caching import unit_images
+from models.caching import to_float01
 from models.grid_clip import GridClip, train_grid_clip, word_shares
 
 HELD_OUT_SEED = 10**6
@@ -42,7 +42,7 @@ def new_views(views: Iterator[np.ndarray], seen: set[int], n: int) -> np.ndarray
 
 def nearest_words(encoder: GridClip, words: Tensor, views: np.ndarray) -> list[list[str]]:
     """Return the words nearest to each view, given unit vectors [V, W].  [P][TOP]"""
-    features = encoder(unit_images(torch.from_numpy(draw(views))))
+    features = encoder(to_float01(torch.from_numpy(draw(views))))
     numbers = (F.normalize(features, dim=-1) @ words.T).topk(TOP).indices
     return [[encoder.vocabulary[number] for number in row] for row in numbers.tolist()]
 

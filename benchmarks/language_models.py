@@ -18,12 +18,12 @@ from benchmarks.measuring import Pair, Work
 from benchmarks.random_models import MINILM, TINY, WITHOUT_VOCABULARY, RandomTransformerXL, Size
 from models.language.files import ModelFiles, find_model
 from models.language.generation import load_text_model
-from models.language.kv_cache import KeyValueMemory
+from models.language.kv_cache import KVCache
 from models.language.language_model import LanguageModel
 from models.language.load import load_language_model
 from models.language.transformer import TransformerXL
 from rewards.suggesters.language_model import BULLET, DEFAULT_MODEL, INSTRUCTION, bullet, question
-from rewards.suggesters.rules import Situation
+from rewards.suggesters.rules import TextState
 
 CHUNK = 64  # tokens read at a time before the clock starts
 BERT_MEM_LEN = 511
@@ -58,9 +58,9 @@ class Store(NamedTuple):
         generator = torch.Generator().manual_seed(2)
         ages = torch.tensor(self.ages)
         while True:
-            starts = ages == (self.episode or -1)
-            ages = ages.masked_fill(starts, 0) + 1
-            yield torch.randn(len(ages), 1, width, generator=generator), starts
+            is_first = ages == (self.episode or -1)
+            ages = ages.masked_fill(is_first, 0) + 1
+            yield torch.randn(len(ages), 1, width, generator=generator), is_first
 
 
 def stepping(load: Callable[[], LanguageModel], store: Store) -> Iterator[Work]:
@@ -71,8 +71,8 @@ def stepping(load: Callable[[], LanguageModel], store: Store) -> Iterator[Work]:
     begins = torch.tensor([n_tokens - age for age in store.ages])
     for first, end in pairwise(sorted({*begins.tolist(), *range(0, n_tokens, CHUNK), n_tokens})):
         model.step(history[:, first:end], memory, begins == first)
-    for tokens, starts in store.stream(model.width):
-        yield partial(model.step, tokens, memory, starts)
+    for tokens, is_first in store.stream(model.width):
+        yield partial(model.step, tokens, memory, is_first)
 
 
 def transformer_xl(quick: bool) -> Iterator[Pair]:
@@ -138,13 +138,13 @@ def plain_transformer_xl(size: Size, mem_len: int, store: Store) -> Iterator[Wor
     states = [model.step(tokens[None, -age:], empty, begin)[1] for tokens, age in episodes]
     slots = torch.cat(states, dim=1)
 
-    def read(tokens: Tensor, starts: Tensor) -> Tensor:
+    def read(tokens: Tensor, is_first: Tensor) -> Tensor:
         nonlocal slots
-        hidden, slots = model.step(tokens, slots, starts)
+        hidden, slots = model.step(tokens, slots, is_first)
         return hidden
 
-    for tokens, starts in store.stream(size.width):
-        yield partial(read, tokens, starts)
+    for tokens, is_first in store.stream(size.width):
+        yield partial(read, tokens, is_first)
 
 
 def plain_minilm(store: Store) -> Iterator[Work]:
@@ -159,8 +159,8 @@ def plain_minilm(store: Store) -> Iterator[Work]:
     episodes = [tokens[-age:] for tokens, age in history]
 
     @torch.no_grad()
-    def read(tokens: Tensor, starts: Tensor) -> Tensor:
-        for n, start in enumerate(starts.tolist()):
+    def read(tokens: Tensor, is_first: Tensor) -> Tensor:
+        for n, start in enumerate(is_first.tolist()):
             episodes[n] = torch.cat((episodes[n][: 0 if start else None], tokens[n]))
         # Padding comes last, and nothing before it looks there.
         padded = torch.nn.utils.rnn.pad_sequence(episodes, batch_first=True)
@@ -168,8 +168,8 @@ def plain_minilm(store: Store) -> Iterator[Work]:
         lasts = torch.tensor([len(episode) - 1 for episode in episodes])
         return hidden[torch.arange(len(episodes)), lasts]
 
-    for tokens, starts in store.stream(width):
-        yield partial(read, tokens, starts)
+    for tokens, is_first in store.stream(width):
+        yield partial(read, tokens, is_first)
 
 
 def scores(plain: bool) -> Iterator[Work]:
@@ -183,7 +183,7 @@ def scores(plain: bool) -> Iterator[Work]:
     scene = f"you see {', '.join(SEEN[:-1])}, and {SEEN[-1]}. you are targeting grass."
     for number in count(1):  # every scene is new
         inventory = f"you have in your inventory {number} wood."
-        yield partial(scored, question(Situation(scene, inventory, "", {})) + BULLET)
+        yield partial(scored, question(TextState(scene, inventory, "", {})) + BULLET)
 
 
 DEFAULT = {"n_envs": 16, "mem_len": 511, "n_layer": 18, "topk": 1}  # topk: tokens a step
@@ -210,14 +210,14 @@ def full_steps(size: Size, n_envs: int, mem_len: int, n_layer: int, topk: int) -
     return repeat(full_step(model, n_envs, topk)[0])
 
 
-def full_step(model: LanguageModel, n_envs: int, topk: int = 1) -> tuple[Work, KeyValueMemory]:
+def full_step(model: LanguageModel, n_envs: int, topk: int = 1) -> tuple[Work, KVCache]:
     """Return a step of `topk` tokens, and the full memory that it reads."""
     memory = model.initial_memory(n_envs)
     memory.open(topk)  # the values of the slots do not change the time of a step
     memory.ages.fill_(model.mem_len)
-    starts = torch.zeros(n_envs, dtype=torch.bool, device=model.device)
+    is_first = torch.zeros(n_envs, dtype=torch.bool, device=model.device)
     tokens = torch.randn(n_envs, topk, model.width, device=model.device)
-    return partial(model.step, tokens, memory, starts), memory
+    return partial(model.step, tokens, memory, is_first), memory
 
 
 class PlainTransformerXL:
@@ -233,9 +233,9 @@ class PlainTransformerXL:
         return torch.zeros(self.config["n_layer"], n_envs, self.mem_len, self.config["d_model"])
 
     @torch.no_grad()
-    def step(self, tokens: Tensor, slots: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+    def step(self, tokens: Tensor, slots: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
         """Read tokens [N, K, D] and return the hidden state [N, D] and the new slots."""
-        slots[:, starts] = 0
+        slots[:, is_first] = 0
         hidden = tokens
         inputs = []
         for layer in range(self.config["n_layer"]):

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from utils.command_line import whole_number
-from utils.errors import UserError, suggestion
+from utils.errors import UserError, did_you_mean
 
 Result = TypeVar("Result")
 Work = Callable[[], Tensor | np.ndarray | None]
@@ -200,6 +200,6 @@ def check_names(option: str, names: Sequence[str], allowed: Iterable[str]) -> Se
     """Return the names; UserError if one is not allowed."""
     for name in names:
         if name not in allowed:
-            hint = suggestion(name, allowed)
+            hint = did_you_mean(name, allowed)
             raise UserError(f"{option}: '{name}' is none of {', '.join(allowed)}.{hint}")
     return names

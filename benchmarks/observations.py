@@ -15,7 +15,7 @@ from torch import Tensor
 from benchmarks.environments import N_ENVS, seen_images
 from benchmarks.measuring import Pair, Work
 from benchmarks.random_models import MINILM, PUBLISHED, TINY, Size
-from models.caching import ObservationCache, unit_images
+from models.caching import ObservationCache, to_float01
 from models.language.layers import AdaptiveEmbeddings
 from models.language.load import load_language_model
 from models.observation_to_language import FrozenHopfield, random_projection
@@ -84,7 +84,7 @@ def reading(n_before: int, cached: bool) -> Iterator[Work]:
     retrieve = FrozenHopfield(random_projection(embeddings.width, SIDE * SIDE), embeddings, BETA)
 
     def compute(images: Tensor) -> Tensor:
-        return retrieve(unit_images(images))
+        return retrieve(to_float01(images))
 
     to_language = ObservationCache(compute, MEGABYTES, retrieve.block_size) if cached else compute
     stream = seen_images()

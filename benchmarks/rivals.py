@@ -19,9 +19,9 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
 from envs import make_vector_env
-from models.baselines import ALONE, ALONE_WITHOUT_IMAGES
+from models.baselines import N_FEATURES_NO_MEMORY, N_FEATURES_NO_MEMORY_NO_IMAGES
 from models.encoders import LARGE, SMALL, EncoderSettings, build_encoder
-from models.observations import ObservationReader
+from models.observations import ObservationPreprocessor
 from models.sentence_encoder import DEFAULT_ENCODER
 from trainers.collector import stacked
 from trainers.ppo import PpoSettings
@@ -36,8 +36,8 @@ class OurFeatures(BaseFeaturesExtractor):
     """The encoder of Impala-PPO or CNN-PPO, of images or of numbers."""
 
     def __init__(self, observation_space: spaces.Space, before_lstm: bool) -> None:
-        reader = ObservationReader(observation_space)
-        alone = ALONE if reader.image_shape else ALONE_WITHOUT_IMAGES
+        reader = ObservationPreprocessor(observation_space)
+        alone = N_FEATURES_NO_MEMORY if reader.image_shape else N_FEATURES_NO_MEMORY_NO_IMAGES
         width = WIDTH if before_lstm else alone
         super().__init__(observation_space, width)
         channels = SMALL if before_lstm else LARGE
@@ -59,7 +59,7 @@ class Sb3Environments(VecEnv):
 
     def __init__(self, env: gymnasium.vector.VectorEnv) -> None:
         space = env.single_observation_space
-        self._reader = ObservationReader(space) if isinstance(space, spaces.Dict) else None
+        self._reader = ObservationPreprocessor(space) if isinstance(space, spaces.Dict) else None
         if self._reader is not None:
             space = spaces.Box(-np.inf, np.inf, (self._reader.n_numbers,), np.float32)
         super().__init__(env.num_envs, space, env.single_action_space)
@@ -113,7 +113,7 @@ def rival(name: str, config: PpoSettings) -> PPO | RecurrentPPO:
     torch.manual_seed(config.seed)
     env = make_vector_env(config, config.seed)
     space = env.single_observation_space
-    reader = ObservationReader(space)
+    reader = ObservationPreprocessor(space)
     if isinstance(space, spaces.Dict) and (reader.image_shape or reader.n_texts):
         raise UserError(f"{name} sees an image or numbers here, and {config.env} shows {space}")
     n_samples = config.n_envs * config.n_rollout_steps

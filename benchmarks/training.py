@@ -32,7 +32,7 @@ from analysis.run_data import AXES, read_columns
 from benchmarks import measuring
 from benchmarks.measuring import Table, in_own_process, peak_gpu_megabytes, peak_megabytes
 from benchmarks.random_models import write_clip, write_transformer_xl
-from main import configured_run
+from main import build_run
 from models import AGENTS, PUBLISHED, agent_class
 from models.caching import ObservationCache
 from models.helm import LanguageMemoryAgent
@@ -170,9 +170,9 @@ def trained_agent(name: str, settings: Sequence[str], warm_up: int, shares: bool
 def opened_run(settings: Sequence[str]) -> Iterator[Run]:
     """Yield a new run of some settings, KEY=VALUE."""
     threads = f"threads={torch.get_num_threads()}"
-    config = load_config(None, ["media_minutes=null", threads, *settings]).part(RunSettings)
+    config = load_config(None, ["showcase_minutes=null", threads, *settings]).part(RunSettings)
     agent_class(config.model).check(config)
-    with redirect_stdout(None), configured_run(config, Ranks()) as run:
+    with redirect_stdout(None), build_run(config, Ranks()) as run:
         yield run
 
 

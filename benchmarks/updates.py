@@ -1,4 +1,4 @@
-"""Updates beside the straightforward ones: HELM by PPO, DQN and SAC, ELLM by NStepDQN.
+"""Updates beside the straightforward ones: HELM by PPO, DQN and SAC, ELLM by EllmDQN.
 
 Plain is written as the equations read: every sample and step goes through all networks as floats,
 in PyTorch's default layout, and a network is asked again wherever its answer is needed. Both begin
@@ -30,14 +30,14 @@ from benchmarks.environments import N_ENVS
 from benchmarks.measuring import Pair, Work
 from benchmarks.random_models import TINY, Size, write_transformer_xl
 from benchmarks.training import opened_run
-from models.agent import SacAgent, Sequences
+from models.agent import SacAgent, SequenceBatch
 from models.ellm import Ellm
 from models.memories.gpt import Gpt
 from models.observations import Observations, SentenceTable
 from trainers import losses
+from trainers.ellm_dqn import EllmDQN, NStepDqnSettings
 from trainers.frame_replay import FrameSteps
-from trainers.losses import clipped_policy_loss, masked_mean, value_loss, values_of
-from trainers.n_step_dqn import NStepDQN, NStepDqnSettings
+from trainers.losses import clipped_policy_loss, gather_q, masked_mean, value_loss
 from trainers.off_policy import OffPolicyLearner
 from trainers.ppo import PPO
 from utils.seeding import seed_everything
@@ -187,7 +187,7 @@ def off_policy(quick: bool, device: str = "cpu") -> Iterator[Pair]:
             )
 
 
-def filled(settings: str, device: str) -> tuple[OffPolicyLearner, Callable[[], Sequences]]:
+def filled(settings: str, device: str) -> tuple[OffPolicyLearner, Callable[[], SequenceBatch]]:
     """Return a learner that has seen an episode of each environment, and the draw of all."""
     with opened_run([*settings.split(), f"device={device}"]) as run:
         learner, collector = run.learner, run.collector
@@ -196,7 +196,7 @@ def filled(settings: str, device: str) -> tuple[OffPolicyLearner, Callable[[], S
         while collector.n_episodes < run.config.n_envs:
             collector.step()
     assert learner.replay is not None, "episodes have ended"
-    return learner, partial(learner.replay.sequences, learner.replay.starts)
+    return learner, partial(learner.replay.sequences, learner.replay.is_first)
 
 
 def our_off_policy(settings: str, device: str) -> Iterator[Work]:
@@ -219,7 +219,7 @@ def plain_off_policy(settings: str) -> Iterator[Work]:
         loss = (soft_loss if is_sac else q_loss)(online, target, sequences, config)
         optimizer.zero_grad()
         loss.backward()
-        losses.mean_norm(online.parameters())  # logged
+        losses.mean_grad_norm(online.parameters())  # logged
         optimizer.step()
         losses.follow(target_part, online_part, config.tau)
         return flat(online)
@@ -227,7 +227,7 @@ def plain_off_policy(settings: str) -> Iterator[Work]:
     return repeat(update)
 
 
-def q_loss(online: Any, target: Any, batch: Sequences, config: Any) -> Tensor:
+def q_loss(online: Any, target: Any, batch: SequenceBatch, config: Any) -> Tensor:
     """Return the loss of double Q-learning, y = r + gamma Q'(s', argmax_a Q(s', a))."""
     with torch.no_grad():
         best = online.head(features_of(online, batch))[1:].argmax(-1, keepdim=True)
@@ -236,7 +236,7 @@ def q_loss(online: Any, target: Any, batch: Sequences, config: Any) -> Tensor:
     return error_of(online.head(features_of(online, batch)), targets, batch)
 
 
-def soft_loss(online: Any, target: Any, batch: Sequences, config: Any) -> Tensor:
+def soft_loss(online: Any, target: Any, batch: SequenceBatch, config: Any) -> Tensor:
     """Return the losses of SAC's critics and policy, which share their features."""
     hidden, alpha = features_of(online, batch), config.temperature
     with torch.no_grad():
@@ -252,19 +252,19 @@ def soft_loss(online: Any, target: Any, batch: Sequences, config: Any) -> Tensor
     return 0.5 * critic_loss + masked_mean(soft, batch.mask)
 
 
-def error_of(values: Tensor, targets: Tensor, batch: Sequences) -> Tensor:
+def error_of(values: Tensor, targets: Tensor, batch: SequenceBatch) -> Tensor:
     """Return the mean squared error of the values of the actions taken."""
-    return masked_mean((values_of(batch.actions, values) - targets) ** 2, batch.mask)
+    return masked_mean((gather_q(batch.actions, values) - targets) ** 2, batch.mask)
 
 
-def features_of(agent: Any, batch: Sequences) -> Tensor:
+def features_of(agent: Any, batch: SequenceBatch) -> Tensor:
     """Return the features of an agent at every step.  [T+1, B, D]"""
-    embedder, shape = agent.body.embedder, batch.starts.shape
+    embedder, shape = agent.body.embedder, batch.is_first.shape
     shown: Any = batch.observations.shown
     parts = []
     if embedder.actions is not None:
         actions = F.one_hot(batch.last_actions, agent.n_actions).float()
-        parts.append(F.relu(embedder.actions(actions.masked_fill(batch.starts[..., None], 0))))
+        parts.append(F.relu(embedder.actions(actions.masked_fill(batch.is_first[..., None], 0))))
     if embedder.images is None:
         parts.append(F.relu(embedder.vectors(shown.vectors)).unflatten(0, shape))
     else:
@@ -319,7 +319,7 @@ def n_step(quick: bool, device: str = "cpu") -> Iterator[Pair]:
         next(our_n_step(size))()
     floor = f"floor {counter.get_total_flops() / 1e9:.1f} GFLOP"
     yield Pair(
-        f"NStepDQN-ELLM, batch {size.n_samples}",
+        f"EllmDQN-ELLM, batch {size.n_samples}",
         partial(plain_n_step, size),
         partial(our_n_step, size, device),
         compared=1,
@@ -327,13 +327,13 @@ def n_step(quick: bool, device: str = "cpu") -> Iterator[Pair]:
     )
 
 
-def fresh_ellm(size: FrameSize, device: str = "cpu") -> tuple[NStepDQN, FrameSteps]:
+def fresh_ellm(size: FrameSize, device: str = "cpu") -> tuple[EllmDQN, FrameSteps]:
     """Return a learner and steps of noise on a device, always the same."""
     seed_everything(0)
     frozen: Any = KnownSentences(device)
     image = Box(0, 255, (1, size.side, size.side), np.uint8)
     space = Dict(image=image, caption=Text(9), goal=Text(9))
-    settings = ["model=ELLM", "algorithm=NStepDQN", f"hidden_dim={size.width}"]
+    settings = ["model=ELLM", "algorithm=EllmDQN", f"hidden_dim={size.width}"]
     config: Any = load_config(None, [*settings, f"device={device}", "learning_rate=6.25e-5"])
     agent = Ellm(config, space, Discrete(size.n_actions), frozen).to(device)
     seen: list[Any] = []
@@ -342,10 +342,10 @@ def fresh_ellm(size: FrameSize, device: str = "cpu") -> tuple[NStepDQN, FrameSte
         text = torch.randint(0, 64, (size.n_samples, 2))
         seen.append(Observations(images.to(torch.uint8).to(device), text=text.to(device)))
     actions = torch.randint(size.n_actions, (size.n_samples,))
-    goes_on = torch.rand(size.n_samples, 3) < 0.99
+    not_done = torch.rand(size.n_samples, 3) < 0.99
     rewards = torch.rand(size.n_samples, 3)
-    steps = FrameSteps(*seen, *(each.to(device) for each in (actions, rewards, goes_on)))
-    return NStepDQN(config.part(NStepDqnSettings), agent), steps
+    steps = FrameSteps(*seen, *(each.to(device) for each in (actions, rewards, not_done)))
+    return EllmDQN(config.part(NStepDqnSettings), agent), steps
 
 
 def our_n_step(size: FrameSize, device: str = "cpu") -> Iterator[Work]:
@@ -367,7 +367,7 @@ def plain_n_step(size: FrameSize) -> Iterator[Work]:
 
     def update() -> Tensor:
         returns, discounts = losses.n_step_returns(
-            steps.rewards, steps.goes_on, 0.99, torch.float16
+            steps.rewards, steps.not_done, 0.99, torch.float16
         )
         with torch.no_grad():
             best = values(online, steps.following).argmax(-1, keepdim=True)

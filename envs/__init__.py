@@ -31,12 +31,12 @@ from gymnasium.vector import VectorEnv
 from envs import any_gymnasium
 from envs.spaces import ACTION_NAMES, NUMBER_NAMES, checked_vector_env
 from envs.vector import EpisodeStatistics
-from utils.errors import UserError, suggestion
+from utils.errors import UserError, did_you_mean
 from utils.settings import Config, Part, Registry
 from utils.user_modules import GIVEN
 
 # A vector environment, or a function that makes one environment.
-GivenEnv = VectorEnv | Callable[[], gymnasium.Env]
+EnvLike = VectorEnv | Callable[[], gymnasium.Env]
 
 
 class Suite(NamedTuple):
@@ -118,7 +118,7 @@ def check_env_name(name: str) -> None:
     if name not in names:
         key = ENVIRONMENTS.known_as(name) or ""  # one module may have the tasks of two suites
         near = [each for each in names if each.startswith(key)] if key[-1:] in "-_" else names
-        hint = suggestion(name, near) or f" Allowed: {', '.join(near)}"
+        hint = did_you_mean(name, near) or f" Allowed: {', '.join(near)}"
         raise UserError(f"env: unknown environment '{name}'.{hint}")
 
 
@@ -178,7 +178,7 @@ def _find_suite(name: str) -> Suite:
     key = ENVIRONMENTS.known_as(name)
     if key is None:
         beginnings = [key + "*" * key.endswith(("-", "_")) for key in SUITES if key != GIVEN]
-        hint = suggestion(name, beginnings) or suggestion(name, any_gymnasium.names())
+        hint = did_you_mean(name, beginnings) or did_you_mean(name, any_gymnasium.names())
         allowed = f" Allowed: {', '.join(beginnings)}, ids of Gymnasium, package.module:MyEnv-v0"
         raise UserError(f"env: unknown environment '{name}'.{hint or allowed}")
     return FALLBACK if key == ANY else SUITES[key]
@@ -191,7 +191,7 @@ def _missing_package(name: str, error: ModuleNotFoundError) -> UserError:
     )
 
 
-def given_vector_env(env: GivenEnv, n_envs: int, seed: int) -> EpisodeStatistics:
+def given_vector_env(env: EnvLike, n_envs: int, seed: int) -> EpisodeStatistics:
     """Return a given environment as those of a suite are: with episode statistics.
 
     It is a vector environment of n_envs environments, or a function that makes one of them, which
@@ -210,7 +210,7 @@ def given_vector_env(env: GivenEnv, n_envs: int, seed: int) -> EpisodeStatistics
     return EpisodeStatistics(checked_vector_env(env), given_name(env))
 
 
-def given_name(env: GivenEnv) -> str:
+def given_name(env: EnvLike) -> str:
     if isinstance(env, VectorEnv):
         inner = getattr(env.unwrapped, "envs", [env])[0]
         return f"{GIVEN}{type(inner.unwrapped).__name__}"

@@ -31,7 +31,7 @@ from gymnasium.vector import VectorEnv
 
 from envs.episodes import MakeOne, SingleEnvs
 from envs.spaces import Converted, has_text, is_text, shown
-from utils.errors import UserError, suggestion, told
+from utils.errors import UserError, did_you_mean, told
 from utils.seeding import random_state, set_random_state
 from utils.settings import Config, setting
 from utils.user_modules import search
@@ -85,7 +85,7 @@ def find(name: str) -> EnvSpec:
         _import(module_name, name)
     if env_id in gymnasium.registry:
         return gymnasium.registry[env_id]
-    hint = _hint(module_name, env_id) if colon else suggestion(env_id, names())
+    hint = _hint(module_name, env_id) if colon else did_you_mean(env_id, names())
     raise UserError(f"env: '{name}': no '{env_id}' is registered with Gymnasium.{hint}")
 
 
@@ -147,7 +147,7 @@ def _hint(module_name: str, env_id: str) -> str:
     own = [known for known, place in places if _package_of(place) == top]
     file = getattr(sys.modules.get(top), "__file__", None) or ""
     if own:
-        return suggestion(env_id, own) or f" {top} registers {', '.join(own[:MOST_NAMED])}"
+        return did_you_mean(env_id, own) or f" {top} registers {', '.join(own[:MOST_NAMED])}"
     if ROOT in Path(file).parents[:2] and Path.cwd() != ROOT:
         return f" {top} is a part of this program: give your module another name"
     return f" In {module_name}: gymnasium.register(id='{env_id or 'MyEnv-v0'}', entry_point=MyEnv)"

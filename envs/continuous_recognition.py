@@ -9,8 +9,8 @@ a right answer is worth 1, a wrong one 0.
 Different: one step is one picture and the action is the answer itself, so there is no screen to
 look around on, no fixation cross, no buttons, no feedback colours and no clock. An episode has 50
 pictures (Psychlab: up to 60, in 180 seconds). The pictures are drawn objects with a name such as
-"striped blue star", or the images of a folder (`config.stimuli`); Psychlab's are photographs.
-Scores of the two are not comparable.
+"striped blue star", or the images of a folder (`config.recognition_stimuli`); Psychlab's are
+photographs. Scores of the two are not comparable.
 """
 
 import os
@@ -50,7 +50,7 @@ COLOURS = {
 class RecognitionSettings(Config):
     title = NAME
 
-    stimuli: str | None = setting(
+    recognition_stimuli: str | None = setting(
         "folder of pictures to recognise; null draws them", safe=(None,), default=None
     )
 
@@ -59,7 +59,7 @@ READS = (RecognitionSettings,)
 
 
 def make(config: RecognitionSettings, seed: int) -> "ContinuousRecognitionVectorEnv":
-    folder = config.stimuli
+    folder = config.recognition_stimuli
     pictures = drawn_objects(SIDE)[1] if folder is None else read_pictures(Path(folder))
     return ContinuousRecognitionVectorEnv(config.n_envs, seed, pictures)
 

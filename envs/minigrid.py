@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 class MissionSettings(Config):
     title = "MiniGrid and BabyAI"
 
-    missions: bool | None = setting(
+    minigrid_missions: bool | None = setting(
         "show the sentence that names the task; null: on BabyAI only", default=None
     )
 
@@ -72,7 +72,7 @@ def names() -> list[str]:
 
 def make(config: MissionSettings, seed: int) -> VectorEnv:
     """Return environments by EnvPool, or by Gymnasium where it lacks the task or missions show."""
-    if config.missions or config.env.startswith(BABYAI):
+    if config.minigrid_missions or config.env.startswith(BABYAI):
         return make_drawn(config, seed)
     if config.env in pool_tasks():
         return make_by_envpool(config.env, config.n_envs, seed)
@@ -83,7 +83,7 @@ def make(config: MissionSettings, seed: int) -> VectorEnv:
 def make_drawn(config: MissionSettings, seed: int) -> VectorEnv:
     """Return environments that can draw their whole grid; EnvPool's cannot."""
     is_babyai = config.env.startswith(BABYAI)
-    with_missions = is_babyai if config.missions is None else config.missions
+    with_missions = is_babyai if config.minigrid_missions is None else config.minigrid_missions
     make_one = functools.partial(_make_drawn, config.env, with_missions)
     return SingleEnvs(make_one, config.n_envs, seed)
 

@@ -48,8 +48,8 @@ class Converted(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
-        self.observation_space, self._observed = seen(env.observation_space)
-        self.action_space, self._action = acted(env.action_space)
+        self.observation_space, self._observed = adapt_observation_space(env.observation_space)
+        self.action_space, self._action = adapt_action_space(env.action_space)
         actions = env.action_space
         if isinstance(actions, spaces.MultiDiscrete):
             numbers = (self._action(action).ravel() for action in range(int(actions.nvec.prod())))
@@ -96,14 +96,14 @@ def checked_vector_env(env: Any) -> VectorEnv:
             'vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP})'
         )
     observations, actions = env.single_observation_space, env.single_action_space
-    wanted = seen(observations).space
+    wanted = adapt_observation_space(observations).space
     if observations != wanted:
         raise UserError(
             f"observations: {shown(observations)} is to be {shown(wanted)}: images are "
             "channel first, boxes of more dimensions flat, tuples dictionaries. Wrap each "
             "environment in gymnasium.wrappers.TransformObservation"
         )
-    wanted = acted(actions).space
+    wanted = adapt_action_space(actions).space
     if actions != wanted:
         raise UserError(
             f"actions: {shown(actions)} is to be {wanted}. Wrap each environment in "
@@ -112,7 +112,7 @@ def checked_vector_env(env: Any) -> VectorEnv:
     return env
 
 
-def seen(space: spaces.Space) -> Conversion:
+def adapt_observation_space(space: spaces.Space) -> Conversion:
     """Return how agents see the observations of an environment.
 
     A Box of uint8 with three dimensions is an image. Its channels are the smaller one of its first
@@ -140,7 +140,7 @@ def seen(space: spaces.Space) -> Conversion:
     return conversion
 
 
-def acted(space: spaces.Space) -> Conversion:
+def adapt_action_space(space: spaces.Space) -> Conversion:
     """Return how agents act: one Discrete action for each action of an environment.
 
     Of joint actions the last number runs fastest: of MultiDiscrete([2, 3]) action 4 is [1, 1].

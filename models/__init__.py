@@ -9,7 +9,7 @@ import torch
 from gymnasium.spaces import Discrete, Space
 
 from models.agent import ActorCriticAgent, Agent
-from utils.errors import UserError, suggestion
+from utils.errors import UserError, did_you_mean
 from utils.settings import Config, Part, Registry
 from utils.user_modules import imported, is_named, parts_of
 
@@ -69,7 +69,7 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
     return agent.to(config.device)
 
 
-def contradictions(config: Config) -> list[str]:
+def validate_config(config: Config) -> list[str]:
     """Return a message where the configured algorithm cannot train the agent."""
     key, algorithm = PUBLISHED.get(config.model, (config.model, config.algorithm))
     if algorithm != config.algorithm:
@@ -114,7 +114,7 @@ def own_agent_class(name: str) -> type[ActorCriticAgent]:
     if kind is None:
         agents = {key: each for key, each in vars(found).items() if _is_agent(each)}
         classes = [key for key, each in agents.items() if each.__module__ == module]
-        raise UserError(f"{where}: there is no such class.{suggestion(class_name, classes)}")
+        raise UserError(f"{where}: there is no such class.{did_you_mean(class_name, classes)}")
     if not _is_agent(kind):
         raise UserError(f"{where} is no agent. Derive it from models.agent.ActorCriticAgent")
     missing = sorted(getattr(kind, "__abstractmethods__", ()))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.observations import ObservationBatch, ObservationReader, Observations, Percept
+from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
 from utils.errors import RunError
 from utils.settings import Part, setting
 
@@ -90,14 +90,14 @@ class Batch(NamedTuple):
     before: Tensor | None = None
 
 
-class Sequences(NamedTuple):
+class SequenceBatch(NamedTuple):
     """B sequences of T steps from replay, and the observation after the last; time first.
 
     Attributes:
         observations: (T+1)*B, step by step.
-        starts: No earlier step is known: an episode begins, or a sequence cut out of one.
+        is_first: No earlier step is known: an episode begins, or a sequence cut out of one.
             [T+1, B] bool
-        last_actions: 0 where `starts`.  [T+1, B] int64
+        last_actions: 0 where `is_first`.  [T+1, B] int64
         context: `Step.context` of each step.  [T+1, B, ...]
         actions: [T, B] int64
         rewards: [T, B]
@@ -106,7 +106,7 @@ class Sequences(NamedTuple):
     """
 
     observations: ObservationBatch
-    starts: Tensor
+    is_first: Tensor
     last_actions: Tensor
     context: Tensor
     actions: Tensor
@@ -159,7 +159,7 @@ class Agent(nn.Module, ABC):
     sequential: bool = False
     n_context: int = 0
     draws_actions: bool = True
-    reader: ObservationReader
+    reader: ObservationPreprocessor
 
     @abstractmethod
     def initial_memory(self, n_envs: int) -> Memory:
@@ -167,7 +167,7 @@ class Agent(nn.Module, ABC):
 
     @abstractmethod
     def act(
-        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
+        self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
         """Choose actions and advance the memory in place; without `advance` it stays as it is.
 
@@ -177,11 +177,11 @@ class Agent(nn.Module, ABC):
     def read(self, observations: Any) -> Observations:
         return self.reader(observations, self.device)
 
-    def explain(self, percept: Percept) -> dict[str, np.ndarray]:
+    def explain(self, percept: AgentInput) -> dict[str, np.ndarray]:
         """Return readable facts about each observation, [N, ...] under each name."""
         return {} if self._frozen is None else self._frozen.explain(percept)
 
-    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
+    def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
         """Return costlier diagnostics; called before `act`, it leaves the memory as it is.
 
         Recognised keys: `attention` [N, L, H, S], from each head of each layer to the last S steps,
@@ -225,10 +225,12 @@ class ActorCriticAgent(Agent):
     def evaluate(self, batch: Batch) -> Evaluation:
         """Return log-probabilities, values and entropy of a batch, with gradients."""
 
-    def refresh(self, past: Observations, starts: Tensor, context: Tensor, memory: Memory) -> None:
+    def refresh(
+        self, past: Observations, is_first: Tensor, context: Tensor, memory: Memory
+    ) -> None:
         """Recompute the memory in place from the last P <= n_context steps, with new weights.
 
-        `past` is [P, N, ...] of each kind, `starts` [P, N]; `context` is their `Step.context`.
+        `past` is [P, N, ...] of each kind, `is_first` [P, N]; `context` is their `Step.context`.
         """
 
 
@@ -247,21 +249,21 @@ class OffPolicyNetworkSettings(Part):
     )
 
 
-class Running(NamedTuple):
+class RecentSteps(NamedTuple):
     """The last P steps of N running episodes.
 
     Attributes:
-        starts: Where an episode begins; earlier rows are empty.  [P, N] bool
+        is_first: Where an episode begins; earlier rows are empty.  [P, N] bool
         last_actions: [P, N] int64
         ages: Steps of the episode before the first of these.  [N] int64
     """
 
-    starts: Tensor
+    is_first: Tensor
     last_actions: Tensor
     ages: Tensor
 
 
-class Body(nn.Module, ABC):
+class Torso(nn.Module, ABC):
     """Observations, last actions and memory → features of the heads, of width D.
 
     The memory must read the last `n_context` steps again after the weights have changed.
@@ -278,28 +280,30 @@ class Body(nn.Module, ABC):
     def initial_memory(self, n_envs: int) -> Memory: ...
 
     @abstractmethod
-    def step(self, percept: Percept, memory: Memory, advance: bool = True) -> tuple[Tensor, Tensor]:
+    def step(
+        self, percept: AgentInput, memory: Memory, advance: bool = True
+    ) -> tuple[Tensor, Tensor]:
         """Read one step; return features [N, D] and the context that replay stores [N, ...]."""
 
     @abstractmethod
-    def unroll(self, sequences: Sequences) -> Tensor:
+    def unroll(self, sequences: SequenceBatch) -> Tensor:
         """Read sequences from replay, with gradients.  [T+1, B, D]"""
 
-    def embedded(self, sequences: Sequences) -> Tensor:
+    def embedded(self, sequences: SequenceBatch) -> Tensor:
         """Return the embeddings of sequences from replay.  [T+1, B, F]"""
-        starts, n_actions = sequences.starts, self.embedder.n_actions
-        last_actions = sequences.last_actions.masked_fill(starts, n_actions).flatten()
-        return self.embedder(sequences.observations, last_actions).unflatten(0, starts.shape)
+        is_first, n_actions = sequences.is_first, self.embedder.n_actions
+        last_actions = sequences.last_actions.masked_fill(is_first, n_actions).flatten()
+        return self.embedder(sequences.observations, last_actions).unflatten(0, is_first.shape)
 
     def remembered(self, features: Tensor) -> Tensor:
         """Return the memory's part of the features of one step.  [N, D]"""
         return features
 
-    def refresh(self, past: Observations, running: Running, memory: Memory) -> None:
+    def refresh(self, past: Observations, running: RecentSteps, memory: Memory) -> None:
         """Recompute the memory in place from the last P <= n_context steps [P, N, ...]."""
 
     @abstractmethod
-    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]: ...
+    def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]: ...
 
     def memory_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the network that reads the sequence."""
@@ -309,7 +313,7 @@ class Body(nn.Module, ABC):
         return self.embedder.fingerprints()
 
 
-def drawn(probabilities: Tensor) -> Tensor:
+def sample_actions(probabilities: Tensor) -> Tensor:
     """Sample an action for each row of probabilities [N, A]; RunError if one is not finite.  [N]"""
     try:
         return torch.multinomial(probabilities, 1).squeeze(-1)
@@ -325,7 +329,7 @@ def drawn(probabilities: Tensor) -> Tensor:
 class OffPolicyAgent(Agent):
     """Learns from replay; the acting head sees the features of `body`."""
 
-    def __init__(self, reader: ObservationReader, body: Body, n_actions: int) -> None:
+    def __init__(self, reader: ObservationPreprocessor, body: Torso, n_actions: int) -> None:
         super().__init__()
         self.reader, self.body, self.n_actions = reader, body, n_actions
         self.n_context = body.n_context
@@ -341,7 +345,7 @@ class OffPolicyAgent(Agent):
         return self.body.embedder.by_kind(observations)
 
     @torch.no_grad()
-    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
+    def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
         return self.body.inspect(percept, memory)
 
     def fingerprints(self) -> dict[str, str]:
@@ -354,27 +358,27 @@ class QAgent(OffPolicyAgent):
     draws_actions = False
 
     def __init__(
-        self, reader: ObservationReader, body: Body, n_actions: int, head: nn.Module
+        self, reader: ObservationPreprocessor, body: Torso, n_actions: int, head: nn.Module
     ) -> None:
         super().__init__(reader, body, n_actions)
         self.head = head
 
     @torch.no_grad()
-    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
+    def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
         features, _ = self.body.step(percept, memory, advance=False)
         values = {"action_values": self.head(features).cpu().numpy()}
         return super().inspect(percept, memory) | values
 
     @torch.no_grad()
     def act(
-        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
+        self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
         features, context = self.body.step(percept, memory, advance)
         best = self.head(features).max(-1)
         remembered = self.body.remembered(features)
         return Step(best.indices, context, values=best.values, remembered=remembered)
 
-    def values(self, sequences: Sequences) -> Tensor:
+    def values(self, sequences: SequenceBatch) -> Tensor:
         """Return the value of every action at every step.  [T+1, B, A]"""
         return self.head(self.body.unroll(sequences))
 
@@ -396,23 +400,23 @@ class SacAgent(OffPolicyAgent):
 
     def __init__(
         self,
-        reader: ObservationReader,
-        body: Body,
+        reader: ObservationPreprocessor,
+        body: Torso,
         n_actions: int,
         policy: nn.Module,
         critics: TwinQ,
-        critic_body: Body | None = None,
+        critic_body: Torso | None = None,
     ) -> None:
         super().__init__(reader, body, n_actions)
         self.policy, self.critics, self.critic_body = policy, critics, critic_body
 
     @torch.no_grad()
     def act(
-        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
+        self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
         features, context = self.body.step(percept, memory, advance)
         log_probs = self.policy(features).log_softmax(-1)
-        actions = log_probs.argmax(-1) if deterministic else drawn(log_probs.exp())
+        actions = log_probs.argmax(-1) if deterministic else sample_actions(log_probs.exp())
         chosen = log_probs.gather(-1, actions[:, None]).squeeze(-1)
         values = None
         if self.critic_body is None:

@@ -12,9 +12,12 @@ from models.agent import ActorCriticAgent, Agent, Batch, Evaluation, Memory, Ste
 from models.encoders import LARGE, SMALL, EncoderSettings, build_encoder
 from models.heads import ActorCritic
 from models.memories import Gpt, GptSettings, Lstm, NetworkSettings, NoMemory, TrainedMemory
-from models.observations import ObservationBatch, ObservationReader, Observations, Percept
+from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
 
-ALONE, ALONE_WITHOUT_IMAGES = 1024, 128  # features of an agent without a memory
+N_FEATURES_NO_MEMORY, N_FEATURES_NO_MEMORY_NO_IMAGES = (
+    1024,
+    128,
+)  # features of an agent without a memory
 
 
 class MemoryAgent(ActorCriticAgent):
@@ -30,14 +33,15 @@ class MemoryAgent(ActorCriticAgent):
 
     memory_class: ClassVar[type[TrainedMemory]]
     channels = SMALL
+    sequential = True
 
     def __init__(self, config: Any, observation_space: Space, action_space: Discrete) -> None:
         super().__init__()
-        self.reader = ObservationReader(observation_space)
+        self.reader = ObservationPreprocessor(observation_space)
         width = self.encoder_width(config)
         self.encoder = build_encoder(self.reader, config, width, self.channels)
         self.memory = self.memory_class(width, config)
-        self.sequential, self.n_context = self.memory.remembers, self.memory.n_context
+        self.n_context = self.memory.n_context
         self.heads = ActorCritic(self.memory.width, int(action_space.n))
 
     def encoder_width(self, config: Any) -> int:
@@ -49,11 +53,11 @@ class MemoryAgent(ActorCriticAgent):
 
     @torch.no_grad()
     def act(
-        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
+        self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
-        context = self.memory.context(memory, percept.starts)
+        context = self.memory.context(memory, percept.is_first)
         features = self.encoder(percept.observations)
-        remembered = self.memory.step(features, memory, percept.starts, advance)
+        remembered = self.memory.step(features, memory, percept.is_first, advance)
         step = self.heads.step(remembered, context, deterministic)
         return step._replace(remembered=remembered)
 
@@ -61,8 +65,8 @@ class MemoryAgent(ActorCriticAgent):
         return self.encoder.by_kind(observations)
 
     @torch.no_grad()
-    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
-        return self.memory.looks(self.encoder(percept.observations), memory, percept.starts)
+    def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
+        return self.memory.looks(self.encoder(percept.observations), memory, percept.is_first)
 
     def evaluate(self, batch: Batch) -> Evaluation:
         features = self.encoder.learn(batch.observations)
@@ -71,10 +75,12 @@ class MemoryAgent(ActorCriticAgent):
         return self.heads.evaluate(features, batch.actions)
 
     @torch.no_grad()
-    def refresh(self, past: Observations, starts: Tensor, context: Tensor, memory: Memory) -> None:
+    def refresh(
+        self, past: Observations, is_first: Tensor, context: Tensor, memory: Memory
+    ) -> None:
         flat = past.map(lambda kind: kind.flatten(0, 1))
-        features = self.encoder(flat).unflatten(0, starts.shape)  # [P, N, F]
-        self.memory.refresh(features, starts, context[0], memory)
+        features = self.encoder(flat).unflatten(0, is_first.shape)  # [P, N, F]
+        self.memory.refresh(features, is_first, context[0], memory)
 
     def fingerprints(self) -> dict[str, str]:
         return self.encoder.fingerprints()
@@ -106,9 +112,10 @@ class CnnAgent(MemoryAgent):
     reads = (EncoderSettings,)
     memory_class = NoMemory
     channels = LARGE
+    sequential = False
 
     def encoder_width(self, config: Any) -> int:
-        return ALONE if self.reader.image_shape else ALONE_WITHOUT_IMAGES
+        return N_FEATURES_NO_MEMORY if self.reader.image_shape else N_FEATURES_NO_MEMORY_NO_IMAGES
 
 
 class LstmAgent(MemoryAgent):
@@ -130,7 +137,7 @@ class RandomAgent(Agent):
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
         super().__init__()
-        self.reader = ObservationReader(observation_space)
+        self.reader = ObservationPreprocessor(observation_space)
         n_actions = int(cast(Discrete, action_space).n)
         self.logits = nn.Parameter(torch.zeros(n_actions), requires_grad=False)
 
@@ -138,7 +145,7 @@ class RandomAgent(Agent):
         return TensorMemory(torch.zeros(n_envs, 0, device=self.device))
 
     def act(
-        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
+        self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
         log_probs = self.logits.log_softmax(-1)
         actions = torch.multinomial(log_probs.exp(), percept.n_envs, replacement=True)

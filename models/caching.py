@@ -20,7 +20,7 @@ SEED = 20220524
 SAMPLE = 256  # images that show whether windows repeat
 
 
-def unit_images(images: Tensor) -> Tensor:
+def to_float01(images: Tensor) -> Tensor:
     """Return uint8 images as floats in [0, 1], the images' space ending at 255."""
     return images.float().div_(255)
 
@@ -42,7 +42,7 @@ def image_hashes(images: Tensor) -> Tensor:
     return torch.stack(halves, dim=1)
 
 
-def first_occurrences(hashes: Tensor) -> tuple[Tensor, Tensor]:
+def first_occurrence_rows(hashes: Tensor) -> tuple[Tensor, Tensor]:
     """Return the first index of each of P different hashes [P], and the number of each hash [B].
 
     `hashes` are [B, 2] int64; the results are int64, and `firsts[number_of]` leads back.
@@ -64,7 +64,7 @@ class DistinctImages:
         assert batch.stored.images is not None, "asked for where images are shown"
         self._stored, self._found = batch.stored.images, batch.found
         if "images" not in self._found:
-            self._found["images"] = first_occurrences(image_hashes(self._stored))
+            self._found["images"] = first_occurrence_rows(image_hashes(self._stored))
         self._firsts, number_of = self._found["images"]  # of the P that are stored
         self._numbers, self.row_of = batch.picked(number_of).unique(return_inverse=True)
 
@@ -92,9 +92,9 @@ class DistinctImages:
 def encoded_once(batch: ObservationBatch, encode: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the features [B, F] of a batch; `encode` maps images in [0, 1] to features."""
     if batch.is_cuda:
-        return encode(unit_images(cast(Tensor, batch.images)))
+        return encode(to_float01(cast(Tensor, batch.images)))
     different = DistinctImages(batch)
-    return F.embedding(different.row_of, encode(unit_images(different.images)))
+    return F.embedding(different.row_of, encode(to_float01(different.images)))
 
 
 def _windows(images: Tensor, side: int, stride: int) -> tuple[Tensor, Tensor] | None:
@@ -103,7 +103,7 @@ def _windows(images: Tensor, side: int, stride: int) -> tuple[Tensor, Tensor] | 
     places = images.unfold(2, side, stride).unfold(3, side, stride)
     n_images, n_channels, n_rows, n_columns = places.shape[:4]  # and [side, side]
     flat = places.permute(0, 2, 3, 1, 4, 5).reshape(-1, n_channels, side, side)
-    firsts, number_of = first_occurrences(image_hashes(flat))
+    firsts, number_of = first_occurrence_rows(image_hashes(flat))
     windows = flat[firsts]
     if windows.numel() > images.numel():
         return None
@@ -186,7 +186,7 @@ class ObservationCache:
         return self._table[rows]
 
     def _with_missing(self, images: Tensor, hashes: Tensor, keys: list[tuple[int, int]]) -> Tensor:
-        firsts, number_of = first_occurrences(hashes)
+        firsts, number_of = first_occurrence_rows(hashes)
         distinct = [keys[first] for first in firsts.tolist()]
         missing = [n for n, key in enumerate(distinct) if key not in self._rows]
         self.n_hits += sum(key in self._rows for key in keys)

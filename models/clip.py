@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.encoders import DATA_FOLDER, ImageTextEncoder
-from models.language.load import once_a_machine
-from utils.errors import UserError, suggestion
+from models.language.load import local_main_process_first
+from utils.errors import UserError, did_you_mean
 from utils.hub import HubError, hub_file
 from utils.settings import Config, setting
 
@@ -67,7 +67,9 @@ def load_encoder(
 
 
 def configured_encoder(config: ClipSettings) -> ImageTextEncoder:
-    loaded = once_a_machine(lambda: load_encoder(config.clip_encoder, config.clip_pretrained))
+    loaded = local_main_process_first(
+        lambda: load_encoder(config.clip_encoder, config.clip_pretrained)
+    )
     return loaded.to(config.device)
 
 
@@ -193,7 +195,7 @@ def _published_facts(name: str, pretrained: str) -> Mapping[str, Any]:
     if name not in open_clip.list_models():
         known = [*STAND_INS, *open_clip.list_models()]
         raise UserError(
-            f"clip_encoder: '{name}' is unknown.{suggestion(name, known)} "
+            f"clip_encoder: '{name}' is unknown.{did_you_mean(name, known)} "
             f"Choose {', '.join(STAND_INS)} or a model of open_clip such as ViT-B-16 or RN50"
         )
     if os.path.isfile(pretrained):
@@ -204,7 +206,7 @@ def _published_facts(name: str, pretrained: str) -> Mapping[str, Any]:
         tags = open_clip.list_pretrained_tags_by_model(name)
         raise UserError(
             f"clip_pretrained: '{pretrained}' is neither a file nor published for {name} "
-            f"({', '.join(tags) or 'which takes a file only'}).{suggestion(tag, tags)}"
+            f"({', '.join(tags) or 'which takes a file only'}).{did_you_mean(tag, tags)}"
         )
     return facts
 

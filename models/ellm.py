@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.agent import Agent, Memory, Step, TensorMemory
-from models.caching import unit_images
+from models.caching import to_float01
 from models.encoders import Kernels, fitting_kernels, strided_convolutions
 from models.heads import DuelingQ, initialise_orthogonal
-from models.observations import ObservationBatch, ObservationReader, Observations, Percept
+from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
 from models.sentence_encoder import (
     SentenceFeatures,
     SentenceSettings,
@@ -63,7 +63,7 @@ class FrameBranch(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map stacks of frames [B, S*C, H, W] uint8 to features [B, width]."""
-        pixels = unit_images(images.contiguous(memory_format=torch.channels_last))
+        pixels = to_float01(images.contiguous(memory_format=torch.channels_last))
         return self.linear(F.normalize(self.convolutions(pixels), dim=-1))
 
 
@@ -93,7 +93,7 @@ class Ellm(Agent):
     """
 
     reads = (EllmSettings,)
-    algorithms = ("NStepDQN",)
+    algorithms = ("EllmDQN",)
     draws_actions = False
 
     def __init__(
@@ -104,7 +104,10 @@ class Ellm(Agent):
         frozen: SentenceFeatures | None = None,
     ) -> None:
         super().__init__()
-        self.reader, self.n_actions = ObservationReader(observation_space), int(action_space.n)
+        self.reader, self.n_actions = (
+            ObservationPreprocessor(observation_space),
+            int(action_space.n),
+        )
         self.frame_stack, width = config.frame_stack, config.hidden_dim
         shape = self.reader.image_shape
         self.image: FrameBranch | None = None
@@ -133,7 +136,7 @@ class Ellm(Agent):
 
     @torch.no_grad()
     def act(
-        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
+        self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
         frames = cast(TensorMemory, memory)
         stacks = self._stacked(percept, frames)
@@ -143,7 +146,7 @@ class Ellm(Agent):
         return Step(best.indices, best.values[:, None][:, :0], values=best.values)
 
     @torch.no_grad()
-    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
+    def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
         values = self._values(percept, self._stacked(percept, cast(TensorMemory, memory)))
         return {"action_values": values.cpu().numpy()}
 
@@ -160,7 +163,7 @@ class Ellm(Agent):
                 shown = shown._replace(images=shown.images.repeat(1, self.frame_stack, 1, 1))
         return {name: branch(kind) for name, branch, kind in self._branches(shown)}
 
-    def finetuned(self, finetune: str) -> list[nn.Parameter]:
+    def trainable_parameters(self, finetune: str) -> list[nn.Parameter]:
         """Return the parameters of "all", of the "critic" (both streams) or its "linear" layers."""
         if finetune == "all":
             return list(self.parameters())
@@ -180,13 +183,13 @@ class Ellm(Agent):
             if branch is not None:
                 yield name, branch, getattr(shown, name)
 
-    def _values(self, percept: Percept, stacks: Tensor) -> Tensor:
+    def _values(self, percept: AgentInput, stacks: Tensor) -> Tensor:
         observations = percept.observations
         if self.image is not None:
             observations = observations._replace(images=stacks)
         return self.head(self.features(observations))
 
-    def _stacked(self, percept: Percept, memory: TensorMemory) -> Tensor:
+    def _stacked(self, percept: AgentInput, memory: TensorMemory) -> Tensor:
         """Return the memory's frames without the oldest, the present one added.
 
         Where an episode begins the present one stands for all.
@@ -197,4 +200,4 @@ class Ellm(Agent):
         n_channels = frame.shape[1]
         stacks = torch.cat((memory.state[:, n_channels:], frame), dim=1)
         first = frame.repeat(1, self.frame_stack, 1, 1)
-        return torch.where(percept.starts[:, None, None, None], first, stacks)
+        return torch.where(percept.is_first[:, None, None, None], first, stacks)

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.caching import DistinctImages, ObservationCache, encoded_once, unit_images
+from models.caching import DistinctImages, ObservationCache, encoded_once, to_float01
 from models.heads import AnyModule, mlp
-from models.observations import ObservationBatch, ObservationReader, Observations
+from models.observations import ObservationBatch, ObservationPreprocessor, Observations
 from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
 from utils.errors import UserError
 from utils.settings import setting
@@ -77,7 +77,7 @@ class Encoder(nn.Module, ABC):
 
 
 def build_encoder(
-    reader: ObservationReader,
+    reader: ObservationPreprocessor,
     config: EncoderSettings,
     n_features: int,
     channels: tuple[int, int] = LARGE,
@@ -130,7 +130,7 @@ class SmallImpalaCNN(Encoder):
         _xavier(self)
         # A checkpoint names no attribute of this: it is neither module nor buffer.
         self._cache = ObservationCache(
-            lambda images: self.of_pixels(unit_images(images)),
+            lambda images: self.of_pixels(to_float01(images)),
             cache_mb,
             CACHE_BLOCK,
             LARGER_BLOCKS,
@@ -156,7 +156,7 @@ class SmallImpalaCNN(Encoder):
         different = DistinctImages(observations)
         repeating = different.windows(self.field, self.stride)
         if repeating is None:
-            features = self.of_pixels(unit_images(different.images))
+            features = self.of_pixels(to_float01(different.images))
         else:
             features = self._of_windows(*repeating)
         return F.embedding(different.row_of, features)
@@ -172,7 +172,7 @@ class SmallImpalaCNN(Encoder):
         `windows` are [Q, C, field, field] uint8; `window_of` [U, rows, columns] are their places.
         """
         first, second = (cast(nn.Conv2d, self.convolutions[number]) for number in (0, 2))
-        looks = unit_images(windows).contiguous(memory_format=torch.channels_last)
+        looks = to_float01(windows).contiguous(memory_format=torch.channels_last)
         maps = F.relu(first(looks))
         # The second kernel covers these maps whole: a product, quicker than the convolution.
         flat, kernel = (each.permute(0, 2, 3, 1).flatten(1) for each in (maps, second.weight))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from models.caching import unit_images
+from models.caching import to_float01
 from models.encoders import DATA_FOLDER, ImageTextEncoder
 from models.language.files import find_model
 from models.sentence_encoder import SentenceEncoder
@@ -128,7 +128,7 @@ def train_view_encoder(
         views = ViewEncoder()
 
     def loss_of(images: np.ndarray, captions: list[str]) -> Tensor:
-        return loss(views(unit_images(torch.from_numpy(images))), captions)
+        return loss(views(to_float01(torch.from_numpy(images))), captions)
 
     fit(views, batches, loss_of, LEARNING_RATE, NAME if progress else None)
     return views
@@ -151,8 +151,8 @@ class ContrastiveLoss:
     ) -> None:
         self.embed_texts = embed_texts
         self.number_of = {word: number for number, word in enumerate(vocabulary)}
-        starts = range(0, len(vocabulary), BLOCK)
-        blocks = [list(vocabulary[start : start + BLOCK]) for start in starts]
+        is_first = range(0, len(vocabulary), BLOCK)
+        blocks = [list(vocabulary[start : start + BLOCK]) for start in is_first]
         bar = tqdm(blocks, desc="vocabulary", unit="block", disable=not progress)
         self.words = F.normalize(torch.cat([embed_texts(block) for block in bar]), dim=-1)  # [V, W]
         self._captions: dict[str, Tensor] = {}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.agent import Evaluation, Step, drawn
+from models.agent import Evaluation, Step, sample_actions
 from utils.starting import one_thread
 
 HIDDEN_BIAS = 0.1
@@ -45,7 +45,7 @@ class ActorCritic(nn.Module):
     def step(self, features: Tensor, context: Tensor, deterministic: bool = False) -> Step:
         """Choose an action for every row of features; RunError if no probability is finite."""
         all_log_probs = F.log_softmax(self.actor(features), dim=-1)  # [N, A]
-        actions = all_log_probs.argmax(-1) if deterministic else drawn(all_log_probs.exp())
+        actions = all_log_probs.argmax(-1) if deterministic else sample_actions(all_log_probs.exp())
         log_probs = all_log_probs.gather(-1, actions[:, None]).squeeze(-1)
         return Step(actions, context, log_probs, self.values(features), all_log_probs)
 

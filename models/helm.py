@@ -31,7 +31,7 @@ from models.caching import ObservationCache
 from models.clip import ClipSettings, check_encoder, configured_encoder
 from models.encoders import EncoderSettings, build_encoder
 from models.heads import ActorCritic
-from models.language.kv_cache import KeyValueMemory
+from models.language.kv_cache import KVCache
 from models.language.language_model import LanguageModel
 from models.language.load import (
     LanguageModelSettings,
@@ -50,10 +50,10 @@ from models.observation_to_language import (
     random_projection,
 )
 from models.observations import (
+    AgentInput,
     ObservationBatch,
-    ObservationReader,
+    ObservationPreprocessor,
     Observations,
-    Percept,
     SentenceTable,
     SentenceVectors,
 )
@@ -73,7 +73,7 @@ class TextSettings(Part):
 
     title = "language model"
 
-    text_to: str = setting(
+    text_reader: str = setting(
         "readers of texts: trained networks (observation), the language model (memory), or both",
         choices=("observation", "memory", "both"),
         default="observation",
@@ -98,7 +98,7 @@ class HelmSettings(LanguageMemorySettings):
     beta: float = setting(
         "inverse temperature of HELM's token retrieval", low=0, high=1e6, default=100.0
     )
-    retrieval_colours: str = setting(
+    retrieval_channels: str = setting(
         "input of HELM's token retrieval for a pixel: the mean of its colours, as published; or "
         "each of them, where red, green and blue must be told apart",
         choices=("mean", "each"),
@@ -127,16 +127,16 @@ class LanguageMemoryAgent(ActorCriticAgent):
         self, config: LanguageMemorySettings, observation_space: Space, action_space: Discrete
     ) -> None:
         super().__init__()
-        self.reader = ObservationReader(observation_space)
+        self.reader = ObservationPreprocessor(observation_space)
         language = self.language_class(config, self.reader)  # it draws before the encoder
-        beside = told_beside(config, self.reader)
+        beside = observed_by_encoder(config, self.reader)
         self.query_encoder = build_encoder(beside, config, language.width)
         n_features = language.width + self.query_encoder.n_features
         self.heads = ActorCritic(n_features, int(action_space.n))
         self.language = language
 
     @classmethod
-    def language_class(cls, config: Any, reader: ObservationReader) -> "LanguageMemory":
+    def language_class(cls, config: Any, reader: ObservationPreprocessor) -> "LanguageMemory":
         name, dtype = config.language_model, getattr(torch, config.frozen_dtype)
         language_model = load_language_model(
             name, config.mem_len, config.n_layer, config.device, dtype
@@ -147,7 +147,7 @@ class LanguageMemoryAgent(ActorCriticAgent):
 
     @staticmethod
     def to_language(
-        config: Any, reader: ObservationReader, language_model: LanguageModel
+        config: Any, reader: ObservationPreprocessor, language_model: LanguageModel
     ) -> ImageToLanguage:
         """Return the map to tokens; UserError if the environment shows nothing for it."""
         raise NotImplementedError
@@ -157,7 +157,7 @@ class LanguageMemoryAgent(ActorCriticAgent):
 
     @torch.no_grad()
     def act(
-        self, percept: Percept, memory: Memory, deterministic: bool = False, advance: bool = True
+        self, percept: AgentInput, memory: Memory, deterministic: bool = False, advance: bool = True
     ) -> Step:
         hidden = self.language.step(percept, memory, advance)
         features = torch.cat((hidden, self.query_encoder(percept.observations)), dim=-1)
@@ -191,15 +191,15 @@ class Helm(LanguageMemoryAgent):
 
     @staticmethod
     def to_language(
-        config: HelmSettings, reader: ObservationReader, language_model: LanguageModel
+        config: HelmSettings, reader: ObservationPreprocessor, language_model: LanguageModel
     ) -> ImageToLanguage:
         shape, n_read = reader.image_shape, reader.n_numbers
         kind: type[FrozenHopfield] = VectorHopfield
-        if config.retrieval_colours == "each":
+        if config.retrieval_channels == "each":
             if shape is None or shape[0] == 1:
                 raise UserError(
-                    "retrieval_colours: each tells colours apart, and the environment shows none. "
-                    "Choose retrieval_colours=mean"
+                    "retrieval_channels: each tells colours apart, and the environment shows none. "
+                    "Choose retrieval_channels=mean"
                 )
             kind, n_read = ColourHopfield, math.prod(shape)
         elif shape is not None:
@@ -207,10 +207,10 @@ class Helm(LanguageMemoryAgent):
         if n_read:
             projection = random_projection(language_model.width, n_read)
             return kind(projection, language_model.embeddings, config.beta)
-        if config.text_to == "observation":
+        if config.text_reader == "observation":
             raise UserError(
-                "text_to: the environment shows text alone, and observation leaves HELM's memory "
-                "nothing to read. Choose memory or both"
+                "text_reader: the environment shows text alone, and observation leaves HELM's "
+                "memory nothing to read. Choose memory or both"
             )
         return NothingToLanguage(language_model.width)
 
@@ -225,7 +225,7 @@ class HelmV2(LanguageMemoryAgent):
 
     @staticmethod
     def to_language(
-        config: HelmV2Settings, reader: ObservationReader, language_model: LanguageModel
+        config: HelmV2Settings, reader: ObservationPreprocessor, language_model: LanguageModel
     ) -> ImageToLanguage:
         _check_images("HELMv2", reader)
         return ClipProjection(configured_encoder(config), language_model.embeddings)
@@ -245,7 +245,7 @@ class Shelm(LanguageMemoryAgent):
 
     @staticmethod
     def to_language(
-        config: ShelmSettings, reader: ObservationReader, language_model: LanguageModel
+        config: ShelmSettings, reader: ObservationPreprocessor, language_model: LanguageModel
     ) -> ImageToLanguage:
         _check_images("SHELM", reader)
         encoder = configured_encoder(config)
@@ -285,7 +285,7 @@ def _check_retrieval(config: ShelmSettings) -> None:
         )
 
 
-def _check_images(model: str, reader: ObservationReader) -> None:
+def _check_images(model: str, reader: ObservationPreprocessor) -> None:
     shape = reader.image_shape
     if shape is None or shape[0] not in (1, 3):
         shown = "none" if shape is None else f"{shape[0]} channels"
@@ -344,7 +344,7 @@ class LanguageMemory(nn.Module):
         return self.language_model.initial_memory(n_envs, self.n_tokens)
 
     @torch.no_grad()
-    def step(self, percept: Percept, memory: Memory, advance: bool = True) -> Tensor:
+    def step(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Tensor:
         """Read the observations and return the hidden state.  [N, D]
 
         While its owner trains, running statistics of the observations are updated. Without
@@ -354,11 +354,11 @@ class LanguageMemory(nn.Module):
         if self.training and advance:
             self.to_language.observe(encoded)
         tokens = self.with_text(self.to_language.tokens(encoded), percept.observations)
-        keys_and_values = cast(KeyValueMemory, memory)
-        return self.language_model.step(tokens, keys_and_values, percept.starts, advance=advance)
+        keys_and_values = cast(KVCache, memory)
+        return self.language_model.step(tokens, keys_and_values, percept.is_first, advance=advance)
 
     @torch.no_grad()
-    def tokens(self, percept: Percept) -> Tensor:
+    def tokens(self, percept: AgentInput) -> Tensor:
         """Return the tokens of a step.  [N, K, D]"""
         tokens = self.to_language.tokens(self._encoded(percept))
         return self.with_text(tokens, percept.observations)
@@ -371,7 +371,7 @@ class LanguageMemory(nn.Module):
         return torch.cat((sentences.flatten(1, 2), tokens), dim=1)
 
     @torch.no_grad()
-    def explain(self, percept: Percept) -> dict[str, np.ndarray]:
+    def explain(self, percept: AgentInput) -> dict[str, np.ndarray]:
         """Return SHELM's words of each observation and their similarities.  [N, K] each"""
         if not isinstance(self.to_language, TokenRetrieval):
             return {}
@@ -380,14 +380,14 @@ class LanguageMemory(nn.Module):
         return {"words": words, "similarities": similarities.numpy()}
 
     @torch.no_grad()
-    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
+    def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
         """Return the attention of every head of every layer to past steps.  [N, L, H, S]
 
         For HELM also the nearest token and its cosine [N, 1], and the retrieval's entropy [N]; the
         retrieval returns the nearest token as beta goes to infinity.
         """
         attention = self.language_model.attention(
-            self.tokens(percept), cast(KeyValueMemory, memory), percept.starts
+            self.tokens(percept), cast(KVCache, memory), percept.is_first
         )
         told = {"attention": attention_by_step(attention).half().cpu().numpy()}
         retrieval = self.to_language
@@ -411,7 +411,7 @@ class LanguageMemory(nn.Module):
         language_model = {"language_model": self.language_model.fingerprint}
         return language_model | self.to_language.fingerprints()
 
-    def _encoded(self, percept: Percept) -> Tensor:
+    def _encoded(self, percept: AgentInput) -> Tensor:
         return self.cache(self.to_language.seen(percept.observations))
 
 
@@ -439,23 +439,25 @@ class SentenceTokens(SentenceVectors):
 
 
 def configured_text(
-    config: TextSettings, reader: ObservationReader, language_model: LanguageModel
+    config: TextSettings, reader: ObservationPreprocessor, language_model: LanguageModel
 ) -> tuple[SentenceTokens | None, int]:
     """Return a memory's text reader, if any, and the number of texts; UserError if it is 0."""
-    if config.text_to == "observation":
+    if config.text_reader == "observation":
         return None, 0
     if not reader.n_texts:
         raise UserError(
-            f"text_to: {config.text_to} has the language model read texts, and the environment "
-            "shows none. Choose text_to=observation"
+            f"text_reader: {config.text_reader} has the language model read texts, and the "
+            "environment shows none. Choose text_reader=observation"
         )
     language_model.read_text("")  # without a tokenizer it fails here
     return SentenceTokens(reader.sentences, language_model, config.text_tokens), reader.n_texts
 
 
-def told_beside(config: TextSettings, reader: ObservationReader) -> ObservationReader:
+def observed_by_encoder(
+    config: TextSettings, reader: ObservationPreprocessor
+) -> ObservationPreprocessor:
     """Return the reader of the trained networks beside a memory."""
-    if config.text_to != "memory":
+    if config.text_reader != "memory":
         return reader
     beside = copy.copy(reader)  # it still reads texts for the memory
     beside.n_texts = 0

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.caching import unit_images
+from models.caching import to_float01
 from models.encoders import BLOCK_SIZE, ImageTextEncoder
 from models.heads import AnyModule
 from models.language.layers import TokenEmbeddings
@@ -45,7 +45,7 @@ class ImageToLanguage(nn.Module):
 
     def prepared(self, seen: Tensor) -> Tensor:
         """Return the input of `forward`, given the bytes: images in [0, 1]."""
-        return unit_images(seen)
+        return to_float01(seen)
 
     def forward(self, images: Tensor) -> Tensor:
         """Encode images in [0, 1], [N, C, H, W], as [N, ...]."""

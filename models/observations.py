@@ -91,47 +91,49 @@ class ObservationBatch:
         return self.stored.any().is_cuda
 
 
-class Percept(NamedTuple):
+class AgentInput(NamedTuple):
     """The inputs of an agent at one step of N environments.
 
     Attributes:
-        starts: Whether an episode begins with this observation.  [N] bool
+        is_first: Whether an episode begins with this observation.  [N] bool
         last_actions: 0 where an episode begins.  [N] int64
         last_rewards: The environment's own reward for them; 0 where one begins.  [N] float32
     """
 
     observations: Observations
-    starts: Tensor
+    is_first: Tensor
     last_actions: Tensor
     last_rewards: Tensor
 
     @property
     def n_envs(self) -> int:
-        return len(self.starts)
+        return len(self.is_first)
 
     @classmethod
-    def first(cls, observations: Observations) -> "Percept":
+    def first(cls, observations: Observations) -> "AgentInput":
         """Return the percept of episodes that all begin."""
         shown = observations.any()
-        starts = torch.ones(len(shown), dtype=torch.bool, device=shown.device)
-        return cls(observations, starts, torch.zeros_like(starts, dtype=torch.int64), starts * 0.0)
+        is_first = torch.ones(len(shown), dtype=torch.bool, device=shown.device)
+        return cls(
+            observations, is_first, torch.zeros_like(is_first, dtype=torch.int64), is_first * 0.0
+        )
 
     @classmethod
     def after(
         cls, observations: Observations, actions: Tensor, rewards: np.ndarray, ended: np.ndarray
-    ) -> "Percept":
+    ) -> "AgentInput":
         """Return the percept that follows actions [N] with rewards [N].
 
         `ended` [N] bool marks an episode's last step: the observation begins another.
         """
-        starts = torch.as_tensor(ended, device=actions.device)
+        is_first = torch.as_tensor(ended, device=actions.device)
         paid = torch.tensor(rewards, dtype=torch.float32, device=actions.device)
         if ended.any():
-            actions, paid = actions.masked_fill(starts, 0), paid.masked_fill(starts, 0.0)
-        return cls(observations, starts, actions, paid)
+            actions, paid = actions.masked_fill(is_first, 0), paid.masked_fill(is_first, 0.0)
+        return cls(observations, is_first, actions, paid)
 
 
-class ObservationReader:
+class ObservationPreprocessor:
     """Turns the observations of a vector environment into tensors by kind.
 
     `space` is that of one environment: images (uint8, channel first), vectors, discrete or

@@ -15,21 +15,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.agent import (
-    Body,
     Memory,
     OffPolicyNetworkSettings,
     QAgent,
-    Running,
+    RecentSteps,
     SacAgent,
-    Sequences,
+    SequenceBatch,
+    Torso,
     TwinQ,
 )
-from models.caching import encoded_once, unit_images
+from models.caching import encoded_once, to_float01
 from models.encoders import SmallImpalaCNN
 from models.heads import uniform_mlp
-from models.helm import LanguageMemory, told_beside
+from models.helm import LanguageMemory, observed_by_encoder
 from models.memories import TrainedMemory
-from models.observations import ObservationBatch, ObservationReader, Observations, Percept
+from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
 from models.sentence_encoder import SentenceFeatures, load_sentence_encoder
 
 TILES = range(3, 13)  # pixels of the shorter side where each shows a tile of a grid world
@@ -65,7 +65,7 @@ class InputEmbedder(nn.Module):
 
     def __init__(
         self,
-        reader: ObservationReader,
+        reader: ObservationPreprocessor,
         n_actions: int,
         settings: OffPolicyNetworkSettings,
         frozen: SentenceFeatures | None = None,
@@ -87,12 +87,12 @@ class InputEmbedder(nn.Module):
         kinds = [kind for kind in (self.images, self.vectors, self.text) if kind is not None]
         self.width = width * len(kinds) + n_embedded
 
-    def step(self, percept: Percept) -> Tensor:
+    def step(self, percept: AgentInput) -> Tensor:
         """Return the embeddings of one step of N environments.  [N, F]"""
         shown, images = percept.observations, None
         if self.images is not None:
-            images = self.images.of_pixels(unit_images(cast(Tensor, shown.images)))
-        actions = percept.last_actions.masked_fill(percept.starts, self.n_actions)
+            images = self.images.of_pixels(to_float01(cast(Tensor, shown.images)))
+        actions = percept.last_actions.masked_fill(percept.is_first, self.n_actions)
         return self._joined(actions, self._kinds(images, shown))
 
     def fingerprints(self) -> dict[str, str]:
@@ -133,7 +133,7 @@ class InputEmbedder(nn.Module):
 LAST_LAYER_OF_Q, LAST_LAYER_OF_POLICY = 3e-3, 1e-3
 
 
-class TrainedBody(Body):
+class RecurrentTorso(Torso):
     """Embeddings read by a memory that is trained along, or by none."""
 
     def __init__(self, embedder: InputEmbedder, memory: TrainedMemory) -> None:
@@ -149,34 +149,38 @@ class TrainedBody(Body):
     def initial_memory(self, n_envs: int) -> Memory:
         return self.memory.initial(n_envs)
 
-    def step(self, percept: Percept, memory: Memory, advance: bool = True) -> tuple[Tensor, Tensor]:
+    def step(
+        self, percept: AgentInput, memory: Memory, advance: bool = True
+    ) -> tuple[Tensor, Tensor]:
         embedded = self.embedder.step(percept)
-        remembered = self.memory.step(embedded, memory, percept.starts, advance)
+        remembered = self.memory.step(embedded, memory, percept.is_first, advance)
         return remembered, remembered[:, :0]
 
-    def unroll(self, sequences: Sequences) -> Tensor:
+    def unroll(self, sequences: SequenceBatch) -> Tensor:
         """Read sequences, each from an empty memory."""
-        shape = sequences.starts.shape
-        nothing = self.memory.context(self.memory.initial(shape[1]), sequences.starts[0])
+        shape = sequences.is_first.shape
+        nothing = self.memory.context(self.memory.initial(shape[1]), sequences.is_first[0])
         no_starts = torch.zeros(shape, dtype=torch.bool)  # after the first, known to the host
         return self.memory.unroll(self.embedded(sequences), no_starts, nothing)
 
     @torch.no_grad()
-    def refresh(self, past: Observations, running: Running, memory: Memory) -> None:
-        starts = running.starts
+    def refresh(self, past: Observations, running: RecentSteps, memory: Memory) -> None:
+        is_first = running.is_first
         flat = past.map(lambda kind: kind.flatten(0, 1))
-        percept = Percept(flat, starts.flatten(), running.last_actions.flatten(), torch.empty(0))
-        embedded = self.embedder.step(percept).unflatten(0, starts.shape)
-        self.memory.refresh(embedded, starts, running.ages, memory)
+        percept = AgentInput(
+            flat, is_first.flatten(), running.last_actions.flatten(), torch.empty(0)
+        )
+        embedded = self.embedder.step(percept).unflatten(0, is_first.shape)
+        self.memory.refresh(embedded, is_first, running.ages, memory)
 
-    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
-        return self.memory.looks(self.embedder.step(percept), memory, percept.starts)
+    def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
+        return self.memory.looks(self.embedder.step(percept), memory, percept.is_first)
 
     def memory_parameters(self) -> list[nn.Parameter]:
         return list(self.memory.parameters())
 
 
-class FrozenBody(Body):
+class FrozenLMTorso(Torso):
     """The hidden state of a frozen language model beside the embeddings of the present.
 
     Replay stores the hidden state, which no update makes stale.
@@ -190,17 +194,19 @@ class FrozenBody(Body):
     def initial_memory(self, n_envs: int) -> Memory:
         return self.language.initial(n_envs)
 
-    def step(self, percept: Percept, memory: Memory, advance: bool = True) -> tuple[Tensor, Tensor]:
+    def step(
+        self, percept: AgentInput, memory: Memory, advance: bool = True
+    ) -> tuple[Tensor, Tensor]:
         hidden = self.language.step(percept, memory, advance)
         return torch.cat((hidden, self.embedder.step(percept)), dim=-1), hidden
 
     def remembered(self, features: Tensor) -> Tensor:
         return features[:, : self.language.width]
 
-    def unroll(self, sequences: Sequences) -> Tensor:
+    def unroll(self, sequences: SequenceBatch) -> Tensor:
         return torch.cat((sequences.context, self.embedded(sequences)), dim=-1)
 
-    def inspect(self, percept: Percept, memory: Memory) -> dict[str, np.ndarray]:
+    def inspect(self, percept: AgentInput, memory: Memory) -> dict[str, np.ndarray]:
         return self.language.inspect(percept, memory)
 
     def fingerprints(self) -> dict[str, str]:
@@ -215,20 +221,20 @@ def build_from_replay(
     `kind` is the other's class, with a `memory_class` or a `language_class`. `config` has its
     settings, `OffPolicyNetworkSettings` and, where there is text, `SentenceSettings`.
     """
-    reader, n_actions = ObservationReader(observation_space), int(action_space.n)
+    reader, n_actions = ObservationPreprocessor(observation_space), int(action_space.n)
     embedded, language, sentences = reader, None, None
     if hasattr(kind, "language_class"):
         language = kind.language_class(config, reader)
-        embedded = told_beside(config, reader)
+        embedded = observed_by_encoder(config, reader)
     if embedded.n_texts:
         encoder = load_sentence_encoder(config.sentence_encoder)
         sentences = SentenceFeatures(reader.sentences, encoder)
 
-    def body() -> Body:
+    def body() -> Torso:
         embedder = InputEmbedder(embedded, n_actions, config, sentences)
         if language is not None:
-            return FrozenBody(embedder, language)
-        return TrainedBody(embedder, kind.memory_class(embedder.width, config))
+            return FrozenLMTorso(embedder, language)
+        return RecurrentTorso(embedder, kind.memory_class(embedder.width, config))
 
     acting = body()
     hidden = (config.head_width, config.head_width)

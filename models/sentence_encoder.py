@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from models.language.files import ModelFiles, find_model
 from models.language.layers import check_finite
-from models.language.load import once_a_machine
+from models.language.load import local_main_process_first
 from models.language.transformer import Bert
 from models.observations import SentenceTable, SentenceVectors
 from utils.errors import UserError
@@ -139,7 +139,7 @@ def load_sentence_encoder(
         return encoder
 
     try:
-        return once_a_machine(load)
+        return local_main_process_first(load)
     except UserError as error:
         raise UserError(*(f"{setting_name}: {line}" for line in error.lines)) from error
     except Exception as error:  # files that do not fit raise about ten kinds of errors

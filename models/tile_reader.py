@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from models.caching import unit_images
+from models.caching import to_float01
 from models.encoders import DATA_FOLDER
 from utils.errors import UserError
-from utils.files import load_saved, save_tensors, written_whole
-from utils.starting import typed
+from utils.files import atomic_write, load_saved, save_tensors
+from utils.starting import cli_command
 
 FILE = "crafter-captions.pt"
 PROGRAM = "prepare_captions.py"
@@ -72,7 +72,7 @@ class TileReader:
     @torch.no_grad()
     def __call__(self, frames: np.ndarray) -> np.ndarray:
         """Map pictures [R, 3, H, W] uint8 to probabilities [R, K, 9, 9] float32."""
-        return self.network(unit_images(torch.from_numpy(frames))).softmax(1).numpy()
+        return self.network(to_float01(torch.from_numpy(frames))).softmax(1).numpy()
 
     @property
     def fingerprint(self) -> str:
@@ -121,7 +121,7 @@ def train_tile_reader(
         network = TileNetwork(n_kinds)
 
     def loss_of(images: np.ndarray, tiles: np.ndarray) -> Tensor:
-        scores = network(unit_images(torch.from_numpy(images)))
+        scores = network(to_float01(torch.from_numpy(images)))
         return F.cross_entropy(scores, torch.from_numpy(tiles).long())
 
     fit(network, frames, loss_of, LEARNING_RATE, "captions" if progress else None)
@@ -157,7 +157,7 @@ def fit(
 
 def load_reader(path: Path, build: Callable[[Any], Reader], setting: str, program: str) -> Reader:
     """Build the content of a file of `save_reader`; UserError if it is missing or foreign."""
-    again = shlex.join(typed(program))
+    again = shlex.join(cli_command(program))
     if not path.is_file():
         raise UserError(f"{setting}: {path} is missing. Run: {again}")
     try:
@@ -170,6 +170,6 @@ def load_reader(path: Path, build: Callable[[Any], Reader], setting: str, progra
 def save_reader(state: dict[str, Any], path: Path) -> Path:
     """Write a trained small network, whole or not at all, and return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(path) as file:
+    with atomic_write(path) as file:
         save_tensors(state, file)
     return path

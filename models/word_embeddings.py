@@ -24,9 +24,9 @@ from models.language.files import ModelFiles
 from models.language.language_model import LanguageModel
 from models.language.load import LanguageModelSettings
 from utils.errors import UserError
-from utils.files import alone_with, written_whole
+from utils.files import atomic_write, file_lock
 from utils.settings import setting
-from utils.starting import typed
+from utils.starting import cli_command
 
 PROMPTS = {
     "minigrid": ("{}",),
@@ -137,7 +137,7 @@ class PromptEmbeddings:
         arrays: dict[str, Any] = vars(self) | {CHECKSUM: np.array(self.checksum())}
         content = io.BytesIO()  # NumPy cannot end a file that no more fits into
         np.savez(content, **arrays)
-        with written_whole(path) as file:
+        with atomic_write(path) as file:
             file.write(content.getbuffer())
 
     def agrees(self, other: "PromptEmbeddings") -> bool:
@@ -211,7 +211,7 @@ def configured_file(config: EmbeddingsSettings) -> Path:
 
 def _what_to_do(config: EmbeddingsSettings) -> str:
     """Return the command that makes the right file."""
-    words = [*typed("prepare_embeddings.py"), "--suite", suite_of(config.env)]
+    words = [*cli_command("prepare_embeddings.py"), "--suite", suite_of(config.env)]
     words += ["--clip-encoder", config.clip_encoder]
     if config.clip_pretrained != "openai":
         words += ["--clip-pretrained", config.clip_pretrained]
@@ -255,7 +255,7 @@ def prepare(
     if _is_up_to_date(path, plan):
         return None
     data_folder.mkdir(parents=True, exist_ok=True)
-    with alone_with(path):
+    with file_lock(path):
         if _is_up_to_date(path, plan):  # another call has made it meanwhile
             return None
         parts = (*plan.tokens, *plan.prompts, plan.encoder_fingerprint)  # all they depend on
@@ -298,7 +298,7 @@ def _embed(encoder: ImageTextEncoder, plan: PromptEmbeddings, partial: Path) -> 
         path = partial / f"{begin}.npy"
         if not path.is_file():
             rows = prompt_means(encoder, words[begin : begin + BLOCK], prompts).cpu().numpy()
-            with written_whole(path) as file:
+            with atomic_write(path) as file:
                 np.save(file, rows)
         blocks.append(np.load(path, allow_pickle=False))
     return np.concatenate(blocks)

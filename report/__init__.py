@@ -3,10 +3,10 @@
 from typing import Any
 
 
-def configured_showcase(config: Any, agent: Any) -> Any:
+def build_showcase(config: Any, agent: Any) -> Any:
     """Return the showcase of a run, None where the settings ask for none."""
-    if config.media_minutes is None:
+    if config.showcase_minutes is None:
         return None
     from report.while_training import Showcase  # brings in Matplotlib and the analyses
 
-    return Showcase(agent, config.media_minutes)
+    return Showcase(agent, config.showcase_minutes)

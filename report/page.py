@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from trainers.evaluation import Recording
-from utils.files import written_whole
+from utils.files import atomic_write
 
 HERE = Path(__file__).parent
 SCRIPTS = ("decode.js", "charts.js", "player.js", "page.js")
@@ -134,7 +134,7 @@ class EpisodePage:
         data = json.dumps(self.data(facts), separators=(",", ":")).replace("<", "\\u003c")
         for name, part in {"style": style, "script": "\n".join(scripts), "data": data}.items():
             page = page.replace(f"{{{{{name}}}}}", part)
-        with written_whole(path) as file:
+        with atomic_write(path) as file:
             file.write(page.encode())
 
 

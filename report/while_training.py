@@ -46,8 +46,8 @@ class Showcase:
 
     def follow(self, transition: Transition) -> None:
         """Keep the running episode of the first environment and its latest whole one."""
-        observations, starts = transition.percept.observations, transition.percept.starts
-        if starts[0]:
+        observations, is_first = transition.percept.observations, transition.percept.is_first
+        if is_first[0]:
             if self._running:
                 first, *others = self._running
                 self._latest = first.map(lambda *kinds: torch.stack(kinds), *others)

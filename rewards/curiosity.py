@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.agent import Agent, Transitions
-from models.caching import unit_images
+from models.caching import to_float01
 from models.encoders import SmallImpalaCNN
 from models.heads import initialise_orthogonal
-from models.observations import ObservationBatch, Observations, Percept
+from models.observations import AgentInput, ObservationBatch, Observations
 from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sentence_encoder
 from utils.errors import UserError
 from utils.running_statistics import RunningMeanVariance
@@ -108,7 +108,7 @@ class AptSettings(IntrinsicSettings):
         high=1_000_000,
         default=12,
     )
-    icm: str = setting(
+    curiosity_icm: str = setting(
         "encoder of APT's distances: ellm, as in ELLM's code (an action is one number, the images' "
         "encoder reads text, too), or paper, as in Pathak et al. 2017",
         choices=("ellm", "paper"),
@@ -168,7 +168,7 @@ class Curiosity(ABC):
         """Return fresh networks for features of shapes (F,) or (C, H, W), by kind."""
 
     @staticmethod
-    def contradictions(config: Any, agent: type[Agent]) -> list[str]:
+    def validate_config(config: Any, agent: type[Agent]) -> list[str]:
         """Return a line for each pair of settings that cannot both hold."""
         problems = []
         if config.curiosity_weight == config.task_reward_weight == 0:
@@ -325,11 +325,11 @@ class ActivePretraining(Curiosity):
     @staticmethod
     def networks_for(config: Any, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
         """Return curiosity modules; UserError if ellm's shared encoder meets unequal shapes."""
-        as_ellm, first = config.icm == "ellm", next(iter(shapes))
+        as_ellm, first = config.curiosity_icm == "ellm", next(iter(shapes))
         if as_ellm and tuple(shapes.get(TEXT, shapes[first])) != tuple(shapes[first]):
             raise UserError(
                 f"icm: ellm has one encoder for text and {first}, and their features differ in "
-                "shape. Choose icm=paper, or curiosity_features=agent"
+                "shape. Choose curiosity_icm=paper, or curiosity_features=agent"
             )
         widths = 2 * config.curiosity_width, config.curiosity_width
         return {kind: Dynamics(shape, widths, n_actions, as_ellm) for kind, shape in shapes.items()}
@@ -348,7 +348,9 @@ class ActivePretraining(Curiosity):
         return {"loss": forward + inverse, "forward_loss": forward, "inverse_loss": inverse}
 
     def _encoder(self, kind: str) -> nn.Module:
-        if kind == TEXT and self.config.icm == "ellm":  # ELLM's code reads text with it, too
+        if (
+            kind == TEXT and self.config.curiosity_icm == "ellm"
+        ):  # ELLM's code reads text with it, too
             kind = next(iter(self.networks))
         return self.networks.get_submodule(f"{kind}.encoder")
 
@@ -443,7 +445,7 @@ class Perceptron(nn.Module):
         return self.layers[-1](rows)
 
 
-def configured_curiosity(config: Any, agent: Agent, n_actions: int) -> Curiosity | None:
+def build_curiosity(config: Any, agent: Agent, n_actions: int) -> Curiosity | None:
     """Return the settings' intrinsic reward, if any; UserError if there are no features for it."""
     if config.curiosity is None:
         return None
@@ -483,7 +485,7 @@ class FeatureReader:
         """Return pixels from 0 to 1, vectors, and sentences as vectors."""
         shown, kinds = observations.shown, {}
         if shown.images is not None:
-            kinds["images"] = unit_images(shown.images)
+            kinds["images"] = to_float01(shown.images)
         if shown.vectors is not None:
             kinds["vectors"] = shown.vectors
         if shown.text is not None and self.config.curiosity_text_weight > 0:
@@ -508,7 +510,7 @@ def _example(config: Any, agent: Any) -> tuple[ObservationBatch, Tensor]:
         text = torch.tensor([reader.sentences.numbers(["nothing"] * reader.n_texts)], device=device)
     observations, context = Observations(images, vectors, text), torch.zeros(1, 0, device=device)
     if config.curiosity_features == "memory":
-        memory, seen = agent.initial_memory(1), Percept.first(observations)
+        memory, seen = agent.initial_memory(1), AgentInput.first(observations)
         context = agent.act(seen, memory, deterministic=True, advance=False).context
     return ObservationBatch(observations), context
 

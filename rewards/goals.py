@@ -24,18 +24,25 @@ from rewards.single_tasks import (
     ONLY_BY_SUBGOALS,
     REWARD_LAST,
     SURVIVAL,
+    SYNONYMS,
     TASK,
     TASKS,
-    TWINS,
-    Deed,
     Episode,
+    StepOutcome,
     Task,
     actions_of,
 )
-from rewards.suggested_goals import SAME_TEXT, Payment, Quality, Similarity, SuggestedGoals, Tidying
+from rewards.suggested_goals import (
+    SAME_TEXT,
+    Quality,
+    RewardRule,
+    Similarity,
+    SuggestedGoals,
+    Tidying,
+)
 from rewards.suggesters import SUGGESTERS, rules
-from utils.errors import UserError, raise_any, suggestion
-from utils.files import objects
+from utils.errors import UserError, did_you_mean, raise_any
+from utils.files import object_array
 from utils.household import SUITABLE
 from utils.settings import Config, Part, setting
 
@@ -87,7 +94,7 @@ class GoalSettings(Part):
         safe=(DEFAULT_ENCODER, SAME_TEXT),
     )
     novelty_filter: bool = setting("a goal is suggested and paid once an episode", default=True)
-    check_success: bool | None = setting(
+    require_success: bool | None = setting(
         "an action must succeed to reach a goal; null: yes, except with suggester=novelty",
         default=None,
     )
@@ -101,12 +108,12 @@ NEEDS = {
     "goal_threshold": "suggester",
     "goal_encoder": "suggester",
     "novelty_filter": "suggester",
-    "check_success": "suggester",
+    "require_success": "suggester",
     "single_task_goals": "single_task",
 }
 
 
-def contradictions(config: GoalSettings) -> list[str]:
+def validate_config(config: GoalSettings) -> list[str]:
     """Return a line for each pair of settings of goals that cannot both hold."""
     task = config.single_task
     lines = [
@@ -159,7 +166,7 @@ def as_played(config: Config, given: Collection[str]) -> Config:
         if values[needed] is None and name not in given:
             values[name] = DEFAULTS[name]
     config = replace(config, **values)
-    raise_any(contradictions(config.part(GoalSettings)))
+    raise_any(validate_config(config.part(GoalSettings)))
     return config
 
 
@@ -176,7 +183,7 @@ def task_settings(config: Config, names: str) -> dict[str, Config]:
     played: dict[str, Config] = {}
     for task in allowed if names == ALL else names.split(","):
         if task not in allowed:
-            hint = " It is never completed" if task in TASKS else suggestion(task, TASKS)
+            hint = " It is never completed" if task in TASKS else did_you_mean(task, TASKS)
             raise UserError(f"--tasks: '{task}' is none of {ALL}, {', '.join(allowed)}.{hint}")
         kind = REWARD_LAST if task in ONLY_BY_SUBGOALS else TASK
         changes = {"suggester": None, "single_task": task, "single_task_goals": kind}
@@ -215,11 +222,11 @@ def with_goals(env: AnyEnv, config: Config) -> "AnyEnv | GoalRewards":
             f"suggester: {name} judges where things belong, and {config.env} is no household. "
             "Choose env=HousekeepText-v0, or another suggester"
         )
-    checks = kind.checks_success if goals.check_success is None else goals.check_success
+    checks = kind.checks_success if goals.require_success is None else goals.require_success
     suggester = kind.configured(config, names)
     similarity = Similarity(goals.goal_encoder)
     quality = Quality(names) if rules.knows(names) else None
-    payment = Payment(similarity, goals.goal_threshold, goals.novelty_filter, checks, quality)
+    payment = RewardRule(similarity, goals.goal_threshold, goals.novelty_filter, checks, quality)
     episodes = [SuggestedGoals(payment) for _ in range(n_envs)]
     return GoalRewards(env, episodes, suggester, shows_goals, payment)
 
@@ -245,7 +252,7 @@ class GoalRewards(VectorWrapper):
         episodes: Sequence[Episode],
         suggester: rules.Suggester,
         shows_goals: bool = False,
-        payment: Payment | None = None,
+        payment: RewardRule | None = None,
     ) -> None:
         super().__init__(env)
         self.episodes, self.suggester, self.payment = episodes, suggester, payment
@@ -279,7 +286,7 @@ class GoalRewards(VectorWrapper):
         successes = zip(deeds, reached, strict=True)
         info |= {
             "completed": completed,
-            "matched": objects([each.goal for each in reached]),
+            "matched": object_array([each.goal for each in reached]),
             "goal_success": np.array([d.changed and r.goal is not None for d, r in successes]),
             "goal_rewards": rewards,
         }
@@ -368,7 +375,7 @@ class GoalRewards(VectorWrapper):
         for episode, situation, goals in zip(self.episodes, told, suggested, strict=True):
             episode.look(situation, goals)
         wanted = [tuple(episode.goals) for episode in self.episodes]
-        info["suggestions"] = objects(wanted)
+        info["suggestions"] = object_array(wanted)
         if not self.shows_goals:
             return observations
         return _joined(observations, tuple(map(sentence, wanted)))
@@ -394,7 +401,7 @@ def _check_described(env: VectorEnv, name: str, action_names: Sequence[str]) -> 
 
 def _check_task(task: str, action_names: Sequence[str]) -> None:
     """Raise UserError unless the environment has the actions of a task."""
-    known = {*action_names, *(TWINS.get(name, name) for name in action_names)}
+    known = {*action_names, *(SYNONYMS.get(name, name) for name in action_names)}
     missing = sorted(actions_of(task) - known)
     if missing:
         raise UserError(
@@ -419,13 +426,13 @@ def _joined(observations: Any, goals: Any) -> dict[str, Any]:
     return {**parts, GOAL: goals}
 
 
-def _situation(info: dict[str, Any], row: int, names: Sequence[str] = SITUATION) -> rules.Situation:
+def _situation(info: dict[str, Any], row: int, names: Sequence[str] = SITUATION) -> rules.TextState:
     scene, inventory, status, items = (info[name][row] for name in names)
-    return rules.Situation(str(scene), str(inventory), str(status), items)
+    return rules.TextState(str(scene), str(inventory), str(status), items)
 
 
-def _deed(info: dict[str, Any], row: int) -> Deed:
-    return Deed(
+def _deed(info: dict[str, Any], row: int) -> StepOutcome:
+    return StepOutcome(
         str(info["phrase"][row]),
         bool(info["action_success"][row]),
         bool(info["eval_success"][row]),

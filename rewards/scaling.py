@@ -22,9 +22,7 @@ class ScalingSettings(Config):
     )
 
 
-def configured_scaling(
-    config: ScalingSettings, n_envs: int, by_default: bool
-) -> "RewardScaling | None":
+def build_scaling(config: ScalingSettings, n_envs: int, by_default: bool) -> "RewardScaling | None":
     """Return the scaling of N environments' rewards, None if the settings turn it off."""
     choice = config.normalize_reward
     is_wanted = by_default if choice is None else choice

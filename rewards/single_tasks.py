@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from rewards.suggesters.rules import Situation
+from rewards.suggesters.rules import TextState
 
 TASK, SUBGOALS, REWARD_LAST = KINDS = ("task", "subgoals", "reward-last")
 SURVIVAL = "survival"
@@ -20,7 +20,7 @@ PAID_FOR_SURVIVING = 0.05  # for each step
 MANY_TREES = 5  # chopped for a deforestation
 
 # Two names of one deed.
-TWINS = {
+SYNONYMS = {
     "eat cow": "attack cow",
     "attack cow": "eat cow",
     "place crafting table": "make crafting table",
@@ -72,7 +72,7 @@ DONE_BY = {"plant grass": "place plant", "chop grass with wood pickaxe": "chop g
 NEIGHBOURS = [(dx, dy) for dx, dy in product((-1, 0, 1), repeat=2) if dx != dy]
 
 
-class Deed(NamedTuple):
+class StepOutcome(NamedTuple):
     """The outcome of one step.
 
     Attributes:
@@ -90,7 +90,7 @@ class Deed(NamedTuple):
     around: Sequence[Sequence[str | None]] = ()
 
 
-class Reached(NamedTuple):
+class GoalReward(NamedTuple):
     """The goal that a step reached, its reward, and whether that completed a task."""
 
     goal: str | None = None
@@ -98,7 +98,7 @@ class Reached(NamedTuple):
     completed: bool = False
 
 
-NOTHING = Reached()
+NOTHING = GoalReward()
 
 
 class Episode(ABC):
@@ -111,7 +111,7 @@ class Episode(ABC):
     def begin(self) -> None:
         """Begin another episode; only the goals stay."""
 
-    def told(self, situation: Situation) -> Situation:
+    def told(self, situation: TextState) -> TextState:
         """Add the events of this episode that a suggester needs."""
         return situation
 
@@ -119,12 +119,12 @@ class Episode(ABC):
         """Return the goals where these are suggested."""
         return tuple(suggested)
 
-    def look(self, situation: Situation, suggested: Sequence[str]) -> None:
+    def look(self, situation: TextState, suggested: Sequence[str]) -> None:
         """Set the goals of the next action."""
         self.goals = self.wanted(suggested)
 
     @abstractmethod
-    def reached(self, deed: Deed) -> Reached:
+    def reached(self, deed: StepOutcome) -> GoalReward:
         """Take in a step and return its payment."""
 
     @abstractmethod
@@ -160,9 +160,9 @@ class Task(Episode):
     def wanted(self, suggested: Sequence[str]) -> Collection[str]:
         return (self.goal,)
 
-    def reached(self, deed: Deed) -> Reached:
+    def reached(self, deed: StepOutcome) -> GoalReward:
         if self.name == SURVIVAL:
-            return Reached(reward=PAID_FOR_SURVIVING)
+            return GoalReward(reward=PAID_FOR_SURVIVING)
         if not deed.changed:
             return NOTHING
         self._done[deed.phrase] += 1
@@ -173,7 +173,7 @@ class Task(Episode):
         if not is_last:
             self.place += 1
         is_paid = is_last or self.kind == SUBGOALS
-        return Reached(goal, 1.0, is_last) if is_paid else NOTHING
+        return GoalReward(goal, 1.0, is_last) if is_paid else NOTHING
 
     def state_dict(self) -> dict[str, Any]:
         return {"place": self.place, "done": dict(self._done)}
@@ -184,7 +184,7 @@ class Task(Episode):
         self.place = state["place"]
         self._done = Counter(state["done"])
 
-    def _is_done_by(self, deed: Deed) -> bool:
+    def _is_done_by(self, deed: StepOutcome) -> bool:
         """Return whether a deed, counted already, reaches the goal."""
         wanted, phrase = self.goal, deed.phrase
         # From the third subgoal on every table of a workshop must stand by another.
@@ -202,7 +202,7 @@ class Task(Episode):
 
 
 def same_deed(phrase: str, goal: str) -> bool:
-    return goal in (phrase, TWINS.get(phrase))
+    return goal in (phrase, SYNONYMS.get(phrase))
 
 
 def actions_of(name: str) -> set[str]:
@@ -210,6 +210,6 @@ def actions_of(name: str) -> set[str]:
     return {DONE_BY.get(subgoal, subgoal) for subgoal in TASKS[name] if name != SURVIVAL}
 
 
-def _by_another(deed: Deed, thing: str) -> bool:
+def _by_another(deed: StepOutcome, thing: str) -> bool:
     """Return whether a neighbour of the faced cell is such a thing."""
     return any(deed.around[dx + 1][dy + 1] == thing for dx, dy in NEIGHBOURS)

@@ -11,15 +11,20 @@ import torch
 from torch import Tensor
 
 from models.sentence_encoder import load_sentence_encoder
-from rewards.single_tasks import NOTHING, TWINS, Deed, Episode, Reached
-from rewards.suggesters.rules import EFFECTIVE, Situation, possible_goals
+from rewards.single_tasks import NOTHING, SYNONYMS, Episode, GoalReward, StepOutcome
+from rewards.suggesters.rules import EFFECTIVE, TextState, possible_goals
 from utils.household import PICK_UP, PLACE, Goal
 from utils.starting import one_thread
 
 SAME_TEXT = "same-text"
 LAST_ACTIONS = 5  # told to a suggester
-GOOD, POORLY_TIMED, BAD, NONSENSE = GRADES = ("good", "poorly_timed", "bad", "nonsense")
-SUGGESTED, REWARDED = OCCASIONS = ("suggested", "rewarded")
+GOOD, CONTEXT_INSENSITIVE, COMMON_SENSE_INSENSITIVE, IMPOSSIBLE = GRADES = (
+    "good",
+    "context_insensitive",
+    "common_sense_insensitive",
+    "impossible",
+)
+SUGGESTED, REWARDED = EVENTS = ("suggested", "rewarded")
 AS_SUGGESTED, UNSUGGESTED, FAILED = 2.5, -0.25, -0.2  # paid for tidying up
 
 
@@ -73,22 +78,26 @@ class Similarity:
 class Quality:
     """Counts of suggested and of rewarded goals by quality.
 
-    *good*: the oracle suggests it as well; *poorly timed*: an action that has an effect in some
-    state; *bad*: an action that never has one; *nonsense*: no action at all.
+    *good*: the oracle suggests it as well; *context-insensitive*: an action with an effect in
+    some other state; *common-sense-insensitive*: one without any; *impossible*: no action.
     """
 
     def __init__(self, action_names: Iterable[str]) -> None:
         self._actions = frozenset(action_names)
-        self._counts = {(occasion, grade): 0 for occasion in OCCASIONS for grade in GRADES}
+        self._counts = {(occasion, grade): 0 for occasion in EVENTS for grade in GRADES}
 
     def grades(
-        self, goals: Iterable[str], situation: Situation, done: Collection[str]
+        self, goals: Iterable[str], situation: TextState, done: Collection[str]
     ) -> dict[str, str]:
         """Return the grade of each goal; the oracle does not suggest deeds again that are done."""
         agreed = set(possible_goals(situation)).difference(done)
-        kinds = ((agreed, GOOD), (EFFECTIVE, POORLY_TIMED), (self._actions, BAD))
+        kinds = (
+            (agreed, GOOD),
+            (EFFECTIVE, CONTEXT_INSENSITIVE),
+            (self._actions, COMMON_SENSE_INSENSITIVE),
+        )
         return {
-            goal: next((grade for names, grade in kinds if goal in names), NONSENSE)
+            goal: next((grade for names, grade in kinds if goal in names), IMPOSSIBLE)
             for goal in goals
         }
 
@@ -106,7 +115,7 @@ class Quality:
         self._counts = dict(zip(self._counts, map(int, state), strict=True))
 
 
-class Payment(NamedTuple):
+class RewardRule(NamedTuple):
     """The rule of payment for suggested goals, the same in all environments.
 
     Attributes:
@@ -136,7 +145,7 @@ class SuggestedGoals(Episode):
         goals: The suggestions now, with their grades.
     """
 
-    def __init__(self, payment: Payment) -> None:
+    def __init__(self, payment: RewardRule) -> None:
         self.payment = payment
         self.goals: dict[str, str] = {}
         self.begin()
@@ -146,7 +155,7 @@ class SuggestedGoals(Episode):
         self.done: set[str] = set()
         self.actions: deque[str] = deque(maxlen=LAST_ACTIONS)
 
-    def told(self, situation: Situation) -> Situation:
+    def told(self, situation: TextState) -> TextState:
         return situation._replace(actions=tuple(self.actions))
 
     def wanted(self, suggested: Sequence[str]) -> Collection[str]:
@@ -154,7 +163,7 @@ class SuggestedGoals(Episode):
             return suggested
         return [goal for goal in suggested if goal not in self.achieved]
 
-    def look(self, situation: Situation, suggested: Sequence[str]) -> None:
+    def look(self, situation: TextState, suggested: Sequence[str]) -> None:
         goals, quality = self.wanted(suggested), self.payment.quality
         if quality is None:
             self.goals = dict.fromkeys(goals, "")
@@ -162,7 +171,7 @@ class SuggestedGoals(Episode):
             self.goals = quality.grades(goals, situation, self.done)
             quality.count(SUGGESTED, self.goals.values())
 
-    def reached(self, deed: Deed) -> Reached:
+    def reached(self, deed: StepOutcome) -> GoalReward:
         reached, payment = NOTHING, self.payment
         if deed.changed:  # suggesters are told of effective actions only
             self.actions.append(deed.phrase)
@@ -171,7 +180,7 @@ class SuggestedGoals(Episode):
             goal, likeness = payment.similarity.best(deed.phrase, self.goals)
             if goal is not None and likeness > payment.threshold:
                 self.achieved |= _both_names(goal)
-                reached = Reached(goal, likeness)
+                reached = GoalReward(goal, likeness)
                 if payment.quality is not None:
                     payment.quality.count(REWARDED, [self.goals[goal]])
         return reached
@@ -210,24 +219,24 @@ class Tidying(Episode):
         self.picked_up: set[str] = set()
         self.achieved: list[str] = []
 
-    def told(self, situation: Situation) -> Situation:
+    def told(self, situation: TextState) -> TextState:
         return situation._replace(achieved=tuple(self.achieved))
 
-    def reached(self, deed: Deed) -> Reached:
+    def reached(self, deed: StepOutcome) -> GoalReward:
         if not deed.succeeded:
-            return Reached(reward=FAILED if deed.phrase in (PICK_UP, PLACE) else 0.0)
+            return GoalReward(reward=FAILED if deed.phrase in (PICK_UP, PLACE) else 0.0)
         goal = Goal.read(deed.phrase)
         if goal is None:
             return NOTHING
         if deed.phrase not in self.goals:
-            return Reached(reward=UNSUGGESTED)
+            return GoalReward(reward=UNSUGGESTED)
         if goal.receptacle:
             self.achieved.append(deed.phrase)
         elif goal.thing in self.picked_up:
             return NOTHING
         else:
             self.picked_up.add(goal.thing)
-        return Reached(deed.phrase, AS_SUGGESTED)
+        return GoalReward(deed.phrase, AS_SUGGESTED)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -242,4 +251,4 @@ class Tidying(Episode):
 
 
 def _both_names(deed: str) -> set[str]:
-    return {deed, TWINS.get(deed, deed)}
+    return {deed, SYNONYMS.get(deed, deed)}

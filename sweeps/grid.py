@@ -19,23 +19,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from utils.errors import UserError, raise_all, raise_any, suggestion
+from utils.errors import UserError, did_you_mean, raise_all, raise_any
 from utils.run_folder import (
-    begun_with,
     default_run_id,
     folder_of,
+    init_checkpoint,
     is_finished,
+    load_run_config,
     locked,
-    recorded_config,
 )
 from utils.settings import (
     SEVERAL,
     Config,
-    Given,
+    Override,
     all_settings,
     file_settings,
     given_by_file,
     load_config,
+    override,
     read_settings,
     settings_without_effect,
     shortened,
@@ -67,7 +68,7 @@ class Source(NamedTuple):
 
     name: str
     agent: str | None
-    given: list[Given]
+    given: list[Override]
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def read_sources(files: Sequence[Path], agents: Collection[str] = ()) -> list[So
     for agent in agents if not problems else ():
         if agent not in names:
             known = f"they have {', '.join(names)}" if names else "they name none"
-            hint = suggestion(agent, names)
+            hint = did_you_mean(agent, names)
             problems.append(f"--agents {agent}: no agent of the settings files; {known}.{hint}")
     raise_any(problems)
     return [source for source in sources if not agents or source.agent in agents]
@@ -108,7 +109,7 @@ def _sources_of(file: Path) -> list[Source]:
     if not isinstance(agents, dict) or not agents:
         raise UserError(f"{file}: {SEVERAL}: {shown(agents)} is no table of agents such as {FORM}")
     problems, sources = list[str](), list[Source]()
-    given = [Given(str(file), *each) for each in shared.items()]
+    given = [override(str(file), *each) for each in shared.items()]
     for agent, own in agents.items():
         if not re.fullmatch(r"[A-Za-z0-9+-]{1,40}", agent):
             line = f"{SEVERAL}: '{shortened(agent)}': use up to 40 letters, digits, + and -"
@@ -120,7 +121,7 @@ def _sources_of(file: Path) -> list[Source]:
             problems += [
                 f"{file}: {agent}: {key} is given for all agents. Name it once" for key in twice
             ]
-            more = [Given(f"{file}: {agent}", *each) for each in own.items()]
+            more = [override(f"{file}: {agent}", *each) for each in own.items()]
             sources.append(Source(f"{name}_{agent}".lstrip("_"), agent, [*given, *more]))
     raise_any(problems)
     return sources
@@ -261,14 +262,14 @@ def _check_folder(run: Run) -> None:
     if run.config.device == "auto":  # the recorded one is the device that was chosen
         telling.remove("device")
     differing = [
-        name for name in _differing(recorded_config(run.folder), run.config) if name in telling
+        name for name in _differing(load_run_config(run.folder), run.config) if name in telling
     ]
     if differing:
         raise UserError(
             f"{run.folder}: holds a run that differs in {', '.join(differing)}. "
             "Give this sweep a --name of its own"
         )
-    if begun_with(run.folder) is not None:
+    if init_checkpoint(run.folder) is not None:
         raise UserError(
             f"{run.folder}: holds a run that began with another's parameters (--init-from). "
             "Give this sweep a --name of its own"

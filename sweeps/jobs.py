@@ -27,11 +27,11 @@ from tqdm import tqdm
 
 from analysis.run_data import Progress, read_progress
 from sweeps.grid import Run
-from utils.errors import UserError, printable
+from utils.errors import UserError, escape
 from utils.run_folder import EXPERIMENTS, is_finished, write_json
 
 PROGRAM = Path(__file__).resolve().parent.parent / "main.py"
-DESK = EXPERIMENTS / ".sweep"  # settings and output of the runs
+JOBS_DIR = EXPERIMENTS / ".sweep"  # settings and output of the runs
 REFRESH_SECONDS, CONNECT_SECONDS = 1.0, 10.0
 LONGEST_NOTE = 200
 PR_SET_PDEATHSIG = 1
@@ -91,7 +91,7 @@ class Job:
 
         .json has all settings for main.py, .log has the run's output, and .stop asks it to end.
         """
-        return DESK / self.run.folder.relative_to(EXPERIMENTS)
+        return JOBS_DIR / self.run.folder.relative_to(EXPERIMENTS)
 
     @property
     def log(self) -> Path:
@@ -187,7 +187,7 @@ class RayPool:
         self._environment = {"OMP_NUM_THREADS": str(cpus), "TQDM_DISABLE": "1"}
         if not gpus:
             self._environment["CUDA_VISIBLE_DEVICES"] = ""
-        self.request = DESK / f"stop-{socket.gethostname()}-{os.getpid()}"
+        self.request = JOBS_DIR / f"stop-{socket.gethostname()}-{os.getpid()}"
         self._jobs: dict[Any, Job] = {}
         self.n_places = _places(cpus, gpus)
 
@@ -209,7 +209,7 @@ class RayPool:
         self.request.touch()
 
 
-def carry_out(
+def run_jobs(
     work: Jobs, pool: RayPool, retries: int, is_asked_to_stop: Callable[[], bool]
 ) -> Iterator[Sequence[Job]]:
     """Train the missing runs; yield all jobs, with their states, about once a second."""
@@ -249,9 +249,9 @@ def check_address(address: str | None) -> None:
             raise ValueError("no host")
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError, ValueError) as error:
-        reason = printable(str(error))
+        reason = escape(str(error))
         raise UserError(
-            f"--address {printable(str(address))}: no Ray cluster answers there ({reason}). "
+            f"--address {escape(str(address))}: no Ray cluster answers there ({reason}). "
             "Use auto, or HOST:PORT of its first machine"
         ) from None
 
@@ -406,7 +406,7 @@ def told(job: Job) -> str:
         line += f", return {progress.mean_return:.3f}"
     if progress.speed is not None:
         line += f", {progress.speed:,.0f} steps/s"
-    return line + (f"  attempt {job.n_attempts}: {printable(job.note)}" if job.note else "")
+    return line + (f"  attempt {job.n_attempts}: {escape(job.note)}" if job.note else "")
 
 
 def summary(jobs: Sequence[Job], n_to_come: int = 0) -> str:

@@ -23,16 +23,17 @@ from analysis.figures import METRIC_LABELS, Point, draw_search, save_figure
 from analysis.run_data import Table, aligned, read_progress, read_run, write_csv
 from sweeps.grid import Run, check_runs
 from sweeps.jobs import Job, Jobs, State
-from utils.errors import UserError, printable, raise_any, suggestion
+from utils.errors import UserError, did_you_mean, escape, raise_any
 from utils.run_folder import EXPERIMENTS, SETTINGS, write_json
 from utils.settings import (
     Config,
-    Given,
+    Override,
     all_settings,
     checked,
     given_by_file,
     installed,
     load_config,
+    override,
     settings_without_effect,
     shortened,
     shown,
@@ -87,12 +88,12 @@ class Space(NamedTuple):
 
     dimensions: dict[str, Range | Choices]
     sources: dict[str, str]
-    fixed: list[Given]
+    fixed: list[Override]
     overrides: list[str]
 
     def config(self, values: Mapping[str, Any]) -> Config:
         """Return all settings of a point, or raise UserError where they cannot be together."""
-        drawn = [Given(self.sources[name], name, value) for name, value in values.items()]
+        drawn = [Override(self.sources[name], name, value) for name, value in values.items()]
         return load_config([*self.fixed, *drawn], self.overrides)
 
     def corners(self) -> list[Config]:
@@ -130,7 +131,8 @@ def read_space(file: Path | None, texts: Iterable[str]) -> Space:
         given.pop(name, None)
         if _is_range(name, value.startswith("{")):
             try:
-                given[name] = Given(source, name, json.loads(value))
+                one = override(source, name, json.loads(value))
+                given[one.name] = one
             except (ValueError, RecursionError):
                 problems.append(f"{source}: not readable as JSON. Write {FORM}")
             continue
@@ -162,7 +164,7 @@ def _dimension(name: str, value: dict[str, Any]) -> Range | Choices:
     """Return the range or choices of a setting, or raise ValueError with the line to show."""
     declaration = all_settings().get(name)
     if declaration is None:
-        raise ValueError(f"unknown key '{shortened(name)}'.{suggestion(name, all_settings())}")
+        raise ValueError(f"unknown key '{shortened(name)}'.{did_you_mean(name, all_settings())}")
     if name in NOT_SEARCHED:
         raise ValueError(f"{name}: is not searched, {NOT_SEARCHED[name]}")
     if value.keys() == {"choices"}:
@@ -249,7 +251,7 @@ class Study:
                 optuna.create_study(study_name=NAME, storage=storage, direction="maximize")
             self.optuna = optuna.load_study(study_name=NAME, storage=storage, pruner=pruner)
         except Exception as error:  # Optuna documents no set of exceptions for a bad file
-            reason = printable(f"{type(error).__name__}: {error}")
+            reason = escape(f"{type(error).__name__}: {error}")
             raise UserError(f"{folder}/{JOURNAL}: not readable as a search: {reason}") from None
         self._storage = storage
 

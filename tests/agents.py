@@ -7,7 +7,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from models import AGENTS, agent_class
-from models.observations import Observations, Percept
+from models.observations import AgentInput, Observations
 from trainers.collector import Collector
 from trainers.ppo import PPO
 from trainers.rollout import Rollout
@@ -32,12 +32,12 @@ def random_images(*shape):
     return torch.randint(0, 256, (*shape, 3, 9, 9), dtype=torch.uint8)
 
 
-def percept(images, starts, actions=None, rewards=None):
+def percept(images, is_first, actions=None, rewards=None):
     """Return the input of an agent that sees images [N, C, H, W]."""
     n_envs = len(images)
     actions = torch.zeros(n_envs, dtype=torch.int64) if actions is None else actions
     rewards = torch.zeros(n_envs) if rewards is None else rewards
-    return Percept(Observations(images), starts, actions, rewards)
+    return AgentInput(Observations(images), is_first, actions, rewards)
 
 
 def collecting(config, agent, env, ranks=None):
@@ -62,7 +62,7 @@ def golden_rollout(arrays, context):
     for name in ("actions", "values", "log_probs", "rewards"):
         getattr(rollout, name).copy_(arrays[name])
     rollout.context.copy_(context)
-    rollout.starts.copy_(arrays["episode_starts"])
+    rollout.is_first.copy_(arrays["episode_starts"])
     ends = torch.cat((arrays["episode_starts"][1:], arrays["last_dones"][None]))
     rollout.continues.copy_(~ends)
     rollout.bootstrap, rollout.n_stored = arrays["last_values"], n_steps

@@ -27,7 +27,7 @@ def pytest_configure(config):
     torch.set_num_threads(1)  # test processes run side by side
     os.environ["OMP_NUM_THREADS"] = "1"  # and their children
     os.fsync = lambda _: None  # tests kill processes, never the machine
-    baselines.ALONE = 64  # as published, each checkpoint of a CNN takes up to 137 MB
+    baselines.N_FEATURES_NO_MEMORY = 64  # as published, each checkpoint of a CNN takes up to 137 MB
 
 
 @pytest.fixture(scope="session", autouse=True)

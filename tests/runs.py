@@ -19,21 +19,21 @@ from trainers.collector import Collector
 from utils.files import load_saved
 
 UNEVEN = ("time/", "suggester/")  # beginnings of metrics that a resumed run may have otherwise
-COMMON = {"device": "cpu", "n_envs": 2, "media_minutes": "null", "checkpoint_minutes": 60}
+COMMON = {"device": "cpu", "n_envs": 2, "showcase_minutes": "null", "checkpoint_minutes": 60}
 PPO = COMMON | {"algorithm": "PPO", "env": "RandomMaze-v0", "n_steps": 96}
 PPO |= {"n_rollout_steps": 16, "n_batches": 2, "n_epochs": 1}
 REPLAY = COMMON | {"env": "TMazeActive-v0", "n_steps": 200, "learning_rate": 1e-3}
-REPLAY |= {"batch_size": 3, "warmup_episodes": 1, "updates_per_step": 0.1, "head_width": 8}
+REPLAY |= {"batch_size": 3, "warmup_episodes": 1, "replay_ratio": 0.1, "head_width": 8}
 DQN, SAC = (REPLAY | {"algorithm": algorithm} for algorithm in ("DQN", "SAC"))
-ELLM = COMMON | {"algorithm": "NStepDQN", "model": "ELLM", "env": "tests.told_in_words:Told-v0"}
+ELLM = COMMON | {"algorithm": "EllmDQN", "model": "ELLM", "env": "tests.told_in_words:Told-v0"}
 ELLM |= {"n_steps": 160, "hidden_dim": 8, "learning_rate": 1e-3, "batch_size": 4, "n_step": 2}
-ELLM |= {"warmup_steps": 30, "target_update_steps": 40, "epsilon_steps": 200, "log_steps": 40}
+ELLM |= {"learning_starts": 30, "target_update_steps": 40, "epsilon_steps": 200, "log_steps": 40}
 ELLM |= {"replay_capacity": 60}
 
 CNN, HELM, HELMV2, SHELM = ({"model": name} for name in ("CNN", "HELM", "HELMv2", "SHELM"))
 LSTM = {"model": "LSTM", "memory_width": 8}
 GPT = {"model": "GPT", "memory_width": 8, "memory_heads": 2, "mem_len": 8}
-MAZE = {"env": "RandomMaze-v0", "updates_per_step": 0.05, "n_steps": 400, "replay_capacity": 250}
+MAZE = {"env": "RandomMaze-v0", "replay_ratio": 0.05, "n_steps": 400, "replay_capacity": 250}
 READS = {"sentence_encoder": "tiny"}
 MISSIONS = {"env": "BabyAI-GoToObjS4-v0"}
 HOUSE = {"env": "HousekeepText-v0", "house_rooms": 2, "house_things": 3, "house_misplaced": 2}
@@ -56,7 +56,10 @@ ROWS: dict[str, dict[str, Any]] = {
     "PPO LSTM": PPO | LSTM | {"normalize_reward": "true", "sequences_per_batch": 3},
     "PPO LSTM, a user's environment": PPO | LSTM | {"env": "tests.any_envs:Sampled-v0"},
     "PPO LSTM of two layers, CartPole": PPO | LSTM | {"env": "CartPole-v1", "memory_layers": 2},
-    "PPO LSTM, APT": PPO | LSTM | CURIOUS | {"curiosity": "APT", "apt_group": 16, "icm": "paper"},
+    "PPO LSTM, APT": PPO
+    | LSTM
+    | CURIOUS
+    | {"curiosity": "APT", "apt_group": 16, "curiosity_icm": "paper"},
     "PPO GPT, POPGym": PPO | GPT | {"env": "popgym-RepeatPreviousEasy-v0"},
     "PPO GPT of learned positions": PPO | GPT | MISSIONS | READS | {"memory_positions": "learned"},
     "PPO HELM": PPO | HELM | {"adv_norm": "true", "lr_decay": "linear"},
@@ -65,10 +68,10 @@ ROWS: dict[str, dict[str, Any]] = {
     | HELM
     | MISSIONS
     | READS
-    | {"text_to": "both", "text_tokens": 2, "mem_len": 8},
+    | {"text_reader": "both", "text_tokens": 2, "mem_len": 8},
     "PPO HELMv2": PPO | HELMV2,
     "PPO SHELM": PPO | SHELM,
-    "PPO SHELM reads": PPO | SHELM | MISSIONS | {"text_to": "memory", "mem_len": 8},
+    "PPO SHELM reads": PPO | SHELM | MISSIONS | {"text_reader": "memory", "mem_len": 8},
     "DQN CNN, suggested goals": DQN | CNN | SUGGESTED | {"suggester": "oracle"},
     "DQN LSTM": DQN | LSTM | {"replay_capacity": 60},
     "DQN LSTM of windows, a task": DQN | LSTM | GOALS | SUBGOALS | {"context_length": 5},
@@ -82,9 +85,9 @@ ROWS: dict[str, dict[str, Any]] = {
     "SAC CNN, NovelD": SAC | CNN | CURIOUS | {"curiosity": "NovelD", "task_reward_weight": 0},
     "SAC LSTM": SAC | LSTM | {"learn_temperature": "true"},
     "SAC GPT": SAC | GPT | {"freeze_critic": "false"},
-    "SAC HELM, a house": SAC | HELM | HOUSE | READS | {"text_to": "memory", "mem_len": 8},
+    "SAC HELM, a house": SAC | HELM | HOUSE | READS | {"text_reader": "memory", "mem_len": 8},
     "SAC HELMv2": SAC | HELMV2 | MAZE,
-    "SAC SHELM reads": SAC | SHELM | MISSIONS | {"text_to": "memory", "mem_len": 8},
+    "SAC SHELM reads": SAC | SHELM | MISSIONS | {"text_reader": "memory", "mem_len": 8},
     "ELLM": ELLM | {"decay_after_reward": "true"},
     "ELLM, any step, several colours": ELLM
     | {"replay_sampling": "step", "env_args": '{"n_colours": 3, "side": 40}'},

@@ -5,9 +5,9 @@ import torch
 
 from models import build_agent
 from models.agent import ActorCriticAgent, Step, TensorMemory
-from models.caching import unit_images
+from models.caching import to_float01
 from models.helm import attention_by_step
-from models.observations import ObservationReader
+from models.observations import ObservationPreprocessor
 from tests.agents import (
     BY_PPO,
     collect_rollout,
@@ -44,13 +44,13 @@ class WitnessAgent(ActorCriticAgent):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(()))
         self.n_checked = 0
-        self.reader = ObservationReader(spaces()[0])
+        self.reader = ObservationPreprocessor(spaces()[0])
 
     def initial_memory(self, n_envs):
         return TensorMemory(torch.full((n_envs, 1), -100.0))
 
     def act(self, percept, memory, deterministic=False, advance=True):
-        state = memory.state.masked_fill(percept.starts[:, None], 0.0)
+        state = memory.state.masked_fill(percept.is_first[:, None], 0.0)
         self._check(percept, state)
         if advance:
             memory.state = state + 1
@@ -77,7 +77,7 @@ def test_the_collector_hands_every_memory_its_own_episode(bootstrap_truncated):
         rollout = collect_rollout(collector)
         collector.learner.rollout = None
         counts = rollout.observations.images[:, :, 0, 0, 0]
-        assert torch.equal(rollout.starts, counts == 0)
+        assert torch.equal(rollout.is_first, counts == 0)
         assert torch.equal(rollout.context[:, :, 0], counts + 1.0)
     assert agent.n_checked > 27
 
@@ -107,9 +107,9 @@ def test_looking_ahead_leaves_the_memory_and_agrees_with_acting(name):
     agent.eval()
     memory = agent.initial_memory(3)
     for t in range(4):
-        images, starts = random_images(3), torch.tensor([t == 0, t == 0, t == 2 or t == 0])
+        images, is_first = random_images(3), torch.tensor([t == 0, t == 0, t == 2 or t == 0])
         before = {key: value.clone() for key, value in memory.state_dict().items()}
-        seen = percept(images, starts)
+        seen = percept(images, is_first)
         ahead = agent.act(seen, memory, deterministic=True, advance=False)
         after = memory.state_dict()
         remembered = before.keys() - {"position", "n_slots"}  # not where it lies
@@ -175,9 +175,9 @@ def test_the_value_at_a_time_limit_is_added_to_the_reward_that_led_there():
     torch.testing.assert_close(rollout.returns[:, 1], torch.arange(1.0, 5))
 
 
-@pytest.mark.parametrize(("retrieval_colours", "are_seen"), [("mean", False), ("each", True)])
-def test_retrieval_colours_says_whether_helms_memory_sees_them(retrieval_colours, are_seen):
-    _, agent = build("HELM", retrieval_colours=retrieval_colours)
+@pytest.mark.parametrize(("retrieval_channels", "are_seen"), [("mean", False), ("each", True)])
+def test_retrieval_colours_says_whether_helms_memory_sees_them(retrieval_channels, are_seen):
+    _, agent = build("HELM", retrieval_channels=retrieval_channels)
     images = 255 * torch.eye(3, dtype=torch.uint8)[:, :, None, None].expand(3, 3, 9, 9)
     tokens = agent.language.tokens(percept(images, torch.ones(3, dtype=torch.bool)))
     apart = (tokens[1:] - tokens[0]).abs().flatten(1).amax(1)
@@ -185,8 +185,8 @@ def test_retrieval_colours_says_whether_helms_memory_sees_them(retrieval_colours
 
 
 def test_colours_cannot_be_read_where_there_are_none():
-    config = small_config(model="HELM", retrieval_colours="each", **tiny_settings("HELM"))
-    with pytest.raises(UserError, match="Choose retrieval_colours=mean"):
+    config = small_config(model="HELM", retrieval_channels="each", **tiny_settings("HELM"))
+    with pytest.raises(UserError, match="Choose retrieval_channels=mean"):
         build_agent(config, *spaces((1, 9, 9)))
 
 
@@ -196,10 +196,10 @@ def test_attention_goes_to_steps_of_the_running_episode(name):
     memory = agent.initial_memory(2)
     n_head, _ = agent.language.language_model.heads
     for t in range(6):
-        starts = torch.tensor([t == 0, t in (0, 4)])
+        is_first = torch.tensor([t == 0, t in (0, 4)])
         images = random_images(2)
-        attention = agent.inspect(percept(images, starts), memory)["attention"]
-        agent.act(percept(images, starts), memory)
+        attention = agent.inspect(percept(images, is_first), memory)["attention"]
+        agent.act(percept(images, is_first), memory)
     n_tokens = 2 if name == "SHELM" else 1
     n_steps = (8 + n_tokens) // n_tokens
     assert attention.shape == (2, agent.language.language_model.n_layer, n_head, n_steps)
@@ -215,16 +215,16 @@ def test_attention_to_the_tokens_of_a_step_is_added_up():
 
 def test_helm_tells_the_single_token_that_a_large_beta_would_retrieve():
     _, agent = build("HELM")
-    images, starts = random_images(3), torch.ones(3, dtype=torch.bool)
-    told = agent.inspect(percept(images, starts), agent.initial_memory(3))
+    images, is_first = random_images(3), torch.ones(3, dtype=torch.bool)
+    told = agent.inspect(percept(images, is_first), agent.initial_memory(3))
     agent.language.to_language.beta = 1e6
-    tokens = agent.language.to_language(unit_images(images))
+    tokens = agent.language.to_language(to_float01(images))
     vocabulary = agent.language.language_model.vocabulary
     ids = torch.tensor([vocabulary.index(word) for (word,) in told["words"]])
     torch.testing.assert_close(
         tokens[:, 0], agent.language.language_model.embed(ids), atol=1e-4, rtol=0
     )
-    sharp = agent.inspect(percept(images, starts), agent.initial_memory(3))["entropy"]
+    sharp = agent.inspect(percept(images, is_first), agent.initial_memory(3))["entropy"]
     assert (sharp < told["entropy"]).all()
     assert sharp == pytest.approx(0, abs=1e-3)
 
@@ -232,8 +232,8 @@ def test_helm_tells_the_single_token_that_a_large_beta_would_retrieve():
 @pytest.mark.parametrize("name", BY_PPO)
 def test_a_step_tells_the_probability_of_every_action(name):
     _, agent = build(name)
-    starts = torch.ones(3, dtype=torch.bool)
-    step = agent.act(percept(random_images(3), starts), agent.initial_memory(3))
+    is_first = torch.ones(3, dtype=torch.bool)
+    step = agent.act(percept(random_images(3), is_first), agent.initial_memory(3))
     assert step.all_log_probs.exp().sum(-1).tolist() == pytest.approx([1, 1, 1])
     assert torch.equal(step.all_log_probs.gather(1, step.actions[:, None])[:, 0], step.log_probs)
 

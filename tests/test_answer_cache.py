@@ -7,13 +7,13 @@ import sqlite3
 import pytest
 
 from rewards.suggesters import answer_cache
-from rewards.suggesters.answer_cache import Answer, AnswerCache, Question
+from rewards.suggesters.answer_cache import AnswerCache, Completion, CompletionRequest
 from tests.ranks import on_ranks
 from utils.errors import RunError, UserError
 
-QUESTION = Question("model", "What?", {"by": "writing", "temperature": 0.1})
+QUESTION = CompletionRequest("model", "What?", {"by": "writing", "temperature": 0.1})
 OTHER = QUESTION._replace(text="Who?")
-ANSWER = Answer("- Chop tree", 12, 0.5)
+ANSWER = Completion("- Chop tree", 12, 0.5)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def n_kept(cache):
 
 
 def test_the_first_answer_is_found_again_by_another_process(path):
-    assert with_answer(path).keep(QUESTION, Answer("- Sleep")) == ANSWER
+    assert with_answer(path).keep(QUESTION, Completion("- Sleep")) == ANSWER
     assert AnswerCache(path).find([QUESTION, OTHER]) == [ANSWER, None]
 
 
@@ -48,7 +48,7 @@ def test_several_processes_write_at_once(path):
     def work(rank):
         cache = AnswerCache(path)
         for number in range(20):
-            cache.keep(QUESTION._replace(text=f"{number}"), Answer(f"{rank}"))
+            cache.keep(QUESTION._replace(text=f"{number}"), Completion(f"{rank}"))
             cache.spend("run", number)
         return [answer.text for answer in cache.find([QUESTION._replace(text="3")])]
 
@@ -63,7 +63,7 @@ def test_closed_it_is_one_file_that_can_be_passed_on_and_read(path, tmp_path, mo
     other = shutil.copy(path, tmp_path / "other.sqlite")
     monkeypatch.setattr(os, "access", lambda *_: False)  # it may not be written
     cache = AnswerCache(other)
-    assert cache.keep(OTHER, Answer("- Sleep")) == Answer("- Sleep")
+    assert cache.keep(OTHER, Completion("- Sleep")) == Completion("- Sleep")
     assert cache.find([QUESTION, OTHER]) == [ANSWER, None]
     assert cache.spend("run", 5) == 5
 
@@ -85,7 +85,7 @@ def of_something_else(path):
 def cut_short(path):
     cache = with_answer(path)
     for number in range(200):
-        cache.keep(QUESTION._replace(text=f"{number}"), Answer("x" * 500))
+        cache.keep(QUESTION._replace(text=f"{number}"), Completion("x" * 500))
     cache.connection.close()
     path.write_bytes(path.read_bytes()[:5000])
 

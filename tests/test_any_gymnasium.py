@@ -22,8 +22,8 @@ import eval as eval_program
 import main as main_program
 from envs import make_vector_env
 from envs.any_gymnasium import check_first_steps, vector_of, why_not_drawn
-from envs.spaces import LONGEST_SIDE, Converted, acted, seen
-from models.observations import ObservationReader
+from envs.spaces import LONGEST_SIDE, Converted, adapt_action_space, adapt_observation_space
+from models.observations import ObservationPreprocessor
 from tests.any_envs import SPACES, Sampled
 from utils.errors import UserError
 from utils.files import folder_name
@@ -69,7 +69,7 @@ SEEN = {
 @pytest.mark.parametrize("kind", SPACES)
 def test_a_kind_of_observation_reaches_an_agent(kind):
     env = vector_of(sampled(kind), 3, seed=0)
-    reader = ObservationReader(env.single_observation_space)
+    reader = ObservationPreprocessor(env.single_observation_space)
     assert (reader.image_shape, reader.n_numbers) == SEEN[kind]
     shown, _ = env.reset(seed=1)
     assert env.observation_space.contains(shown)
@@ -83,20 +83,22 @@ def test_a_kind_of_observation_reaches_an_agent(kind):
 
 def test_pixels_stay_where_they_are():
     colour = np.arange(6 * 7 * 3, dtype=np.uint8).reshape(6, 7, 3)
-    first = seen(SPACES["image, channels last"]).convert(colour)
+    first = adapt_observation_space(SPACES["image, channels last"]).convert(colour)
     assert (first[2, 5, 1], first.flags.c_contiguous) == (colour[5, 1, 2], True)
     grey = np.arange(30, dtype=np.uint8).reshape(5, 6)
-    np.testing.assert_array_equal(seen(SPACES["grey image"]).convert(grey), grey[None])
-    assert seen(SPACES["image, channels first"]).convert(colour) is colour
+    np.testing.assert_array_equal(
+        adapt_observation_space(SPACES["grey image"]).convert(grey), grey[None]
+    )
+    assert adapt_observation_space(SPACES["image, channels first"]).convert(colour) is colour
 
 
 def test_of_equal_first_and_last_dimensions_the_first_are_the_channels():
     space = spaces.Box(0, 255, (5, 9, 5), np.uint8)
-    assert seen(space).space is space
+    assert adapt_observation_space(space).space is space
 
 
 def test_one_hot_numbers_stand_side_by_side():
-    reader = ObservationReader(spaces.MultiDiscrete([2, 3], start=[0, 1]))
+    reader = ObservationPreprocessor(spaces.MultiDiscrete([2, 3], start=[0, 1]))
     read = reader(np.array([[1, 1], [0, 3]])).vectors
     assert read.tolist() == [[0, 1, 1, 0, 0], [1, 0, 0, 0, 1]]
     with pytest.raises(ValueError, match="numbers below"):
@@ -104,7 +106,7 @@ def test_one_hot_numbers_stand_side_by_side():
 
 
 def test_a_joint_action_is_one_number():
-    single = acted(spaces.MultiDiscrete([[2], [3]], start=[[0], [5]]))
+    single = adapt_action_space(spaces.MultiDiscrete([[2], [3]], start=[[0], [5]]))
     assert single.space == spaces.Discrete(6)
     found = [single.convert(action).ravel().tolist() for action in range(6)]
     assert found == [[0, 5], [0, 6], [0, 7], [1, 5], [1, 6], [1, 7]]
@@ -259,7 +261,7 @@ def trained_and_played(*options, **settings):
     """Return the folder of a short run, its agent's recorded episode, and the page's text."""
     tiny = {"device": "cpu", "n_steps": 16, "n_envs": 2, "n_rollout_steps": 8, "n_batches": 2}
     command = [f"--var={key}={value}" for key, value in (tiny | settings).items()]
-    assert main_program.main([*command, "--var=media_minutes=null", "--run-id=a"]) == 0
+    assert main_program.main([*command, "--var=showcase_minutes=null", "--run-id=a"]) == 0
     (folder,) = Path("experiments").glob("*/*/a")
     played = ["--ckpt-path", str(folder), "--n-episodes=1", "--report", *options]
     assert eval_program.main(played) == 0

@@ -168,7 +168,7 @@ def test_the_time_of_a_run_holds_its_pauses(tmp_path, monkeypatch):
     run.train(tmp_path)
     assert run.seconds == 1000 + 2 * (2 + 60)
     assert [row["time/seconds"] for row in rows(tmp_path)] == ["1002.0", "1064.0"]
-    assert {row["time/fps"] for row in rows(tmp_path)} == {str(ROLLOUT / 2)}
+    assert {row["time/steps_per_second"] for row in rows(tmp_path)} == {str(ROLLOUT / 2)}
 
 
 @pytest.mark.parametrize(

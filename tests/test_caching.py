@@ -8,9 +8,9 @@ import torch
 from models.caching import (
     DistinctImages,
     ObservationCache,
-    first_occurrences,
+    first_occurrence_rows,
     image_hashes,
-    unit_images,
+    to_float01,
 )
 from models.encoders import SmallImpalaCNN
 from models.language.layers import DenseEmbeddings
@@ -69,7 +69,7 @@ def test_small_images_that_are_equal_are_embedded_once_with_the_same_features_an
 def assert_as_plain(encoder, images):
     """Compare an encoder's features for learning with those of every image by itself."""
     images = images[torch.tensor([0, 3, 3, 1, 4, 5, 0, 2])]
-    plain = encoder.of_pixels(unit_images(images))
+    plain = encoder.of_pixels(to_float01(images))
     weights = torch.randn_like(plain)
     expected = torch.autograd.grad((plain * weights).sum(), list(encoder.parameters()))
     found = encoder.learn(batch_of(images))
@@ -110,7 +110,7 @@ def test_every_single_bit_changes_both_hashes():
 @pytest.mark.parametrize("second_halves", [[1, 1, 1, 2, 1], [1, 2, 1, 2, 2]])
 def test_occurrences_are_numbered_and_lead_back(second_halves):
     hashes = torch.stack((torch.tensor([1, 2, 1, 2, 2]), torch.tensor(second_halves)), dim=1)
-    firsts, number_of = first_occurrences(hashes)
+    firsts, number_of = first_occurrence_rows(hashes)
     assert sorted(firsts.tolist()) == ([0, 1, 3] if second_halves[1] == 1 else [0, 1])
     assert torch.equal(hashes[firsts][number_of], hashes)
 
@@ -201,7 +201,7 @@ def test_the_same_bits_come_out_with_the_cache_on_and_off(n_threads):
     )
 
     def function(images):
-        return hopfield(unit_images(images))
+        return hopfield(to_float01(images))
 
     on, off = (ObservationCache(function, megabytes, 4, (16, 64)) for megabytes in (1, 0))
     pool = random_images(90)

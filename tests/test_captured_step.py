@@ -61,12 +61,12 @@ def spoilt(memory):
 @pytest.mark.parametrize("n_new", [1, 3])
 def test_the_recorded_step_reads_what_the_plain_one_reads(folder, mem_len, n_new, monkeypatch):
     model = load_language_model(folder, mem_len=mem_len)
-    tokens, starts = stream(model, n_steps=30, n_new=n_new)
+    tokens, is_first = stream(model, n_steps=30, n_new=n_new)
     expected, found = model.initial_memory(N_ENVS), spoilt(model.initial_memory(N_ENVS))
-    hidden = play(model, expected, tokens, starts)
+    hidden = play(model, expected, tokens, is_first)
     monkeypatch.setattr(LayerStack, "captures", True)
     monkeypatch.setattr(transformer, "recorded", repeated)
-    torch.testing.assert_close(play(model, found, tokens, starts), hidden, atol=1e-5, rtol=0)
+    torch.testing.assert_close(play(model, found, tokens, is_first), hidden, atol=1e-5, rtol=0)
     assert model.captured_on(found).trusted
     assert_alike(expected, found)
 
@@ -93,15 +93,15 @@ def test_a_step_is_recorded_once_for_a_memory(folder, capturing, monkeypatch):
     works = []
     monkeypatch.setattr(transformer, "recorded", lambda work: works.append(work) or work)
     memory = model.initial_memory(N_ENVS)
-    tokens, starts = stream(model, n_steps=30)
-    for token, start in zip(tokens, starts, strict=True):
+    tokens, is_first = stream(model, n_steps=30)
+    for token, start in zip(tokens, is_first, strict=True):
         model.step(token, memory, start, advance=False)
         model.step(token, memory, start)
     assert len(works) == 1
-    model.step(tokens[0], memory.copy(), starts[0])
+    model.step(tokens[0], memory.copy(), is_first[0])
     assert len(works) == 2
     memory.load_state_dict(memory.state_dict())
-    model.step(tokens[0], memory, starts[0])
+    model.step(tokens[0], memory, is_first[0])
     assert len(works) == 2
 
 
@@ -129,12 +129,12 @@ def refusing(work):
 )
 def test_a_graph_that_goes_wrong_is_given_up(folder, recorded, reason, monkeypatch, capsys):
     model = load_language_model(folder, mem_len=6)
-    tokens, starts = stream(model, n_steps=30)
+    tokens, is_first = stream(model, n_steps=30)
     expected, found = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)
-    hidden = play(model, expected, tokens, starts)
+    hidden = play(model, expected, tokens, is_first)
     monkeypatch.setattr(LayerStack, "captures", True)
     monkeypatch.setattr(transformer, "recorded", recorded)
-    torch.testing.assert_close(play(model, found, tokens, starts), hidden, atol=1e-5, rtol=0)
+    torch.testing.assert_close(play(model, found, tokens, is_first), hidden, atol=1e-5, rtol=0)
     assert_alike(expected, found)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"steps are not replayed as a CUDA graph: {reason}")
@@ -143,8 +143,8 @@ def test_a_graph_that_goes_wrong_is_given_up(folder, recorded, reason, monkeypat
 def test_a_recorded_step_goes_with_the_memory_it_was_recorded_on(folder, capturing):
     model = load_language_model(folder, mem_len=6)
     memory = model.initial_memory(N_ENVS)
-    tokens, starts = stream(model, n_steps=2)
-    model.step(tokens[0], memory, starts[0])
+    tokens, is_first = stream(model, n_steps=2)
+    model.step(tokens[0], memory, is_first[0])
     recorded = weakref.ref(model.captured_on(memory))
     del memory
     gc.collect()

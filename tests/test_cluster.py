@@ -105,7 +105,7 @@ def test_the_last_line_is_the_last_that_says_something(tmp_path, text, line):
 
 def job(name):
     """Return as much of a job as a pool needs."""
-    desk = jobs.DESK / name
+    desk = jobs.JOBS_DIR / name
     return SimpleNamespace(run=SimpleNamespace(folder=Path("runs", name)), desk=desk)
 
 
@@ -123,7 +123,7 @@ def test_attempts_are_carried_out_and_asked_to_save(in_empty_folder, monkeypatch
     monkeypatch.setattr(jobs, "PROGRAM", program)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
-    jobs.DESK.mkdir(parents=True)
+    jobs.JOBS_DIR.mkdir(parents=True)
     with ray_pool(None, cpus=1, gpus=0) as pool:
         names = "['OMP_NUM_THREADS', 'CUDA_VISIBLE_DEVICES']"
         program.write_text(f"import os; print('has', *map(repr, map(os.environ.get, {names})))")
@@ -136,7 +136,7 @@ def test_attempts_are_carried_out_and_asked_to_save(in_empty_folder, monkeypatch
         pool.stop()
         assert endings(pool, 2).keys() == {"running", "waiting"}
         assert Path("saved").exists()
-    assert not list(jobs.DESK.glob("stop-*"))
+    assert not list(jobs.JOBS_DIR.glob("stop-*"))
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 import main as main_program
 from utils import starting
 from utils.command_line import run_program
-from utils.files import written_whole
+from utils.files import atomic_write
 
 ROOT = Path(main_program.__file__).parent
 FULL = Path("/dev/full")
@@ -106,7 +106,7 @@ def test_a_file_that_did_not_fit_is_named_and_leaves_nothing(tmp_path, monkeypat
     path = tmp_path / "result.json"
     path.write_text("before")
     monkeypatch.setattr(os, "fsync", lambda _: FULL.open("wb", buffering=0).write(b"x"))
-    with pytest.raises(OSError, match=r"result\.json") as raised, written_whole(path) as file:
+    with pytest.raises(OSError, match=r"result\.json") as raised, atomic_write(path) as file:
         file.write(b"after")
     assert raised.value.errno == errno.ENOSPC
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [(path.name, "before")]
@@ -127,7 +127,7 @@ def test_a_signal_while_a_program_loads_prints_no_traceback(number, status, tmp_
         # A shell's background job is begun with Ctrl-C ignored.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import utils.starting\n"
-        "utils.starting.load_quietly()\n"
+        "utils.starting.defer_sigint()\n"
         f"os.kill(os.getpid(), {int(number)})\n"
         "utils.starting.loaded()\n"
         "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"

@@ -41,7 +41,7 @@ OF_EVERY_RUN = {
     "batch_size": 64,
     "context_length": -1,
     "warmup_episodes": 10,
-    "updates_per_step": 0.25,
+    "replay_ratio": 0.25,
     "head_width": 256,
     "memory_layers": 1,
 }
@@ -126,8 +126,8 @@ def test_ellm_has_its_published_settings():
     for name, config in given.items():
         assert config.replay_capacity == config.n_steps
         assert (config.batch_size, config.gamma, config.n_step, config.n_envs) == (64, 0.99, 3, 1)
-        assert (config.epsilon_steps, config.warmup_steps) == (1_000_000, 5000)
-        assert (config.update_every_steps, config.target_update_steps) == (4, 8000)
+        assert (config.epsilon_steps, config.learning_starts) == (1_000_000, 5000)
+        assert (config.train_frequency, config.target_update_steps) == (4, 8000)
         is_finetuned = name == "finetune"
         assert config.learning_rate == (2e-5 if is_finetuned else 6.25e-5)
         assert config.epsilon_start == (0.5 if is_finetuned else 1)
@@ -162,7 +162,9 @@ def test_an_agent_of_a_memory_task_has_its_published_networks(name):
     algorithm, model = config["algorithm"], config["model"]
     assert algorithm == ("DQN" if "TMaze" in name else "SAC")
     expected = OF_EVERY_RUN | NETWORKS[algorithm, model]
-    expected |= OF_SAC if algorithm == "SAC" else {"epsilon_final": None, "epsilon_share": 0.1}
+    expected |= (
+        OF_SAC if algorithm == "SAC" else {"epsilon_final": None, "exploration_fraction": 0.1}
+    )
     expected |= OF_GPT if model == "GPT" else {}
     assert {key: config[key] for key in expected} == expected
 

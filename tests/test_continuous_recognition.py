@@ -17,8 +17,10 @@ from envs.continuous_recognition import (
 from utils.errors import UserError
 
 
-def make(n_envs, seed=0, stimuli=None):
-    config = SimpleNamespace(env=continuous_recognition.NAME, n_envs=n_envs, stimuli=stimuli)
+def make(n_envs, seed=0, recognition_stimuli=None):
+    config = SimpleNamespace(
+        env=continuous_recognition.NAME, n_envs=n_envs, recognition_stimuli=recognition_stimuli
+    )
     return continuous_recognition.make(config, seed)
 
 
@@ -60,7 +62,7 @@ def test_a_folder_of_images_is_shown_on_white_squares_in_order_of_the_names(tmp_
     assert pictures.dtype == np.uint8
     np.testing.assert_array_equal(pictures[7, :, 40, 40], [7, 14, 248])
     assert (pictures[:, :, :20] == 255).all()
-    images, _ = make(2, stimuli=str(tmp_path)).reset(seed=0)
+    images, _ = make(2, recognition_stimuli=str(tmp_path)).reset(seed=0)
     assert all((image == pictures).all((1, 2, 3)).any() for image in images)
 
 
@@ -73,7 +75,7 @@ def test_a_folder_that_cannot_be_shown_is_a_users_error(folder, tmp_path):
     (tmp_path / "unreadable" / "020.png").write_text("not an image")
     said = {"few": r"has 3 images .* needs 50", "nowhere": "is not a folder"}
     with pytest.raises(UserError, match=said.get(folder, r"020\.png cannot be read")):
-        make(2, stimuli=str(tmp_path / folder))
+        make(2, recognition_stimuli=str(tmp_path / folder))
 
 
 def test_a_perfect_memory_is_always_right():

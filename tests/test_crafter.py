@@ -38,7 +38,7 @@ CRAFTER, TEXT = "Crafter-v1", "CrafterText-v0"
 
 def settings(env=TEXT, n_envs=2, **changes):
     own = {"crafter_length": None, "crafter_actions": "all", "crafter_image": "gray"}
-    own |= {"use_text": True, "dying": True, "captions": "world"}
+    own |= {"use_text": True, "terminate_on_death": True, "crafter_captions": "world"}
     return SimpleNamespace(env=env, n_envs=n_envs, **(own | changes))
 
 
@@ -277,13 +277,13 @@ def observed(env, n_steps, seed=0):
 
 
 def test_a_saved_game_goes_on_to_the_bit_through_the_night():
-    env = EpisodeStatistics(make(5, crafter_length=190, dying=False), TEXT)
+    env = EpisodeStatistics(make(5, crafter_length=190, terminate_on_death=False), TEXT)
     env.reset(seed=5)
     observed(env, 175)
     state = env.state_dict()
     expected = observed(env, 30, seed=1)
     assert expected[0] == 1
-    other = EpisodeStatistics(make(0, crafter_length=190, dying=False), TEXT)
+    other = EpisodeStatistics(make(0, crafter_length=190, terminate_on_death=False), TEXT)
     other.reset(seed=77)
     assert other.load_state_dict(state)
     assert observed(other, 30, seed=1) == expected
@@ -343,7 +343,7 @@ def test_the_cells_around_the_target_are_named_as_they_are_after_the_step():
 
 def test_where_dying_is_off_an_episode_goes_on():
     for dying in (True, False):
-        env = make(n_envs=1, dying=dying)
+        env = make(n_envs=1, terminate_on_death=dying)
         env.reset(seed=0)
         env.worlds["inventory"][:, 0] = 1
         env.worlds["recovery"] = -15

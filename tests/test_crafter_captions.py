@@ -43,7 +43,7 @@ def random_reader(seed=0):
 
 def make(n_envs=3, seed=0, **changes):
     settings = {"crafter_length": None, "crafter_actions": "good", "crafter_image": "gray"}
-    settings |= {"use_text": True, "dying": True, "captions": "learned"}
+    settings |= {"use_text": True, "terminate_on_death": True, "crafter_captions": "learned"}
     return crafter_text.make(SimpleNamespace(n_envs=n_envs, **(settings | changes)), seed)
 
 
@@ -59,7 +59,7 @@ def figures(trained):
 
 @pytest.mark.slow
 def test_who_knows_every_tile_says_what_the_world_says():
-    env = make(n_envs=8, captions="world")
+    env = make(n_envs=8, crafter_captions="world")
     env.reset()
     generator, n_asleep = np.random.default_rng(0), 0
     for _ in range(80):
@@ -167,7 +167,7 @@ class Noting:
 @pytest.mark.parametrize("image", ["gray", "colour"])
 def test_what_is_said_is_what_is_read_from_each_picture(image):
     env, twin = make(crafter_image=image, crafter_length=4), make(
-        crafter_image="colour", crafter_length=4, captions="world"
+        crafter_image="colour", crafter_length=4, crafter_captions="world"
     )  # fmt: skip
     reader = Noting(random_reader())
     env.tile_reader = reader
@@ -223,8 +223,19 @@ def test_a_broken_file_is_refused_in_one_line(damage, tmp_path):
 
 
 def run_settings(run_id, **changes):
-    given = {"env": TEXT, "captions": "learned", "crafter_actions": "good", "crafter_length": 5}
-    given |= {"model": "CNN", "device": "cpu", "n_envs": 2, "media_minutes": "null", "n_steps": 32}
+    given = {
+        "env": TEXT,
+        "crafter_captions": "learned",
+        "crafter_actions": "good",
+        "crafter_length": 5,
+    }
+    given |= {
+        "model": "CNN",
+        "device": "cpu",
+        "n_envs": 2,
+        "showcase_minutes": "null",
+        "n_steps": 32,
+    }
     given |= {"use_text": "false", "suggester": "oracle", "goal_encoder": "same-text"}
     given |= {"n_rollout_steps": 8, "n_batches": 2, "n_epochs": 1, "checkpoint_minutes": 0}
     return [*(f"--var={key}={value}" for key, value in (given | changes).items()),

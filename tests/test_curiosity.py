@@ -148,7 +148,7 @@ def test_steps_that_are_all_alike_are_paid_nothing():
 
 def test_the_papers_icm_learns_which_action_was_taken_and_what_comes_of_it():
     torch.manual_seed(0)
-    curiosity = apt(icm="paper", curiosity_learning_rate=1e-2)
+    curiosity = apt(curiosity_icm="paper", curiosity_learning_rate=1e-2)
     actions, before = torch.randint(3, (64,)), torch.randn(64, 4)
     after = before + torch.eye(4)[actions]
     steps = {"vectors": before}, {"vectors": after}, actions

@@ -8,9 +8,9 @@ import torch
 
 import main as main_program
 from models import build_agent
-from models.agent import Sequences, Transitions
+from models.agent import SequenceBatch, Transitions
 from models.observations import ObservationBatch, Observations
-from rewards.curiosity import configured_curiosity
+from rewards.curiosity import build_curiosity
 from tests import runs
 from tests.agents import collect_rollout, random_images, small_config
 from tests.counting import CountingEnv
@@ -53,12 +53,12 @@ def test_ppo_shows_what_was_seen_after_each_step_the_last_of_an_episode_included
 def curious_agent(model="CNN", algorithm="PPO", **changes):
     """Return settings, an agent and its intrinsic reward."""
     settings = tiny_settings(model) | NARROW.get(model, {}) | runs.CURIOUS | changes
-    config = small_config(model=model, algorithm=algorithm, curiosity="APT", icm="paper")
+    config = small_config(model=model, algorithm=algorithm, curiosity="APT", curiosity_icm="paper")
     config = config.__class__(**{**vars(config), **settings})
     env = CountingEnv([3, 4, 20])
     torch.manual_seed(0)
     agent = build_agent(config, env.single_observation_space, env.single_action_space)
-    return config, agent, configured_curiosity(config, agent, 4)
+    return config, agent, build_curiosity(config, agent, 4)
 
 
 def shown(images):
@@ -90,7 +90,7 @@ def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():
     learner = DQN(config, agent, None, reward)
     images = random_images(4 * 2)
     mask = torch.tensor([[1.0, 1], [1, 1], [1, 0]])  # [T, B]
-    starts = torch.zeros(4, 2, dtype=torch.bool)
+    is_first = torch.zeros(4, 2, dtype=torch.bool)
     zeros = torch.zeros(3, 2)
     outcomes = []
     for last in (0, 255):
@@ -98,8 +98,8 @@ def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():
         _, _, learner.reward = curious_agent("CNN", "DQN", batch_size=2)
         learner.reward.features_of = reward.features_of
         context, actions = torch.zeros(4, 2, 0), zeros.long()
-        told = shown(images), starts, starts.long(), context, actions, zeros, zeros, mask
-        changed, _ = learner._rewarded(Sequences(*told))
+        told = shown(images), is_first, is_first.long(), context, actions, zeros, zeros, mask
+        changed, _ = learner._rewarded(SequenceBatch(*told))
         outcomes.append((changed.rewards, learner.reward.state_dict()))
     assert runs.same(*outcomes)
     rewards = outcomes[0][0]

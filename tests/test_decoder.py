@@ -25,30 +25,30 @@ def episodes(n_calls, n_new):
     """Return token ids [N, T*K] and staggered starts [N, T] of several episodes."""
     generator = torch.Generator().manual_seed(4)
     ids = torch.randint(0, len(WORDS), (N_ENVS, n_calls * n_new), generator=generator)
-    starts = torch.zeros(N_ENVS, n_calls, dtype=torch.bool)
-    starts[:, 0] = starts[0, 5] = starts[1, 2] = starts[1, 3] = True
-    return ids, starts
+    is_first = torch.zeros(N_ENVS, n_calls, dtype=torch.bool)
+    is_first[:, 0] = is_first[0, 5] = is_first[1, 2] = is_first[1, 3] = True
+    return ids, is_first
 
 
-def read(model, ids, starts):
+def read(model, ids, is_first):
     """Return the hidden states [N, T, D] of streams read call by call with a memory."""
-    n_envs, n_calls = starts.shape
+    n_envs, n_calls = is_first.shape
     n_new = ids.shape[1] // n_calls
     memory = model.initial_memory(n_envs, n_new)
-    calls = zip(ids.split(n_new, dim=1), starts.unbind(1), strict=True)
+    calls = zip(ids.split(n_new, dim=1), is_first.unbind(1), strict=True)
     return torch.stack([model.step(model.embed(i), memory, s) for i, s in calls], dim=1)
 
 
 @torch.no_grad()
-def recomputed(plain, ids, starts):
+def recomputed(plain, ids, is_first):
     """Return the same, each episode's whole context read anew for every call.  [N, T, D]"""
-    n_envs, n_calls = starts.shape
+    n_envs, n_calls = is_first.shape
     n_new = ids.shape[1] // n_calls
     rows = []
     for env in range(n_envs):
         begin = 0
         for call in range(n_calls):
-            begin = call if starts[env, call] else begin
+            begin = call if is_first[env, call] else begin
             context = ids[env : env + 1, begin * n_new : (call + 1) * n_new]
             rows.append(plain(input_ids=context, use_cache=False).last_hidden_state[0, -1])
     return torch.stack(rows).view(n_envs, n_calls, -1)
@@ -75,10 +75,10 @@ def windowed(plain, ids, n_new, window, last_position):
 @pytest.mark.parametrize("name", DECODERS)
 def test_episodes_agree_with_recomputing_their_whole_context(decoders, name, n_new):
     longest = N_POSITIONS // n_new  # calls GPT-2's positions allow an episode
-    ids, starts = episodes(3 * longest, n_new)
-    starts[:, ::longest] = True
-    expected = recomputed(library(decoders[name]), ids, starts)
-    found = read(load_language_model(decoders[name], mem_len=N_POSITIONS), ids, starts)
+    ids, is_first = episodes(3 * longest, n_new)
+    is_first[:, ::longest] = True
+    expected = recomputed(library(decoders[name]), ids, is_first)
+    found = read(load_language_model(decoders[name], mem_len=N_POSITIONS), ids, is_first)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
@@ -86,23 +86,23 @@ def test_episodes_agree_with_recomputing_their_whole_context(decoders, name, n_n
 @pytest.mark.parametrize("name", EVERYTHING_IN_SIGHT)
 def test_the_oldest_tokens_leave_the_window(decoders, name, mem_len, n_new):
     n_positions = N_POSITIONS if name == "gpt2" else 10**6
-    ids, starts = episodes(36 // n_new, n_new)
-    starts[:] = False
+    ids, is_first = episodes(36 // n_new, n_new)
+    is_first[:] = False
     window = min(mem_len + n_new, n_positions)
     expected = windowed(library(decoders[name]), ids, n_new, window, n_positions - 1)
-    found = read(load_language_model(decoders[name], mem_len=mem_len), ids, starts)
+    found = read(load_language_model(decoders[name], mem_len=mem_len), ids, is_first)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_attention_is_the_librarys_own(decoders, name):
-    ids, starts = episodes(7, 1)
-    starts[:] = False
+    ids, is_first = episodes(7, 1)
+    is_first[:] = False
     model = load_language_model(decoders[name], mem_len=9)
     memory = model.initial_memory(N_ENVS)
     for token in ids[:, :-1].unbind(1):
-        model.step(model.embed(token[:, None]), memory, starts[:, 0])
-    found = model.attention(model.embed(ids[:, -1:]), memory, starts[:, 0])
+        model.step(model.embed(token[:, None]), memory, is_first[:, 0])
+    found = model.attention(model.embed(ids[:, -1:]), memory, is_first[:, 0])
     with torch.no_grad():
         maps = library(decoders[name])(input_ids=ids, output_attentions=True).attentions
     assert found.shape == (2, N_ENVS, 6, 1, 10)
@@ -123,24 +123,24 @@ def test_embeddings_are_what_the_first_layer_is_fed(decoders, name):
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_fewer_layers_are_the_first_ones(decoders, name):
-    ids, starts = episodes(6, 1)
+    ids, is_first = episodes(6, 1)
     model = load_language_model(decoders[name], n_layer=1)
-    found = read(model, ids, starts)
+    found = read(model, ids, is_first)
     assert model.n_layer == 1
     plain = library(decoders[name])
     layers = plain.h if name == "gpt2" else plain.layers
     del layers[1:]
     plain.config.num_hidden_layers = 1
-    torch.testing.assert_close(found, recomputed(plain, ids, starts), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found, recomputed(plain, ids, is_first), atol=1e-5, rtol=0)
 
 
 def test_weights_split_over_files_are_one_model(decoders, tmp_path):
     folder = tiny_decoder_folder(tmp_path / "split", "llama", max_shard_size="10KB")
     shards = sorted(folder.glob("*.safetensors"))
     assert len(shards) > 1
-    ids, starts = episodes(6, 1)
+    ids, is_first = episodes(6, 1)
     whole, split = load_language_model(decoders["llama"]), load_language_model(folder)
-    assert torch.equal(read(whole, ids, starts), read(split, ids, starts))
+    assert torch.equal(read(whole, ids, is_first), read(split, ids, is_first))
     before = split.fingerprint
     shards[-1].write_bytes(shards[-1].read_bytes() + b"x")
     assert load_language_model(decoders["llama"]).fingerprint == whole.fingerprint
@@ -152,11 +152,11 @@ def test_half_precision_weights_are_kept_as_published_until_packed(tmp_path, dec
 
     model = AutoModelForCausalLM.from_pretrained(decoders["qwen3"], dtype=torch.bfloat16)
     model.save_pretrained(tmp_path)
-    ids, starts = episodes(6, 1)
-    expected = recomputed(library(tmp_path).float(), ids, starts)
-    found = read(load_language_model(tmp_path), ids, starts)
+    ids, is_first = episodes(6, 1)
+    expected = recomputed(library(tmp_path).float(), ids, is_first)
+    found = read(load_language_model(tmp_path), ids, is_first)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    rounded = read(load_language_model(tmp_path, dtype=torch.bfloat16), ids, starts)
+    rounded = read(load_language_model(tmp_path, dtype=torch.bfloat16), ids, is_first)
     torch.testing.assert_close(rounded, expected, atol=0.1, rtol=0)
 
 

@@ -1,4 +1,4 @@
-"""ELLM and NStepDQN against the original: features, values, targets, gradients, parameters."""
+"""ELLM and EllmDQN against the original: features, values, targets, gradients, parameters."""
 
 import dataclasses
 
@@ -8,11 +8,11 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, Text
 
 from models.ellm import Ellm
-from models.observations import Observations, Percept, SentenceTable, SentenceVectors
+from models.observations import AgentInput, Observations, SentenceTable, SentenceVectors
 from tests import golden_data
+from trainers.ellm_dqn import EllmDQN
 from trainers.frame_replay import FrameSteps
 from trainers.losses import double_q_targets, n_step_returns
-from trainers.n_step_dqn import NStepDQN
 from utils.settings import load_config
 
 OUR_NAMES = {
@@ -54,12 +54,12 @@ def config_of(arrays, **changes):
         "hidden_dim": arrays["before.trunk.weight"].shape[0],
         "learning_rate": arrays["settings_lr"].item(),
         "target_update_steps": arrays["settings_target_every"].item(),
-        "update_every_steps": arrays["settings_update_every"].item(),
+        "train_frequency": arrays["settings_update_every"].item(),
         "n_step": 1,
         "gamma": 1.0,
         "clip_reward": False,
     }
-    config = load_config(None, ["model=ELLM", "algorithm=NStepDQN"])
+    config = load_config(None, ["model=ELLM", "algorithm=EllmDQN"])
     return dataclasses.replace(config, device="cpu", **(given | changes))
 
 
@@ -128,7 +128,7 @@ def steps_of(arrays, update, agent):
 
 
 def test_three_updates_are_the_originals(arrays):
-    learner = NStepDQN(config_of(arrays), agent_of(arrays))
+    learner = EllmDQN(config_of(arrays), agent_of(arrays))
     learner.target.load_state_dict(
         {k.removeprefix("head."): v for k, v in renamed(arrays, "target_before.").items()}
     )
@@ -141,7 +141,7 @@ def test_three_updates_are_the_originals(arrays):
         assert_near(target, arrays["next_q_target"][update])
         assert torch.equal(online.argmax(-1), arrays["next_action"][update])
         paid, gamma = steps.rewards, learner.config.gamma
-        returns, discounts = n_step_returns(paid, steps.goes_on, gamma, torch.float16)
+        returns, discounts = n_step_returns(paid, steps.not_done, gamma, torch.float16)
         assert_near(double_q_targets(returns, discounts, online, target), arrays["target"][update])
         logged = learner.learn(steps)
         for name, ours in (("loss", "critic_loss"), ("gradient_norm", "grad_norm")):
@@ -167,8 +167,8 @@ def test_epsilon_falls_as_the_originals(arrays):
             "epsilon_steps": int(cases["decay_steps"][n]),
             "decay_after_reward": True,
         }
-        learner = NStepDQN(config_of(arrays, **given), agent)
-        learner.paid_since = cases["started_at"][n].item()
+        learner = EllmDQN(config_of(arrays, **given), agent)
+        learner.first_reward_step = cases["started_at"][n].item()
         assert learner.epsilon_at(cases["step"][n].item()) == pytest.approx(expected, abs=1e-12)
 
 
@@ -179,9 +179,11 @@ def test_the_frames_an_agent_remembers_are_the_originals_stack(arrays):
     for step, (frame, stack) in enumerate(
         zip(episode["frame_gray"], episode["stacked"], strict=True)
     ):
-        starts = torch.tensor([bool(episode["first"][step]), step == 3])
+        is_first = torch.tensor([bool(episode["first"][step]), step == 3])
         zeros = torch.zeros(2)
-        percept = Percept(Observations(frame.expand(2, -1, -1, -1)), starts, zeros.long(), zeros)
+        percept = AgentInput(
+            Observations(frame.expand(2, -1, -1, -1)), is_first, zeros.long(), zeros
+        )
         before = memory.state.clone()
         values = agent.inspect(percept, memory)["action_values"]
         assert torch.equal(memory.state, before)

@@ -8,7 +8,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence
 
 from models import build_agent
-from models.caching import unit_images
+from models.caching import to_float01
 from models.encoders import (
     EncoderSettings,
     JointEncoder,
@@ -17,7 +17,7 @@ from models.encoders import (
     build_encoder,
 )
 from models.heads import ActorCritic
-from models.observations import ObservationBatch, ObservationReader, Observations
+from models.observations import ObservationBatch, ObservationPreprocessor, Observations
 from models.sentence_encoder import DEFAULT_ENCODER
 from tests import golden_data
 from tests.agents import random_images, small_config
@@ -43,7 +43,7 @@ def test_an_encoder_is_asked_again_once_its_weights_have_changed():
     with torch.no_grad():
         encoder.linear.weight.mul_(2)
     assert not torch.equal(encoder(Observations(images)), before)
-    pixels = encoder.of_pixels(unit_images(images))
+    pixels = encoder.of_pixels(to_float01(images))
     torch.testing.assert_close(encoder(Observations(images)), pixels)
     encoder.load_state_dict({name: 0 * value for name, value in encoder.state_dict().items()})
     assert not encoder(Observations(images)).any()
@@ -79,7 +79,7 @@ def batched(space, n):
 def test_an_encoder_is_chosen_by_what_an_observation_has(case):
     space, kind = SPACES[case]
     space.seed(0)
-    reader = ObservationReader(space)
+    reader = ObservationPreprocessor(space)
     encoder = build_encoder(reader, SETTINGS, 8)
     assert isinstance(encoder, kind)
     observations = reader(batched(space, 7))
@@ -92,7 +92,7 @@ def test_an_encoder_is_chosen_by_what_an_observation_has(case):
 
 def test_parts_of_a_dictionary_stand_in_the_order_of_the_space():
     space = Dict(b=Discrete(2), a=Box(0, 9, (2,), np.float32))
-    reader = ObservationReader(space)
+    reader = ObservationPreprocessor(space)
     read = reader({"a": np.array([[3.0, 4.0]]), "b": np.array([1])})
     assert read.vectors.tolist() == [[0, 1, 3, 4]]
     assert reader.n_numbers == 4
@@ -118,7 +118,7 @@ def test_images_of_every_size_have_an_encoder(sides):
 )
 def test_what_cannot_be_seen_is_refused_in_one_line(space, why):
     with pytest.raises(UserError, match=why) as refused:
-        build_encoder(ObservationReader(space), SETTINGS, 8)
+        build_encoder(ObservationPreprocessor(space), SETTINGS, 8)
     assert len(refused.value.lines) == 1
 
 

@@ -20,7 +20,12 @@ DYNAMIC_OBSTACLES = "MiniGrid-Dynamic-Obstacles-5x5-v0"
 
 
 def settings(env, n_envs=3):
-    own = {"stimuli": None, "length": 10, "door_order": "episode", "missions": None}
+    own = {
+        "recognition_stimuli": None,
+        "length": 10,
+        "door_order": "episode",
+        "minigrid_missions": None,
+    }
     return SimpleNamespace(env=env, n_envs=n_envs, crafter_length=30, **own)
 
 

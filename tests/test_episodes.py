@@ -24,7 +24,7 @@ LARGE = 150  # walls of a maze, so that two are not equal by chance
 
 
 def minigrid_maps(seed):
-    config = SimpleNamespace(env="MiniGrid-FourRooms-v0", n_envs=N_ENVS, missions=None)
+    config = SimpleNamespace(env="MiniGrid-FourRooms-v0", n_envs=N_ENVS, minigrid_missions=None)
     env = minigrid.make_drawn(config, seed)
     env.reset()
     return [each.unwrapped.grid.encode().tobytes() for each in env.unwrapped.envs]

@@ -1,7 +1,7 @@
 import pytest
 
 from envs import check_env_name
-from utils.errors import UserError, suggestion
+from utils.errors import UserError, did_you_mean
 from utils.settings import all_settings
 
 CORRIDORS = (
@@ -55,9 +55,9 @@ def test_where_no_task_is_near_those_of_the_suite_are_told(typed):
     ],
 )
 def test_a_misspelt_setting_is_answered_with_the_near_one(typed, meant):
-    assert suggestion(typed, all_settings()) == f" Did you mean {meant}?"
+    assert did_you_mean(typed, all_settings()) == f" Did you mean {meant}?"
 
 
 def test_a_single_name_may_be_meant_too():
-    assert suggestion("opnai", ["openai"]) == " Did you mean 'openai'?"
-    assert suggestion("anything", []) == ""
+    assert did_you_mean("opnai", ["openai"]) == " Did you mean 'openai'?"
+    assert did_you_mean("anything", []) == ""

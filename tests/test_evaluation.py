@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from models.agent import Step, TensorMemory
-from models.observations import ObservationReader
+from models.observations import ObservationPreprocessor
 from tests.agents import spaces
 from tests.counting import CountingEnv
 from trainers.evaluation import evaluate
@@ -12,7 +12,7 @@ from trainers.evaluation import evaluate
 class Silent:
     """Acts without looking."""
 
-    read = staticmethod(ObservationReader(spaces()[0]))
+    read = staticmethod(ObservationPreprocessor(spaces()[0]))
 
     def initial_memory(self, n_envs):
         return TensorMemory(torch.zeros(n_envs, 0))
@@ -32,13 +32,13 @@ class Telling(Silent):
         return TensorMemory(torch.zeros(n_envs, 1))
 
     def act(self, percept, memory, deterministic=False):
-        memory.state.masked_fill_(percept.starts[:, None], 0)
+        memory.state.masked_fill_(percept.is_first[:, None], 0)
         memory.state += 1
         step = super().act(percept, memory, deterministic)
         return step._replace(all_log_probs=torch.full((percept.n_envs, 4), 0.25).log())
 
     def inspect(self, percept, memory):
-        return {"held": memory.state.masked_fill(percept.starts[:, None], 0).numpy().copy()}
+        return {"held": memory.state.masked_fill(percept.is_first[:, None], 0).numpy().copy()}
 
 
 def shown(percept):

@@ -68,11 +68,11 @@ def test_a_new_agent_trains_is_saved_goes_on_and_plays(
 def test_a_new_memory_acts_as_it_unrolls(examples):
     average = examples["models/memories/average.py"].Average
     memory = average(5, NetworkSettings(memory_width=5, memory_layers=1))
-    x, starts = torch.randn(9, 3, 5), torch.rand(9, 3) < 0.3
+    x, is_first = torch.randn(9, 3, 5), torch.rand(9, 3) < 0.3
     state = memory.initial(3)
-    context = memory.context(state, starts[0])
-    stepped = torch.stack([memory.step(x[t], state, starts[t]) for t in range(9)])
-    torch.testing.assert_close(memory.unroll(x, starts, context), stepped)
+    context = memory.context(state, is_first[0])
+    stepped = torch.stack([memory.step(x[t], state, is_first[t]) for t in range(9)])
+    torch.testing.assert_close(memory.unroll(x, is_first, context), stepped)
 
 
 def test_a_new_environment_is_known_by_its_name(examples, in_empty_folder, capsys):
@@ -100,7 +100,7 @@ def test_a_new_reward_is_what_is_learned_from_and_not_what_is_reported(
             return
 
     monkeypatch.setattr(trainers.build, "Collector", Recorded)
-    run = command("CNN", "run", normalize_reward="false", media_minutes="null")
+    run = command("CNN", "run", normalize_reward="false", showcase_minutes="null")
     assert main_program.main(run) == 0
     paid = torch.stack(learned).numpy() + 0.01
     assert {round(float(reward), 6) for reward in paid.flat} <= {-1.0, -0.01, 1.0}

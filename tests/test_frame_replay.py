@@ -16,14 +16,14 @@ CASES = ("n3", "n1", "n5", "n3_unclipped")
 
 
 def config_of(**changes):
-    config = load_config(None, ["model=ELLM", "algorithm=NStepDQN"])
+    config = load_config(None, ["model=ELLM", "algorithm=EllmDQN"])
     return dataclasses.replace(config, **changes)
 
 
-def add_episode(replay, frames, actions, rewards, goes_on):
+def add_episode(replay, frames, actions, rewards, not_done):
     """Let the one environment have an episode: frames [L+1, ...], all else [L]."""
     for step in range(len(actions)):
-        each = (value[step : step + 1] for value in (actions, rewards.float(), ~goes_on))
+        each = (value[step : step + 1] for value in (actions, rewards.float(), ~not_done))
         replay.add(Observations(frames[step : step + 1]), *each)
     replay.end(0, Observations(frames[-1:]))
 
@@ -42,13 +42,13 @@ def golden(tmp_path):
             done = slice(
                 first + 1, first + length + 1
             )  # theirs belong to the step before the frame
-            goes_on = arrays["discount"][done] > 0
+            not_done = arrays["discount"][done] > 0
             add_episode(
                 replay,
                 arrays["frames"][rows],
                 arrays["action"][done],
                 arrays["reward"][done],
-                goes_on,
+                not_done,
             )
             first += length + 1
         return replay
@@ -67,7 +67,7 @@ def test_samples_are_the_originals(case, golden):
     places = zip(expected["episode"].tolist(), expected["start"].tolist(), strict=True)
     steps = replay.steps([(replay.episodes[episode], start) for episode, start in places])
     rewards = steps.rewards.clamp(-1, 1) if clip else steps.rewards
-    returns, discounts = n_step_returns(rewards, steps.goes_on, gamma, torch.float16)
+    returns, discounts = n_step_returns(rewards, steps.not_done, gamma, torch.float16)
     assert torch.equal(returns, expected["n_step_return"])
     assert torch.equal(discounts, expected["discount"])
     assert torch.equal(steps.actions, expected["action"])
@@ -79,17 +79,17 @@ def test_samples_are_the_originals(case, golden):
 def test_the_stacks_of_an_episode_are_those_the_original_has_acted_on(tmp_path):
     episode = golden_data.load("ellm/pipeline")
     replay = FrameReplay(config_of(), 4, tmp_path, Observations(episode["frame_gray"][:1]))
-    goes_on = episode["discount"][1:] > 0
+    not_done = episode["discount"][1:] > 0
     add_episode(
-        replay, episode["frame_gray"], episode["action"][1:], episode["reward"][1:], goes_on
+        replay, episode["frame_gray"], episode["action"][1:], episode["reward"][1:], not_done
     )
     length = len(episode["action"]) - 1
     n_starts = replay.episodes.n_starts(length)
     steps = replay.steps([(replay.episodes[0], start) for start in range(n_starts)])
     assert torch.equal(steps.observations.images, episode["stacked"][:n_starts])
     assert torch.equal(steps.following.images, episode["stacked"][3:])
-    assert steps.goes_on[:-1].all()
-    assert not steps.goes_on[-1, -1]
+    assert steps.not_done[:-1].all()
+    assert not steps.not_done[-1, -1]
     assert torch.equal(steps.actions, episode["action"][1 : n_starts + 1])
 
 
@@ -108,8 +108,8 @@ def frames_of(number, n_steps):
 
 
 def more(replay, number, length):
-    actions, goes_on = torch.arange(length), torch.arange(length) < length - 1
-    add_episode(replay, frames_of(number, length), actions, actions / 8, goes_on)
+    actions, not_done = torch.arange(length), torch.arange(length) < length - 1
+    add_episode(replay, frames_of(number, length), actions, actions / 8, not_done)
 
 
 @pytest.mark.parametrize("uniform", ["episode", "step"])
@@ -211,13 +211,13 @@ def test_a_state_that_leads_to_rows_that_are_not_there_is_refused(tmp_path):
 
 
 def test_returns_in_float32_are_those_in_float16_but_for_rounding():
-    rewards, goes_on = torch.rand(20, 3), torch.rand(20, 3) > 0.3
-    fine, discounts = n_step_returns(rewards, goes_on, 0.9, torch.float32)
-    coarse, same = n_step_returns(rewards, goes_on, 0.9, torch.float16)
+    rewards, not_done = torch.rand(20, 3), torch.rand(20, 3) > 0.3
+    fine, discounts = n_step_returns(rewards, not_done, 0.9, torch.float32)
+    coarse, same = n_step_returns(rewards, not_done, 0.9, torch.float16)
     assert torch.equal(discounts, same)
     assert not torch.equal(fine, coarse.float())
     torch.testing.assert_close(fine, coarse.float(), atol=3 * 2**-11, rtol=2**-10)
-    by_hand = rewards[:, 0] + 0.9 * goes_on[:, 0] * (
-        rewards[:, 1] + 0.9 * goes_on[:, 1] * rewards[:, 2]
+    by_hand = rewards[:, 0] + 0.9 * not_done[:, 0] * (
+        rewards[:, 1] + 0.9 * not_done[:, 1] * rewards[:, 2]
     )
     torch.testing.assert_close(fine, by_hand)

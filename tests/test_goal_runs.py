@@ -41,7 +41,7 @@ def pretrained(tmp_path_factory):
         folder, row = train(**ORACLE)
     assert row["goals/return_mean"] > max(0, row["rollout/return_mean"])  # the environment's own
     assert row["goals/suggested_good"] > row["goals/rewarded_good"] > 0
-    assert row["goals/suggested_nonsense"] == 0
+    assert row["goals/suggested_impossible"] == 0
     weights = json.loads((folder / "run.json").read_text())["weights"]
     assert weights["goal_encoder"] == weights["sentence_encoder"]
     return folder

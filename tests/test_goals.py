@@ -15,15 +15,15 @@ from rewards.goals import (
     task_settings,
     with_goals,
 )
-from rewards.single_tasks import TASKS, TWINS, Task, actions_of
-from rewards.suggested_goals import Payment, Quality, Similarity, SuggestedGoals
+from rewards.single_tasks import SYNONYMS, TASKS, Task, actions_of
+from rewards.suggested_goals import Quality, RewardRule, Similarity, SuggestedGoals
 from rewards.suggesters import SUGGESTERS
-from rewards.suggesters.rules import Oracle, Situation
+from rewards.suggesters.rules import Oracle, TextState
 from tests.described import ACTION_NAMES, LENGTH, DescribedVectorEnv, ToldVectorEnv
 from utils.errors import UserError
 from utils.settings import load_config
 
-TREE = Situation("you see tree.", "", "", {})
+TREE = TextState("you see tree.", "", "", {})
 DONE = {"action_success": True, "eval_success": True}
 FAILED = {"action_success": False, "eval_success": False}
 WITHOUT_EFFECT = {"action_success": True, "eval_success": False}
@@ -47,7 +47,7 @@ class Always:
 def layer(goals, phrases, flags=DONE, ends=(), **changes):
     """Return a goal layer around an environment that says given words."""
     steps = [SAID | flags | {"phrase": phrase} for phrase in phrases]
-    payment = Payment(Similarity("same-text"), quality=Quality(ACTION_NAMES))._replace(**changes)
+    payment = RewardRule(Similarity("same-text"), quality=Quality(ACTION_NAMES))._replace(**changes)
     env = ToldVectorEnv(SAID, steps, ACTION_NAMES, ends)
     return GoalRewards(env, [SuggestedGoals(payment)], Always(*goals), payment=payment)
 
@@ -75,7 +75,7 @@ PAID = {
     "for failure too": ((CHOP, CHOP, FAILED), {"checks_success": False}, [1]),
     **{
         f"{one} for its twin": (([one, other], [one, other]), {}, [1, 0])
-        for one, other in TWINS.items()
+        for one, other in SYNONYMS.items()
     },
 }  # fmt: skip
 
@@ -144,9 +144,9 @@ def test_the_default_encoder_tells_actions_apart_but_no_capitals():
 
 GRADES = {
     "good": "chop tree",  # a tree is in view
-    "poorly_timed": "mine stone",
-    "bad": "attack tree",
-    "nonsense": "be happy",
+    "context_insensitive": "mine stone",
+    "common_sense_insensitive": "attack tree",
+    "impossible": "be happy",
 }
 
 
@@ -156,13 +156,23 @@ def test_every_suggestion_and_every_rewarded_goal_is_graded():
     metrics = env.metrics()
     counts = {grade: metrics[f"goals/suggested_{grade}"] for grade in GRADES}
     # Asked three times; paid goals are not suggested again.
-    assert counts == {"good": 1, "poorly_timed": 3, "bad": 2, "nonsense": 3}
+    assert counts == {
+        "good": 1,
+        "context_insensitive": 3,
+        "common_sense_insensitive": 2,
+        "impossible": 3,
+    }
     rewarded = {grade: metrics[f"goals/rewarded_{grade}"] for grade in GRADES}
-    assert rewarded == {"good": 1, "poorly_timed": 0, "bad": 1, "nonsense": 0}
+    assert rewarded == {
+        "good": 1,
+        "context_insensitive": 0,
+        "common_sense_insensitive": 1,
+        "impossible": 0,
+    }
     # The oracle would not suggest done goals again, paid or not.
     done = [(), env.episodes[0].done]
     grades = [env.payment.quality.grades(CHOP, TREE, each)["chop tree"] for each in done]
-    assert grades == ["good", "poorly_timed"]
+    assert grades == ["good", "context_insensitive"]
 
 
 def test_the_agent_is_shown_its_goals_the_last_of_an_episode_included():
@@ -181,7 +191,7 @@ def test_the_agent_is_shown_its_goals_the_last_of_an_episode_included():
     assert achieved[0] >= {"chop tree"}
     for row, last in enumerate(info["final_obs"]):
         words = [info[f"last_{name}"][row] for name in ("scene", "inventory", "status")]
-        (goals,) = Oracle().suggest([Situation(*words, info["items_after"][row])])
+        (goals,) = Oracle().suggest([TextState(*words, info["items_after"][row])])
         assert last["goal"] == sentence([goal for goal in goals if goal not in achieved[row]])
         assert last["observation"].shape == (3, 9, 9)
 

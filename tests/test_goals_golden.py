@@ -7,8 +7,8 @@ import pytest
 
 from rewards.goals import GoalRewards
 from rewards.single_tasks import KINDS, TASKS, Task
-from rewards.suggested_goals import Payment, Quality, Similarity, SuggestedGoals
-from rewards.suggesters.rules import EFFECTIVE, RULES, Novelty, Oracle, Silent, Situation
+from rewards.suggested_goals import Quality, RewardRule, Similarity, SuggestedGoals
+from rewards.suggesters.rules import EFFECTIVE, RULES, Novelty, Oracle, Silent, TextState
 from tests.described import ToldVectorEnv
 from tests.golden_data import GOLDEN
 
@@ -60,8 +60,8 @@ def test_every_step_is_paid_and_remembered_as_the_original_does(arrays):
         env = ToldVectorEnv(
             seen(row, arrays["inventory"][number]), [told(row, number, arrays)], NAMES
         )
-        checks = bool(arrays["check_success"][number])
-        payment = Payment(similarity, checks_success=checks, quality=quality)
+        checks = bool(arrays["require_success"][number])
+        payment = RewardRule(similarity, checks_success=checks, quality=quality)
         episode = SuggestedGoals(payment)
         layer = GoalRewards(env, [episode], Listed(row["suggestions"]), payment=payment)
         layer.reset()
@@ -77,7 +77,7 @@ def test_every_step_is_paid_and_remembered_as_the_original_does(arrays):
 
 
 def test_the_oracle_suggests_what_the_original_does_in_its_order(arrays):
-    situations = [Situation(**seen(row, arrays["inventory"][n])) for n, row in enumerate(STEPS)]
+    situations = [TextState(**seen(row, arrays["inventory"][n])) for n, row in enumerate(STEPS)]
     assert Oracle().suggest(situations) == [row["oracle"] for row in STEPS]
 
 

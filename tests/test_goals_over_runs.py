@@ -9,7 +9,7 @@ from analysis.goals import analyse, shares_of
 from tests.test_analysis import refusal, rows, write_run_folder
 from utils.settings import load_config
 
-GRADES = ("good", "poorly_timed", "bad", "nonsense")
+GRADES = ("good", "context_insensitive", "common_sense_insensitive", "impossible")
 STEPS = (100, 200, 300, 400)
 
 
@@ -20,9 +20,9 @@ def of_crafter(level):
     return columns | {"achievements/collect_wood": means, "achievements/wake_up": ["", 0, 0, 0]}
 
 
-def of_goals(good, nonsense):
+def of_goals(good, impossible):
     """Return counts of suggestions since the run began, growing evenly."""
-    counts = dict.fromkeys(GRADES, 0) | {"good": good, "nonsense": nonsense}
+    counts = dict.fromkeys(GRADES, 0) | {"good": good, "impossible": impossible}
     columns = {
         f"goals/{occasion}_{grade}": [count * n for n in range(1, 5)]
         for grade, count in counts.items()

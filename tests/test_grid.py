@@ -6,7 +6,7 @@ import pytest
 
 from sweeps.grid import PAPER_SEEDS, check_runs, make_grid, parse_lists, swept_settings
 from utils.errors import UserError
-from utils.run_folder import create_run_folder, locked, note_end
+from utils.run_folder import create_run_folder, locked, mark_finished
 from utils.settings import load_config
 
 
@@ -100,7 +100,7 @@ def test_an_unfinished_or_finished_run_of_the_same_settings_is_welcome(in_empty_
     for run in runs:
         became = dataclasses.replace(run.config, device="cpu")
         create_run_folder(became, run.run_id, [])
-    note_end(runs[0].folder)
+    mark_finished(runs[0].folder)
     check_runs(runs, lambda config: None)
     assert runs[1].folder.is_dir()
 
@@ -114,7 +114,7 @@ def test_a_folder_of_another_run_is_refused(in_empty_folder):
 
 def test_a_run_that_began_with_the_parameters_of_another_is_refused(in_empty_folder):
     (run,) = make_grid([], {"seed": ["0"]})
-    create_run_folder(run.config, run.run_id, [], begun_with={"checkpoint": "/x/ckpt_best.pt"})
+    create_run_folder(run.config, run.run_id, [], init_checkpoint={"checkpoint": "/x/ckpt_best.pt"})
     with pytest.raises(UserError, match=r"began with another's parameters \(--init-from\)"):
         check_runs([run], lambda config: None)
 

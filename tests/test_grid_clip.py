@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from envs.minigrid_captions import TASKS, CaptionBatches
-from models.caching import unit_images
+from models.caching import to_float01
 from models.clip import load_encoder
 from models.grid_clip import (
     SCALE,
@@ -55,7 +55,7 @@ def random_encoder():
 def test_a_few_steps_of_training_lower_the_loss(batches):
     loss = ContrastiveLoss(embed_texts, WORDS)
     images, captions = next(iter(CaptionBatches(seed=4, n_batches=1, batch_size=64)))
-    images = unit_images(torch.from_numpy(images))
+    images = to_float01(torch.from_numpy(images))
     before, after = (
         loss(trained(some).eval()(images), captions).item() for some in (batches[:1], batches)
     )

@@ -26,7 +26,7 @@ TINY = {
     "n_envs": 2,
     "n_rollout_steps": 16,
     "memory_width": 8,
-    "media_minutes": None,
+    "showcase_minutes": None,
 }
 
 
@@ -91,7 +91,7 @@ def test_a_name_leads_to_what_main_trains(in_empty_folder):
     settings = TINY | {"env": "RandomMaze-v0"}
     mine = helm.train(settings)
     assert mine.name.startswith("device=cpu_n_steps=64")
-    assert mine.name.endswith("media_minutes=null_seed=0")
+    assert mine.name.endswith("showcase_minutes=null_seed=0")
     texts = [f"--var={name}={json.dumps(v) if v is None else v}" for name, v in settings.items()]
     assert main_program.main([*texts, "--run-id=other"]) == 0
     other = load_checkpoint(mine.with_name("other") / LAST)
@@ -220,7 +220,7 @@ def test_every_example_runs(example, in_empty_folder, monkeypatch, capsys):
 
 def tiny(load_config):
     """Return a `load_config` that makes every run small."""
-    small = {"n_envs": 2, "n_rollout_steps": 8, "device": "cpu", "media_minutes": None}
+    small = {"n_envs": 2, "n_rollout_steps": 8, "device": "cpu", "showcase_minutes": None}
 
     def load(values):
         return load_config(values={"n_steps": 16} | values | small)

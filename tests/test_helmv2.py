@@ -19,9 +19,9 @@ def build(**changes):
 def play(agent, frames):
     """Let the agent see frames [T, N, 3, 9, 9]; return its hidden states [T, N, D]."""
     memory = agent.initial_memory(frames.shape[1])
-    starts = torch.ones(frames.shape[1], dtype=torch.bool)
+    is_first = torch.ones(frames.shape[1], dtype=torch.bool)
     return torch.stack(
-        [agent.act(percept(f, starts & (t == 0)), memory).context for t, f in enumerate(frames)]
+        [agent.act(percept(f, is_first & (t == 0)), memory).context for t, f in enumerate(frames)]
     )
 
 
@@ -74,15 +74,15 @@ def test_a_token_is_the_worked_formula(name):
 
 
 def test_statistics_follow_acting_while_training_and_nothing_else():
-    agent, images, starts = build(), random_images(3), torch.ones(3, dtype=torch.bool)
+    agent, images, is_first = build(), random_images(3), torch.ones(3, dtype=torch.bool)
     memory, standardize = agent.initial_memory(3), agent.language.to_language.standardize
-    agent.act(percept(images, starts), memory, advance=False)
+    agent.act(percept(images, is_first), memory, advance=False)
     assert standardize.count == 0
-    agent.act(percept(images, starts), memory)
-    agent.act(percept(images, ~starts), memory)  # every frame counts, seen before or not
+    agent.act(percept(images, is_first), memory)
+    agent.act(percept(images, ~is_first), memory)  # every frame counts, seen before or not
     assert standardize.count == 6
     agent.eval()
-    agent.act(percept(random_images(3), ~starts), memory)
+    agent.act(percept(random_images(3), ~is_first), memory)
     assert standardize.count == 6
 
 

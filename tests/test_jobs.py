@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from sweeps.grid import make_grid
-from sweeps.jobs import Job, Jobs, State, carry_out, show, summary, told
+from sweeps.jobs import Job, Jobs, State, run_jobs, show, summary, told
 from tests.test_run_data import write_metrics
-from utils.run_folder import create_run_folder, note_end
+from utils.run_folder import create_run_folder, mark_finished
 from utils.settings import load_config
 
 KILLED = "killed by SIGKILL"
@@ -38,7 +38,7 @@ class FakePool:
         endings = self.plan.get(job.run.config.seed)
         if endings:
             return [(job, endings.pop(0))]
-        note_end(job.run.folder)
+        mark_finished(job.run.folder)
         return [(job, "bye")]
 
     def stop(self):
@@ -53,7 +53,7 @@ def runs(in_empty_folder):
 def carried_out(runs, pool, retries=2, stop_after=None):
     jobs = [Job(run) for run in runs]
     rounds = []
-    for _ in carry_out(
+    for _ in run_jobs(
         Jobs(jobs), pool, retries, lambda: stop_after is not None and len(rounds) >= stop_after
     ):
         rounds.append([job.state for job in jobs])

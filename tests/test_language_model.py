@@ -41,19 +41,19 @@ def same(memory, other):
 
 
 def test_an_environment_does_not_depend_on_its_neighbours_nor_on_their_number(model):
-    tokens, starts = stream(model)
-    together = play(model, model.initial_memory(N_ENVS), tokens, starts)
-    alone = play(model, model.initial_memory(1), tokens[:, 1:2], starts[:, 1:2])
+    tokens, is_first = stream(model)
+    together = play(model, model.initial_memory(N_ENVS), tokens, is_first)
+    alone = play(model, model.initial_memory(1), tokens[:, 1:2], is_first[:, 1:2])
     torch.testing.assert_close(together[:, 1:2], alone, atol=1e-5, rtol=0)
 
 
 def test_what_was_looked_at_ahead_is_read_without_work(model):
-    tokens, starts = stream(model)
+    tokens, is_first = stream(model)
     memory, other = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)
     calls = []
     layer = next(part for part in model.modules() if isinstance(part, FrozenLinear))
     layer.register_forward_hook(lambda *_: calls.append(1))
-    for token, start in zip(tokens, starts, strict=True):
+    for token, start in zip(tokens, is_first, strict=True):
         before = memory.copy()
         ahead = model.step(token, memory, start, advance=False)
         assert same(memory, before)
@@ -66,9 +66,9 @@ def test_what_was_looked_at_ahead_is_read_without_work(model):
 
 
 def test_other_looks_than_at_the_next_tokens_spoil_nothing(model, kind):
-    tokens, starts = stream(model)
+    tokens, is_first = stream(model)
     memory, other = model.initial_memory(N_ENVS), model.initial_memory(N_ENVS)
-    for token, start in zip(tokens, starts, strict=True):
+    for token, start in zip(tokens, is_first, strict=True):
         model.step(token + 1, memory, start, advance=False)
         attention = model.attention(token, memory, start)
         states = model.hidden_states(token, memory, start)
@@ -92,9 +92,9 @@ def test_plain_products_give_the_numbers_of_packed_ones(folder, dtype, monkeypat
     linear = [module for module in plain.modules() if isinstance(module, FrozenLinear)]
     assert linear
     assert all(layer.weight.dtype == dtype for layer in linear)
-    tokens, starts = stream(plain)
-    expected = play(packed, packed.initial_memory(N_ENVS), tokens, starts)
-    found = play(plain, plain.initial_memory(N_ENVS), tokens, starts)
+    tokens, is_first = stream(plain)
+    expected = play(packed, packed.initial_memory(N_ENVS), tokens, is_first)
+    found = play(plain, plain.initial_memory(N_ENVS), tokens, is_first)
     bound = 1e-5 if dtype == torch.float32 else 0.1
     torch.testing.assert_close(found, expected, atol=bound, rtol=0)
     said = [record.getMessage() for record in caplog.records]
@@ -104,16 +104,16 @@ def test_plain_products_give_the_numbers_of_packed_ones(folder, dtype, monkeypat
 
 @pytest.mark.parametrize("n_played", [0, 3, 8, 17])
 def test_a_saved_memory_and_a_copy_go_on_bit_for_bit(model, tmp_path, n_played):
-    tokens, starts = stream(model)
+    tokens, is_first = stream(model)
     memory = model.initial_memory(N_ENVS)
     if n_played:
-        play(model, memory, tokens[:n_played], starts[:n_played])
+        play(model, memory, tokens[:n_played], is_first[:n_played])
     torch.save(memory.state_dict(), tmp_path / "memory.pt")
     loaded, copied = model.initial_memory(N_ENVS), memory.copy()
-    play(model, loaded, tokens[:5], starts[:5])
+    play(model, loaded, tokens[:5], is_first[:5])
     loaded.load_state_dict(torch.load(tmp_path / "memory.pt", weights_only=True))
     assert same(memory, loaded)
-    rest = tokens[n_played:], starts[n_played:]
+    rest = tokens[n_played:], is_first[n_played:]
     found = [play(model, each, *rest) for each in (memory, loaded, copied)]
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
@@ -126,25 +126,25 @@ def test_a_memory_of_other_environments_is_refused(model):
 
 
 def test_tokens_of_other_environments_are_refused(model):
-    tokens, starts = stream(model)
+    tokens, is_first = stream(model)
     with pytest.raises(ValueError, match=r"\[2, 1, .*memory of 3"):
-        model.step(tokens[0, :2], model.initial_memory(3), starts[0])
+        model.step(tokens[0, :2], model.initial_memory(3), is_first[0])
 
 
 @pytest.mark.parametrize("wider", [1, 3])
 @pytest.mark.parametrize("n_new", [1, 2])
 def test_a_ring_that_grows_reads_the_same(model, wider, n_new, monkeypatch):
-    tokens, starts = stream(model, n_new=n_new)
-    at_once = play(model, model.initial_memory(N_ENVS, n_new), tokens, starts)
+    tokens, is_first = stream(model, n_new=n_new)
+    at_once = play(model, model.initial_memory(N_ENVS, n_new), tokens, is_first)
     monkeypatch.setattr(kv_cache, "WIDER", wider)
     memory = model.initial_memory(N_ENVS, n_new)
-    torch.testing.assert_close(play(model, memory, tokens, starts), at_once, atol=1e-5, rtol=0)
+    torch.testing.assert_close(play(model, memory, tokens, is_first), at_once, atol=1e-5, rtol=0)
 
 
 def test_a_ring_has_only_the_slots_that_the_longest_episode_needs(model, monkeypatch):
     monkeypatch.setattr(kv_cache, "WIDER", 1)
-    tokens, starts = stream(model)
+    tokens, is_first = stream(model)
     memory = model.initial_memory(N_ENVS)
-    starts[:] = torch.arange(len(tokens))[:, None] % 3 == 0
-    play(model, memory, tokens, starts)
+    is_first[:] = torch.arange(len(tokens))[:, None] % 3 == 0
+    play(model, memory, tokens, is_first)
     assert memory.n_slots == 3 < memory.keys.shape[2]

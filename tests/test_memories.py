@@ -60,18 +60,18 @@ def memory(request):
 
 def stream():
     """Return features [T, N, F] and starts [T, N] of episodes that end at different times."""
-    starts = torch.zeros(T, N_ENVS, dtype=torch.bool)
-    starts[0] = True
+    is_first = torch.zeros(T, N_ENVS, dtype=torch.bool)
+    is_first[0] = True
     for t, n in [(3, 0), (4, 0), (9, 1), (15, 1), (17, 2), (20, 0), (22, 0)]:
-        starts[t, n] = True  # the last environment's episode goes on
-    return torch.randn(T, N_ENVS, N_FEATURES), starts
+        is_first[t, n] = True  # the last environment's episode goes on
+    return torch.randn(T, N_ENVS, N_FEATURES), is_first
 
 
-def play(memory, x, starts, state=None):
+def play(memory, x, is_first, state=None):
     """Return the outputs of single steps [T, N, D] and the contexts before them."""
     state = memory.initial(x.shape[1]) if state is None else state
     outputs, contexts = [], []
-    for features, begins in zip(x, starts, strict=True):
+    for features, begins in zip(x, is_first, strict=True):
         contexts.append(memory.context(state, begins).clone())
         outputs.append(memory.step(features, state, begins).clone())
     return torch.stack(outputs), contexts
@@ -83,20 +83,20 @@ def assert_same(found, expected):
 
 
 def test_acting_equals_unrolling(memory):
-    x, starts = stream()
-    acted, contexts = play(memory, x, starts)
-    assert_same(memory.unroll(x, starts, contexts[0]), acted)
-    starts[0] = False  # a new state needs none
-    assert torch.equal(play(memory, x, starts)[0], acted)
+    x, is_first = stream()
+    acted, contexts = play(memory, x, is_first)
+    assert_same(memory.unroll(x, is_first, contexts[0]), acted)
+    is_first[0] = False  # a new state needs none
+    assert torch.equal(play(memory, x, is_first)[0], acted)
 
 
 @pytest.mark.parametrize("kind", ["none", "LSTM", "LSTM of two layers"])
 def test_a_sequence_may_begin_anywhere_from_its_context(kind):
     memory = build(kind)
-    x, starts = stream()
-    acted, contexts = play(memory, x, starts)
+    x, is_first = stream()
+    acted, contexts = play(memory, x, is_first)
     for first in (3, 10, T - 1):
-        found = memory.unroll(x[first:], starts[first:], contexts[first])
+        found = memory.unroll(x[first:], is_first[first:], contexts[first])
         assert_same(found, acted[first:])
 
 
@@ -104,25 +104,25 @@ def test_a_sequence_may_begin_anywhere_from_its_context(kind):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("GPT")])
 def test_a_refreshed_state_goes_on_as_the_unrolled_sequence_does(kind, n_known):
     memory = build(kind)
-    x, starts = stream()
+    x, is_first = stream()
     state = memory.initial(N_ENVS)
-    _, contexts = play(memory, x[:12], starts[:12], state)
+    _, contexts = play(memory, x[:12], is_first[:12], state)
     first = 12 - n_known
     shake(memory)
-    memory.refresh(x[first:12], starts[first:12], contexts[first], state)
-    acted, _ = play(memory, x[12:], starts[12:], state)
-    unrolled = memory.unroll(x[first:], starts[first:], contexts[first])
+    memory.refresh(x[first:12], is_first[first:12], contexts[first], state)
+    acted, _ = play(memory, x[12:], is_first[12:], state)
+    unrolled = memory.unroll(x[first:], is_first[first:], contexts[first])
     assert_same(acted, unrolled[n_known:])
 
 
 @pytest.mark.parametrize("n_steps", [0, MEM_LEN + 1])
 def test_a_refresh_from_more_steps_than_are_kept_is_refused(n_steps):
     memory = build("GPT")
-    x, starts = stream()
+    x, is_first = stream()
     state = memory.initial(N_ENVS)
-    context = memory.context(state, starts[0])
+    context = memory.context(state, is_first[0])
     with pytest.raises(ValueError, match=f"{MEM_LEN} steps refreshed from {n_steps}"):
-        memory.refresh(x[:n_steps], starts[:n_steps], context, state)
+        memory.refresh(x[:n_steps], is_first[:n_steps], context, state)
 
 
 def assert_states_equal(state, other):
@@ -132,9 +132,9 @@ def assert_states_equal(state, other):
 
 
 def test_looking_ahead_shows_the_next_step_and_leaves_the_state_alone(memory):
-    x, starts = stream()
+    x, is_first = stream()
     state = memory.initial(N_ENVS)
-    for features, begins in zip(x, starts, strict=True):
+    for features, begins in zip(x, is_first, strict=True):
         before = state.copy()
         seen = memory.step(features, state, begins, advance=False).clone()
         memory.step(torch.randn_like(features), state, ~begins, advance=False)
@@ -143,47 +143,47 @@ def test_looking_ahead_shows_the_next_step_and_leaves_the_state_alone(memory):
 
 
 def test_an_environment_depends_neither_on_its_neighbours_nor_on_their_number(memory):
-    x, starts = stream()
-    together, contexts = play(memory, x, starts)
-    unrolled = memory.unroll(x, starts, contexts[0])
+    x, is_first = stream()
+    together, contexts = play(memory, x, is_first)
+    unrolled = memory.unroll(x, is_first, contexts[0])
     for n in range(N_ENVS):
         own = slice(n, n + 1)
-        alone, _ = play(memory, x[:, own], starts[:, own])
+        alone, _ = play(memory, x[:, own], is_first[:, own])
         assert_same(together[:, own], alone)
-        assert_same(unrolled[:, own], memory.unroll(x[:, own], starts[:, own], contexts[0][own]))
+        assert_same(unrolled[:, own], memory.unroll(x[:, own], is_first[:, own], contexts[0][own]))
 
 
 def test_a_saved_state_goes_on_as_its_original(memory):
-    x, starts = stream()
+    x, is_first = stream()
     state, other = memory.initial(N_ENVS), memory.initial(N_ENVS)
-    play(memory, x[:11], starts[:11], state)
-    play(memory, x[11:14], starts[11:14], other)  # its earlier content does not matter
+    play(memory, x[:11], is_first[:11], state)
+    play(memory, x[11:14], is_first[11:14], other)  # its earlier content does not matter
     other.load_state_dict(state.state_dict())
     copied = state.copy()
-    expected, _ = play(memory, x[11:], starts[11:], state)
+    expected, _ = play(memory, x[11:], is_first[11:], state)
     for twin in (other, copied):
-        assert torch.equal(play(memory, x[11:], starts[11:], twin)[0], expected)
+        assert torch.equal(play(memory, x[11:], is_first[11:], twin)[0], expected)
 
 
-def seen_by_last(memory, starts):
+def seen_by_last(memory, is_first):
     """Return which steps the last one of a single sequence is computed from.  [T]"""
-    x = torch.randn(len(starts), 1, N_FEATURES, requires_grad=True)
-    context = memory.context(memory.initial(1), starts[0])
-    memory.unroll(x, starts, context)[-1].square().sum().backward()
+    x = torch.randn(len(is_first), 1, N_FEATURES, requires_grad=True)
+    context = memory.context(memory.initial(1), is_first[0])
+    memory.unroll(x, is_first, context)[-1].square().sum().backward()
     return x.grad.abs().amax(dim=(1, 2)) > 0
 
 
 def test_a_gpt_of_one_layer_sees_exactly_mem_len_steps_back():
-    starts = torch.zeros(12, 1, dtype=torch.bool)
-    seen = seen_by_last(build("GPT of one layer"), starts)
+    is_first = torch.zeros(12, 1, dtype=torch.bool)
+    seen = seen_by_last(build("GPT of one layer"), is_first)
     assert seen.tolist() == [False] * (11 - MEM_LEN) + [True] * (MEM_LEN + 1)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "none"])
 def test_nothing_is_seen_across_an_episodes_start(kind):
-    starts = torch.zeros(6, 1, dtype=torch.bool)
-    starts[2] = True
-    assert seen_by_last(build(kind), starts).tolist() == [False] * 2 + [True] * 4
+    is_first = torch.zeros(6, 1, dtype=torch.bool)
+    is_first[2] = True
+    assert seen_by_last(build(kind), is_first).tolist() == [False] * 2 + [True] * 4
 
 
 def test_learned_positions_stay_at_the_last_one():
@@ -195,19 +195,19 @@ def test_learned_positions_stay_at_the_last_one():
     assert torch.equal(vectors[1], vectors[3])
 
 
-def ages_by_counting(starts):
-    ages = torch.zeros(starts.T.shape, dtype=torch.int64)
+def ages_by_counting(is_first):
+    ages = torch.zeros(is_first.T.shape, dtype=torch.int64)
     for n, t in itertools.product(range(N_ENVS), range(1, T)):
-        ages[n, t] = 0 if starts[t, n] else ages[n, t - 1] + 1
+        ages[n, t] = 0 if is_first[t, n] else ages[n, t - 1] + 1
     return ages
 
 
-def visible_by_counting(starts):
+def visible_by_counting(is_first):
     visible = torch.zeros(N_ENVS, T, T, dtype=torch.bool)
     for n, t in itertools.product(range(N_ENVS), range(T)):
         for back in range(min(MEM_LEN, t) + 1):
             visible[n, t, t - back] = True
-            if starts[t - back, n]:
+            if is_first[t - back, n]:
                 break
     return visible
 
@@ -215,34 +215,34 @@ def visible_by_counting(starts):
 @pytest.mark.parametrize("kind", ["LSTM", "LSTM of two layers"])
 def test_unrolling_an_lstm_over_one_episode_is_pytorchs_to_the_bit(kind):
     memory = build(kind)
-    x, starts = torch.randn(T, N_ENVS, N_FEATURES), torch.zeros(T, N_ENVS, dtype=torch.bool)
+    x, is_first = torch.randn(T, N_ENVS, N_FEATURES), torch.zeros(T, N_ENVS, dtype=torch.bool)
     context = torch.randn(N_ENVS, 2, memory.lstm.num_layers * WIDTH)
     states = [torch.stack(part.split(WIDTH, dim=-1)) for part in context.unbind(1)]
     expected, _ = memory.lstm(x, tuple(states))
-    assert torch.equal(memory.unroll(x, starts, context), expected)
+    assert torch.equal(memory.unroll(x, is_first, context), expected)
 
 
 def test_attention_shows_where_a_step_looks():
     memory = build_gpt(n_features=WIDTH, memory_layers=1)
-    x, starts = torch.randn(T, N_ENVS, WIDTH), stream()[1]
+    x, is_first = torch.randn(T, N_ENVS, WIDTH), stream()[1]
     state = memory.initial(N_ENVS)
-    expected = attention_by_counting(memory, x, starts)
+    expected = attention_by_counting(memory, x, is_first)
     for t in range(T):
-        found = memory.attention(x[t], state, starts[t])
+        found = memory.attention(x[t], state, is_first[t])
         torch.testing.assert_close(found[0, :, :, 0], expected[:, :, t], atol=1e-5, rtol=0)
-        memory.step(x[t], state, starts[t])
+        memory.step(x[t], state, is_first[t])
 
 
-def attention_by_counting(memory, x, starts):
+def attention_by_counting(memory, x, is_first):
     """Return the only layer's weights of the last M steps and the present.  [N, H, T, M+1]"""
     (block,) = memory.blocks
-    hidden = x.transpose(0, 1) + memory.positions(ages_by_counting(starts))
+    hidden = x.transpose(0, 1) + memory.positions(ages_by_counting(is_first))
     queries, keys, _ = (
         part.unflatten(-1, (2, -1)).transpose(1, 2)  # [N, H, T, d]
         for part in block.qkv(block.attention_norm(hidden)).chunk(3, dim=-1)
     )
     scores = queries @ keys.transpose(-1, -2) / math.sqrt(WIDTH / 2)
-    visible = visible_by_counting(starts)[:, None]
+    visible = visible_by_counting(is_first)[:, None]
     weights = F.pad(scores.masked_fill(~visible, -math.inf).softmax(-1), (MEM_LEN, 0))
     rows = [weights[:, :, t, t : t + MEM_LEN + 1] for t in range(T)]
     return torch.stack(rows, dim=2)
@@ -250,16 +250,16 @@ def attention_by_counting(memory, x, starts):
 
 def test_the_view_of_the_whole_ring_shows_the_same(monkeypatch):
     memory = build("GPT")
-    x, starts = stream()
+    x, is_first = stream()
     state, other = memory.initial(N_ENVS), memory.initial(N_ENVS)
-    expected, contexts = play(memory, x[:12], starts[:12], state)
+    expected, contexts = play(memory, x[:12], is_first[:12], state)
     monkeypatch.setattr(gpt, "_windows", gpt._whole_ring)
-    assert_same(play(memory, x[:12], starts[:12], other)[0], expected)
+    assert_same(play(memory, x[:12], is_first[:12], other)[0], expected)
     for each in (state, other):
-        memory.refresh(x[9:12], starts[9:12], contexts[9], each)
-    acted, _ = play(memory, x[12:], starts[12:], other)
+        memory.refresh(x[9:12], is_first[9:12], contexts[9], each)
+    acted, _ = play(memory, x[12:], is_first[12:], other)
     monkeypatch.undo()
-    assert_same(acted, play(memory, x[12:], starts[12:], state)[0])
+    assert_same(acted, play(memory, x[12:], is_first[12:], state)[0])
 
 
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
@@ -268,27 +268,27 @@ def test_on_a_gpu_no_step_waits_for_a_number(kind):
     with torch._subclasses.FakeTensorMode():  # reading a number of such a tensor is an error
         with torch.device("cuda"):
             memory = build(kind)
-            x, starts = stream()
+            x, is_first = stream()
         state = memory.initial(N_ENVS)
-        output = memory.step(x[0], state, starts[0], advance=False)
-        acted, contexts = play(memory, x[:3], starts[:3], state)
-        memory.refresh(x[1:3], starts[1:3], contexts[1], state)
+        output = memory.step(x[0], state, is_first[0], advance=False)
+        acted, contexts = play(memory, x[:3], is_first[:3], state)
+        memory.refresh(x[1:3], is_first[1:3], contexts[1], state)
         if not kind.startswith("LSTM"):  # which is run from start to start
-            memory.unroll(x, starts, contexts[0])
+            memory.unroll(x, is_first, contexts[0])
     assert output.is_cuda
     assert acted.shape == (3, N_ENVS, memory.width)
 
 
 def test_dropout_acts_in_training_only():
     memory = build_gpt(memory_dropout=0.5)
-    x, starts = stream()
+    x, is_first = stream()
     context = torch.zeros(N_ENVS, dtype=torch.int64)
-    trained = [memory.unroll(x, starts, context) for _ in range(2)]
-    steps = [memory.step(x[0], memory.initial(N_ENVS), starts[0]) for _ in range(2)]
+    trained = [memory.unroll(x, is_first, context) for _ in range(2)]
+    steps = [memory.step(x[0], memory.initial(N_ENVS), is_first[0]) for _ in range(2)]
     assert not torch.equal(*trained)
     assert not torch.equal(*steps)
     memory.eval()
-    assert_same(play(memory, x, starts)[0], memory.unroll(x, starts, context))
+    assert_same(play(memory, x, is_first)[0], memory.unroll(x, is_first, context))
 
 
 def test_heads_that_do_not_divide_the_width_are_refused():

@@ -15,17 +15,17 @@ CONFIG = small_config()
 
 def test_csv_and_tensorboard_carry_the_same_names_and_numbers(tmp_path):
     with MetricsWriter(tmp_path, CONFIG) as writer:
-        writer.write(16, {"train/loss": 0.5, "time/fps": 100.0})
-        first = "env_steps,train/loss,time/fps\n16,0.5,100.0\n"
+        writer.write(16, {"train/loss": 0.5, "time/steps_per_second": 100.0})
+        first = "env_steps,train/loss,time/steps_per_second\n16,0.5,100.0\n"
         assert (tmp_path / "metrics.csv").read_text() == first, "every row can be read at once"
-        writer.write(32, {"train/loss": 0.25, "time/fps": 200.0})
+        writer.write(32, {"train/loss": 0.25, "time/steps_per_second": 200.0})
 
     with (tmp_path / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["env_steps"] for row in rows] == ["16", "32"]
     events = EventAccumulator(str(tmp_path)).Reload()
     names = events.Tags()["scalars"]
-    assert sorted(names) == ["time/fps", "train/loss"]
+    assert sorted(names) == ["time/steps_per_second", "train/loss"]
     for name in names:
         assert [event.step for event in events.Scalars(name)] == [16, 32]
         assert [event.value for event in events.Scalars(name)] == [float(row[name]) for row in rows]
@@ -157,8 +157,8 @@ def test_a_folder_in_place_of_the_file_is_one_line(tmp_path):
 
 def test_what_there_is_nothing_to_say_of_leaves_its_cell_empty(tmp_path):
     with MetricsWriter(tmp_path, small_config()) as writer:
-        writer.write(16, {"rollout/return_mean": float("nan"), "time/fps": 1.0})
-        writer.write(32, {"rollout/return_mean": 0.5, "time/fps": 1.0})
+        writer.write(16, {"rollout/return_mean": float("nan"), "time/steps_per_second": 1.0})
+        writer.write(32, {"rollout/return_mean": 0.5, "time/steps_per_second": 1.0})
     assert (tmp_path / "metrics.csv").read_text().splitlines()[1:] == ["16,,1.0", "32,0.5,1.0"]
     (event,) = EventAccumulator(str(tmp_path)).Reload().Scalars("rollout/return_mean")
     assert (event.step, event.value) == (32, 0.5)

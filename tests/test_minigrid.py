@@ -32,8 +32,8 @@ def task(env_id):
     return gymnasium.make(env_id, disable_env_checker=True).unwrapped
 
 
-def settings(env, n_envs=3, missions=None):
-    return SimpleNamespace(env=env, n_envs=n_envs, missions=missions)
+def settings(env, n_envs=3, minigrid_missions=None):
+    return SimpleNamespace(env=env, n_envs=n_envs, minigrid_missions=minigrid_missions)
 
 
 def assert_drawn_alike(env):
@@ -157,7 +157,7 @@ def test_environments_to_look_at_draw_the_whole_grid_of_every_episode():
 
 @pytest.mark.parametrize("env_id", ["MiniGrid-Dynamic-Obstacles-5x5-v0", LEVEL])
 def test_it_shows_minigrids_own_pixels_and_missions_of_every_episode(env_id):
-    env = minigrid.make_drawn(settings(env_id, missions=True), seed=0)
+    env = minigrid.make_drawn(settings(env_id, minigrid_missions=True), seed=0)
     shown, _ = env.reset(seed=11)
     others = [RGBImgPartialObsWrapper(task(env_id), tile_size=8) for _ in range(3)]
     episodes = [0, 0, 0]

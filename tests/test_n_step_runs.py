@@ -1,4 +1,4 @@
-"""Whole runs of ELLM by NStepDQN: trained, played, interrupted, guided, finetuned."""
+"""Whole runs of ELLM by EllmDQN: trained, played, interrupted, guided, finetuned."""
 
 import math
 import signal
@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import main as main_program
-from main import configured_run
+from main import build_run
 from tests import runs
 from tests.bad_inputs.harness import refused
 from tests.runs import ELLM, READS, folder_of, outcome, resume, same, signal_at, words_of
 from tests.told_in_words import N_STEPS
 from trainers.checkpoint import BEST, LAST, load_checkpoint
-from trainers.n_step_dqn import NStepDQN
+from trainers.ellm_dqn import EllmDQN
 from trainers.ranks import Ranks
 from trainers.train import RunSettings
 from utils.settings import load_config
@@ -35,7 +35,7 @@ def train(run_id, *more, **changes):
 def test_a_run_that_is_over_before_its_warmup_says_so(caplog):
     (row,) = outcome(train("run", n_steps=20))["metrics"]
     assert int(row["env_steps"]) == 20
-    assert "nothing was learned: the 20 steps were over before warmup_steps=30" in caplog.text
+    assert "nothing was learned: the 20 steps were over before learning_starts=30" in caplog.text
 
 
 def test_updates_and_rows_come_when_they_are_due():
@@ -43,7 +43,7 @@ def test_updates_and_rows_come_when_they_are_due():
     rows = outcome(folder)["metrics"]
     assert [int(row["env_steps"]) for row in rows] == [60, 120, 180, 240]
     # After the warm-up, and when the first episodes of 6 steps have ended: every fourth step.
-    assert [float(row["train/n_updates"]) for row in rows] == [8, 23, 38, 53]
+    assert [float(row["train/n_gradient_steps"]) for row in rows] == [8, 23, 38, 53]
     assert all(math.isfinite(float(row["train/critic_loss"])) for row in rows)
     assert float(rows[-1]["train/epsilon"]) == pytest.approx(0.01)
     assert float(rows[-1]["train/replay_steps"]) == 84  # whole episodes of 7 rows, of 90 at most
@@ -52,7 +52,7 @@ def test_updates_and_rows_come_when_they_are_due():
 def test_an_agent_explores_by_the_hand_of_another(monkeypatch):
     guide = train("guide")
     given = {"guide": guide, "guide_share": 1, "epsilon_final": 1, "seed": 1}
-    followed, act = [], NStepDQN.act
+    followed, act = [], EllmDQN.act
 
     def acting(self, percept, memory):
         step = act(self, percept, memory)
@@ -61,7 +61,7 @@ def test_an_agent_explores_by_the_hand_of_another(monkeypatch):
         followed.append(torch.equal(step.actions, agent.head(agent.features(seen)).argmax(-1)))
         return step
 
-    monkeypatch.setattr(NStepDQN, "act", acting)
+    monkeypatch.setattr(EllmDQN, "act", acting)
     before = load_checkpoint(guide / BEST)
     train("whole", **given)
     assert len(followed) == 120
@@ -102,13 +102,13 @@ def test_learning_and_decay_wait_for_reward(setting):
     never = train("never", env="RandomMaze-v0", **waiting, **{setting: "true"})
     row = outcome(never)["metrics"][-1]
     if setting == "train_after_reward":
-        assert (row["train/n_updates"], row["train/epsilon"]) == ("0.0", "0.5")
+        assert (row["train/n_gradient_steps"], row["train/epsilon"]) == ("0.0", "0.5")
     else:
-        assert float(row["train/n_updates"]) >= 0
+        assert float(row["train/n_gradient_steps"]) >= 0
         assert row["train/epsilon"] == "1.0"
     paid = train("paid", **waiting, **{setting: "true"})
     row = outcome(paid)["metrics"][-1]
-    assert float(row["train/n_updates"]) > 0
+    assert float(row["train/n_gradient_steps"]) > 0
     assert float(row["train/epsilon"]) < 1
 
 
@@ -119,7 +119,7 @@ def settings_of(**changes):
 
 @pytest.mark.parametrize(("env", "n_steps"), [(TOLD, N_STEPS), (f"{TOLD[:-3]}Limited-v0", 4)])
 def test_frames_are_what_is_told_and_time_limits_are_ends(env, n_steps):
-    with configured_run(settings_of(env=env), Ranks()) as run:
+    with build_run(settings_of(env=env), Ranks()) as run:
         run.learner.folder = Path()
         run.collector.begin(0)
         for _ in range(40):
@@ -134,14 +134,14 @@ def test_frames_are_what_is_told_and_time_limits_are_ends(env, n_steps):
             assert steps.following.images[:, -1, -1, -1].tolist()[-1] == 40 + 20 * n_steps
             texts = run.learner.agent.reader.sentences.texts(steps.observations.text)
             assert all(text.startswith("go to the ") for text in texts[:, 0])
-            assert steps.goes_on[:, 0].all()
-            assert steps.goes_on[:, 1].tolist() == [True] * (n_steps - 2) + [False]
+            assert steps.not_done[:, 0].all()
+            assert steps.not_done[:, 1].tolist() == [True] * (n_steps - 2) + [False]
 
 
 def test_an_orthogonal_text_encoder_is_another_and_always_the_same():
     features = []
     for init in ("pretrained", "orthogonal", "orthogonal"):
-        with configured_run(settings_of(text_encoder_init=init), Ranks()) as run:
+        with build_run(settings_of(text_encoder_init=init), Ranks()) as run:
             agent = run.learner.agent
             numbers = torch.tensor([agent.reader.sentences.numbers(["go to", "the red ball"])])
             features.append((agent.fingerprints(), agent.text.frozen(numbers)))
@@ -163,18 +163,18 @@ def test_an_intrinsic_reward_joins_what_is_learned_from():
             new = (after != before).flatten(1).any(1).float()
             return 0.5 * steps.rewards + new, {"train/surprise": new.mean()}
 
-    with configured_run(settings_of(), Ranks()) as run:
+    with build_run(settings_of(), Ranks()) as run:
         learner = run.learner
         learner.folder = Path()
         run.collector.begin(0)
         while not learner.n_updates:
             run.collector.step()
         steps = learner.replay.sample(8)
-        alone = learner.learn(steps)["train/reward_mean"]
+        alone = learner.learn(steps)["train/n_step_return_mean"]
         learner.reward = Surprise()
         logged = learner.learn(steps)
         # Every frame is another.
-        torch.testing.assert_close(logged["train/reward_mean"], 0.5 * alone + 1)
+        torch.testing.assert_close(logged["train/n_step_return_mean"], 0.5 * alone + 1)
         assert logged["train/surprise"] == 1
 
 
@@ -184,7 +184,7 @@ BAD = {
     "a guide of another kind": ({"guide": "__file__"}, "test_n_step_runs.py: not a checkpoint"),
     "a share of no guide": ({"guide_share": 0.3}, "guide_share: no effect without a guide"),
     "too small": ({"env_args": '{"side": 4}'}, "an image below 5x5"),
-    "the learner's, of DQN": ({"tau": 0.1}, "tau is read by DQN and SAC, and this is NStepDQN"),
+    "the learner's, of DQN": ({"tau": 0.1}, "tau is read by DQN and SAC, and this is EllmDQN"),
 }
 
 
@@ -197,8 +197,8 @@ def test_every_bad_input_is_refused(name, capsys):
 
 
 UNFIT = {
-    "ELLM": ("DQN", "model: ELLM is trained by NStepDQN"),
-    "HELM": ("NStepDQN", "algorithm: NStepDQN trains values of the last frames, which HELM has"),
+    "ELLM": ("DQN", "model: ELLM is trained by EllmDQN"),
+    "HELM": ("EllmDQN", "algorithm: EllmDQN trains values of the last frames, which HELM has"),
 }
 
 

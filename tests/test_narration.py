@@ -6,7 +6,7 @@ import pytest
 from tests.counting import CountingEnv
 from tests.described import objects
 from tests.test_evaluation import Silent
-from trainers.evaluation import AFTER, evaluate, narrated, told, told_before
+from trainers.evaluation import AFTER, evaluate, info_before, narrated, told
 
 
 class Saying(CountingEnv):
@@ -59,7 +59,7 @@ NUMBERS, OTHERS = np.array([1.5, 2.0]), objects([{"a": 1}, {"b": 2}])
 @pytest.mark.parametrize("values", [NUMBERS, OTHERS, objects(["too few"]), "no array", None])
 def test_what_only_goes_by_such_a_name_is_not_kept(values):
     info = {"phrase": values, "suggestions": values, "unlocked": values, "scene": values}
-    assert told_before(info, 2) == [{}, {}]
+    assert info_before(info, 2) == [{}, {}]
     assert told(info, AFTER, 2) == [{}, {}]
 
 

@@ -7,9 +7,9 @@ from gymnasium.spaces import Box
 
 from envs.vector import EpisodeStatistics, NumpyVectorEnv
 from models import build_agent
-from models.agent import Sequences
-from models.observations import ObservationBatch, Observations, Percept
-from models.q_networks import FrozenBody
+from models.agent import SequenceBatch
+from models.observations import AgentInput, ObservationBatch, Observations
+from models.q_networks import FrozenLMTorso
 from tests.agents import small_config
 from tests.tiny_clip import tiny_settings
 from trainers.build import LEARNERS
@@ -55,7 +55,7 @@ def collecting(model, algorithm="DQN", shown="vectors", **changes):
     """Return a collector with a learner that explores a little, its episodes begun."""
     config = small_config(
         **(SMALL | {"algorithm": algorithm, "model": model, "batch_size": 4, "n_steps": 10_000}),
-        **({"epsilon_final": 0.5, "epsilon_share": 0.0} if algorithm == "DQN" else {}),
+        **({"epsilon_final": 0.5, "exploration_fraction": 0.0} if algorithm == "DQN" else {}),
         **(tiny_settings(model) | {"learning_rate": 0.01, "warmup_episodes": 2} | changes),
     )
     env = EpisodeStatistics(Staggered(shown), "Staggered")
@@ -104,7 +104,7 @@ def test_what_replay_unrolls_is_what_acting_saw(model, shown, monkeypatch):
         for env, features in enumerate(seen[-1][1]):
             running[env].append(features)
         for env in transition.ended.nonzero().flatten().tolist():
-            start = learner.replay.starts[n_stored : n_stored + 1]
+            start = learner.replay.is_first[n_stored : n_stored + 1]
             sequence = learner.replay.sequences(start)
             unrolled = learner.agent.body.unroll(sequence)[:, 0]
             acted = torch.stack(running[env])
@@ -118,12 +118,12 @@ def one_sequence(steps):
     """Return the inputs of one environment since its episode began, as a sequence."""
     n_steps = len(steps) - 1
     shown = Observations(vectors=torch.stack([step.observations.vectors for step in steps]))
-    starts = torch.arange(n_steps + 1)[:, None] == 0
+    is_first = torch.arange(n_steps + 1)[:, None] == 0
     actions = torch.stack([step.last_actions for step in steps])[:, None]
     nothing = torch.zeros(n_steps, 1)
-    return Sequences(
+    return SequenceBatch(
         ObservationBatch(shown),
-        starts,
+        is_first,
         actions,
         torch.zeros(n_steps + 1, 1, 0),
         actions[1:],
@@ -136,14 +136,14 @@ def one_sequence(steps):
 def of_env(percept, env):
     """Return the inputs of one environment."""
     rows = (part[env] for part in percept[1:])
-    return Percept(percept.observations.map(lambda kind: kind[env]), *rows)
+    return AgentInput(percept.observations.map(lambda kind: kind[env]), *rows)
 
 
 @pytest.mark.parametrize("algorithm", ["DQN", "SAC"])
 def test_a_gpt_changed_in_the_middle_of_an_episode_acts_as_if_it_had_always_been(
     algorithm, monkeypatch
 ):
-    collector = collecting("GPT", algorithm, updates_per_step=0.25)
+    collector = collecting("GPT", algorithm, replay_ratio=0.25)
     learner = collector.learner
     seen = features_while_acting(collector, monkeypatch)
     running = [[] for _ in range(N_ENVS)]
@@ -186,12 +186,12 @@ def language_bytes(language):
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("model", ["CNN", "LSTM", "HELM"])
 def test_what_is_trained_learns_targets_follow_and_what_is_frozen_is_shared_and_stays(name, model):
-    collector = collecting(model, updates_per_step=1.0, **ALGORITHMS[name])
+    collector = collecting(model, replay_ratio=1.0, **ALGORITHMS[name])
     learner, agent, target = collector.learner, collector.learner.agent, collector.learner.target
     trained = {k: p.detach().clone() for k, p in agent.named_parameters() if p.requires_grad}
     targets = {k: p.clone() for k, p in target.named_parameters()}
     before = language_bytes(agent.language) if model == "HELM" else {}
-    bodies = [m for m in [*agent.modules(), *target.modules()] if isinstance(m, FrozenBody)]
+    bodies = [m for m in [*agent.modules(), *target.modules()] if isinstance(m, FrozenLMTorso)]
     assert all(body.language is agent.language for body in bodies)
     if model == "HELM":
         assert len(before) > 5

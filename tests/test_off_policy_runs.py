@@ -15,12 +15,12 @@ from trainers.checkpoint import LAST, load_checkpoint
 from trainers.dqn import DQN
 from utils.settings import load_config
 
-TINY = REPLAY | {"n_envs": 1, "batch_size": 2, "updates_per_step": 0.25}
+TINY = REPLAY | {"n_envs": 1, "batch_size": 2, "replay_ratio": 0.25}
 TINY |= {"observation_embedding": 8, "action_embedding": 8}
 
 
 SHORT = CNN | {
-    **{"n_envs": 2, "warmup_episodes": 2, "updates_per_step": 0.1},
+    **{"n_envs": 2, "warmup_episodes": 2, "replay_ratio": 0.1},
     **{"env": "VisualMatch-v0", "length": 2, "n_steps": 192},
 }
 
@@ -33,7 +33,7 @@ def test_a_run_ends_with_its_steps_though_no_episode_does(
     folder = train_row("run", TINY | SHORT | {"algorithm": learner, "n_steps": n_steps})
     rows = outcome(folder)["metrics"]
     assert int(rows[-1]["env_steps"]) == n_steps  # episodes of two times 32 steps end elsewhere
-    has_learned = float(rows[-1]["train/n_updates"]) > 0
+    has_learned = float(rows[-1]["train/n_gradient_steps"]) > 0
     assert has_learned == (n_steps == 170)
     told = "nothing was learned: the 40 steps were over before the warm-up's 2 episodes. Choose"
     assert (told in caplog.text) == (not has_learned)
@@ -70,7 +70,7 @@ def as_original(name):
     ours = {
         **(DQN_OF_LSTM if explores else {"algorithm": "SAC"} | CNN),
         **{"n_steps": n_episodes * n_steps, "warmup_episodes": given["start_training"]},
-        **{name: given[name] for name in ("updates_per_step", "eval_episodes")},
+        **{name: given[name] for name in ("replay_ratio", "eval_episodes")},
         "eval_steps": given["eval_interval"] * n_steps,
     }
     folder = train_row("run", TINY | task_of(given) | ours)
@@ -90,7 +90,7 @@ def events_of(rows, n_warmup):
     for number, row in enumerate(rows):
         now = int(row["env_steps"])
         events.append(("random" if number < n_warmup else "policy", now, now - steps))
-        new = int(float(row["train/n_updates"])) - n_updates
+        new = int(float(row["train/n_gradient_steps"])) - n_updates
         if new:
             events.append(("updates", now, new))
         if row["eval/return_mean"]:
@@ -136,7 +136,7 @@ def test_epsilon_falls_as_the_originals(case):
         algorithm="DQN",
         model="CNN",
         n_steps=n_warmup + n_episodes * n_steps,
-        epsilon_share=arrays["schedule_end"].item(),
+        exploration_fraction=arrays["schedule_end"].item(),
     )
     learner = DQN(config, build_agent(config, *spaces()))
     learner.n_warmup_steps, learner.longest = n_warmup, n_steps

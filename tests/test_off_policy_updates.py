@@ -6,11 +6,11 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from models import build_agent
-from models.agent import QAgent, SacAgent, Sequences, TwinQ
+from models.agent import QAgent, SacAgent, SequenceBatch, TwinQ
 from models.heads import uniform_mlp
 from models.memories import Gpt, Lstm
-from models.observations import ObservationBatch, ObservationReader, Observations, Percept
-from models.q_networks import InputEmbedder, TrainedBody
+from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
+from models.q_networks import InputEmbedder, RecurrentTorso
 from tests import golden_data
 from tests.agents import small_config
 from trainers.dqn import DQN
@@ -125,12 +125,12 @@ def learner_of(name, arrays):
     config, n_actions = config_of(name, given), given["n_actions"]
     shape = given.get("image_shape")
     space = Box(0, 255, tuple(shape), np.uint8) if shape else Box(-1, 1, (2,), np.float32)
-    reader = ObservationReader(space)
+    reader = ObservationPreprocessor(space)
 
     def body():
         embedder = InputEmbedder(reader, n_actions, config)
         memory = {"LSTM": Lstm, "GPT": Gpt}[config.model](embedder.width, config)
-        return TrainedBody(embedder, memory)
+        return RecurrentTorso(embedder, memory)
 
     actor_body = body()
     q_heads = [
@@ -165,11 +165,11 @@ def observations(seen, given):
 def sequences_of(arrays):
     batch, given = golden_data.under(arrays, "batch."), settings(arrays)
     n_steps, n_sequences = batch["actions"].shape
-    starts = torch.zeros(n_steps + 1, n_sequences, dtype=torch.bool)
-    starts[0] = True
-    return Sequences(
+    is_first = torch.zeros(n_steps + 1, n_sequences, dtype=torch.bool)
+    is_first[0] = True
+    return SequenceBatch(
         ObservationBatch(observations(batch["observations"], given)),
-        starts,
+        is_first,
         torch.cat((torch.zeros(1, n_sequences, dtype=torch.int64), batch["actions"])),
         torch.zeros(n_steps + 1, n_sequences, 0),
         batch["actions"],
@@ -266,8 +266,8 @@ def test_acting_step_by_step_is_the_originals(name):
     memory = agent.initial_memory(1)
     last = torch.zeros(1, dtype=torch.int64)
     for t, seen in enumerate(acting["observations"]):
-        starts = torch.tensor([t == 0])
-        percept = Percept(observations(seen[None, None], given), starts, last, torch.zeros(1))
+        is_first = torch.tensor([t == 0])
+        percept = AgentInput(observations(seen[None, None], given), is_first, last, torch.zeros(1))
         features, _ = agent.body.step(percept, memory)
         assert_near(features[0], acting["step_hidden"][t])
         if name.startswith("dqn"):

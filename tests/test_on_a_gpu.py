@@ -14,8 +14,8 @@ REPLAY = (
     "head_width=8 observation_embedding=4 action_embedding=4 memory_width=4"
 )
 FRAMES = (
-    "algorithm=NStepDQN model=ELLM env=HousekeepText-v0 hidden_dim=8 n_envs=2 batch_size=4 "
-    "warmup_steps=72 n_steps=80 log_steps=40 target_update_steps=40 curiosity_width=8"
+    "algorithm=EllmDQN model=ELLM env=HousekeepText-v0 hidden_dim=8 n_envs=2 batch_size=4 "
+    "learning_starts=72 n_steps=80 log_steps=40 target_update_steps=40 curiosity_width=8"
 )
 RUNS = {
     "PPO with an LSTM": f"model=LSTM {PPO} curiosity=RND curiosity_width=8",
@@ -37,7 +37,7 @@ def gpu(monkeypatch, in_empty_folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
 def test_a_run_mixes_no_devices(settings, gpu):
-    config = load_config(None, [*settings.split(), "media_minutes=null"])
+    config = load_config(None, [*settings.split(), "showcase_minutes=null"])
     folder = main.begin(config, Ranks(), "x")
     assert (folder / "ckpt_last.pt").is_file()
 

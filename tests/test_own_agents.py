@@ -16,7 +16,7 @@ from tests.runs import outcome, same, signal_at
 from tests.test_resume import command
 from tests.user_code import MY_AGENTS, MY_ENVS, forget_modules_of
 from utils import user_modules
-from utils.run_folder import recorded_config
+from utils.run_folder import load_run_config
 from utils.settings import all_settings, load_config, read_settings
 
 NAME = "my_agents:MyAgent"
@@ -61,7 +61,7 @@ def test_it_is_trained_saved_goes_on_and_plays(folder, monkeypatch):
     run = folder / "experiments" / "MyAgent" / "RandomMaze-v0" / "cut"
     assert main_program.main(["--resume", str(run)]) == 0
     assert same(outcome(run), outcome(run.with_name("whole")))
-    assert recorded_config(run).echoes == 2
+    assert load_run_config(run).echoes == 2
     assert eval_program.main(["--ckpt-path", str(run), "--n-episodes", "1"]) == 0
     assert len(list(Path("episodes/RandomMaze-v0/MyAgent").iterdir())) == 1
 
@@ -157,7 +157,7 @@ def test_it_stands_in_a_sweep_beside_others(folder):
 def test_its_memory_learns_from_replay_too(algorithm, folder):
     more = {"env": "TMazePassive-v0", "length": 3, "n_envs": 1, "batch_size": 2}
     more |= {"n_steps": 40, "warmup_episodes": 2, "head_width": 8, "memory_width": 8}
-    settings = {"model": NAME, "algorithm": algorithm, "device": "cpu", "media_minutes": "null"}
+    settings = {"model": NAME, "algorithm": algorithm, "device": "cpu", "showcase_minutes": "null"}
     words = [f"--var={name}={value}" for name, value in (settings | more).items()]
     assert main_program.main([*words, "--run-id=run"]) == 0
     assert Path("experiments/MyAgent/TMazePassive-v0/run/ckpt_best.pt").is_file()

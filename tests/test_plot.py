@@ -86,7 +86,7 @@ def test_environments_or_other_settings_tell_panels_apart(runs):
 
 
 def test_runs_that_differ_in_more_than_the_seed_are_drawn_apart(runs, capsys):
-    write_run("runs/kept", [0.0, 0.4, 0.9], seed=4, save_ckpt=False, media_minutes=1)
+    write_run("runs/kept", [0.0, 0.4, 0.9], seed=4, save_ckpt=False, showcase_minutes=1)
     assert len(compared("runs")) == 2, "how a run is kept does not matter"
     write_run("runs/helm3", [0.0, 0.4, 0.9], seed=3, beta=1.0, n_layer=2)
     line = refusal(capsys, ["runs"], plot.main)

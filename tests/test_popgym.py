@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from envs import check_env_name, make_vector_env, popgym
-from models.observations import ObservationReader
+from models.observations import ObservationPreprocessor
 from utils.errors import UserError
 from utils.settings import load_config
 
@@ -20,7 +20,7 @@ def config(env):
 def test_a_task_is_seen_and_played(name):
     check_env_name(name)
     env = make_vector_env(config(name), 0)
-    reader = ObservationReader(env.single_observation_space)
+    reader = ObservationPreprocessor(env.single_observation_space)
     shown, _ = env.reset(seed=0)
     env.action_space.seed(0)
     for _ in range(3):

@@ -214,12 +214,12 @@ def test_an_environment_of_ones_own_tells_by_a_method_or_has_no_cues(monkeypatch
 def test_an_agent_says_what_its_memory_gives_to_its_heads(model, algorithm):
     changes = {"model": model, "algorithm": algorithm, "mem_len": 4, **tiny_settings(model)}
     agent = build_agent(small_config(**changes), *spaces()).eval()
-    memory, starts = agent.initial_memory(2), torch.ones(2, dtype=torch.bool)
-    first = agent.act(percept(random_images(1).expand(2, -1, -1, -1), starts), memory)
+    memory, is_first = agent.initial_memory(2), torch.ones(2, dtype=torch.bool)
+    first = agent.act(percept(random_images(1).expand(2, -1, -1, -1), is_first), memory)
     torch.testing.assert_close(first.remembered[0], first.remembered[1])
-    different = agent.act(percept(random_images(2), ~starts), memory)
+    different = agent.act(percept(random_images(2), ~is_first), memory)
     assert (different.remembered[0] != different.remembered[1]).any()
-    again = agent.act(percept(torch.zeros(2, 3, 9, 9, dtype=torch.uint8), ~starts), memory)
+    again = agent.act(percept(torch.zeros(2, 3, 9, 9, dtype=torch.uint8), ~is_first), memory)
     is_remembered = bool((again.remembered[0] != again.remembered[1]).any())
     assert is_remembered == (model != "CNN")
     if model == "HELM":

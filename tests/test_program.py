@@ -113,7 +113,7 @@ def test_the_settings_of_a_run_are_printed_and_nothing_else(in_empty_folder, cap
 
 
 TRAINING_MISTAKES = {
-    "algorithm=PPPO": "known: PPO, DQN, SAC, NStepDQN. Did you mean 'PPO'?",
+    "algorithm=PPPO": "known: PPO, DQN, SAC, EllmDQN. Did you mean 'PPO'?",
     "model=HELLM": "Did you mean 'HELM'?",
     "model=HELMv2": "Run: python prepare_embeddings.py",
     "model=SHELM clip_encoder=ViT-B-16": "is missing. Run: python prepare_embeddings.py --suite "

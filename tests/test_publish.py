@@ -17,12 +17,12 @@ import eval as eval_program
 import main as main_program
 import publish as publish_program
 from eval import FILES
-from publish import Facts, card, without_places
+from publish import Facts, card, redact_paths
 from tests.bad_inputs.harness import refused
 from tests.fake_hub import OWNER, TOKEN, FakeHub, Repository
 from tests.runs import LSTM, SAC, folder_of, train, words_of
 from tests.tiny_clip import tiny_settings
-from utils.errors import printable
+from utils.errors import escape
 from utils.settings import load_config
 
 NAME = f"{OWNER}/maze"
@@ -160,7 +160,7 @@ def test_nothing_of_a_run_becomes_html_or_a_line_of_the_card():
     description = {"command": [evil, "--run-id", evil], "git_commit": evil}
     facts = Facts(config, {"language_model": evil}, 1, description, [played], NAME, False)
     _, head, text = re.split(r"^---\n", card(facts), flags=re.MULTILINE)
-    assert yaml.safe_load(head)["tags"][-1] == printable(evil)
+    assert yaml.safe_load(head)["tags"][-1] == escape(evil)
     code = [line for line in text.splitlines() if line.endswith("'")]
     assert len(code) == 1  # the command, between its fences
     assert text.count("\n```\n") == 4
@@ -177,7 +177,11 @@ def test_places_of_this_machine_stay_here(run):
     evaluated(run)
     description = json.loads((run / "run.json").read_text())
     secret = "/home/me/secret plans"
-    description["command"] += ["--config", f"{secret}/mine.json", f"--var=stimuli={secret}/them"]
+    description["command"] += [
+        "--config",
+        f"{secret}/mine.json",
+        f"--var=recognition_stimuli={secret}/them",
+    ]
     description["new"] = "secret"
     description["resumed"] = [{"command": [f"{secret}/main.py"], "git_changed_files": [secret]}]
     (run / "run.json").write_text(json.dumps(description))
@@ -185,7 +189,7 @@ def test_places_of_this_machine_stay_here(run):
     texts = [Path("out", name).read_text() for name in ("run.json", "README.md", "config.json")]
     assert not any(word in text for text in texts for word in ("secret", "/home", str(Path.cwd())))
     assert "mine.json" in texts[0]
-    assert '"--var=stimuli=them"' in texts[0]
+    assert '"--var=recognition_stimuli=them"' in texts[0]
 
 
 @pytest.mark.parametrize(
@@ -194,7 +198,7 @@ def test_places_of_this_machine_stay_here(run):
         ("/a/b/c", "c"),
         ("~/models/x", "x"),
         ("../up/x", "x"),
-        ("stimuli=/a/b", "stimuli=b"),
+        ("recognition_stimuli=/a/b", "recognition_stimuli=b"),
         ("/a/seed=0", "seed=0"),
         ('{"path": "/a/b", "n": 1}', '{"path": "b", "n": 1}'),
         ("someone/model", "someone/model"),
@@ -204,7 +208,7 @@ def test_places_of_this_machine_stay_here(run):
     ],
 )
 def test_a_path_that_leads_out_is_its_last_name(before, after):
-    assert without_places(before) == after
+    assert redact_paths(before) == after
 
 
 def test_a_private_repository_is_for_those_who_may(run, hub, monkeypatch, capsys):

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import main as main_program
-from main import configured_run
+from main import build_run
 from tests import runs
 from tests.ranks import errors, on_ranks
 from tests.runs import ELLM, LSTM, READS, REPLAY, folder_of, outcome, same, signal_at
@@ -29,7 +29,7 @@ from utils.settings import load_config
 N_ENVS = 4
 ROLLOUTS = runs.PPO | {"normalize_reward": "true", "n_steps": 256}
 SEQUENCES = REPLAY | {"env": "VisualMatch-v0", "length": 2, "n_steps": 1024, "batch_size": 6}
-SEQUENCES |= {"warmup_episodes": 2, "updates_per_step": 0.1}
+SEQUENCES |= {"warmup_episodes": 2, "replay_ratio": 0.1}
 FRAMES = ELLM | READS | {"n_steps": 480, "replay_capacity": 90, "log_steps": 60}
 RUNS = {
     "single steps": ROLLOUTS | {"model": "CNN-PPO", "adv_norm": "true"},
@@ -55,7 +55,7 @@ def trained(size, folder, config):
     """Return the states of every rank after a run: agent, learner, observations."""
 
     def on_rank(rank):
-        with joined_ranks() as ranks, configured_run(config, ranks) as run:
+        with joined_ranks() as ranks, build_run(config, ranks) as run:
             (folder / "run").mkdir(exist_ok=True)
             run.train(folder / "run")
             state = run.state_dict()
@@ -233,7 +233,7 @@ def test_torchrun_trains_and_writes_one_run_folder(in_empty_folder):
     (folder,) = Path("experiments").glob("*/*/*")
     last = outcome(folder)["metrics"][-1]
     assert int(last["env_steps"]) >= RUNS["DQN"]["n_steps"]
-    assert int(float(last["train/n_updates"])) > 0
+    assert int(float(last["train/n_gradient_steps"])) > 0
 
 
 @pytest.mark.parametrize("changes", [{}, {"RANK": "2"}, {"RANK": "x"}, {"MASTER_ADDR": ""}])

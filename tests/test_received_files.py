@@ -13,14 +13,14 @@ from models.word_embeddings import embeddings_file
 from tests.agents import small_config
 from tests.published_models import tiny_bert_folder
 from utils.errors import UserError
-from utils.files import written_whole
+from utils.files import atomic_write
 from utils.run_folder import create_run_folder
 
 
 @pytest.fixture
 def received(in_empty_folder):
     """Return the folder of a run that has begun, and a file elsewhere."""
-    config = small_config(model="CNN-PPO", env="RandomMaze-v0", media_minutes=None)
+    config = small_config(model="CNN-PPO", env="RandomMaze-v0", showcase_minutes=None)
     folder = create_run_folder(config, "received", [])
     Path("elsewhere").write_text("precious\n")
     return folder
@@ -64,7 +64,7 @@ def test_what_is_written_never_follows_a_link(existing, in_empty_folder):
     if existing:
         Path("elsewhere").write_text("precious")
     Path("result.partial").symlink_to("elsewhere")
-    with written_whole(Path("result")) as file:
+    with atomic_write(Path("result")) as file:
         file.write(b"mine")
     assert Path("result").read_bytes() == b"mine"
     assert not Path("result").is_symlink()

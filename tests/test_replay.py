@@ -80,9 +80,9 @@ def test_sequences_start_where_the_originals_do_and_as_often(case):
     arrays = golden(case)
     replay, theirs = filled(arrays), golden_data.under(arrays, "rows.")
     assert torch.equal(replay.rows["starts"], theirs["start_weights"] > 0)
-    assert torch.equal(replay.starts, arrays["batch.starts"].sort().values)
+    assert torch.equal(replay.is_first, arrays["batch.is_first"].sort().values)
     probabilities = torch.zeros(replay.capacity, dtype=torch.float64)
-    probabilities[replay.starts] = 1 / len(replay.starts)
+    probabilities[replay.is_first] = 1 / len(replay.is_first)
     torch.testing.assert_close(probabilities, theirs["start_probabilities"])
 
 
@@ -92,9 +92,9 @@ def test_a_batch_is_drawn_uniformly_from_all_starts():
     drawn = []
     replay.sequences = drawn.append  # only the request matters
     replay.sample(20_000)
-    starts, counts = drawn[0].unique(return_counts=True)
-    assert torch.equal(starts, replay.starts)
-    expected = 20_000 / len(starts)
+    is_first, counts = drawn[0].unique(return_counts=True)
+    assert torch.equal(is_first, replay.is_first)
+    expected = 20_000 / len(is_first)
     assert ((counts - expected).abs() < 6 * expected**0.5).all()
 
 
@@ -119,20 +119,20 @@ def test_the_batches_are_the_originals(case, context_length):
     assert torch.equal(sequences.terminated[counts], batch["terminals"][counts].float())
     assert torch.equal(sequences.last_actions[1:], batch["actions"])
     assert (sequences.last_actions[0] == 0).all()
-    assert sequences.starts[0].all()
-    assert not sequences.starts[1:].any()
+    assert sequences.is_first[0].all()
+    assert not sequences.is_first[1:].any()
 
 
 def test_whole_episodes_are_as_long_as_the_longest_among_them():
     replay = replay_of([3, 7, 5], 100)
-    assert replay.starts.tolist() == [0, 4, 12]
-    for starts, lengths in (([0, 4, 12], [3, 7, 5]), ([0, 12], [3, 5])):
-        sequences = replay.sequences(torch.tensor(starts))
+    assert replay.is_first.tolist() == [0, 4, 12]
+    for is_first, lengths in (([0, 4, 12], [3, 7, 5]), ([0, 12], [3, 5])):
+        sequences = replay.sequences(torch.tensor(is_first))
         assert sequences.mask.sum(0).tolist() == lengths
         assert len(sequences.mask) == max(lengths)
         shown = sequences.observations.vectors.unflatten(0, (max(lengths) + 1, len(lengths)))
         for column, n_steps in enumerate(lengths):
-            number = starts[column] // 4 if starts[column] < 12 else 2
+            number = is_first[column] // 4 if is_first[column] < 12 else 2
             expected = episode(n_steps, number)
             own = slice(n_steps + 1)
             assert torch.equal(shown[own, column], expected.observations.vectors)
@@ -142,10 +142,10 @@ def test_whole_episodes_are_as_long_as_the_longest_among_them():
 
 def test_an_episode_that_has_lost_its_beginning_is_drawn_as_windows_only():
     lengths = [6, 6, 6]  # 21 rows in a ring of 18: three rows of the first are gone
-    assert replay_of(lengths, 18).starts.tolist() == [7, 14]
+    assert replay_of(lengths, 18).is_first.tolist() == [7, 14]
     windows = replay_of(lengths, 18, context_length=2)
-    assert windows.starts.tolist() == [0, 3, 4, *range(7, 12), *range(14, 18)]
-    assert (windows.sequences(windows.starts).mask == 1).all()
+    assert windows.is_first.tolist() == [0, 3, 4, *range(7, 12), *range(14, 18)]
+    assert (windows.sequences(windows.is_first).mask == 1).all()
 
 
 @pytest.mark.parametrize("shape", [(2,), (3, 5, 5)])

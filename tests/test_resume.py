@@ -26,7 +26,7 @@ from utils.run_folder import locked
 
 TINY = runs.PPO | {"n_steps": 128, "checkpoint_minutes": 0, "normalize_reward": "true"}
 FROM_REPLAY = runs.DQN | runs.LSTM | {"length": 4, "n_steps": 300, "batch_size": 4}
-FROM_REPLAY |= {"warmup_episodes": 3, "replay_capacity": 60, "updates_per_step": 0.25}
+FROM_REPLAY |= {"warmup_episodes": 3, "replay_capacity": 60, "replay_ratio": 0.25}
 FROM_REPLAY |= {"checkpoint_minutes": 0}
 
 

@@ -37,9 +37,9 @@ def test_samples_are_numbered_environment_by_environment():
 
 def test_sequences_are_cut_at_episode_starts_and_at_the_rollouts_ends():
     rollout = numbered_rollout()
-    rollout.starts[2, 0] = True  # environment 0: 2 + 2 steps
-    rollout.starts[0, 1] = True  # an episode that opens with the rollout cuts nothing more
-    rollout.starts[3, 2] = True  # environment 2: 3 + 1 steps
+    rollout.is_first[2, 0] = True  # environment 0: 2 + 2 steps
+    rollout.is_first[0, 1] = True  # an episode that opens with the rollout cuts nothing more
+    rollout.is_first[3, 2] = True  # environment 2: 3 + 1 steps
     sequences = rollout.sequences
     assert sequences.firsts.tolist() == [0, 2, 4, 8, 11]
     assert sequences.lengths.tolist() == [2, 2, 4, 3, 1]
@@ -48,7 +48,7 @@ def test_sequences_are_cut_at_episode_starts_and_at_the_rollouts_ends():
 
 def test_a_sequence_batch_holds_whole_sequences_one_after_another():
     rollout = numbered_rollout()
-    rollout.starts[2, 0] = True
+    rollout.is_first[2, 0] = True
     batches = [rollout.sequence_batch(each) for each in torch.tensor([3, 0, 1, 2]).split(2)]
     assert [b.lengths.tolist() for b in batches] == [[4, 2], [2, 4]]
     assert batches[0].actions.tolist() == [8, 9, 10, 11, 0, 1]
@@ -70,9 +70,9 @@ def test_transitions_lead_to_what_followed_and_to_its_context():
 
 def test_a_sequence_shows_the_steps_of_its_episode_before_the_rollout():
     first, second = numbered_rollout(), numbered_rollout()
-    first.starts[1, 0] = True  # environment 0: three steps before, environment 1: four, 2: none
-    second.starts[0, 2] = True
-    second.starts[2, 1] = True
+    first.is_first[1, 0] = True  # environment 0: three steps before, environment 1: four, 2: none
+    second.is_first[0, 2] = True
+    second.is_first[2, 1] = True
     second.past = first.past_of_next(n_context=4)
     assert second.sequences.before.tolist() == [3, 4, 0, 0]
     batch = second.sequence_batch(torch.tensor([0, 2, 3]))
@@ -88,7 +88,7 @@ def test_what_was_before_is_kept_over_several_short_rollouts():
     second.past = first.past_of_next(n_context=3)
     past = second.past_of_next(n_context=3)
     assert past.context[:, 1, 0].tolist() == [3, 2, 3]
-    assert past.of_running_episodes().tolist() == [3, 3, 3]
+    assert past.context_len().tolist() == [3, 3, 3]
 
 
 def test_a_rollout_that_no_memory_holds_is_refused(monkeypatch):

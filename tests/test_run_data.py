@@ -2,7 +2,7 @@ import pytest
 
 from analysis.run_data import Progress, read_progress
 
-HEADER = "env_steps,train/loss,rollout/return_mean,time/fps\r\n"
+HEADER = "env_steps,train/loss,rollout/return_mean,time/steps_per_second\r\n"
 
 
 def write_metrics(folder, *rows):

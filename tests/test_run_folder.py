@@ -13,10 +13,10 @@ from utils.run_folder import (
     create_run_folder,
     default_run_id,
     folder_of,
+    load_run_config,
     locked,
-    note_end,
-    note_resumption,
-    recorded_config,
+    mark_finished,
+    record_resume,
 )
 
 
@@ -79,7 +79,7 @@ def test_the_folder_describes_the_run(in_empty_folder):
     run = json.loads((folder / "run.json").read_text())
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "run.json"]
     assert [path.name for path in folder.parent.iterdir()] == ["mine"]
-    assert recorded_config(folder) == small_config(gamma=0.5)
+    assert load_run_config(folder) == small_config(gamma=0.5)
     assert run["packages"]["torch"].startswith("2.")
     assert run["weights"] == {"language_model": "ab"}
     assert run["hardware"]["cores"] >= run["hardware"]["usable_cores"] >= 1
@@ -116,8 +116,8 @@ def test_an_unfinished_run_offers_to_go_on(in_empty_folder):
     folder = create_run_folder(small_config(), "mine", [])
     with pytest.raises(UserError, match=r"go on with it: python main\.py --resume experiments"):
         create_run_folder(small_config(), "mine", [])
-    note_resumption(folder, small_config(), 32, ["in new episodes"])
-    note_end(folder)
+    record_resume(folder, small_config(), 32, ["in new episodes"])
+    mark_finished(folder)
     run = json.loads((folder / "run.json").read_text())
     assert [(entry["env_steps"], entry["exact"]) for entry in run["resumed"]] == [(32, False)]
     with pytest.raises(UserError, match=r"Choose another run id$"):
@@ -126,13 +126,13 @@ def test_an_unfinished_run_offers_to_go_on(in_empty_folder):
 
 def test_a_resumption_is_exact_only_with_the_same_source_and_versions(in_empty_folder, monkeypatch):
     folder = create_run_folder(small_config(), "mine", [])
-    assert note_resumption(folder, small_config(), 16, []) == []
+    assert record_resume(folder, small_config(), 16, []) == []
     monkeypatch.setattr(run_folder, "source_sha256", lambda: "edited")
-    (difference,) = note_resumption(folder, small_config(), 32, [])
+    (difference,) = record_resume(folder, small_config(), 32, [])
     assert "the source has changed" in difference
-    assert note_resumption(folder, small_config(), 48, []) == []  # as the part before it
+    assert record_resume(folder, small_config(), 48, []) == []  # as the part before it
     monkeypatch.setattr(run_folder, "_version", lambda name: "0.1")
-    differences = note_resumption(folder, small_config(), 64, ["in new episodes"])
+    differences = record_resume(folder, small_config(), 64, ["in new episodes"])
     assert differences[0] == "in new episodes"
     assert any(text.startswith("torch 0.1 instead of 2.") for text in differences)
     resumed = json.loads((folder / "run.json").read_text())["resumed"]
@@ -160,7 +160,7 @@ def test_the_source_of_a_run_is_what_training_imports(tmp_path, monkeypatch):
 def test_a_damaged_description_is_kept_and_said(content, in_empty_folder, caplog):
     folder = create_run_folder(small_config(), "mine", [])
     (folder / "run.json").write_bytes(content)
-    differences = note_resumption(folder, small_config(), 16, [])
+    differences = record_resume(folder, small_config(), 16, [])
     assert differences == ["the source it was made with is not recorded"]
     (line,) = caplog.messages
     assert str(folder / "run.json.damaged-1") in line
@@ -171,11 +171,11 @@ def test_a_damaged_description_is_kept_and_said(content, in_empty_folder, caplog
 def test_a_missing_description_is_said(in_empty_folder, caplog):
     folder = create_run_folder(small_config(), "mine", [])
     (folder / "run.json").unlink()
-    note_end(folder)
+    mark_finished(folder)
     assert "no longer recorded" in caplog.text
     assert "finished" in json.loads((folder / "run.json").read_text())
 
 
 def test_another_folder_is_no_run(in_empty_folder):
     with pytest.raises(UserError, match=r"not a run folder, it has no config\.json"):
-        recorded_config(in_empty_folder)
+        load_run_config(in_empty_folder)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rewards.scaling import RewardScaling, configured_scaling
+from rewards.scaling import RewardScaling, build_scaling
 from tests.agents import small_config
 
 
@@ -44,4 +44,4 @@ def test_new_episodes_begin_new_returns_but_keep_the_statistics_and_rewards_are_
 )
 def test_the_settings_come_before_the_suite(choice, by_default, scaled):
     config = small_config(normalize_reward=choice)
-    assert (configured_scaling(config, 3, by_default) is not None) == scaled
+    assert (build_scaling(config, 3, by_default) is not None) == scaled

@@ -23,7 +23,7 @@ from sweeps.grid import make_grid
 from tests.test_analysis import refusal, rows
 from trainers.checkpoint import LAST, save_checkpoint
 from utils.loggers import MetricsWriter
-from utils.run_folder import create_run_folder, note_end
+from utils.run_folder import create_run_folder, mark_finished
 from utils.settings import CONFIGS, load_config
 
 T_MAZE = {"env": "TMazePassive-v0", "algorithm": "DQN", "n_steps": 100}
@@ -32,15 +32,17 @@ HELM = {"model": "HELM", "language_model": "SmolLM2-135M-Instruct"}
 NUMBERS = itertools.count()
 
 
-def write_run(score, name="eval/return_mean", finished=True, begun_with=None, **changes):
+def write_run(score, name="eval/return_mean", finished=True, init_checkpoint=None, **changes):
     """Write a run with two rows, the second at a score."""
-    config = load_config(values={"model": "LSTM", "media_minutes": None} | changes)
-    folder = create_run_folder(config, f"run{next(NUMBERS):04d}", [], begun_with=begun_with)
+    config = load_config(values={"model": "LSTM", "showcase_minutes": None} | changes)
+    folder = create_run_folder(
+        config, f"run{next(NUMBERS):04d}", [], init_checkpoint=init_checkpoint
+    )
     with MetricsWriter(folder, config) as metrics:
         for step, value in ((50, score - 0.2), (100, score)):
             metrics.write(step, {name: value, "time/seconds": step / 10})
     if finished:
-        note_end(folder)
+        mark_finished(folder)
     return folder
 
 
@@ -159,7 +161,9 @@ def test_runs_that_are_unfinished_begun_with_others_or_of_no_task_are_named(runs
     foreign = write_run(1.0, env="TMazeActive-v0", algorithm="DQN")
     by_another = write_run(1.0, **T_MAZE | {"algorithm": "PPO"})
     elsewhere = write_run(1.0, **T_MAZE | {"length": 11})
-    warm = write_run(1.0, begun_with={"checkpoint": "/x/ckpt_best.pt"}, **T_MAZE | {"model": "GPT"})
+    warm = write_run(
+        1.0, init_checkpoint={"checkpoint": "/x/ckpt_best.pt"}, **T_MAZE | {"model": "GPT"}
+    )
     cells, (of_young, of_warm, of_others) = cells_and_lines()
     assert cells["T-Maze 10", "GPT"].empty == "not run"
     assert of_warm == f"left out, begun with another run's parameters: {warm}"

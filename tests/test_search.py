@@ -16,7 +16,7 @@ import sweep as sweep_program
 from sweeps.search import JOURNAL, PRUNERS, SAMPLERS, Choices, Plan, Range, Study, read_space, score
 from tests.bad_inputs.harness import refused
 from utils.errors import UserError
-from utils.run_folder import note_end, write_json
+from utils.run_folder import mark_finished, write_json
 from utils.settings import load_config
 
 FIXED = {"model": "CNN-PPO", "env": "RandomMaze-v0", "device": "cpu", "n_steps": 1000}
@@ -80,7 +80,7 @@ class FakeRuns:
             return "saved"
         path = job.run.folder / "metrics.csv"
         if not path.exists():
-            path.write_text("env_steps,rollout/return_mean,time/fps\n")
+            path.write_text("env_steps,rollout/return_mean,time/steps_per_second\n")
         job.log.write_text(job.log.read_text() + "a row\n")
         done = len(path.read_text().splitlines()) - 1
         for row in range(done + 1, min(done + self.rows_a_look, 10) + 1):
@@ -88,7 +88,7 @@ class FakeRuns:
             with path.open("a") as file:
                 file.write(f"{row * STEP},{value},50\n")
             if row == 10:
-                note_end(job.run.folder)
+                mark_finished(job.run.folder)
                 return "bye"
         return None
 

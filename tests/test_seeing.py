@@ -6,7 +6,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from models import build_agent
-from models.observations import Observations, Percept
+from models.observations import AgentInput, Observations
 from tests.agents import small_config
 from tests.tiny_clip import tiny_settings
 
@@ -18,9 +18,9 @@ LOOKING = [("PPO", {}), ("DQN", {}), ("SAC", {}), ("SAC", {"shared_encoder": Fal
 def told(generator, t):
     """Return three random numbers; the episode of the second environment begins anew at step 3."""
     vectors = torch.rand(N_ENVS, 3, generator=generator)
-    starts = torch.tensor([t == 0, t in (0, 3)])
+    is_first = torch.tensor([t == 0, t in (0, 3)])
     actions = torch.randint(4, (N_ENVS,), generator=generator)
-    return Percept(Observations(vectors=vectors), starts, actions, torch.zeros(N_ENVS))
+    return AgentInput(Observations(vectors=vectors), is_first, actions, torch.zeros(N_ENVS))
 
 
 def build(**changes):

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Dict, Text
 from models.helm import SentenceTokens
 from models.language.files import find_model, read_tokenizer
 from models.language.load import load_language_model
-from models.observations import ObservationReader, SentenceTable, SentenceVectors
+from models.observations import ObservationPreprocessor, SentenceTable, SentenceVectors
 from models.sentence_encoder import BLOCK, SentenceEncoder, load_sentence_encoder
 from tests.published_models import GOLDEN, TRANSFORMER_XL, tiny_bert_folder, tiny_sentence_encoder
 from utils.errors import UserError
@@ -66,13 +66,13 @@ def test_a_reader_reads_texts_of_any_container_in_the_order_of_their_keys():
     mission = minigrid.MissionSpace(lambda: "go")
     image = Box(0, 255, (3, 9, 9), np.uint8)
     space = Dict({"z": Text(9), "image": image, "a": Dict(told=mission)})  # sorts its keys
-    reader = ObservationReader(space)
+    reader = ObservationPreprocessor(space)
     assert (reader.n_texts, reader.n_numbers, reader.image_shape) == (2, 0, (3, 9, 9))
     seen = reader(
         {"z": np.array(["x", "yy"]), "image": np.zeros((2, 3, 9, 9)), "a": {"told": ("u", "v")}}
     )
     assert reader.sentences.texts(seen.text).tolist() == [["u", "x"], ["v", "yy"]]
-    assert ObservationReader(Text(9))(("one", "two")).text.shape == (2, 1)
+    assert ObservationPreprocessor(Text(9))(("one", "two")).text.shape == (2, 1)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 
 from rewards.suggesters import server
 from rewards.suggesters.answer_cache import AnswerCache
-from rewards.suggesters.rules import Situation
+from rewards.suggesters.rules import TextState
 from rewards.suggesters.server import (
     FIRST_REST,
     LONGEST_WAIT,
@@ -19,7 +19,7 @@ from tests.model_server import CHOP, Turns, said, serving
 from tests.test_suggesters import settings
 from utils.errors import RunError, UserError
 
-SCENES = [Situation(f"you see {thing}.", "", "", {}) for thing in ("tree", "cow", "water", "iron")]
+SCENES = [TextState(f"you see {thing}.", "", "", {}) for thing in ("tree", "cow", "water", "iron")]
 KEY = "sk-of-nobody-0123456789"
 
 

@@ -143,7 +143,10 @@ def test_a_run_from_before_a_setting_with_a_default_has_that():
             "model=Impala-PPO algorithm=DQN",
             "model: Impala-PPO is LSTM trained by PPO, and algorithm is DQN. Choose model=LSTM",
         ),
-        ("env=RandomMaze-v0 stimuli=here", "stimuli is read by ContinuousRecognition-v0, and"),
+        (
+            "env=RandomMaze-v0 recognition_stimuli=here",
+            "stimuli is read by ContinuousRecognition-v0, and",
+        ),
         ("model=CNN beta=100", "beta is read by HELM, and this is CNN"),  # its value anyway
     ],
 )
@@ -228,9 +231,22 @@ def test_settings_are_those_of_every_part_and_come_back_in_another_process():
         config.part(EchoSettings)
 
 
-@pytest.mark.parametrize("name", ["stimuli", "embeddings"])
+def test_earlier_names_are_understood_and_told(tmp_path, caplog):
+    path = settings_file(tmp_path, algorithm="NStepDQN", model="ELLM", epsilon_share=0.5)
+    config = dataclasses.asdict(load_config(path, ["warmup_steps=7"]))
+    assert (config["algorithm"], config["exploration_fraction"]) == ("EllmDQN", 0.5)
+    assert config["learning_starts"] == 7
+    assert "--var warmup_steps=7: warmup_steps=7 is learning_starts=7 now" in caplog.messages
+    del config["learning_starts"]
+    stored = config_from_dict(config | {"warmup_steps": 9}, "a run")
+    assert dataclasses.asdict(stored)["learning_starts"] == 9
+
+
+@pytest.mark.parametrize("name", ["recognition_stimuli", "embeddings"])
 def test_null_on_the_command_line_is_no_text_where_a_text_may_be_missing(name):
-    reader = {"stimuli": "env=ContinuousRecognition-v0", "embeddings": "model=SHELM"}[name]
+    reader = {"recognition_stimuli": "env=ContinuousRecognition-v0", "embeddings": "model=SHELM"}[
+        name
+    ]
     assert getattr(load_config(overrides=[reader, f"{name}=null"]), name) is None
     assert getattr(load_config(overrides=[reader, f"{name}=./null"]), name) == "./null"
     assert load_config(overrides=["wandb_project=null"]).wandb_project == "null"

@@ -1,6 +1,6 @@
 import pytest
 
-from models.language.load import once_a_machine
+from models.language.load import local_main_process_first
 from tests.ranks import errors, on_ranks
 from trainers.ranks import joined_ranks
 from utils.errors import UserError
@@ -23,7 +23,7 @@ def test_the_first_process_loads_before_the_others(tmp_path):
         return (tmp_path / "fetched").read_text()
 
     def function(rank):
-        return once_a_machine(lambda: load(rank))
+        return local_main_process_first(lambda: load(rank))
 
     assert joined(function, 3, tmp_path) == ["weights"] * 3
 
@@ -34,7 +34,7 @@ def test_an_error_in_loading_is_said_once(tmp_path):
 
     def function(rank):
         with pytest.raises(UserError) if rank == 0 else pytest.raises(SystemExit):
-            once_a_machine(load)
+            local_main_process_first(load)
         return True
 
     assert joined(function, 2, tmp_path) == [True, True]

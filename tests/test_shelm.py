@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from models import build_agent
-from models.caching import unit_images
+from models.caching import to_float01
 from models.helm import Shelm
 from models.word_embeddings import PromptEmbeddings
 from tests.agents import percept, random_images, small_config, spaces
@@ -27,10 +27,10 @@ def test_the_language_model_reads_the_words_of_the_explanation_best_first(topk):
     memory, expected_memory = agent.initial_memory(4), agent.initial_memory(4)
     encoder, language_model = tiny_encoder(), agent.language.language_model
     for t in range(3):
-        images, starts = random_images(4), torch.full((4,), t == 0)
-        explanation = agent.explain(percept(images, starts))
-        step = agent.act(percept(images, starts), memory)
-        features = encoder(unit_images(images))
+        images, is_first = random_images(4), torch.full((4,), t == 0)
+        explanation = agent.explain(percept(images, is_first))
+        step = agent.act(percept(images, is_first), memory)
+        features = encoder(to_float01(images))
         plain = plain_retrieval(features, torch.from_numpy(found.embeddings), topk)
         ids = torch.tensor([[found.ids[number] for number, _ in best] for best in plain])
         words = [[language_model.vocabulary[id_] for id_ in row] for row in ids]
@@ -38,7 +38,7 @@ def test_the_language_model_reads_the_words_of_the_explanation_best_first(topk):
         expected = np.array([[cosine for _, cosine in best] for best in plain])
         np.testing.assert_allclose(explanation["similarities"], expected, atol=2e-6)
         tokens = language_model.embed(ids)  # [N, K, D]
-        hidden = language_model.step(tokens, expected_memory, starts)
+        hidden = language_model.step(tokens, expected_memory, is_first)
         torch.testing.assert_close(step.context, hidden, atol=1e-5, rtol=0)
 
 

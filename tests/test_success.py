@@ -105,10 +105,13 @@ def test_the_same_agent_plays_at_several_lengths_side_by_side(run, in_empty_fold
 
 
 def test_folders_of_like_names_do_not_overwrite_each_other():
-    names = {eval_program.change_name({"stimuli": folder}) for folder in ("a/b", "a_b", "a-b", "é")}
+    names = {
+        eval_program.change_name({"recognition_stimuli": folder})
+        for folder in ("a/b", "a_b", "a-b", "é")
+    }
     assert len(names) == 4
     assert all("/" not in name and name.isascii() for name in names)
-    assert len(eval_program.change_name({"stimuli": "x" * 5000})) < 100
+    assert len(eval_program.change_name({"recognition_stimuli": "x" * 5000})) < 100
     assert eval_program.change_name({"door_order": "episode", "length": 3}) == (
         "_door_order_episode_length_3"
     )

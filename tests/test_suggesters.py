@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from models.language import generation
-from rewards.suggesters.answer_cache import Answer, AnswerCache, Question
+from rewards.suggesters.answer_cache import AnswerCache, Completion, CompletionRequest
 from rewards.suggesters.language_model import (
     INSTRUCTION,
     LanguageModelSuggester,
@@ -18,7 +18,7 @@ from rewards.suggesters.language_model import (
     lm_sentence,
     question,
 )
-from rewards.suggesters.rules import Situation
+from rewards.suggesters.rules import TextState
 from tests.golden_data import GOLDEN
 from tests.test_answer_cache import n_kept
 from tests.tiny_decoders import write_decoder
@@ -28,7 +28,7 @@ from utils.settings import declared
 ANSWERS = json.loads((GOLDEN / "ellm" / "lm_answers.json").read_text())
 STEPS = json.loads((GOLDEN / "ellm" / "crafter_steps.json").read_text())
 SCENE = "you see cow, and tree. you are targeting tree."
-FIELD = Situation(SCENE, "", "", {})
+FIELD = TextState(SCENE, "", "", {})
 ACTIONS = ("do nothing", "sleep", "chop tree", "eat cow", "attack cow", "mine coal", "make table")
 
 
@@ -46,11 +46,13 @@ class Answering(PromptedSuggester):
         self.answer, self.n_asked = answer, 0
 
     def question(self, situation):
-        return Question("nobody", question(situation), {})
+        return CompletionRequest("nobody", question(situation), {})
 
     def ask(self, questions):
         self.n_asked += len(questions)
-        return [None if self.answer is None else Answer(self.answer, 7, 0.25) for _ in questions]
+        return [
+            None if self.answer is None else Completion(self.answer, 7, 0.25) for _ in questions
+        ]
 
 
 @pytest.fixture
@@ -102,7 +104,7 @@ def test_what_several_environments_see_alike_is_asked_once_and_counts_go_on(cach
 def test_a_model_is_told_what_the_original_tells_it():
     assert STEPS
     for row in STEPS:
-        situation = Situation(row["scene"], row["inventory_text"], row["status_text"], {})
+        situation = TextState(row["scene"], row["inventory_text"], row["status_text"], {})
         assert lm_sentence(situation) == row["lm_sentence"]
         assert question(situation).startswith(INSTRUCTION)
         assert question(situation).endswith(f"{row['lm_sentence']} What do you do?\n")
@@ -113,7 +115,7 @@ def test_candidates_are_actions_with_what_is_seen_held_or_felt():
     sleepy = FIELD._replace(status="you feel sleepy.")
     assert candidates(ACTIONS, sleepy) == ["sleep", "chop tree", "eat cow", "attack cow"]
     held = "you have in your inventory coal, wood_pickaxe."
-    holding = Situation("you see .", held, "", {"coal": 1})
+    holding = TextState("you see .", held, "", {"coal": 1})
     names = (*ACTIONS, "make wood pickaxe", "chop wood pickaxe", "attack zombie")
     assert candidates(names, holding) == [
         *("mine coal", "make table", "make wood pickaxe", "chop wood pickaxe")
@@ -151,7 +153,7 @@ def test_number_and_threshold_choose_among_kept_scores(suggester, cache, monkeyp
     assert suggester(n_suggestions=1).suggest([FIELD]) == [all_three[:1]]
     assert suggester(suggestion_threshold=0.0).suggest([FIELD]) == [[]]
     other = FIELD._replace(scene="you see water.")  # kept scores of another form
-    cache.keep(suggester().question(other), Answer("[1, 2]"))
+    cache.keep(suggester().question(other), Completion("[1, 2]"))
     assert suggester().suggest([other]) == [[]]
 
 

@@ -10,7 +10,7 @@ from analysis.memory import episode_tokens
 from envs import make_vector_env
 from models import build_agent
 from models.agent import Batch
-from models.observations import ObservationBatch, Observations, Percept
+from models.observations import AgentInput, ObservationBatch, Observations
 from models.sentence_encoder import SentenceEncoder
 from report import while_training as showcase
 from tests.agents import collect_rollout, collecting, small_config
@@ -26,9 +26,9 @@ READERS = {
     "LSTM": ("LSTM", {}),
     "GPT": ("GPT", {}),
     "HELM": ("HELM", {}),
-    "HELM, memory": ("HELM", {"text_to": "memory", "text_tokens": 3}),
-    "HELM, both": ("HELM", {"text_to": "both"}),
-    "SHELM, memory": ("SHELM", {"text_to": "memory"}),
+    "HELM, memory": ("HELM", {"text_reader": "memory", "text_tokens": 3}),
+    "HELM, both": ("HELM", {"text_reader": "both"}),
+    "SHELM, memory": ("SHELM", {"text_reader": "memory"}),
 }
 
 
@@ -53,13 +53,13 @@ def build(name, encoder, **changes):
 def begun(name, encoder, **changes):
     """Return an agent and its first inputs."""
     _, env, agent = build(name, encoder, **changes)
-    return agent, Percept.first(agent.read(env.reset(seed=0)[0]))
+    return agent, AgentInput.first(agent.read(env.reset(seed=0)[0]))
 
 
 def told(agent, text, images):
     """Return the input of an agent that sees images [N, ...] under one mission."""
     numbers = torch.tensor(agent.reader.sentences.numbers([text] * len(images)))[:, None]
-    return Percept.first(Observations(images, text=numbers))
+    return AgentInput.first(Observations(images, text=numbers))
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -68,7 +68,7 @@ def test_learning_sees_what_acting_saw(name, encoder):
     collector = collecting(config, agent, env)
     rollout = collect_rollout(collector)
     assert len(rollout.observations.text.unique()) > 1
-    assert rollout.starts[1:].any()
+    assert rollout.is_first[1:].any()
     collector.learner.update(0.0)
     rollout = collect_rollout(collector)
     rollout.estimate(config.gamma, config.gae_lambda)
@@ -143,7 +143,7 @@ WORDS = Text(20), Discrete(3)
 def test_an_environment_of_words_alone_can_be_played(name, algorithm, encoder):
     model, settings = READERS[name]
     agent = build_agent(config_of(model, encoder, algorithm=algorithm, **settings), *WORDS)
-    percept = Percept.first(agent.read(("go", "go", "to the key")))
+    percept = AgentInput.first(agent.read(("go", "go", "to the key")))
     memory = agent.initial_memory(3)
     agent.inspect(percept, memory)
     step = agent.act(percept, memory, deterministic=True)
@@ -157,11 +157,16 @@ def test_an_environment_of_words_alone_can_be_played(name, algorithm, encoder):
 
 MAZE = Dict({"image": Box(0, 255, (3, 56, 56), np.uint8)}), Discrete(3)
 REFUSED = [
-    ("HELM", {}, WORDS, "text_to: the environment shows text alone"),
+    ("HELM", {}, WORDS, "text_reader: the environment shows text alone"),
     ("SHELM", {}, WORDS, "SHELM reads images"),
-    ("HELMv2", {"text_to": "memory"}, WORDS, "HELMv2 reads images"),
-    ("HELM", {"text_to": "memory"}, MAZE, "text_to: memory has the language model read texts"),
-    ("HELM", {"text_to": "memory", "text_tokens": 9}, WORDS, "has 9 tokens, and 8 can be seen"),
+    ("HELMv2", {"text_reader": "memory"}, WORDS, "HELMv2 reads images"),
+    (
+        "HELM",
+        {"text_reader": "memory"},
+        MAZE,
+        "text_reader: memory has the language model read texts",
+    ),
+    ("HELM", {"text_reader": "memory", "text_tokens": 9}, WORDS, "has 9 tokens, and 8 can be seen"),
 ]
 
 

@@ -14,7 +14,10 @@ from trainers.checkpoint import LAST, load_checkpoint, save_checkpoint
 
 pytest.importorskip("minigrid")
 PLAYED = {
-    "missions": (runs.HELM | runs.MISSIONS | {"text_to": "both", "mem_len": 8}, ["go to "]),
+    "missions": (
+        runs.HELM | runs.MISSIONS | {"text_reader": "both", "mem_len": 8},
+        ["go to "],
+    ),
     "a household": (
         runs.CNN | runs.HOUSE,
         ["you are at ", "you know ", "a row a room", "turn to the next thing"],
@@ -60,6 +63,6 @@ def test_an_agent_is_played_and_its_page_tells_the_words(name, in_empty_folder):
         with np.load(path, allow_pickle=False) as arrays:
             assert len(arrays["text"]) == len(arrays["actions"]) == len(arrays["observations"])
             assert all(text in page for text in arrays["text"][0])
-    if "text_to" in settings:
+    if "text_reader" in settings:
         assert analyse(["attention", str(runs.folder_of("tiny")), "--output", "played"]) == 0
         assert Path("played/attention.png").exists()

@@ -25,10 +25,10 @@ def test_hidden_states_and_attention_agree_with_the_original(golden):
     plain = PlainTransformerXL(find_model(folder), mem_len)
     memory, slots = model.initial_memory(n_envs), plain.initial_memory(n_envs)
     steps = (expected[name] for name in ("inputs", "starts", "hidden"))
-    for tokens, starts, hidden in zip(*steps, strict=True):
-        attention = model.attention(tokens, memory, starts)
-        by_plain, slots = plain.step(tokens, slots, starts)
-        for found in (model.step(tokens, memory, starts), by_plain):
+    for tokens, is_first, hidden in zip(*steps, strict=True):
+        attention = model.attention(tokens, memory, is_first)
+        by_plain, slots = plain.step(tokens, slots, is_first)
+        for found in (model.step(tokens, memory, is_first), by_plain):
             torch.testing.assert_close(found, hidden, atol=1e-5, rtol=0)
     torch.testing.assert_close(attention, expected["last_step_attention"], atol=1e-5, rtol=0)
 
@@ -38,27 +38,27 @@ def test_the_ring_goes_round_as_the_plain_version_shifts(mem_len):
     model = load_language_model(TRANSFORMER_XL, mem_len=mem_len)
     plain = PlainTransformerXL(find_model(TRANSFORMER_XL), mem_len)
     memory, slots = model.initial_memory(3), plain.initial_memory(3)
-    for tokens, starts in zip(*stream(model, 60), strict=True):
-        expected, slots = plain.step(tokens, slots, starts)
-        found = model.step(tokens, memory, starts)
+    for tokens, is_first in zip(*stream(model, 60), strict=True):
+        expected, slots = plain.step(tokens, slots, is_first)
+        found = model.step(tokens, memory, is_first)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(("mem_len", "n_new"), [(7, 2), (7, 3), (2, 3), (1, 2), (5, 12)])
 def test_tokens_at_once_equal_tokens_one_by_one(mem_len, n_new):
     model = load_language_model(TRANSFORMER_XL, mem_len=mem_len)
-    tokens, starts = stream(model, 12 * n_new)
-    starts[:] = False
-    starts[n_new * 4, 1] = starts[n_new * 7, 2] = True
+    tokens, is_first = stream(model, 12 * n_new)
+    is_first[:] = False
+    is_first[n_new * 4, 1] = is_first[n_new * 7, 2] = True
     singles = model.initial_memory(3)
     one_by_one = torch.stack(
-        [model.step(token, singles, start) for token, start in zip(tokens, starts, strict=True)]
+        [model.step(token, singles, start) for token, start in zip(tokens, is_first, strict=True)]
     )
     together = model.initial_memory(3)
     for call in range(12):
         first = call * n_new
         joined = tokens[first : first + n_new, :, 0].transpose(0, 1)
-        hidden = model.step(joined, together, starts[first])
+        hidden = model.step(joined, together, is_first[first])
         torch.testing.assert_close(hidden, one_by_one[first + n_new - 1], atol=1e-5, rtol=0)
 
 
@@ -72,16 +72,16 @@ def test_the_oldest_running_episode_decides_how_many_slots_are_read():
 
 def test_fewer_layers_are_the_first_ones():
     whole = load_language_model(TRANSFORMER_XL, mem_len=6)
-    tokens, starts = stream(whole, 5)
+    tokens, is_first = stream(whole, 5)
     first = load_language_model(TRANSFORMER_XL, mem_len=6, n_layer=1)
     memory, kept = whole.initial_memory(3), first.initial_memory(3)
-    for token, start in zip(tokens, starts, strict=True):
+    for token, start in zip(tokens, is_first, strict=True):
         whole.step(token, memory, start)
         first.step(token, kept, start)
     assert first.n_layer == 1
     assert torch.equal(kept.state_dict()["keys"][0], memory.state_dict()["keys"][0])
-    shallow = first.attention(tokens[-1], kept, starts[-1])
-    assert torch.equal(shallow[0], whole.attention(tokens[-1], memory, starts[-1])[0])
+    shallow = first.attention(tokens[-1], kept, is_first[-1])
+    assert torch.equal(shallow[0], whole.attention(tokens[-1], memory, is_first[-1])[0])
 
 
 N_ENVS = 2
@@ -116,9 +116,9 @@ def library_hidden(folder, tokens, visible):
 def read(model, tokens, n_new=1):
     """Return the hidden states [N, T/K, D] of an episode fed K tokens at a time."""
     memory = model.initial_memory(N_ENVS)
-    starts = torch.zeros(N_ENVS, dtype=torch.bool)
+    is_first = torch.zeros(N_ENVS, dtype=torch.bool)
     calls = tokens.split(n_new, dim=1)
-    return torch.stack([model.step(call, memory, starts) for call in calls], dim=1)
+    return torch.stack([model.step(call, memory, is_first) for call in calls], dim=1)
 
 
 def episode(n_tokens):

@@ -187,12 +187,12 @@ def tries():
     for setting, description in itertools.product(("model", "env"), DESCRIPTIONS):
         yield {setting: "evil:X"}, description
     reads = {
-        "stimuli": {"env": "ContinuousRecognition-v0"},
+        "recognition_stimuli": {"env": "ContinuousRecognition-v0"},
         "env_args": {"env": "CartPole-v1"},
         "language_model": {"model": "HELM"},
         "clip_pretrained": {"model": "HELMv2"},
         "embeddings": {"model": "SHELM"},
-        "guide": {"algorithm": "NStepDQN", "model": "ELLM"},
+        "guide": {"algorithm": "EllmDQN", "model": "ELLM"},
         "sentence_encoder": {"env": "CrafterText-v0"},
         "housekeep_folder": {"env": "Housekeep-v0"},
         "housekeep_scene": {"env": "Housekeep-v0"},

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import main as main_program
-from main import configured_run
+from main import build_run
 from tests.bad_inputs.harness import refused
 from tests.runs import folder_of, resume, same, signal_at
 from tests.test_resume import command
@@ -21,7 +21,7 @@ from utils.settings import load_config
 TINY = {"n_steps": 64, "memory_width": 8}
 BY_REPLAY = {
     **{"n_steps": 12, "n_envs": 1, "batch_size": 2, "warmup_episodes": 1, "head_width": 8},
-    **{"env": "TMazePassive-v0", "length": 3, "device": "cpu", "media_minutes": "null"},
+    **{"env": "TMazePassive-v0", "length": 3, "device": "cpu", "showcase_minutes": "null"},
 }
 
 
@@ -42,7 +42,7 @@ def settings_of(folder):
 def test_a_new_run_begins_with_the_parameters_and_with_nothing_else(first):
     checkpoint = first / LAST
     start = WarmStart.named(checkpoint)
-    with configured_run(settings_of(first), Ranks(), start=start) as run:
+    with build_run(settings_of(first), Ranks(), start=start) as run:
         assert same(dict(run.learner.agent.state_dict()), load_checkpoint(checkpoint)["agent"])
         assert not any(each["step"] for each in moments(run.learner.optimizer).values())
         assert run.env_steps == 0
@@ -64,7 +64,7 @@ def test_target_networks_are_copies_of_what_a_run_begins_with(algorithm, in_empt
     assert main_program.main([*words, "--run-id=first"]) == 0
     first = folder_of("first")
     start = WarmStart.named(first / LAST)
-    with configured_run(settings_of(first), Ranks(), start=start) as run:
+    with build_run(settings_of(first), Ranks(), start=start) as run:
         learner, saved = run.learner, load_checkpoint(first / LAST)["agent"]
         assert same(dict(learner.agent.state_dict()), saved)
         target = dict(learner.target.state_dict())

@@ -9,8 +9,8 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from models import build_agent
-from models.observations import Observations, Percept
-from report import configured_showcase
+from models.observations import AgentInput, Observations
+from report import build_showcase
 from report import while_training as showcase
 from tests.agents import percept, random_images, small_config, spaces
 from tests.test_program import metrics, train
@@ -29,9 +29,9 @@ def reds(episode):
     return episode.images[:, 0, 0, 0].tolist()
 
 
-def see(show, first, starts, is_last=False):
+def see(show, first, is_first, is_last=False):
     """Let a first environment show first, first + 1, ... as its pixels; then ask for media."""
-    for t, start in enumerate(starts):
+    for t, start in enumerate(is_first):
         images = random_images(2)
         images[0] = first + t
         seen = percept(images, torch.tensor([bool(start), True]))
@@ -69,8 +69,8 @@ def test_the_first_episode_is_shown_then_one_an_interval_and_the_last(shown):
 
 
 def test_there_is_no_showcase_where_none_is_wanted():
-    assert configured_showcase(small_config(media_minutes=None), None) is None
-    assert configured_showcase(small_config(media_minutes=2.0), None).seconds == 120
+    assert build_showcase(small_config(showcase_minutes=None), None) is None
+    assert build_showcase(small_config(showcase_minutes=2.0), None).seconds == 120
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_an_agent_of_vectors_shows_its_numbers():
     show = showcase.Showcase(agent, minutes=0)
     for t in range(6):
         vectors = Observations(vectors=torch.rand(2, 3))
-        starts, nothing = torch.tensor([t in (0, 5), True]), torch.zeros(2)
-        seen = Percept(vectors, starts, nothing.long(), nothing)
+        is_first, nothing = torch.tensor([t in (0, 5), True]), torch.zeros(2)
+        seen = AgentInput(vectors, is_first, nothing.long(), nothing)
         show.follow(SimpleNamespace(percept=seen))
     media = show.media(is_last=False)
     assert set(media) == {"episode/numbers", "episode/attention"}
@@ -114,8 +114,8 @@ def test_an_agent_of_vectors_shows_its_numbers():
 
 
 def test_a_run_that_is_shown_learns_the_same(in_empty_folder):
-    shown = train("HELM", "shown", media_minutes=0, n_steps=256, env="RandomMaze-v0")
-    hidden = train("HELM", "hidden", media_minutes="null", n_steps=256, env="RandomMaze-v0")
+    shown = train("HELM", "shown", showcase_minutes=0, n_steps=256, env="RandomMaze-v0")
+    hidden = train("HELM", "hidden", showcase_minutes="null", n_steps=256, env="RandomMaze-v0")
     assert metrics(shown) == metrics(hidden)
     images = [EventAccumulator(str(run)).Reload().Tags()["images"] for run in (shown, hidden)]
     assert images == [["episode/movie", "episode/attention"], []]

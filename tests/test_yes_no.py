@@ -6,7 +6,7 @@ import math
 import pytest
 
 from rewards.suggesters.household import YesNoSuggester, probability_of_yes, prompt
-from rewards.suggesters.rules import Household, HouseholdOracle, HouseholdSuggester, Situation
+from rewards.suggesters.rules import Household, HouseholdOracle, HouseholdSuggester, TextState
 from tests.golden_data import GOLDEN
 from utils.household import Goal, known_sentence, sights_sentence
 
@@ -52,7 +52,7 @@ def in_words(row):
     items = {row["holding"]: 1} if row["holding"] else {}
     achieved = tuple(Goal(thing, "hall bench").phrase for thing in row["achieved"])
     sights, known = sights_sentence(row["visible_objects"]), known_sentence(row["all_receptacles"])
-    return Situation(sights, "", known, items, achieved=achieved)
+    return TextState(sights, "", known, items, achieved=achieved)
 
 
 @pytest.mark.parametrize("row", DATA["answers"])
@@ -87,7 +87,7 @@ def test_a_pair_is_asked_about_once_and_all_new_ones_together():
     assert len(set(asked.prompts[0])) == len(asked.prompts[0]) == n_asked
     assert asked.suggester.goals(HOUSEHOLDS) == first
     assert len(asked.prompts) == 1
-    assert asked.suggester.metrics()["yes_no/n_needed"] > 2 * n_asked
+    assert asked.suggester.metrics()["yes_no/n_lookups"] > 2 * n_asked
     other = Asked()  # answers are kept with a run
     other.suggester.load_state_dict(json.loads(json.dumps(asked.suggester.state_dict())))
     assert other.suggester.metrics() == asked.suggester.metrics()
@@ -108,5 +108,5 @@ def test_phrases_and_sentences_are_read_back():
     for goal in (Goal("toy car"), Goal("toy car", "living room toy box")):
         assert Goal.read(goal.phrase) == goal
     assert not any(map(Goal.read, ("go to kitchen sink", "place mug", "pick up")))
-    nothing = Household.of(Situation("you see nothing.", "", "", {"mug": 0}))
+    nothing = Household.of(TextState("you see nothing.", "", "", {"mug": 0}))
     assert nothing == Household(None, (), {}, frozenset())

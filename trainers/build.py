@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 
 from envs import (
     ENVIRONMENTS,
-    GivenEnv,
+    EnvLike,
     check_env_name,
     given_vector_env,
     make_vector_env,
@@ -23,20 +23,20 @@ from envs import (
 from envs.crafter.text import LEARNED, CrafterTextSettings
 from envs.vector import EpisodeStatistics
 from models import AGENTS, build_agent, resolve_device
-from models import contradictions as model_contradictions
+from models import validate_config as model_contradictions
 from models.agent import Agent
 from models.baselines import RandomAgent
 from models.tile_reader import load_tile_reader, with_tile_reader
-from rewards.curiosity import CURIOSITIES, CuriositySettings, configured_curiosity
+from rewards.curiosity import CURIOSITIES, CuriositySettings, build_curiosity
 from rewards.goals import GoalRewards, GoalSettings, with_goals
-from rewards.goals import contradictions as goal_contradictions
-from rewards.scaling import ScalingSettings, configured_scaling
+from rewards.goals import validate_config as goal_contradictions
+from rewards.scaling import ScalingSettings, build_scaling
 from rewards.suggesters import SUGGESTERS
 from trainers.checkpoint import find_checkpoint, load_checkpoint, recorded_sha256, restore_agent
 from trainers.collector import Collector
+from trainers.ellm_dqn import EllmDQN, FinetuneSettings
 from trainers.evaluation import MOST_ENVS, GreedyEvaluation, played_config
 from trainers.learner import Learner
-from trainers.n_step_dqn import FinetuneSettings, NStepDQN
 from trainers.ranks import Ranks
 from trainers.train import RunSettings
 from utils.errors import UserError, raise_all
@@ -49,13 +49,13 @@ LEARNERS = Registry(
         "PPO": "trainers.ppo:PPO",
         "DQN": "trainers.dqn:DQN",
         "SAC": "trainers.sac:SAC",
-        "NStepDQN": "trainers.n_step_dqn:NStepDQN",
+        "EllmDQN": "trainers.ellm_dqn:EllmDQN",
     },
     "algorithm",
 )
 
 
-def contradictions(config: Any) -> list[str]:
+def validate_config(config: Any) -> list[str]:
     """Return one line for every pair of settings that cannot both hold in this run."""
     goals = goal_contradictions(config)
     if not (LEARNERS.known_as(config.algorithm) and AGENTS.known_as(config.model)):
@@ -64,8 +64,8 @@ def contradictions(config: Any) -> list[str]:
     return [
         *goals,
         *model_contradictions(config),
-        *LEARNERS.find(config.algorithm).contradictions(config, agent),
-        *(CURIOSITIES.find(curiosity).contradictions(config, agent) if curiosity else ()),
+        *LEARNERS.find(config.algorithm).validate_config(config, agent),
+        *(CURIOSITIES.find(curiosity).validate_config(config, agent) if curiosity else ()),
     ]
 
 
@@ -79,18 +79,18 @@ install(
     Program(
         {registry.setting: registry for registry in REGISTRIES},
         (ScalingSettings, GoalSettings, CuriositySettings, RunSettings),
-        contradictions,
+        validate_config,
         recomposed_config,
     )
 )
 
 
 def check(
-    config: RunSettings, run_id: str | None, init_from: Path | None, env: GivenEnv | None
+    config: RunSettings, run_id: str | None, init_from: Path | None, env: EnvLike | None
 ) -> None:
     """Raise UserError with a line for every problem of a new run."""
     curiosity = config.part(CuriositySettings).curiosity
-    learned = config.part(CrafterTextSettings).captions == LEARNED
+    learned = config.part(CrafterTextSettings).crafter_captions == LEARNED
     raise_all(
         lambda: check_env_name(config.env) if env is None else None,
         lambda: LEARNERS.find(config.algorithm),
@@ -103,8 +103,8 @@ def check(
 
 
 @contextmanager
-def opened_env(
-    config: Config, seed: int, given: GivenEnv | None = None, drawn: bool = False
+def open_env(
+    config: Config, seed: int, given: EnvLike | None = None, drawn: bool = False
 ) -> Iterator[EpisodeStatistics | GoalRewards]:
     """Open the environments of the settings, with their goals, and close them in the end.
 
@@ -123,8 +123,8 @@ def opened_env(
 
 
 @contextmanager
-def configured_evaluation(
-    config: RunSettings, given: GivenEnv | None
+def build_evaluation(
+    config: RunSettings, given: EnvLike | None
 ) -> Iterator[GreedyEvaluation | None]:
     """Open environments for greedy evaluations while training, if the settings ask for these."""
     if not config.eval_steps:
@@ -136,11 +136,11 @@ def configured_evaluation(
             "makes one environment, or leave eval_steps at 0"
         )
     few = replace(config, n_envs=min(config.eval_episodes, MOST_ENVS))
-    with opened_env(few, config.seed, given) as env:
+    with open_env(few, config.seed, given) as env:
         yield GreedyEvaluation(config, env)
 
 
-def configured_learner(
+def build_learner(
     config: RunSettings,
     share: Config,
     agent: Agent,
@@ -154,15 +154,15 @@ def configured_learner(
     """
     # Checked for the whole run already, but a rank's minibatches come from its own share.
     learner_of = LEARNERS.find(config.algorithm)
-    problems = learner_of.contradictions(share, AGENTS.find(share.model))
+    problems = learner_of.validate_config(share, AGENTS.find(share.model))
     if problems:
         raise UserError(*problems)
     n_actions = int(cast(Discrete, env.single_action_space).n)
-    curiosity = configured_curiosity(config, agent, n_actions)
+    curiosity = build_curiosity(config, agent, n_actions)
     if curiosity is not None and ranks.size > 1:
         curiosity.share(ranks)
     learner = learner_of(config, agent, ranks, curiosity)
-    if isinstance(learner, NStepDQN) and learner.config.guide is not None:
+    if isinstance(learner, EllmDQN) and learner.config.guide is not None:
         path = find_checkpoint(Path(learner.config.guide), "guide")
         checkpoint = load_checkpoint(path)
         theirs = replace(played_config(checkpoint, path, trust), device=config.device)
@@ -181,7 +181,7 @@ def configured_collector(
 ) -> Collector:
     """Return the collector of a run; it scales rewards as the settings, or else the suite, say."""
     by_default = scales_rewards(config.env)
-    scaling = configured_scaling(config.part(ScalingSettings), env.num_envs, by_default)
+    scaling = build_scaling(config.part(ScalingSettings), env.num_envs, by_default)
     return Collector(env, learner, scaling, ranks)
 
 

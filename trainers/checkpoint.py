@@ -49,18 +49,24 @@ from models.agent import Agent
 from trainers.ranks import Ranks
 from utils.errors import Interrupted, UserError
 from utils.files import (
+    atomic_write,
     check_without_links,
     checksum,
+    hardlink,
     load_saved,
-    name_also,
     put_aside,
     save_tensors,
-    written_whole,
 )
 from utils.loggers import MetricsWriter, last_step
-from utils.run_folder import check_settings, description_of, is_finished, note_end, resume_command
+from utils.run_folder import (
+    check_settings,
+    description_of,
+    is_finished,
+    mark_finished,
+    resume_command,
+)
 from utils.settings import Config, setting
-from utils.starting import typed
+from utils.starting import cli_command
 
 FORMAT = 4
 LAST_OF_FORMAT_3 = "56e76aa"  # the commit that still reads it
@@ -194,7 +200,7 @@ def save_checkpoint(path: Path, state: dict[str, Any], previous: Path | None = N
 
     The earlier checkpoint is kept as `previous`, or replaced if that is None.
     """
-    with written_whole(path, previous) as file:
+    with atomic_write(path, previous) as file:
         # The header comes first but is known last: the digest is that of the rest.
         file.write(UNWRITTEN)
         save_tensors(state, file)
@@ -280,7 +286,7 @@ def give_way(folder: Path, checkpoint: Mapping[str, Any] | None) -> None:
             if name != source and (folder / name).exists():
                 put_aside(folder / name)
     if source == PREVIOUS:
-        name_also(folder / PREVIOUS, folder / LAST)
+        hardlink(folder / PREVIOUS, folder / LAST)
 
 
 def unfinished_checkpoint(
@@ -311,10 +317,10 @@ def unfinished_checkpoint(
         )
     if checkpoint["env_steps"] >= config.n_steps:
         if not is_finished(folder):
-            note_end(folder)
+            mark_finished(folder)
         raise UserError(
             f"{folder}: this run is finished, it has had its {config.n_steps:,} steps. Play it: "
-            f"{shlex.join([*typed('eval.py'), '--ckpt-path', str(folder)])}"
+            f"{shlex.join([*cli_command('eval.py'), '--ckpt-path', str(folder)])}"
         )
     return checkpoint
 
@@ -461,7 +467,7 @@ def save_published(path: Path, state: Mapping[str, Any]) -> None:
     # Copies: safetensors refuses a tensor that has two names.
     tensors = {name: tensor.clone().contiguous() for name, tensor in state["agent"].items()}
     header = {"format": "pt", "checkpoint": text, "sha256": _digest(text, tensors)}
-    with written_whole(path) as file:
+    with atomic_write(path) as file:
         file.write(save(tensors, header))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from models.agent import Memory
-from models.observations import Observations, Percept
+from models.observations import AgentInput, Observations
 from rewards.scaling import RewardScaling
 from trainers.evaluation import Episode
 from trainers.learner import Learner, Transition
@@ -54,7 +54,7 @@ class Collector:
         self.env_steps = self.n_episodes = 0
         self.episodes: deque[Episode] = deque(maxlen=EPISODES_AVERAGED)
         self._untold: list[Episode] = []  # not yet sent to the first rank, where this is another
-        self.percept: Percept | None = None
+        self.percept: AgentInput | None = None
         self._memory: Memory | None = None
 
     def begin(self, seed: int) -> None:
@@ -65,7 +65,7 @@ class Collector:
         if self.scaling is not None:
             self.scaling.begin()
         agent = self.learner.agent
-        self.percept = Percept.first(agent.read(observations))
+        self.percept = AgentInput.first(agent.read(observations))
         self._memory = agent.initial_memory(self.env.num_envs)
 
     def step(self) -> Transition:
@@ -79,7 +79,7 @@ class Collector:
         # The learner gets scaled rewards; as an input the agent sees the environment's own.
         rewards = paid if self.scaling is None else self.scaling(paid, ended)
         shown = self.learner.agent.read(observations)
-        self.percept = Percept.after(shown, step.actions, paid, ended)
+        self.percept = AgentInput.after(shown, step.actions, paid, ended)
         transition = Transition(
             percept=percept,
             step=step,
@@ -150,7 +150,7 @@ class Collector:
             state["scaling"] = self.scaling.state_dict()
         return state
 
-    def load_state_dict(self, state: dict[str, Any], seed: int) -> tuple[Percept, Memory | None]:
+    def load_state_dict(self, state: dict[str, Any], seed: int) -> tuple[AgentInput, Memory | None]:
         """Restore a saved state, before the agent's own; episodes have begun.
 
         Where the saved episodes cannot go on, new ones begin with a seed.
@@ -171,15 +171,15 @@ class Collector:
             return self.percept, None
         percept, device = state["percept"], self._device
         self._memory.load_state_dict(state["memory"])
-        self.percept = Percept(
+        self.percept = AgentInput(
             Observations(**percept["observations"]).map(lambda kind: kind.to(device)),
-            *(percept[name].to(device) for name in Percept._fields[1:]),
+            *(percept[name].to(device) for name in AgentInput._fields[1:]),
         )
         return self.percept, self._memory
 
     def _following(
         self, actions: Tensor, paid: np.ndarray, ended: np.ndarray, info: dict[str, Any]
-    ) -> Percept:
+    ) -> AgentInput:
         """Return the agent's next input as if no episode had begun."""
         assert self.percept is not None, "a step has been taken"
         if not ended.any():
@@ -193,7 +193,7 @@ class Collector:
             return kind
 
         shown = self.percept.observations.map(with_last, last)
-        return Percept.after(shown, actions, paid, np.zeros_like(ended))
+        return AgentInput.after(shown, actions, paid, np.zeros_like(ended))
 
     def _note_episodes(self, ended: np.ndarray, info: dict[str, Any]) -> None:
         if not ended.any():

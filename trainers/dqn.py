@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.agent import QAgent, Sequences, Step
+from models.agent import QAgent, SequenceBatch, Step
 from trainers.learner import Reward
-from trainers.losses import double_q_targets, follow, masked_mean, values_of
+from trainers.losses import double_q_targets, follow, gather_q, masked_mean
 from trainers.off_policy import (
     EpsilonSettings,
     OffPolicyLearner,
     OffPolicySettings,
     epsilon_after,
-    explored,
+    epsilon_greedy,
 )
 from trainers.ranks import Ranks
 from utils.settings import setting
@@ -29,7 +29,7 @@ from utils.settings import setting
 class DqnSettings(OffPolicySettings, EpsilonSettings):
     title = "DQN"
 
-    epsilon_share: float = setting(
+    exploration_fraction: float = setting(
         "share of the run, its warm-up apart, over which epsilon falls from 1",
         low=0,
         high=1,
@@ -61,7 +61,7 @@ class DQN(OffPolicyLearner):
         """Return epsilon after so many steps since the warm-up: linear from 1, then constant."""
         config = self.config
         final = 1 / max(self.longest, 1) if config.epsilon_final is None else config.epsilon_final
-        n_falling = config.epsilon_share * (config.n_steps - self.n_warmup_steps)
+        n_falling = config.exploration_fraction * (config.n_steps - self.n_warmup_steps)
         return epsilon_after(n_explored, n_falling, 1.0, final)
 
     def explore(self, step: Step) -> Step:
@@ -69,9 +69,9 @@ class DQN(OffPolicyLearner):
         n_envs = len(step.actions)
         epsilons = [self.epsilon_after(self.n_explored + n) for n in range(n_envs)]
         drawn = self.random_actions(n_envs)
-        return step._replace(actions=explored(step.actions, drawn, epsilons))
+        return step._replace(actions=epsilon_greedy(step.actions, drawn, epsilons))
 
-    def learn(self, sequences: Sequences) -> dict[str, Tensor]:
+    def learn(self, sequences: SequenceBatch) -> dict[str, Tensor]:
         agent, config, mask = self.agent, self.config, sequences.mask
 
         # y = r + gamma (1 - terminated) Q_target(s', argmax_a Q(s', a)). Both networks read the
@@ -83,7 +83,7 @@ class DQN(OffPolicyLearner):
             targets = double_q_targets(sequences.rewards, discounts, values[1:], following)
 
         # L = mean (Q(s, a) - y)^2 over the steps that count; the rest stands behind episodes' ends.
-        chosen = values_of(sequences.actions, values)
+        chosen = gather_q(sequences.actions, values)
         loss = masked_mean((chosen - targets) ** 2, mask)
         memory = agent.body.memory_parameters()
         parts: dict[str, Iterable[Tensor]] = {"critic": self.groups["all"], "critic_memory": memory}
@@ -94,5 +94,5 @@ class DQN(OffPolicyLearner):
         logged |= {"critic_loss": loss, "q_mean": masked_mean(chosen, mask)}
         return {f"train/{name}": logged[name].detach() for name in self.logged}
 
-    def nothing_learned(self) -> dict[str, float]:
-        return super().nothing_learned() | {"train/epsilon": self.epsilon_after(self.n_explored)}
+    def empty_metrics(self) -> dict[str, float]:
+        return super().empty_metrics() | {"train/epsilon": self.epsilon_after(self.n_explored)}

@@ -16,10 +16,10 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from models.agent import Agent
-from models.observations import Observations, Percept
+from models.observations import AgentInput, Observations
 from rewards.goals import OF_EVALUATION, as_played
 from rewards.suggesters import SUGGESTERS
-from utils.files import written_whole
+from utils.files import atomic_write
 from utils.run_folder import check_outside, stored_config
 from utils.seeding import derived_seed
 from utils.settings import Config, outside_settings, read_settings, setting, with_env_settings
@@ -93,7 +93,7 @@ class Recording(NamedTuple):
         """Write an .npz of the steps that NumPy reads without pickle, whole or not at all."""
         arrays = io.BytesIO()  # NumPy fails to close a file on a full disk
         np.savez_compressed(arrays, allow_pickle=False, **self.steps)
-        with written_whole(path) as file:
+        with atomic_write(path) as file:
             file.write(arrays.getbuffer())
 
 
@@ -111,7 +111,7 @@ def evaluate(
     """
     observations, info = env.reset(seed=seed)
     memory = agent.initial_memory(env.num_envs)
-    percept = Percept.first(agent.read(observations))
+    percept = AgentInput.first(agent.read(observations))
     running: list[list[dict[str, np.ndarray]]] = [[] for _ in range(env.num_envs)]
     texts: list[Narration] = [[] for _ in range(env.num_envs)]
     missing = np.full(env.num_envs, n_episodes // env.num_envs)
@@ -129,10 +129,10 @@ def evaluate(
         if step.values is not None:
             rows["values"] = step.values.cpu().numpy()
         rows |= agent.explain(percept)
-        before = told_before(info, env.num_envs)
+        before = info_before(info, env.num_envs)
         observations, rows["rewards"], terminated, truncated, info = env.step(rows["actions"])
         ended = terminated | truncated
-        percept = Percept.after(agent.read(observations), step.actions, rows["rewards"], ended)
+        percept = AgentInput.after(agent.read(observations), step.actions, rows["rewards"], ended)
         after = told(info, AFTER, env.num_envs)
         for n in np.flatnonzero(missing):
             running[n].append({name: values[n] for name, values in (rows | details).items()})
@@ -159,7 +159,7 @@ def _seen(observations: Observations, agent: Agent) -> dict[str, np.ndarray]:
     return seen
 
 
-def told_before(info: Mapping[str, Any], n_envs: int) -> Narration:
+def info_before(info: Mapping[str, Any], n_envs: int) -> Narration:
     """Return the texts before an action, of each of N environments, by name.
 
     "caption" is the sentences of scene, inventory and status one after the other.
@@ -228,7 +228,7 @@ class GreedyEvaluation:
             return dict.fromkeys(names, math.nan)
         self.n_due = n_due
         seed = derived_seed(self.config.seed + SEED_OF_EVALUATION, env_steps)
-        with left_alone(agent):
+        with preserve_rng_and_mode(agent):
             played = evaluate(agent, self.env, self.config.eval_episodes, True, seed)
             columns = zip(*(recording.episode for recording in played), strict=True)
             means = (float(np.array(values, float).mean()) for values in columns)  # None is NaN
@@ -238,7 +238,7 @@ class GreedyEvaluation:
 
 
 @contextmanager
-def left_alone(agent: Agent) -> Iterator[None]:
+def preserve_rng_and_mode(agent: Agent) -> Iterator[None]:
     """Let an agent act without following statistics or moving random streams."""
     modes = {module: module.training for module in agent.modules()}
     with torch.random.fork_rng(devices=[]):

@@ -36,7 +36,7 @@ SUFFIX = ".rows"
 
 @dataclass(frozen=True)
 class FrameReplaySettings(CapacitySettings):
-    title = "NStepDQN: replay"
+    title = "EllmDQN: replay"
 
     n_step: int = setting("steps of an n-step return (its n)", low=1, high=1000, default=3)
     replay_sampling: str = setting(
@@ -54,17 +54,17 @@ class FrameSteps(NamedTuple):
         following: After; of no meaning where the episode ended.
         actions: The first of each n.  [B] int64
         rewards: 0 behind an episode's end.  [B, n] float32
-        goes_on: Whether the episode went on after each step.  [B, n] bool
+        not_done: Whether the episode went on after each step.  [B, n] bool
     """
 
     observations: Observations
     following: Observations
     actions: Tensor
     rewards: Tensor
-    goes_on: Tensor
+    not_done: Tensor
 
 
-class Place(NamedTuple):
+class EpisodeSpan(NamedTuple):
     """The rows of an episode: its environment, its first row, and its number of steps L."""
 
     env: int
@@ -72,7 +72,7 @@ class Place(NamedTuple):
     length: int
 
 
-class Episodes(list[Place]):
+class Episodes(list[EpisodeSpan]):
     """Whole episodes, the oldest first, and the samples of n steps that can start in them.
 
     No sample starts where fewer than n steps follow, unless the episode is shorter.
@@ -83,11 +83,11 @@ class Episodes(list[Place]):
         self._n_step = n_step
         self._begins: np.ndarray | None = None  # starts before each episode, computed when drawn
 
-    def append(self, place: Place) -> None:
+    def append(self, place: EpisodeSpan) -> None:
         super().append(place)
         self._begins = None
 
-    def pop_oldest(self) -> Place:
+    def pop_oldest(self) -> EpisodeSpan:
         self._begins = None
         return self.pop(0)
 
@@ -95,7 +95,7 @@ class Episodes(list[Place]):
         """Return the number of samples that can start in an episode of L steps."""
         return max(1, length - self._n_step + 1)
 
-    def draw(self, n_samples: int, uniform: str) -> list[tuple[Place, int]]:
+    def draw(self, n_samples: int, uniform: str) -> list[tuple[EpisodeSpan, int]]:
         """Draw episodes and steps of them with replacement; `uniform` is EPISODE or STEP."""
         if uniform == EPISODE:
             places = [self[number] for number in torch.randint(len(self), (n_samples,)).tolist()]
@@ -260,7 +260,7 @@ class FrameReplay:
         """Store one step of N environments; `ended` says where it was an episode's last."""
         rows = self._rows(observations)
         rows["actions"], rows["rewards"] = actions.cpu().numpy(), rewards.cpu().numpy()
-        rows["goes_on"] = ~ended.cpu().numpy()
+        rows["not_done"] = ~ended.cpu().numpy()
         for log, row in zip(self.logs, rows, strict=True):
             log.append(row)
 
@@ -272,7 +272,7 @@ class FrameReplay:
         log.append(self._rows(last.map(lambda kind: kind[env : env + 1]))[0])
         log.flush()
         self._begins[env] = log.n_written
-        self.episodes.append(Place(env, begin, length))
+        self.episodes.append(EpisodeSpan(env, begin, length))
         self.n_rows += length + 1
         while self.n_rows > self.capacity:
             oldest = self.episodes.pop_oldest()
@@ -288,12 +288,12 @@ class FrameReplay:
         """Return steps drawn at random, with replacement."""
         return self.steps(self.episodes.draw(n_samples, self.config.replay_sampling))
 
-    def steps(self, starts: list[tuple[Place, int]]) -> FrameSteps:
+    def steps(self, is_first: list[tuple[EpisodeSpan, int]]) -> FrameSteps:
         """Return n steps from each of B starts: an episode, and a step of it."""
-        n_step, n_samples = self.config.n_step, len(starts)
+        n_step, n_samples = self.config.n_step, len(is_first)
         seen, following = (np.empty((n_samples, self.frame_stack), self.dtype) for _ in range(2))
         done = np.zeros((n_samples, n_step), self.dtype)
-        for n, (place, start) in enumerate(starts):
+        for n, (place, start) in enumerate(is_first):
             end = min(start + n_step, place.length)
             first = max(0, start - self.frame_stack + 1)
             rows = self.logs[place.env].read(place.begin + first, place.begin + end + 1)
@@ -305,7 +305,7 @@ class FrameReplay:
             self._observations(following),
             torch.from_numpy(done["actions"][:, 0].astype(np.int64)).to(self.device),
             torch.from_numpy(done["rewards"].copy()).to(self.device),
-            torch.from_numpy(done["goes_on"].copy()).to(self.device),
+            torch.from_numpy(done["not_done"].copy()).to(self.device),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -331,7 +331,7 @@ class FrameReplay:
             log.load(saved, state["files"])
         self._begins = list(state["begins"])
         self.episodes, self.n_rows = Episodes(self.config.n_step), 0
-        for place in (Place(*each) for each in episodes.tolist()):
+        for place in (EpisodeSpan(*each) for each in episodes.tolist()):
             own = self.logs[place.env] if 0 <= place.env < len(self.logs) else None
             if own is None or not own.first <= place.begin < place.begin + place.length:
                 raise ValueError("replay: an episode that stands nowhere")
@@ -373,5 +373,5 @@ def _row_type(example: Observations) -> np.dtype:
         (name, kind.cpu().numpy().dtype, tuple(kind.shape[1:]))
         for name, kind in example.tensors().items()
     ]
-    done = [("actions", np.int16), ("rewards", np.float32), ("goes_on", np.bool_)]
+    done = [("actions", np.int16), ("rewards", np.float32), ("not_done", np.bool_)]
     return np.dtype([*kinds, *done])

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from torch import Tensor
 
 from models.agent import Agent, Memory, Step, Transitions
-from models.observations import Percept
+from models.observations import AgentInput
 from utils.settings import Part
 
 
@@ -27,13 +27,13 @@ class Transition(NamedTuple):
         info: As the environments return it.
     """
 
-    percept: Percept
+    percept: AgentInput
     step: Step
     rewards: Tensor
     terminated: Tensor
     truncated: Tensor
-    following: Percept
-    after: Percept
+    following: AgentInput
+    after: AgentInput
     memory: Memory
     info: dict[str, Any]
 
@@ -44,7 +44,7 @@ class Transition(NamedTuple):
 
 
 class Learner(Protocol):
-    """The base of PPO, DQN, SAC and NStepDQN, each built from (config, agent, ranks, reward).
+    """The base of PPO, DQN, SAC and EllmDQN, each built from (config, agent, ranks, reward).
 
     Ranks train together, each from its own steps; an intrinsic reward replaces the environments'.
 
@@ -58,14 +58,14 @@ class Learner(Protocol):
     folder: Path | None = None
 
     @staticmethod
-    def contradictions(config: Any, agent: type[Agent]) -> list[str]:
+    def validate_config(config: Any, agent: type[Agent]) -> list[str]:
         """Return one line for every pair of settings that cannot both hold with such an agent."""
 
-    def act(self, percept: Percept, memory: Memory) -> Step:
+    def act(self, percept: AgentInput, memory: Memory) -> Step:
         """Choose actions, exploration included, and advance the memory in place."""
 
     def observe(self, transition: Transition) -> None:
-        """Store one step; NStepDQN also takes the gradient steps that are due with it."""
+        """Store one step; EllmDQN also takes the gradient steps that are due with it."""
 
     @property
     def update_due(self) -> bool:
@@ -78,7 +78,7 @@ class Learner(Protocol):
         """Return the state after an update, without the agent."""
 
     def load_state_dict(
-        self, state: dict[str, Any], percept: Percept, memory: Memory | None
+        self, state: dict[str, Any], percept: AgentInput, memory: Memory | None
     ) -> None:
         """Restore a state that has the shape of a new learner's, before the agent's own.
 
@@ -123,7 +123,7 @@ class NotFiniteError(Exception):
         self.minibatch = minibatch
 
 
-class LoggedMeans:
+class MeanMetrics:
     """Running means of metrics over gradient steps."""
 
     def __init__(self) -> None:

@@ -102,7 +102,7 @@ def double_q_targets(rewards: Tensor, discounts: Tensor, online: Tensor, target:
 
 
 def n_step_returns(
-    rewards: Tensor, goes_on: Tensor, gamma: float, dtype: torch.dtype
+    rewards: Tensor, not_done: Tensor, gamma: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Return n-step returns, and the discount of the value after them (Sutton 1988).
 
@@ -110,7 +110,7 @@ def n_step_returns(
 
     Args:
         rewards: [B, n]
-        goes_on: 0 where the episode ended with a step, else 1.  [B, n]
+        not_done: 0 where the episode ended with a step, else 1.  [B, n]
         dtype: R is rounded to it with every step: the published code stores rewards in float16
             and adds them up in it.
 
@@ -119,7 +119,7 @@ def n_step_returns(
     """
     returns = rewards.new_zeros(len(rewards), dtype=dtype)
     discounts = torch.ones_like(returns, dtype=torch.float32)
-    for reward, on in zip(rewards.to(dtype).T, goes_on.double().T, strict=True):
+    for reward, on in zip(rewards.to(dtype).T, not_done.double().T, strict=True):
         returns = (returns.float() + discounts * reward.float()).to(dtype)
         discounts = (discounts * (on * gamma)).float()
     return returns, discounts
@@ -163,7 +163,7 @@ def soft_targets(
     return rewards + gamma * (1 - terminated) * (policy.probs * soft).sum(-1)
 
 
-def values_of(actions: Tensor, values: Tensor) -> Tensor:
+def gather_q(actions: Tensor, values: Tensor) -> Tensor:
     """Gather the values [T, B] of the actions taken [T, B] from those of all [T+1, B, A]."""
     return values[:-1].gather(-1, actions[..., None]).squeeze(-1)
 
@@ -173,7 +173,7 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return (values * mask).sum() / mask.sum()
 
 
-def mean_norm(parameters: Iterable[Tensor]) -> Tensor:
+def mean_grad_norm(parameters: Iterable[Tensor]) -> Tensor:
     """Return the mean over parameter tensors of the norm of each one's gradient; of none, 0."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:

@@ -1,7 +1,7 @@
 """The common part of DQN and SAC: whole episodes into replay, gradient steps on sequences of it.
 
 As in Ni et al. 2023, arXiv:2307.03864: a few episodes of random actions; then, whenever an episode
-has ended, `updates_per_step` gradient steps per environment step since the last update.
+has ended, `replay_ratio` gradient steps per environment step since the last update.
 """
 
 import logging
@@ -21,22 +21,22 @@ from models.agent import (
     Memory,
     OffPolicyAgent,
     OffPolicyNetworkSettings,
-    Sequences,
+    SequenceBatch,
     Step,
     Transitions,
 )
-from models.observations import Percept
-from trainers.learner import Learner, LoggedMeans, NotFiniteError, Reward, Transition
-from trainers.losses import mean_norm
+from models.observations import AgentInput
+from trainers.learner import Learner, MeanMetrics, NotFiniteError, Reward, Transition
+from trainers.losses import mean_grad_norm
 from trainers.ranks import Ranks
 from trainers.sequence_replay import (
     EPISODES_KEPT,
     LEAST_CAPACITY,
+    EpisodeBuffer,
     EpisodeSteps,
     Replay,
     ReplayFiles,
     ReplaySettings,
-    RunningEpisodes,
     example_episode,
     step_tensors,
 )
@@ -59,7 +59,7 @@ class EpsilonSettings(Config):
 
     epsilon_final: float | None = setting(
         "share of random actions in the end; null: of DQN one in the longest episode of the "
-        "warm-up, of NStepDQN 0.01",
+        "warm-up, of EllmDQN 0.01",
         low=0,
         high=1,
         default=None,
@@ -79,7 +79,7 @@ class OffPolicySettings(ReplaySettings, OffPolicyNetworkSettings):
     warmup_episodes: int = setting(
         "episodes of random actions to begin with", low=1, high=1_000_000, default=10
     )
-    updates_per_step: float = setting(
+    replay_ratio: float = setting(
         "gradient steps for each environment step", low=0, high=1000, default=0.25
     )
 
@@ -120,13 +120,13 @@ class OffPolicyLearner(Learner):
         self.n_explored = self.n_updates = self.n_owed = 0
         self.n_warmup_steps = self.longest = self._n_episodes = 0
         self._n_unpaid = 0  # environment steps that no gradient steps are owed for yet
-        self.running = RunningEpisodes()
+        self.running = EpisodeBuffer()
         self._has_ended = False  # an episode, since the last update
         self._is_stale = False  # the memory of running episodes: the weights have changed
         self._n_observed = 0  # steps of each environment since the last update
 
     @abstractmethod
-    def learn(self, sequences: Sequences) -> dict[str, Tensor]:
+    def learn(self, sequences: SequenceBatch) -> dict[str, Tensor]:
         """Take one gradient step and return its metrics."""
 
     def explore(self, step: Step) -> Step:
@@ -151,7 +151,9 @@ class OffPolicyLearner(Learner):
         self.optimizers[name].zero_grad()
         loss.backward()
         self.ranks.average_gradients(self.groups[name])
-        norms = {f"{part}_grad_norm": mean_norm(parameters) for part, parameters in parts.items()}
+        norms = {
+            f"{part}_grad_norm": mean_grad_norm(parameters) for part, parameters in parts.items()
+        }
         self.optimizers[name].step()
         return norms
 
@@ -170,7 +172,7 @@ class OffPolicyLearner(Learner):
     def _is_over(self) -> bool:
         return self.n_warmup_steps + self.n_explored >= self.config.n_steps
 
-    def act(self, percept: Percept, memory: Memory) -> Step:
+    def act(self, percept: AgentInput, memory: Memory) -> Step:
         if self._is_stale:
             self._is_stale = False
             if any(self.running.lengths):
@@ -208,7 +210,7 @@ class OffPolicyLearner(Learner):
         self._n_episodes += len(ended)
         self._has_ended = True
         if not self.is_warming_up:
-            owed = self._n_unpaid * self.config.updates_per_step
+            owed = self._n_unpaid * self.config.replay_ratio
             self.n_owed += math.floor(owed) if was_warming_up else math.ceil(owed)
             self._n_unpaid = 0
 
@@ -216,7 +218,7 @@ class OffPolicyLearner(Learner):
         self._has_ended, self._n_observed = False, 0
         n_steps = self.ranks.least(self.n_owed)  # 0 where one rank is still warming up
         n_sequences = self.ranks.part_of(self.config.batch_size)
-        means, logged = LoggedMeans(), []
+        means, logged = MeanMetrics(), []
         for number in range(1, n_steps + 1):
             assert self.replay is not None, "gradient steps are owed for episodes in replay"
             sequences, rewarded = self._rewarded(self.replay.sample(n_sequences))
@@ -235,18 +237,18 @@ class OffPolicyLearner(Learner):
                 f"warm-up's {self.config.warmup_episodes:,} episodes. Choose a larger n_steps or "
                 "a smaller warmup_episodes"
             )
-        metrics = self.nothing_learned() | means.means()
-        metrics["train/n_updates"] = float(self.n_updates)
+        metrics = self.empty_metrics() | means.means()
+        metrics["train/n_gradient_steps"] = float(self.n_updates)
         metrics["train/replay_steps"] = 0.0 if self.replay is None else float(len(self.replay))
         return metrics
 
-    def nothing_learned(self) -> dict[str, float]:
+    def empty_metrics(self) -> dict[str, float]:
         """Return the metrics of an update without a gradient step: NaN under every name."""
         rewarded = () if self.reward is None else self.reward.metrics
         return dict.fromkeys((*(f"train/{name}" for name in self.logged), *rewarded), math.nan)
 
     @staticmethod
-    def contradictions(config: Any, agent: type[Agent]) -> list[str]:
+    def validate_config(config: Any, agent: type[Agent]) -> list[str]:
         if config.context_length == 0:
             return ["context_length: 0 steps cannot be learned from; choose 1 or more, or -1"]
         if config.replay_capacity is not None and config.replay_capacity <= config.context_length:
@@ -268,7 +270,7 @@ class OffPolicyLearner(Learner):
         }
 
     def load_state_dict(
-        self, state: dict[str, Any], percept: Percept, memory: Memory | None
+        self, state: dict[str, Any], percept: AgentInput, memory: Memory | None
     ) -> None:
         for name, optimizer in self.optimizers.items():
             load_moments(optimizer, state["optimizers"][name])
@@ -291,7 +293,7 @@ class OffPolicyLearner(Learner):
             like = step_tensors(percept, context, nothing.long(), nothing, nothing.bool())
             self.running.load_state_dict(state["running"], like)
 
-    def _rewarded(self, sequences: Sequences) -> tuple[Sequences, dict[str, Tensor]]:
+    def _rewarded(self, sequences: SequenceBatch) -> tuple[SequenceBatch, dict[str, Tensor]]:
         """Replace the rewards of the steps that count by the intrinsic ones; return its metrics."""
         if self.reward is None:
             return sequences, {}
@@ -309,7 +311,7 @@ class OffPolicyLearner(Learner):
         paid[counted] = rewards
         return sequences._replace(rewards=paid.view_as(sequences.rewards)), logged
 
-    def _sum_up(self, logged: list[dict[str, Tensor]], means: LoggedMeans) -> None:
+    def _sum_up(self, logged: list[dict[str, Tensor]], means: MeanMetrics) -> None:
         names = list(logged[0])
         device = self.agent.device  # the norm of no gradients lies on the CPU
         table = torch.stack([torch.stack([row[n].to(device) for n in names]) for row in logged])
@@ -365,7 +367,7 @@ def epsilon_after(n_steps: int, n_falling: float, start: float, final: float) ->
     return start + fraction * (final - start)
 
 
-def explored(chosen: Tensor, others: Tensor, epsilons: Sequence[float]) -> Tensor:
+def epsilon_greedy(chosen: Tensor, others: Tensor, epsilons: Sequence[float]) -> Tensor:
     """Replace actions [N] by others [N], each with a probability of its own."""
     is_other = torch.rand(len(chosen), dtype=torch.float64) < torch.tensor(epsilons).double()
     return torch.where(is_other.to(chosen.device), others, chosen)

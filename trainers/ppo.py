@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from models.agent import ActorCriticAgent, Agent, Batch, Memory, Step
-from models.observations import Percept
+from models.observations import AgentInput
 from trainers.learner import Learner, NotFiniteError, Reward, Transition
 from trainers.losses import clipped_policy_loss, explained_variance, value_loss
 from trainers.ranks import Ranks
-from trainers.rollout import Past, Rollout, check_rollout_fits
+from trainers.rollout import ContextWindow, Rollout, check_rollout_fits
 from trainers.schedules import (
     Coefficients,
     ScheduleSettings,
@@ -97,11 +97,11 @@ class PPO(Learner):
         self.advantage_statistics = RunningMeanVariance()
         self.n_epochs_done = 0
         self.rollout: Rollout | None = None
-        self.past: Past | None = None
+        self.past: ContextWindow | None = None
         self._memory_is_stale = False
 
     @staticmethod
-    def contradictions(config: PpoSettings, agent: type[Agent]) -> list[str]:
+    def validate_config(config: PpoSettings, agent: type[Agent]) -> list[str]:
         n_envs, n_steps, n_batches = config.n_envs, config.n_rollout_steps, config.n_batches
         samples, problems = n_envs * n_steps, impossible_decays(config)
         if samples > MOST_SAMPLES:
@@ -121,7 +121,7 @@ class PPO(Learner):
     def update_due(self) -> bool:
         return self.rollout is not None and self.rollout.is_full
 
-    def act(self, percept: Percept, memory: Memory) -> Step:
+    def act(self, percept: AgentInput, memory: Memory) -> Step:
         # Sampling from the policy is all the exploration there is.
         if self._memory_is_stale and self.past is not None:
             self.agent.refresh(*self.past, memory)
@@ -199,12 +199,12 @@ class PPO(Learner):
         metrics |= {name: logged[-1][name].item() for name in ("train/adv_mean", "train/adv_std")}
         metrics |= {f"train/{name}": value for name, value in now._asdict().items()}
         metrics |= {name: value.item() for name, value in rewarded.items()}
-        metrics["train/n_updates"] = self.n_epochs_done
+        metrics["train/n_epochs"] = self.n_epochs_done
         if config.clip_range_vf is not None:
             metrics["train/clip_range_vf"] = config.clip_range_vf
         return metrics
 
-    def _ahead(self, percept: Percept, memory: Memory) -> tuple[Tensor, Tensor]:
+    def _ahead(self, percept: AgentInput, memory: Memory) -> tuple[Tensor, Tensor]:
         """Return the value [N] and the context [N, ...] of an input; the memory stays."""
         step = self.agent.act(percept, memory, deterministic=True, advance=False)
         assert step.values is not None, "an agent that PPO trains has a critic"
@@ -220,7 +220,7 @@ class PPO(Learner):
         return state | ({} if self.reward is None else {"reward": self.reward.state_dict()})
 
     def load_state_dict(
-        self, state: dict[str, Any], percept: Percept, memory: Memory | None
+        self, state: dict[str, Any], percept: AgentInput, memory: Memory | None
     ) -> None:
         load_moments(self.optimizer, state["optimizer"])
         self.advantage_statistics.load_state_dict(state["advantages"])
@@ -232,8 +232,10 @@ class PPO(Learner):
             return
         # `past` has another length in every run, so that one step of this run shows its shapes.
         context = self.agent.act(percept, memory.copy()).context
-        check_steps(past, Past(percept.observations, percept.starts, context).tensors(), "past")
-        self.past, self._memory_is_stale = Past.of(past, self.agent.device), True
+        check_steps(
+            past, ContextWindow(percept.observations, percept.is_first, context).tensors(), "past"
+        )
+        self.past, self._memory_is_stale = ContextWindow.of(past, self.agent.device), True
 
     def _minibatches(self, rollout: Rollout, order: Tensor) -> Iterator[Batch]:
         """Yield minibatches of samples or sequences in an order; as many on every rank."""

@@ -39,37 +39,37 @@ def check_rollout_fits(
         )
 
 
-class Past(NamedTuple):
+class ContextWindow(NamedTuple):
     """The last P steps before a rollout, as context for its first steps.
 
     Attributes:
         observations: [P, N, ...] of each kind
-        starts: Where an episode began.  [P, N] bool
+        is_first: Where an episode began.  [P, N] bool
         context: `Step.context`.  [P, N, ...]
     """
 
     observations: Observations
-    starts: Tensor
+    is_first: Tensor
     context: Tensor
 
-    def of_running_episodes(self) -> Tensor:
+    def context_len(self) -> Tensor:
         """Return the number of steps that belong to each environment's episode.  [N] int64"""
-        n_steps = len(self.starts)
-        since_last = self.starts.flip(0).int().argmax(0) + 1
-        return torch.where(self.starts.any(0), since_last, n_steps)
+        n_steps = len(self.is_first)
+        since_last = self.is_first.flip(0).int().argmax(0) + 1
+        return torch.where(self.is_first.any(0), since_last, n_steps)
 
     def tensors(self) -> dict[str, Tensor]:
-        return self.observations.tensors() | {"starts": self.starts, "context": self.context}
+        return self.observations.tensors() | {"starts": self.is_first, "context": self.context}
 
     @classmethod
-    def of(cls, tensors: dict[str, Tensor], device: torch.device) -> "Past":
+    def of(cls, tensors: dict[str, Tensor], device: torch.device) -> "ContextWindow":
         """Restore the steps from `tensors`."""
         here = {name: kind.to(device) for name, kind in tensors.items()}
-        starts, context = here.pop("starts"), here.pop("context")
-        return cls(Observations(**here), starts, context)
+        is_first, context = here.pop("starts"), here.pop("context")
+        return cls(Observations(**here), is_first, context)
 
 
-class Sequences(NamedTuple):
+class Segments(NamedTuple):
     """The pieces of a rollout between episode starts and its own ends, environment by environment.
 
     Attributes:
@@ -109,7 +109,7 @@ class Rollout:
         n_steps: int,
         observations: Observations,
         context: Tensor,
-        past: Past | None = None,
+        past: ContextWindow | None = None,
         keeps_following: bool = False,
     ) -> None:
         self.past = past
@@ -123,7 +123,7 @@ class Rollout:
         self.bootstrap = torch.zeros(n_envs, device=device)
         self.context = context.new_empty((n_steps, *context.shape))
         zeros = partial(torch.zeros, n_steps, n_envs, device=device)
-        self.actions, self.starts = zeros(dtype=torch.int64), zeros(dtype=torch.bool)
+        self.actions, self.is_first = zeros(dtype=torch.int64), zeros(dtype=torch.bool)
         self.log_probs, self.values, self.rewards = zeros(), zeros(), zeros()
         self.continues, self.beyond, self.advantages, self.returns = (zeros() for _ in range(4))
 
@@ -142,16 +142,16 @@ class Rollout:
 
     @property
     def n_past(self) -> int:
-        return 0 if self.past is None else len(self.past.starts)
+        return 0 if self.past is None else len(self.past.is_first)
 
-    def past_of_next(self, n_context: int) -> Past:
+    def past_of_next(self, n_context: int) -> ContextWindow:
         """Return the last steps of its own past and this full rollout."""
-        own = Past(self.observations, self.starts, self.context).tensors()
+        own = ContextWindow(self.observations, self.is_first, self.context).tensors()
         if self.past is not None:
             before = self.past.tensors()
             own = {name: torch.cat((before[name], kind)) for name, kind in own.items()}
         last = {name: kind[-n_context:].clone() for name, kind in own.items()}
-        return Past.of(last, self.context.device)
+        return ContextWindow.of(last, self.context.device)
 
     @property
     def is_full(self) -> bool:
@@ -165,7 +165,7 @@ class Rollout:
     def store(self, transition: Transition) -> None:
         t, percept, step = self.n_stored, transition.percept, transition.step
         self.observations.map(lambda kept, seen: kept[t].copy_(seen), percept.observations)
-        self.starts[t] = percept.starts
+        self.is_first[t] = percept.is_first
         self.actions[t] = step.actions
         assert step.log_probs is not None, "PPO's agents have a policy"
         assert step.values is not None, "and a critic"
@@ -181,7 +181,7 @@ class Rollout:
 
     def transitions(self) -> Transitions:
         """Return all T*N steps, by step and then environment."""
-        rows = torch.arange(2 * self.n_samples, device=self.starts.device)
+        rows = torch.arange(2 * self.n_samples, device=self.is_first.device)
         observations = self._batch_of_all.select(self.n_past * self.n_envs + rows)
         # A step's next context is that of the step after it, but where an episode ends.
         ends = self.continues == 0
@@ -200,23 +200,23 @@ class Rollout:
         self.returns = self.advantages + self.values
 
     @cached_property
-    def sequences(self) -> Sequences:
+    def sequences(self) -> Segments:
         """The full rollout, cut at episode starts and at its own first steps."""
-        opens = self.starts.cpu().clone()
+        opens = self.is_first.cpu().clone()
         opens[0] = True
         firsts = opens.T.flatten().nonzero().squeeze(-1)  # [N, T] read environment by environment
         ends = torch.cat((firsts[1:], firsts.new_tensor([self.n_samples])))
         before = torch.zeros_like(firsts)
         if self.past is not None:
             n, t = firsts // self.n_steps, firsts % self.n_steps
-            goes_on = (t == 0) & ~self.starts[0].cpu()[n]
-            before = self.past.of_running_episodes().cpu()[n] * goes_on
-        return Sequences(firsts, ends - firsts, before)
+            not_done = (t == 0) & ~self.is_first[0].cpu()[n]
+            before = self.past.context_len().cpu()[n] * not_done
+        return Segments(firsts, ends - firsts, before)
 
     def sequence_batch(self, chosen: Tensor) -> Batch:
         """Return a batch of whole sequences, numbers [S] on the CPU."""
         firsts, lengths, before = (each[chosen] for each in self.sequences)
-        batch = self.batch(_ranges(firsts, lengths).to(self.starts.device))
+        batch = self.batch(_ranges(firsts, lengths).to(self.is_first.device))
         if self.past is not None:
             batch = self._with_past(batch, firsts, before, lengths)
         return batch._replace(lengths=lengths, before=before)
@@ -227,7 +227,7 @@ class Rollout:
         n, t = firsts // self.n_steps, firsts % self.n_steps - before  # below 0 in the past
         seen = before + lengths
         rows = self.n_past + _ranges(t, seen)
-        rows = (rows * self.n_envs + n.repeat_interleave(seen)).to(self.starts.device)
+        rows = (rows * self.n_envs + n.repeat_interleave(seen)).to(self.is_first.device)
         context = torch.cat((self.past.context, self.context)).flatten(0, 1)
         return batch._replace(observations=self._batch_of_all.select(rows), context=context[rows])
 
@@ -247,6 +247,6 @@ class Rollout:
 
 def _ranges(firsts: Tensor, lengths: Tensor) -> Tensor:
     """Return S ranges of numbers, each from its first and of its length, one after another."""
-    starts = lengths.cumsum(0) - lengths
+    is_first = lengths.cumsum(0) - lengths
     of = torch.arange(len(firsts)).repeat_interleave(lengths)
-    return firsts[of] + torch.arange(len(of)) - starts[of]
+    return firsts[of] + torch.arange(len(of)) - is_first[of]

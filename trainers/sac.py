@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.agent import SacAgent, Sequences
+from models.agent import SacAgent, SequenceBatch
 from trainers.learner import Reward
-from trainers.losses import Policy, follow, masked_mean, soft_targets, values_of
+from trainers.losses import Policy, follow, gather_q, masked_mean, soft_targets
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
 from trainers.ranks import Ranks
 from utils.settings import setting
@@ -52,7 +52,7 @@ class Critic(nn.Module):
         super().__init__()
         self.critics, self.body = critics, body
 
-    def forward(self, sequences: Sequences, features: Tensor) -> Pair:
+    def forward(self, sequences: SequenceBatch, features: Tensor) -> Pair:
         """Return the values of all actions, given the policy's features.  [T+1, B, A] each"""
         return self.critics(features if self.body is None else self.body.unroll(sequences))
 
@@ -104,7 +104,7 @@ class SAC(OffPolicyLearner):
             return self.log_temperature.detach().exp()
         return self.config.temperature
 
-    def learn(self, sequences: Sequences) -> dict[str, Tensor]:
+    def learn(self, sequences: SequenceBatch) -> dict[str, Tensor]:
         config, agent, mask = self.config, self.agent, sequences.mask
 
         # Every network reads the whole sequences once. Shared features get gradients from both
@@ -146,7 +146,7 @@ class SAC(OffPolicyLearner):
         return {f"train/{name}": logged[name].detach() for name in self.logged}
 
     def _critic_loss(
-        self, sequences: Sequences, logits: Tensor, values: Pair, targets: Pair
+        self, sequences: SequenceBatch, logits: Tensor, values: Pair, targets: Pair
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the sum of both critics' losses, and their metrics."""
         policy, gamma = Policy.of(logits[1:].detach()), self.config.gamma
@@ -156,7 +156,7 @@ class SAC(OffPolicyLearner):
         )
         losses, logged = [], {}
         for number, each in enumerate(values, start=1):
-            chosen = values_of(sequences.actions, each)
+            chosen = gather_q(sequences.actions, each)
             losses.append(masked_mean((chosen - y) ** 2, sequences.mask))
             logged[f"q{number}_mean"] = masked_mean(chosen.detach(), sequences.mask)
         loss = losses[0] + losses[1]

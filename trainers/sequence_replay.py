@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.agent import Running, Sequences
-from models.observations import ObservationBatch, Observations, Percept
+from models.agent import RecentSteps, SequenceBatch
+from models.observations import AgentInput, ObservationBatch, Observations
 from utils.errors import RunError
-from utils.files import load_saved, save_tensors, written_whole
+from utils.files import atomic_write, load_saved, save_tensors
 from utils.saved_state import check_like, check_steps
 from utils.settings import Config, setting
 
@@ -41,7 +41,7 @@ class CapacitySettings(Config):
         default=None,
     )
     batch_size: int = setting(
-        "sequences, of NStepDQN steps, per gradient step", low=1, high=1_000_000, default=64
+        "sequences, of EllmDQN steps, per gradient step", low=1, high=1_000_000, default=64
     )
 
 
@@ -124,28 +124,28 @@ class Replay:
         check_episode_fits(episode.length, self.capacity)
         self._write(_rows(episode, self.context_length))
 
-    def sample(self, batch_size: int) -> Sequences:
+    def sample(self, batch_size: int) -> SequenceBatch:
         """Draw sequences uniformly, with replacement, from all places they may start."""
-        starts = self.starts
-        return self.sequences(starts[torch.randint(len(starts), (batch_size,))])
+        is_first = self.is_first
+        return self.sequences(is_first[torch.randint(len(is_first), (batch_size,))])
 
     @property
-    def starts(self) -> Tensor:
+    def is_first(self) -> Tensor:
         if self._starts is None:
             self._starts = self.rows["starts"].nonzero().squeeze(-1)
         return self._starts
 
-    def sequences(self, starts: Tensor) -> Sequences:
+    def sequences(self, is_first: Tensor) -> SequenceBatch:
         """Return the sequences that start at some rows [B].
 
         Their length is `context_length`, or that of the longest episode among them. Steps behind
         the end of its own episode are masked.
         """
         rows = self.rows
-        remaining = rows["remaining"][starts]  # steps to the episode's end
+        remaining = rows["remaining"][is_first]  # steps to the episode's end
         longest = int(remaining.max())
         n_steps = longest if self.context_length == WHOLE else self.context_length
-        at = (starts + torch.arange(n_steps + 1)[:, None]) % self.capacity  # [T+1, B]
+        at = (is_first + torch.arange(n_steps + 1)[:, None]) % self.capacity  # [T+1, B]
         flat = at.flatten()
         kinds = {name: rows[name][flat] for name in Observations._fields if name in rows}
         actions = rows["actions"][at[:-1]].long()
@@ -161,7 +161,7 @@ class Replay:
             (torch.arange(n_steps)[:, None] < remaining).float(),  # the mask
         )
         shown = Observations(**kinds).map(lambda kind: kind.to(self.device))
-        return Sequences(ObservationBatch(shown), *(each.to(self.device) for each in others))
+        return SequenceBatch(ObservationBatch(shown), *(each.to(self.device) for each in others))
 
     def load(self, parts: Iterable[tuple[int, dict[str, Tensor]]], n_written: int) -> None:
         """Restore rows from parts, each with the number of its first row."""
@@ -177,12 +177,12 @@ class Replay:
     def _check_episodes(self) -> None:
         # Every row must lead to its episode's end, and some must begin one.
         at = torch.arange(self.n_written - len(self), self.n_written) % self.capacity
-        remaining, starts = (self.rows[name][at] for name in ("remaining", "starts"))
+        remaining, is_first = (self.rows[name][at] for name in ("remaining", "starts"))
         is_last = remaining == 0
         leads_on = torch.cat((remaining[:-1] - 1 == remaining[1:], is_last[-1:]))
         if not ((is_last | leads_on).all() and is_last[-1] and (remaining >= 0).all()):
             raise ValueError("replay: the rows are no whole episodes")
-        if not starts.any() or bool((starts & is_last).any()):
+        if not is_first.any() or bool((is_first & is_last).any()):
             raise ValueError("replay: the rows are no whole episodes, where they begin is wrong")
 
     def _write(self, new: dict[str, Tensor]) -> None:
@@ -250,7 +250,7 @@ class ReplayFiles:
         self.folder.mkdir(exist_ok=True)
         at = torch.arange(begin, replay.n_written) % replay.capacity
         path = self.folder / f"rows_{begin:012d}.pt"
-        with written_whole(path) as file:
+        with atomic_write(path) as file:
             save_tensors({name: row[at] for name, row in replay.rows.items()}, file)
             file.seek(0)
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -261,7 +261,7 @@ def _first_row(name: str) -> int:
     return int(Path(name).stem.rpartition("_")[2])
 
 
-def example_episode(percept: Percept, context: Tensor) -> EpisodeSteps:
+def example_episode(percept: AgentInput, context: Tensor) -> EpisodeSteps:
     """Return an episode of one step, with the shapes of an input of the agent."""
     shown = percept.observations.map(lambda kind: kind[:1].cpu().expand(2, *kind.shape[1:]))
     zeros = torch.zeros(1)
@@ -274,14 +274,14 @@ def _rows(episode: EpisodeSteps, context_length: int) -> dict[str, Tensor]:
     n_steps = episode.length
     window = n_steps if context_length == WHOLE else context_length
     places = torch.arange(n_steps + 1)
-    starts = places < max(1, n_steps - window + 1)
+    is_first = places < max(1, n_steps - window + 1)
     return {
         **episode.observations.tensors(),
         "context": episode.context,
         "actions": _padded(episode.actions).to(torch.int16),
         "rewards": _padded(episode.rewards),
         "terminated": _padded(episode.terminated),
-        "starts": starts,
+        "starts": is_first,
         "remaining": (n_steps - places).to(torch.int32),
     }
 
@@ -298,7 +298,7 @@ def _padded(values: Tensor) -> Tensor:
     return torch.cat((values, values.new_zeros(1)))
 
 
-class RunningEpisodes:
+class EpisodeBuffer:
     """The steps of N running episodes, as many as the longest of them has had.
 
     Attributes:
@@ -342,15 +342,15 @@ class RunningEpisodes:
             *(own[name].cpu() for name in ("actions", "rewards", "terminated")),
         )
 
-    def past(self, n_context: int) -> tuple[Observations, Running]:
+    def past(self, n_context: int) -> tuple[Observations, RecentSteps]:
         """Return the last P <= n_context steps.  [P, N, ...]"""
         steps = list(self._steps)[-n_context:]
         stacked = _stacked(steps)
         n_steps, device = len(steps), stacked["starts"].device
         lengths = torch.tensor(self.lengths, device=device)
         before = torch.arange(n_steps, device=device)[:, None] < n_steps - lengths
-        starts = stacked["starts"] | before
-        running = Running(starts, stacked["last_actions"], (lengths - n_steps).clamp(min=0))
+        is_first = stacked["starts"] | before
+        running = RecentSteps(is_first, stacked["last_actions"], (lengths - n_steps).clamp(min=0))
         return _observations(stacked), running
 
     def state_dict(self) -> dict[str, Any] | None:
@@ -373,11 +373,11 @@ class RunningEpisodes:
 
 
 def step_tensors(
-    percept: Percept, context: Tensor, actions: Tensor, rewards: Tensor, terminated: Tensor
+    percept: AgentInput, context: Tensor, actions: Tensor, rewards: Tensor, terminated: Tensor
 ) -> dict[str, Tensor]:
     """Return a step of N environments by name; rewards [N] are float32."""
     return percept.observations.tensors() | {
-        "starts": percept.starts,
+        "starts": percept.is_first,
         "last_actions": percept.last_actions,
         "context": context,
         "actions": actions,

@@ -27,12 +27,12 @@ from trainers.collector import EPISODES_AVERAGED, Collector
 from trainers.evaluation import EvaluationSettings, GreedyEvaluation
 from trainers.learner import Learner, NotFiniteError, Transition
 from utils.errors import RunError, UserError
-from utils.files import save_tensors, written_whole
+from utils.files import atomic_write, save_tensors
 from utils.loggers import CHANGED, FILE, NOTHING, LoggerSettings, Media, MetricsWriter, are_as_saved
-from utils.run_folder import note_end, note_resumption, resume_command
+from utils.run_folder import mark_finished, record_resume, resume_command
 from utils.saved_state import called, check_like
 from utils.seeding import derived_seed, random_state, set_random_state
-from utils.starting import typed
+from utils.starting import cli_command
 
 LOG_SECONDS = 30.0  # between lines about the progress, in a log
 BAD_MINIBATCH = "bad_minibatch.pt"
@@ -129,7 +129,7 @@ class Run:
                 metrics = self._update() | collector.metrics() | learner.agent.metrics()
 
                 seconds = time.perf_counter() - begun
-                metrics["time/fps"] = (collector.env_steps - steps_before) / seconds
+                metrics["time/steps_per_second"] = (collector.env_steps - steps_before) / seconds
                 metrics["time/seconds"] = self.seconds
                 if writer is not None:
                     if self.evaluation is not None:
@@ -165,13 +165,13 @@ class Run:
                 differences.append(f"{FILE} is {CHANGED}")
             with guarded(folder):
                 give_way(folder, checkpoint)
-                differences = note_resumption(folder, self.config, self.env_steps, differences)
+                differences = record_resume(folder, self.config, self.env_steps, differences)
         how = f"not exactly: {'; '.join(differences)}" if differences else "exactly"
         return f"going on after {self.env_steps:,} steps, {how}"
 
     def report(self, folder: Path, by_name: bool = True) -> str:
         """Return a run's figures and the next commands; eval.py makes environments `by_name`."""
-        play = f"{shlex.join(typed('eval.py'))} --ckpt-path '{folder}'"
+        play = f"{shlex.join(cli_command('eval.py'))} --ckpt-path '{folder}'"
         if not by_name:
             play = f"helm.load('{folder}', env=...)"
         n_episodes, mean = self.collector.n_episodes, f"{self.collector.mean_return:.3f}"
@@ -290,7 +290,7 @@ class Run:
         with guarded(folder):
             with MetricsWriter(folder, self.config, self.env_steps, self.logged) as writer:
                 yield writer
-            note_end(folder)
+            mark_finished(folder)
 
 
 class Log(io.TextIOBase):
@@ -311,7 +311,7 @@ def guarded(folder: Path) -> Iterator[None]:
             yield
         except NotFiniteError as error:
             path = folder / BAD_MINIBATCH
-            with written_whole(path) as file:
+            with atomic_write(path) as file:
                 save_tensors(error.minibatch, file)
             raise RunError(
                 f"{folder}: a loss or gradient is not finite {error}; the minibatch is in {path}, "

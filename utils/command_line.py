@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from utils.errors import Interrupted, RunError, UserError, printable
-from utils.starting import loaded
+from utils.errors import Interrupted, RunError, UserError, escape
+from utils.starting import restore_sigint
 
 MOST_DIGITS = 40
 GIVEN = "given_options"
@@ -23,7 +23,7 @@ EXHAUSTED = (
 )
 
 
-class Once(argparse.Action):
+class StoreOnce(argparse.Action):
     """Stores an option's value, and refuses a second, which would silently replace the first."""
 
     def __call__(
@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
     ) -> None:
         super().__init__(*arguments, **options)
         self.ending = ending
-        self.register("action", None, Once)
+        self.register("action", None, StoreOnce)
 
     def format_help(self) -> str:
         if self.ending is not None:
@@ -77,7 +77,7 @@ def run_program(program: Callable[[Sequence[str] | None], None], argv: Sequence[
     0 is success, 2 a user's mistake, 1 a run that could not go on, 128 + n the signal n. A file
     that cannot be read or written is a user's mistake, too; a full disk or memory is none.
     """
-    loaded()
+    restore_sigint()
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     words = sys.argv[1:] if argv is None else argv
     try:
@@ -110,7 +110,7 @@ def run_program(program: Callable[[Sequence[str] | None], None], argv: Sequence[
     return 0
 
 
-def leave(status: int) -> NoReturn:
+def exit_process(status: int) -> NoReturn:
     """End the process; at once where torchrun started it, when all is written and closed.
 
     The threads of PyTorch's process groups now and then abort a process that has done its work,
@@ -142,7 +142,7 @@ def _failure(error: OSError) -> tuple[int, str]:
     """Return exit status and line for an error of the system; raise it if its object is unknown."""
     status = 1 if error.errno in EXHAUSTED else 2
     if error.filename is not None:
-        return status, printable(f"{error.filename}: {error.strerror}")
+        return status, escape(f"{error.filename}: {error.strerror}")
     try:
         print(flush=True)  # the output that could not be printed is forgotten by now
     except OSError:

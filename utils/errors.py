@@ -25,7 +25,7 @@ class UserError(Exception):
 
     def __init__(self, *lines: str) -> None:
         self.lines = [
-            printable(
+            escape(
                 line
                 if len(line) <= LONGEST_LINE
                 else f"{line[: LONGEST_LINE // 2]} ... {line[-LONGEST_LINE // 3 :]}"
@@ -35,7 +35,7 @@ class UserError(Exception):
         super().__init__("\n".join(self.lines))
 
 
-def printable(text: str) -> str:
+def escape(text: str) -> str:
     r"""Return a text with signs that do not print written out, such as \n for a line break."""
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
@@ -68,7 +68,7 @@ def told(error: BaseException) -> str:
     return f"{kind} ({Path(where.filename).name}, line {where.lineno})"
 
 
-def suggestion(name: str, allowed: Iterable[str]) -> str:
+def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the closest of the allowed names, or an empty string.
 
     Case, punctuation, a version at the end (-v0) and a beginning common to all ("MiniGrid-") do not

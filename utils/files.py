@@ -27,7 +27,7 @@ LONGEST_NAME = 255  # bytes that file systems allow for one name
 
 
 @contextmanager
-def written_whole(path: Path, previous: Path | None = None) -> Iterator[BufferedRandom]:
+def atomic_write(path: Path, previous: Path | None = None) -> Iterator[BufferedRandom]:
     """Open a file beside `path` that takes its place once everything is on the disk.
 
     Whatever interrupts the writing leaves `path` as it was. Its present file is kept as `previous`,
@@ -84,7 +84,7 @@ def open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK, 0o666)
 
 
-def keep_copy(path: Path) -> Path:
+def backup_copy(path: Path) -> Path:
     copy = _free_name(path)
     shutil.copyfile(path, copy)
     return copy
@@ -117,7 +117,7 @@ def checksum(path: Path, n_bytes: int) -> "hashlib._Hash":
 
 
 @contextmanager
-def alone_with(path: Path) -> Iterator[None]:
+def file_lock(path: Path) -> Iterator[None]:
     """Keep other processes from working on a file, waiting first while another one does.
 
     A lock file stands beside it meanwhile, which locks nothing after a kill. The file itself need
@@ -147,7 +147,7 @@ def _is_still(path: Path, descriptor: int) -> bool:
         return False
 
 
-def name_also(path: Path, other: Path) -> None:
+def hardlink(path: Path, other: Path) -> None:
     """Give a file a second name, replacing any file there; its first stands all along."""
     _second_name(path, other).replace(other)
 
@@ -249,6 +249,6 @@ def check_file(path: Path) -> None:
             raise UserError(f"{each}: a folder, where a file is to be written. Move it away")
 
 
-def objects(parts: Iterable[Any]) -> np.ndarray:
+def object_array(parts: Iterable[Any]) -> np.ndarray:
     """Return N things as an array of objects, tuples and dictionaries included.  [N]"""
     return np.fromiter(parts, dtype=object)

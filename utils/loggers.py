@@ -25,7 +25,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from utils.errors import UserError
-from utils.files import checksum, keep_copy, written_whole
+from utils.files import atomic_write, backup_copy, checksum
 from utils.settings import Config, setting
 
 FILE = "metrics.csv"
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 class LoggerSettings(Config):
     title = "logs"
 
-    media_minutes: float | None = setting(
+    showcase_minutes: float | None = setting(
         "minutes between an episode's movie, words and attention in TensorBoard; null: never",
         low=0,
         high=100_000,
@@ -135,7 +135,7 @@ class WandbLogger:
         self._wandb = wandb
         path = folder / WANDB_ID  # a unique name, kept for when the run goes on
         if not path.exists():
-            with written_whole(path) as file:
+            with atomic_write(path) as file:
                 file.write(uuid.uuid4().hex.encode())
         try:
             self._run = wandb.init(
@@ -243,7 +243,7 @@ class MetricsWriter:
             return
         self._columns += names
         rows = self._path.read_bytes().splitlines()[1:]
-        with written_whole(self._path) as file:
+        with atomic_write(self._path) as file:
             lines = [",".join(self._columns).encode(), *(row + b"," * len(names) for row in rows)]
             file.writelines(line + LINE_END for line in lines)
         self._file.close()
@@ -300,12 +300,12 @@ def _take_up(path: Path, env_steps: int, saved: Mapping[str, Any]) -> list[str]:
         is_table = heading.startswith(STEPS.encode())
         kept = [known[step] for step in sorted(known)] if is_table else []
         cut = b"".join(line + LINE_END for line in [heading, *kept]) if kept else b""
-        copy = f"; the damaged file is kept as {keep_copy(path)}" if content else ""
+        copy = f"; the damaged file is kept as {backup_copy(path)}" if content else ""
         log.warning(
             f"{path}: {CHANGED}, {len(kept)} rows up to step {env_steps:,} can be read{copy}"
         )
     if cut != content:
-        with written_whole(path) as file:
+        with atomic_write(path) as file:
             file.write(cut)
     return cut.partition(LINE_END)[0].decode(errors="replace").split(",") if cut else []
 

@@ -33,24 +33,24 @@ from typing import Any
 
 import torch
 
-from utils.errors import UserError, printable
+from utils.errors import UserError, escape
 from utils.files import (
+    atomic_write,
+    backup_copy,
     check_without_links,
     folder_name,
-    keep_copy,
     open_without_waiting,
-    written_whole,
 )
 from utils.settings import (
     Config,
-    completed,
     config_from_dict,
     outside_settings,
     read_json_object,
     read_settings,
     settings_without_effect,
+    with_defaults,
 )
-from utils.starting import typed
+from utils.starting import cli_command
 from utils.user_modules import (
     has_file,
     is_environment_package,
@@ -93,7 +93,7 @@ def create_run_folder(
     run_id: str | None,
     overrides: Iterable[str],
     weights: Mapping[str, str] | None = None,
-    begun_with: Mapping[str, object] | None = None,
+    init_checkpoint: Mapping[str, object] | None = None,
 ) -> Path:
     """Create experiments/<model>/<env>/<run-id>/ and describe the run in it.
 
@@ -105,7 +105,7 @@ def create_run_folder(
         run_id: The folder's name.
         overrides: KEY=VALUE texts.
         weights: sha256 of the pretrained parts, by the setting that names them.
-        begun_with: The checkpoint of the agent's first parameters.
+        init_checkpoint: The checkpoint of the agent's first parameters.
     """
     check_run_id(config, run_id)
     folder = folder_of(config, run_id or default_run_id(overrides, config.seed))
@@ -117,8 +117,8 @@ def create_run_folder(
         description = {"command": command(), "started": now(), **describe_basis(config)}
         description |= {"machine": platform.platform(), "weights": dict(weights or {})}
         description["settings"] = dataclasses.asdict(config)
-        if begun_with is not None:
-            description[INIT_FROM] = dict(begun_with)
+        if init_checkpoint is not None:
+            description[INIT_FROM] = dict(init_checkpoint)
         description[BEGUN_HERE] = begun_here(config, description)
         write_json(unfinished / DESCRIPTION, description)
         others = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
@@ -165,11 +165,11 @@ def resume_command(folder: Path, n_ranks: int | None = None) -> str:
         n_machines = max(n_ranks // here, 1) if here > 1 else 1
         machines = [f"--nnodes={n_machines}"] if n_machines > 1 else []
         program = ["torchrun", *machines, f"--nproc-per-node={n_ranks // n_machines}"]
-    words = typed("main.py") if n_ranks == 1 else [*program, "main.py"]
+    words = cli_command("main.py") if n_ranks == 1 else [*program, "main.py"]
     return shlex.join([*words, "--resume", str(folder)])
 
 
-def recorded_config(folder: Path, trust: bool = False) -> Config:
+def load_run_config(folder: Path, trust: bool = False) -> Config:
     """Return the settings of an earlier run, with `trust` also those that name foreign code."""
     path = folder / SETTINGS
     if not path.is_file():
@@ -177,7 +177,7 @@ def recorded_config(folder: Path, trust: bool = False) -> Config:
     return stored_config(read_json_object(path), str(path), folder, trust)
 
 
-def begun_with(folder: Path) -> dict[str, Any] | None:
+def init_checkpoint(folder: Path) -> dict[str, Any] | None:
     """Return the checkpoint that a run began with, from run.json; None for a fresh agent."""
     found = description_of(folder).get(INIT_FROM)
     return found if isinstance(found, dict) else None
@@ -186,7 +186,7 @@ def begun_with(folder: Path) -> dict[str, Any] | None:
 def resumed_config(folder: Path, trust: bool) -> Config:
     """Return the settings of a run to be resumed; links and foreign places are refused."""
     check_without_links(folder)
-    config, path = recorded_config(folder, trust), folder / SETTINGS
+    config, path = load_run_config(folder, trust), folder / SETTINGS
     check_outside(config, read_json_object(path), path, trust, learns=True)
     return config
 
@@ -215,7 +215,7 @@ def check_settings(folder: Path, config: Config, recorded: Any, where: str) -> N
     if recorded is None:
         return
     here = dataclasses.asdict(config)
-    known = completed(recorded, here) if isinstance(recorded, dict) else {}
+    known = with_defaults(recorded, here) if isinstance(recorded, dict) else {}
     free = settings_without_effect(here)
     names = [name for name, value in here.items() if name not in free and known.get(name) != value]
     if names:
@@ -225,7 +225,7 @@ def check_settings(folder: Path, config: Config, recorded: Any, where: str) -> N
         )
 
 
-def note_resumption(
+def record_resume(
     folder: Path, config: Config, env_steps: int, differences: Sequence[str]
 ) -> list[str]:
     """Add the resumption of a run to run.json, and whether it continues exactly.
@@ -244,12 +244,12 @@ def note_resumption(
     return differences
 
 
-def note_end(folder: Path) -> None:
+def mark_finished(folder: Path) -> None:
     write_json(folder / DESCRIPTION, _description_to_amend(folder) | {"finished": now()})
 
 
 def write_json(path: Path, value: object) -> None:
-    with written_whole(path) as file:
+    with atomic_write(path) as file:
         file.write((json.dumps(value, indent=2) + "\n").encode())
 
 
@@ -263,7 +263,7 @@ def _description_to_amend(folder: Path) -> dict[str, Any]:
         problem = f"{path}: 'resumed' is no list of resumptions"
     except UserError as error:
         problem = str(error)
-    kept = f"; the damaged file is kept as {keep_copy(path)}" if path.is_file() else ""
+    kept = f"; the damaged file is kept as {backup_copy(path)}" if path.is_file() else ""
     log.warning(f"{problem}; the run's first command and source are no longer recorded{kept}")
     return {}
 
@@ -445,7 +445,7 @@ def check_outside(
             f"{', '.join(leading)}. Add --trust to follow them"
             + ("" if learns else ", or give them anew by --var")
         )
-    print(printable(f"as {source} says, with {', '.join(leading)}"), flush=True)
+    print(escape(f"as {source} says, with {', '.join(leading)}"), flush=True)
 
 
 def _admit(

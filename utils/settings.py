@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
-from utils.errors import UserError, raise_any, shortened, suggestion
+from utils.errors import UserError, did_you_mean, raise_any, shortened
 from utils.files import read_bytes
 from utils.user_modules import is_named, module_folder, named_modules, search
 
@@ -45,6 +45,24 @@ KINDS = {
     dict: "a JSON object",
     type(None): "null",
 }
+# Settings and values under their earlier names, which are understood for one version.
+RENAMED = {
+    "ask_again": "retry_malformed",
+    "captions": "crafter_captions",
+    "check_success": "require_success",
+    "dying": "terminate_on_death",
+    "epsilon_share": "exploration_fraction",
+    "icm": "curiosity_icm",
+    "media_minutes": "showcase_minutes",
+    "missions": "minigrid_missions",
+    "retrieval_colours": "retrieval_channels",
+    "stimuli": "recognition_stimuli",
+    "text_to": "text_reader",
+    "update_every_steps": "train_frequency",
+    "updates_per_step": "replay_ratio",
+    "warmup_steps": "learning_starts",
+}
+RENAMED_VALUES = {("algorithm", "NStepDQN"): "EllmDQN"}
 NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 MOST_BYTES = 2**24  # of a settings file
 MOST_UNKNOWN = 10  # unknown keys that are told one by one; to look for a likeness takes long
@@ -111,7 +129,7 @@ class Config(Part):
 
     title = "the run"
 
-    algorithm: str = setting("how it learns: PPO, DQN, SAC, NStepDQN", default="PPO")
+    algorithm: str = setting("how it learns: PPO, DQN, SAC, EllmDQN", default="PPO")
     model: str = setting(
         "the memory: CNN, LSTM, GPT, HELM, HELMv2, SHELM, ELLM; or as published: "
         "CNN-PPO, Impala-PPO; or module:Class, an agent of your own",
@@ -208,7 +226,7 @@ def checked(declaration: Declaration, value: Any) -> Any:
     name, limits = declaration.name, declaration.metadata
     value = _as_type(declaration, value)
     if limits["choices"] and value is not None and value not in limits["choices"]:
-        hint = suggestion(str(value), limits["choices"])
+        hint = did_you_mean(str(value), limits["choices"])
         raise ValueError(
             f"{name}: '{shortened(value)}' is none of {', '.join(limits['choices'])}.{hint}"
         )
@@ -298,7 +316,7 @@ class Registry:
             names = (*self.places, *self.aliases)
             raise UserError(
                 f"{self.setting}: unknown {self.title} '{name}', known: {', '.join(names)}."
-                f"{suggestion(name, names)}"
+                f"{did_you_mean(name, names)}"
             )
         return pkgutil.resolve_name(self.places[key])
 
@@ -312,14 +330,14 @@ class Program(NamedTuple):
     Attributes:
         registries: By the setting that chooses among their parts.
         general: The settings that every run reads.
-        contradictions: Returns a line for every pair of settings that cannot both hold.
+        validate_config: Returns a line for every pair of settings that cannot both hold.
         recomposed: Makes settings in another process, given their values and the folders of the
             user's own code; a pickle names it by its module, which must install the program.
     """
 
     registries: Mapping[str, Registry]
     general: tuple[type[Part], ...]
-    contradictions: Callable[[Any], list[str]]
+    validate_config: Callable[[Any], list[str]]
     recomposed: Callable[[Mapping[str, Any], Iterable[Path]], Any]
 
 
@@ -336,7 +354,7 @@ def installed() -> Program:
     return _installed[0]
 
 
-class Reading(NamedTuple):
+class SettingsIndex(NamedTuple):
     """Settings read in every run, and by each part: choosing setting -> part's name -> settings."""
 
     everywhere: set[str]
@@ -406,8 +424,8 @@ def outside_settings() -> dict[str, Callable[[Any], bool]]:
     }
 
 
-def reading(chosen: Mapping[str, Any] = NOTHING) -> Reading:
-    return Reading(
+def settings_index(chosen: Mapping[str, Any] = NOTHING) -> SettingsIndex:
+    return SettingsIndex(
         _names([Config, *installed().general]),
         {
             key: {name: _names(parts) for name, parts in table.items()}
@@ -418,11 +436,11 @@ def reading(chosen: Mapping[str, Any] = NOTHING) -> Reading:
 
 def read_settings(config: Config) -> set[str]:
     values = dataclasses.asdict(config)
-    return reading(values).read_by(values)
+    return settings_index(values).read_by(values)
 
 
 def settings_of_env(config: Config) -> set[str]:
-    readers, chosen = reading(dataclasses.asdict(config)), _known_as("env", config.env)
+    readers, chosen = settings_index(dataclasses.asdict(config)), _known_as("env", config.env)
     suites = readers.by_choice["env"]
     own = suites[chosen] if chosen else set()
     # Not those that other parts read as well, nor those of every run, which have no readers.
@@ -504,7 +522,7 @@ def _names(parts: Iterable[type[Part]]) -> set[str]:
     return {field.name for part in parts for field in dataclasses.fields(part)}
 
 
-class Given(NamedTuple):
+class Override(NamedTuple):
     """A setting with its origin (a file, --var), its value not yet checked."""
 
     source: str
@@ -512,8 +530,23 @@ class Given(NamedTuple):
     value: Any
 
 
+def override(source: str, name: str, value: Any) -> Override:
+    """Return a setting that somebody gave, under its present name; an earlier one is told."""
+    ((present, now),) = present_settings({name: value}).items()
+    if (present, now) != (name, value):
+        log.warning(f"{source}: {name}={shown(value)} is {present}={shown(now)} now")
+    return Override(source, present, now)
+
+
+def present_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings under their present names."""
+    texts = {name: value for name, value in values.items() if isinstance(value, str)}
+    now = {name: RENAMED_VALUES.get((name, text), text) for name, text in texts.items()}
+    return {RENAMED.get(name, name): now.get(name, value) for name, value in values.items()}
+
+
 def load_config(
-    file: str | Path | Sequence[Given] | None = None,
+    file: str | Path | Sequence[Override] | None = None,
     overrides: Iterable[str] = (),
     values: Mapping[str, Any] = NOTHING,
 ) -> Config:
@@ -536,9 +569,9 @@ def load_config(
     problems: list[str] = []
     overrides = list(overrides)
     from_file = given_by_file(file)
-    from_python = [Given("settings", *each) for each in values.items()]
+    from_python = [override("settings", *each) for each in values.items()]
     chosen = chosen_agent(overrides, values, _values(from_file))
-    defaults = [Given("default", *each) for each in default_settings(chosen).items()]
+    defaults = [Override("default", *each) for each in default_settings(chosen).items()]
     above = [*from_python, *_given_by_texts(overrides, chosen, problems)]
     good = _good([*defaults, *from_file, *above], chosen, problems)
     problems += _untyped(from_file, chosen)
@@ -546,7 +579,7 @@ def load_config(
     problems += _unread(above, good)
     raise_any(problems)
     config = composed_class(good)(**good)
-    raise_any(installed().contradictions(config))
+    raise_any(installed().validate_config(config))
     return config
 
 
@@ -559,7 +592,7 @@ def config_from_dict(values: Any, source: str) -> Config:
         raise UserError(f"{source}: settings are a JSON object, not {shown(values)}")
     missing = [name for name in NAMED_BY_ALL if name not in values]
     problems = [f"{source}: setting '{name}' is missing" for name in missing]
-    given = [Given(source, *each) for each in completed(values, values).items()]
+    given = [Override(source, *each) for each in with_defaults(values, values).items()]
     found = _good(given, values, problems)
     raise_any(problems)
     return composed_class(found)(**found)
@@ -614,9 +647,9 @@ def chosen_agent(overrides: Iterable[str], *below: Mapping[str, Any]) -> Mapping
     return chosen
 
 
-def completed(stored: Mapping[str, Any], chosen: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
+def with_defaults(stored: Mapping[str, Any], chosen: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
     """Return stored settings with the defaults of those added later; `chosen` imports its agent."""
-    return default_settings(chosen) | dict(stored)
+    return default_settings(chosen) | present_settings(stored)
 
 
 def file_settings(path: Path) -> dict[str, Any]:
@@ -641,7 +674,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return values
 
 
-def given_by_file(file: str | Path | Sequence[Given] | None) -> list[Given]:
+def given_by_file(file: str | Path | Sequence[Override] | None) -> list[Override]:
     if file is None:
         return []
     if not isinstance(file, (str, Path)):
@@ -652,7 +685,7 @@ def given_by_file(file: str | Path | Sequence[Given] | None) -> list[Given]:
             f"{file}: holds settings of several agents ('{SEVERAL}'), which sweep.py trains: "
             f"python sweep.py --config {file}"
         )
-    return [Given(str(file), *each) for each in values.items()]
+    return [override(str(file), *each) for each in values.items()]
 
 
 def default_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
@@ -661,22 +694,25 @@ def default_settings(chosen: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
 
 def _given_by_texts(
     overrides: Iterable[str], chosen: Mapping[str, Any], problems: list[str]
-) -> list[Given]:
+) -> list[Override]:
     declarations, given = all_settings(chosen), []
     for text in overrides:
         name, equals, value = text.partition("=")
         source = f"--var {shortened(text)}"
         if equals:
-            given.append(Given(source, name, from_text(declarations.get(name), value)))
+            declaration = declarations.get(RENAMED.get(name, name))
+            given.append(override(source, name, from_text(declaration, value)))
         else:
             problems.append(f"{source}: expected KEY=VALUE, such as --var learning_rate=3e-4")
     return given
 
 
-def _good(given: Iterable[Given], chosen: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+def _good(
+    given: Iterable[Override], chosen: Mapping[str, Any], problems: list[str]
+) -> dict[str, Any]:
     declarations = all_settings(chosen)
     good: dict[str, Any] = {}
-    unknown: list[Given] = []
+    unknown: list[Override] = []
     for each in given:
         if each.name not in declarations:
             unknown.append(each)
@@ -688,13 +724,13 @@ def _good(given: Iterable[Given], chosen: Mapping[str, Any], problems: list[str]
             problems.append(f"{each.source}: {error}")
     for each in unknown[:MOST_UNKNOWN]:
         text = shortened(str(each.name))
-        problems.append(f"{each.source}: unknown key '{text}'.{suggestion(text, declarations)}")
+        problems.append(f"{each.source}: unknown key '{text}'.{did_you_mean(text, declarations)}")
     if len(unknown) > MOST_UNKNOWN:
         problems.append(f"{each.source}: {len(unknown) - MOST_UNKNOWN:,} more unknown keys")
     return good
 
 
-def _untyped(from_file: Iterable[Given], chosen: Mapping[str, Any]) -> list[str]:
+def _untyped(from_file: Iterable[Override], chosen: Mapping[str, Any]) -> list[str]:
     facts = {name: each.metadata for name, each in all_settings(chosen).items()}
     typed = {name: each["default"] for name, each in facts.items() if each["typed"]}
     return [
@@ -705,8 +741,8 @@ def _untyped(from_file: Iterable[Given], chosen: Mapping[str, Any]) -> list[str]
     ]
 
 
-def _unread(given: Iterable[Given], *chosen: Mapping[str, Any]) -> list[str]:
-    values, readers = chosen[0], reading(chosen[0])
+def _unread(given: Iterable[Override], *chosen: Mapping[str, Any]) -> list[str]:
+    values, readers = chosen[0], settings_index(chosen[0])
     read = set().union(*(readers.read_by(each) for each in chosen))
     return [
         f"{each.source}: {readers.refusal(each.name, values)}"
@@ -715,7 +751,7 @@ def _unread(given: Iterable[Given], *chosen: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _unread_of_file(given: Sequence[Given], values: Mapping[str, Any]) -> list[str]:
+def _unread_of_file(given: Sequence[Override], values: Mapping[str, Any]) -> list[str]:
     """Return a line for every setting of a file that neither its own parts nor the chosen read.
 
     A whole file, as a run's is, also has settings its model does not read. It is known by naming
@@ -724,7 +760,7 @@ def _unread_of_file(given: Sequence[Given], values: Mapping[str, Any]) -> list[s
     in_file = _values(given)
     if not in_file or {field.name for field in dataclasses.fields(Config)} <= in_file.keys():
         return []
-    read = reading(values).read_by(values)
+    read = settings_index(values).read_by(values)
     left_out = [name for name in in_file if name in values and name not in read]
     unread = _unread(given, values, {**values, **in_file})
     if left_out and not unread:
@@ -734,7 +770,7 @@ def _unread_of_file(given: Sequence[Given], values: Mapping[str, Any]) -> list[s
     return unread
 
 
-def _values(given: Iterable[Given]) -> dict[str, Any]:
+def _values(given: Iterable[Override]) -> dict[str, Any]:
     return {each.name: each.value for each in given}
 
 
@@ -749,7 +785,7 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def describe_settings(chosen: Mapping[str, Any] = NOTHING) -> str:
     """Return the settings' help by part, those of the user's own agent where it is chosen."""
-    readers = reading(chosen).readers
+    readers = settings_index(chosen).readers
     groups: dict[str, list[str]] = {}
     for name, each in all_settings(chosen).items():
         title, by = each.title, readers(name)

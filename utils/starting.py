@@ -1,7 +1,7 @@
 """Imported first by every program: signals and threads are settled before PyTorch is loaded.
 
 PyTorch is not imported here: OpenMP reads its environment variables when PyTorch is loaded. Until
-`loaded`, Ctrl-C ends the process silently, where Python would print a traceback from inside
+`restore_sigint`, Ctrl-C ends the process silently, where Python would print a traceback from inside
 PyTorch. SIGUSR1, which asks a training to save, finds nothing to save yet; by default it would
 kill.
 """
@@ -26,7 +26,7 @@ COMMANDS = {
 }
 
 
-def load_quietly() -> None:
+def defer_sigint() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
@@ -34,7 +34,7 @@ def load_quietly() -> None:
         signal.signal(signal.SIGUSR1, lambda number, frame: None)
 
 
-def loaded() -> None:
+def restore_sigint() -> None:
     """Let Ctrl-C raise KeyboardInterrupt again, which closes open files and processes."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -48,7 +48,7 @@ def is_started(main_file: str | None) -> bool:
     return file.name in COMMANDS.values() or file.resolve().parent in (ROOT, ROOT / "analysis")
 
 
-def typed(program: str) -> list[str]:
+def cli_command(program: str) -> list[str]:
     """Return the words that start one of the programs, as this one was started."""
     started = Path(sys.argv[0])
     if started.name in COMMANDS.values():
@@ -90,5 +90,5 @@ def one_thread() -> Iterator[None]:
 
 # At import, or it would come too late: programs import slow packages before they call anything.
 if is_started(getattr(sys.modules["__main__"], "__file__", None)):
-    load_quietly()
+    defer_sigint()
     let_waiting_threads_sleep()

@@ -33,7 +33,7 @@ from envs.crafter.world import (
     material_at,
     target,
 )
-from utils.files import objects
+from utils.files import object_array
 
 HELD_NAMES = ("plant", *ITEMS[N_VITALS + 1 :])  # a sapling is a plant to be
 NEEDS = ("hurt", "hungry", "thirsty", "sleepy")
@@ -206,4 +206,4 @@ def said(facts: Facts) -> dict[str, np.ndarray]:
         {name: n for name, n in zip(ITEMS[N_VITALS:], amounts, strict=True) if n}
         for amounts in facts.items[:, N_VITALS:].tolist()
     ]
-    return {name: objects(values) for name, values in parts.items()}
+    return {name: object_array(values) for name, values in parts.items()}

@@ -53,13 +53,13 @@ class CrafterTextSettings(CrafterSettings):
         choices=("gray", "colour"),
         default="gray",
     )
-    captions: str = setting(
+    crafter_captions: str = setting(
         "source of its sentences: the state of the world, or a reading of its pictures",
         choices=("world", LEARNED),
         default="world",
     )
     use_text: bool = setting("show scene, inventory and status as text, too", default=True)
-    dying: bool = setting("end the episode where no health is left", default=True)
+    terminate_on_death: bool = setting("end the episode where no health is left", default=True)
 
 
 READS = (CrafterTextSettings,)
@@ -75,6 +75,6 @@ def make(config: CrafterTextSettings, seed: int) -> Any:
         phrases=ACTIONS[config.crafter_actions],
         is_grey=config.crafter_image == "gray",
         use_text=config.use_text,
-        dying=config.dying,
-        reads_pixels=config.captions == LEARNED,
+        terminate_on_death=config.terminate_on_death,
+        reads_pixels=config.crafter_captions == LEARNED,
     )

@@ -35,7 +35,7 @@ from envs.crafter.sentences import (
 from envs.crafter.world import ACHIEVEMENTS, HEALTH, WORLD, new_world, tell_of_compiling
 from envs.spaces import ACTION_NAMES
 from envs.vector import NumpyVectorEnv, put
-from utils.files import objects
+from utils.files import object_array
 
 SIDE = 64  # pixels
 RENDERED_SIDE = 144  # of a picture for people: textures in their own size
@@ -115,7 +115,7 @@ class CrafterVectorEnv(NumpyVectorEnv):
     def words(self, actions: np.ndarray | None) -> dict[str, Any]:
         if actions is None:
             return {}
-        return {"unlocked": objects(unlocked_names(row.tobytes()) for row in self._news)}
+        return {"unlocked": object_array(unlocked_names(row.tobytes()) for row in self._news)}
 
     def observe(self, rows: np.ndarray) -> Any:
         return draw(self.worlds, rows, SIDE, self._generators)
@@ -171,9 +171,9 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
     "action_success", "eval_success", "unlocked", and of the state it led to, before any reset,
     "around_target", "items_after", "last_scene", "last_inventory" and "last_status".  [N]
 
-    Grey pictures are 84 x 84. With `dying`, an episode ends where no health is left. With
-    `reads_pixels`, `tile_reader` reads the sentences from coloured pictures; it must be set before
-    the first `reset`.
+    Grey pictures are 84 x 84. With `terminate_on_death`, an episode ends where no health is left.
+    With `reads_pixels`, `tile_reader` reads the sentences from coloured pictures; it must be set
+    before the first `reset`.
     """
 
     tile_reader: TileReader | None = None
@@ -186,12 +186,12 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
         phrases: tuple[str, ...],
         is_grey: bool = True,
         use_text: bool = True,
-        dying: bool = True,
+        terminate_on_death: bool = True,
         reads_pixels: bool = False,
     ) -> None:
         super().__init__(n_envs, seed, length, text_commands(phrases), rules_of_text())
         self.metadata[ACTION_NAMES] = phrases
-        self._is_grey, self._use_text, self._dying = is_grey, use_text, dying
+        self._is_grey, self._use_text, self._dying = is_grey, use_text, terminate_on_death
         self.reads_pixels = reads_pixels
         self._phrases = np.array(phrases, dtype=object)
         self._nouns = text_nouns(phrases)
@@ -215,7 +215,9 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
         info["phrase"] = self._phrases[actions]
         info["action_success"] = self._changed | self._matched
         info["eval_success"] = self._changed.copy()
-        info["around_target"] = objects(names_around(cells.tobytes()) for cells in self._around)
+        info["around_target"] = object_array(
+            names_around(cells.tobytes()) for cells in self._around
+        )
         return info
 
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

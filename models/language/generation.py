@@ -25,16 +25,16 @@ from transformers.cache_utils import DynamicLayer
 from models.language.decoder import (
     DECODERS,
     by_kind,
-    explained,
     frozen_decoder,
     load_published,
     positions_of,
-    reach_of,
     score_mask,
+    sliding_window_of,
+    user_error_context,
 )
 from models.language.files import ModelFiles, configuration, find_model
 from models.language.layers import FrozenLinear
-from models.language.load import once_a_machine
+from models.language.load import local_main_process_first
 from utils.errors import UserError
 
 Past = list[tuple[Tensor, Tensor]]  # keys and values of every layer  [N, H, n, d] each
@@ -101,7 +101,7 @@ class TextModel:
         for layer in [each for each in model.modules() if isinstance(each, FrozenLinear)]:
             layer.pack(dtype)
         self._kept: dict[tuple[int, ...], Past] = {}
-        with explained(self.name):
+        with user_error_context(self.name):
             self._try_out(0.001 if dtype == torch.float32 else 0.1)
 
     @property
@@ -326,7 +326,7 @@ def load_text_model(
     It is `SmolLM2-135M-Instruct` (installed), any decoder on the hub, a folder in the published
     layout, or a GGUF file.
     """
-    return once_a_machine(lambda: TextModel(find_model(name_or_folder), device, dtype))
+    return local_main_process_first(lambda: TextModel(find_model(name_or_folder), device, dtype))
 
 
 def supported(
@@ -341,7 +341,7 @@ def supported(
             "is a decoder (llama, qwen3, gpt2, ...), such as SmolLM2-135M-Instruct"
         )
     config = configuration(settings, published.name)
-    return config, positions_of(config, published.name), reach_of(config, published.name)
+    return config, positions_of(config, published.name), sliding_window_of(config, published.name)
 
 
 def _past(cache: DynamicCache) -> Past:

@@ -20,7 +20,7 @@ class MemoryLengthSettings(Part):
     )
 
 
-class Window(NamedTuple):
+class CacheView(NamedTuple):
     """The n tokens that one layer sees, the K new ones among them, in runs of slots.
 
     They lie oldest first or, where `order` is given, as in the ring. In an environment with a
@@ -53,7 +53,7 @@ class Window(NamedTuple):
             products = [torch.bmm(queries, keys.transpose(1, 2)) for keys in self.keys]
         return products[0] if len(products) == 1 else torch.cat(products, dim=-1)
 
-    def hide_ended(self, columns: Tensor, value: float) -> Tensor:
+    def mask_finished(self, columns: Tensor, value: float) -> Tensor:
         """Write a number into [H*N, K, n] where a token belongs to an ended episode."""
         if self.ended is not None:
             by_env = columns.unflatten(0, (-1, len(self.ended)))  # [H, N, K, n]
@@ -82,7 +82,7 @@ class Window(NamedTuple):
 
 def ring_windows(
     rings: tuple[Tensor, Tensor], position: Tensor | int, ages: Tensor, n_new: int, n_visible: int
-) -> list[Window]:
+) -> list[CacheView]:
     """Return every layer's view of the whole ring, without the host looking at a number.
 
     Args:
@@ -97,7 +97,7 @@ def ring_windows(
     distances = n_slots - n_new - order  # to the first of the new tokens
     ended = (distances > ages.clamp(max=n_visible)[:, None])[:, None]
     return [
-        Window([keys], [values], (keys, values), new, ended, order)
+        CacheView([keys], [values], (keys, values), new, ended, order)
         for keys, values in zip(*rings, strict=True)
     ]
 
@@ -110,7 +110,7 @@ class Foreseen(NamedTuple):
     hidden: Tensor  # [N, D]
 
 
-class KeyValueMemory:
+class KVCache:
     """A ring of slots per layer, written at one position shared by all environments.
 
     Each environment has the number of tokens of its episode, its age: older slots belong to ended
@@ -139,7 +139,7 @@ class KeyValueMemory:
     @classmethod
     def empty(
         cls, n_envs: int, n_layer: int, n_past: int, heads: tuple[int, int], device: torch.device
-    ) -> "KeyValueMemory":
+    ) -> "KVCache":
         """Return the memory of new episodes; `heads` is (their number H, their width d)."""
         n_head, width = heads
         shape = (n_layer, n_head * n_envs, n_past + 1, width)
@@ -152,13 +152,13 @@ class KeyValueMemory:
         """N."""
         return len(self.ages)
 
-    def current_ages(self, starts: Tensor) -> Tensor:
-        """Return the ages, 0 where `starts` [N] marks a new episode.  [N]"""
-        if starts.shape != self.ages.shape:
-            raise ValueError(f"starts {tuple(starts.shape)} for a memory of {self.n_envs}")
-        return self.ages.masked_fill(starts.to(self.ages.device), 0)
+    def current_ages(self, is_first: Tensor) -> Tensor:
+        """Return the ages, 0 where `is_first` [N] marks a new episode.  [N]"""
+        if is_first.shape != self.ages.shape:
+            raise ValueError(f"starts {tuple(is_first.shape)} for a memory of {self.n_envs}")
+        return self.ages.masked_fill(is_first.to(self.ages.device), 0)
 
-    def windows(self, ages: Tensor, n_visible: int, n_new: int) -> list[Window]:
+    def windows(self, ages: Tensor, n_visible: int, n_new: int) -> list[CacheView]:
         """Return every layer's view of the past and of K new tokens, without copying a slot.
 
         The new tokens belong to the memory once `advance` has counted them. `ages` are from
@@ -180,7 +180,7 @@ class KeyValueMemory:
             slots = torch.arange(self.position, self.position + n_new, device=ages.device)
             new = slots % self.n_slots
         return [
-            Window([k[:, run] for run in seen], [v[:, run] for run in seen], (k, v), new, ended)
+            CacheView([k[:, run] for run in seen], [v[:, run] for run in seen], (k, v), new, ended)
             for k, v in zip(self.keys, self.values, strict=True)
         ]
 
@@ -214,10 +214,10 @@ class KeyValueMemory:
         same = torch.equal(seen.tokens, tokens) and torch.equal(seen.ages, ages)
         return seen.hidden if same else None
 
-    def copy(self) -> "KeyValueMemory":
+    def copy(self) -> "KVCache":
         ring = slice(0, self.n_slots)
         tensors = self.keys[:, :, ring].clone(), self.values[:, :, ring].clone(), self.ages.clone()
-        twin = KeyValueMemory(*tensors, self.n_past, self.n_slots)
+        twin = KVCache(*tensors, self.n_past, self.n_slots)
         twin.position = self.position
         return twin
 

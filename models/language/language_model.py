@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from models.language.files import ModelFiles
-from models.language.kv_cache import Foreseen, KeyValueMemory, Window
+from models.language.kv_cache import CacheView, Foreseen, KVCache
 from models.language.layers import FrozenLinear, TokenEmbeddings
 
 log = logging.getLogger(__name__)
@@ -66,9 +66,9 @@ class LanguageModel(nn.Module):
         """The sha256 of the weights' files."""
         return self.published.fingerprint()
 
-    def initial_memory(self, n_envs: int, n_new: int = 1) -> KeyValueMemory:
+    def initial_memory(self, n_envs: int, n_new: int = 1) -> KVCache:
         """Return the memory of new episodes, with room for `n_new` tokens a step, or more later."""
-        store = KeyValueMemory.empty(n_envs, self.n_layer, self.n_past, self.heads, self.device)
+        store = KVCache.empty(n_envs, self.n_layer, self.n_past, self.heads, self.device)
         store.make_room(n_new)
         return store
 
@@ -99,18 +99,18 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def step(
-        self, tokens: Tensor, memory: KeyValueMemory, starts: Tensor, advance: bool = True
+        self, tokens: Tensor, memory: KVCache, is_first: Tensor, advance: bool = True
     ) -> Tensor:
         """Read K tokens per environment and return the last hidden state at the last one.  [N, D]
 
         Args:
             tokens: Token vectors.  [N, K, D]
             memory: These tokens are added to it.
-            starts: True where an episode begins with these tokens.  [N]
+            is_first: True where an episode begins with these tokens.  [N]
             advance: False to look ahead and leave the memory as it was. Reading the same tokens
                 afterwards costs nothing.
         """
-        ages = memory.current_ages(starts)
+        ages = memory.current_ages(is_first)
         hidden = memory.recall(tokens, ages)
         if hidden is None:
             hidden = self._hidden(tokens, memory, ages)
@@ -121,28 +121,28 @@ class LanguageModel(nn.Module):
         return hidden
 
     @torch.no_grad()
-    def attention(self, tokens: Tensor, memory: KeyValueMemory, starts: Tensor) -> Tensor:
+    def attention(self, tokens: Tensor, memory: KVCache, is_first: Tensor) -> Tensor:
         """Return the attention of each new token; the memory stays as it was.  [L, N, H, K, M+K]
 
         Arguments are those of `step`. The columns are the M slots, oldest first, then the K new
         tokens, zero where a token is hidden.
         """
-        ages = memory.current_ages(starts)
+        ages = memory.current_ages(is_first)
         maps = self._look(tokens, ages, self._windows(tokens, memory, ages))
         n_columns = self.mem_len + tokens.shape[1]
         return torch.stack([nn.functional.pad(m, (n_columns - m.shape[-1], 0)) for m in maps])
 
     @torch.no_grad()
-    def hidden_states(self, tokens: Tensor, memory: KeyValueMemory, starts: Tensor) -> Tensor:
+    def hidden_states(self, tokens: Tensor, memory: KVCache, is_first: Tensor) -> Tensor:
         """Return every layer's output at each new token, without advancing.  [L, N, K, D]"""
-        ages = memory.current_ages(starts)
+        ages = memory.current_ages(is_first)
         return torch.stack([*self._states(tokens, ages, self._windows(tokens, memory, ages))])
 
-    def _hidden(self, tokens: Tensor, memory: KeyValueMemory, ages: Tensor) -> Tensor:
+    def _hidden(self, tokens: Tensor, memory: KVCache, ages: Tensor) -> Tensor:
         """Return the hidden state [N, D] of tokens and write them into the memory's next slots."""
         return self._read(tokens, ages, self._windows(tokens, memory, ages))
 
-    def _windows(self, tokens: Tensor, memory: KeyValueMemory, ages: Tensor) -> list[Window]:
+    def _windows(self, tokens: Tensor, memory: KVCache, ages: Tensor) -> list[CacheView]:
         n_envs, n_new, width = tokens.shape
         if (n_envs, width) != (memory.n_envs, self.width):
             raise ValueError(
@@ -158,7 +158,7 @@ class LanguageModel(nn.Module):
         return max(min(self.mem_len, self.n_positions - n_new), 0)
 
     @abstractmethod
-    def _read(self, tokens: Tensor, ages: Tensor, windows: list[Window]) -> Tensor:
+    def _read(self, tokens: Tensor, ages: Tensor, windows: list[CacheView]) -> Tensor:
         """Return the hidden state [N, D] of the last of K tokens and write them into the windows.
 
         Args:
@@ -168,12 +168,12 @@ class LanguageModel(nn.Module):
         """
 
     @abstractmethod
-    def _look(self, tokens: Tensor, ages: Tensor, windows: list[Window]) -> Iterable[Tensor]:
+    def _look(self, tokens: Tensor, ages: Tensor, windows: list[CacheView]) -> Iterable[Tensor]:
         """Return every layer's attention, the latest tokens in the last columns.
 
         L times [N, H, K, columns]
         """
 
     @abstractmethod
-    def _states(self, tokens: Tensor, ages: Tensor, windows: list[Window]) -> Iterable[Tensor]:
+    def _states(self, tokens: Tensor, ages: Tensor, windows: list[CacheView]) -> Iterable[Tensor]:
         """Return every layer's output.  L times [N, K, D]"""

@@ -14,7 +14,7 @@ from models.language.kv_cache import MemoryLengthSettings
 from models.language.language_model import LanguageModel
 from models.language.layers import check_finite
 from models.language.transformer import Bert, TransformerXL
-from utils.errors import UserError, suggestion
+from utils.errors import UserError, did_you_mean
 from utils.settings import Config, setting
 
 Loaded = TypeVar("Loaded")
@@ -85,7 +85,7 @@ def load_language_model(
             f"n_layer={n_layer}: language model '{files.name}' has {facts.n_layer} layers. "
             f"Choose 1 to {facts.n_layer}."
         )
-    model = once_a_machine(lambda: _build(files, facts, mem_len, n_layer))
+    model = local_main_process_first(lambda: _build(files, facts, mem_len, n_layer))
     return model.to(device).pack(dtype)
 
 
@@ -136,13 +136,13 @@ def _describe(files: ModelFiles) -> LanguageModelFacts:
     if model_type not in DECODERS:
         raise UserError(
             f"language model '{files.name}': model_type '{model_type}' is not supported."
-            f"{suggestion(model_type, (*KINDS, *DECODERS))} Supported are {', '.join(KINDS)}, "
+            f"{did_you_mean(model_type, (*KINDS, *DECODERS))} Supported are {', '.join(KINDS)}, "
             "and the decoder-only models of the transformers library (gpt2, llama, qwen3, ...)."
         )
     return LanguageModelFacts(model_type, *describe(config, files.name))
 
 
-def once_a_machine(load: Callable[[], Loaded]) -> Loaded:
+def local_main_process_first(load: Callable[[], Loaded]) -> Loaded:
     """Load in the first process of each machine, then in the others.
 
     The first one fetches files from a hub and brings them into the system's memory; mapped files

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from models.language.files import ModelFiles
-from models.language.kv_cache import KeyValueMemory, Window, join_heads, ring_windows, split_heads
+from models.language.kv_cache import CacheView, KVCache, join_heads, ring_windows, split_heads
 from models.language.language_model import LanguageModel
 from models.language.layers import (
     ACTIVATIONS,
@@ -30,7 +30,7 @@ from models.language.layers import (
 )
 from utils.errors import UserError
 
-Read = Callable[[Tensor, Tensor, list[Window]], Tensor]
+Read = Callable[[Tensor, Tensor, list[CacheView]], Tensor]
 Weights = Mapping[str, Tensor]
 WARM_UPS = 3  # calls in which libraries set themselves up, before one is recorded
 CHECKS = 8  # steps that are taken both ways
@@ -45,7 +45,7 @@ class CapturedStep:
     """
 
     def __init__(
-        self, read: Read, tokens: Tensor, memory: KeyValueMemory, n_visible: int, tolerance: float
+        self, read: Read, tokens: Tensor, memory: KVCache, n_visible: int, tolerance: float
     ) -> None:
         memory.open(tokens.shape[1])
         self.read, self.n_visible, self.tolerance = read, n_visible, tolerance
@@ -63,7 +63,7 @@ class CapturedStep:
         """Whether it has agreed with the plain step often enough."""
         return self.works and self._n_unchecked == 0
 
-    def fits(self, tokens: Tensor, memory: KeyValueMemory) -> bool:
+    def fits(self, tokens: Tensor, memory: KVCache) -> bool:
         """Return whether it was recorded on this memory, for tokens of this shape."""
         same_ring = memory.keys is self.keys and memory.n_slots == self.n_slots
         return same_ring and tokens.shape == self.tokens.shape
@@ -145,17 +145,17 @@ class CausalLayer(nn.Module):
         self.last_norm = layer_norm(weights, last_norm, epsilon)
 
     @abstractmethod
-    def attention(self, queries: Tensor, window: Window) -> Tensor:
+    def attention(self, queries: Tensor, window: CacheView) -> Tensor:
         """Return the attention weights of the new tokens' queries [H*N, K, d], which sum to 1.
 
         The last n columns are the tokens in sight, the new ones last.  [H*N, K, columns]
         """
 
-    def reading(self, attention: Tensor, window: Window) -> Tensor:
+    def reading(self, attention: Tensor, window: CacheView) -> Tensor:
         """Return the weights of the n tokens' values.  [H*N, K, n]"""
         return attention[..., -window.n_tokens :]
 
-    def forward(self, hidden: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+    def forward(self, hidden: Tensor, window: CacheView) -> tuple[Tensor, Tensor]:
         """Read K new tokens, hidden [N, K, D], and write their keys and values into the window.
 
         Returns:
@@ -197,9 +197,9 @@ class LayerStack(LanguageModel):
                 )
         self.may_capture = True
         # A step is recorded on the slots of one memory, and is of no use without them.
-        self._captured: WeakKeyDictionary[KeyValueMemory, CapturedStep] = WeakKeyDictionary()
+        self._captured: WeakKeyDictionary[KVCache, CapturedStep] = WeakKeyDictionary()
 
-    def captured_on(self, memory: KeyValueMemory) -> CapturedStep | None:
+    def captured_on(self, memory: KVCache) -> CapturedStep | None:
         """Return the step that is recorded on a memory's slots, if there is one."""
         return self._captured.get(memory)
 
@@ -211,7 +211,7 @@ class LayerStack(LanguageModel):
         """Return the first layer's input, given the episodes' ages [N].  [N, K, D]"""
         return tokens
 
-    def _hidden(self, tokens: Tensor, memory: KeyValueMemory, ages: Tensor) -> Tensor:
+    def _hidden(self, tokens: Tensor, memory: KVCache, ages: Tensor) -> Tensor:
         if not self.captures:
             return super()._hidden(tokens, memory, ages)
         captured = self.captured_on(memory)
@@ -227,22 +227,24 @@ class LayerStack(LanguageModel):
             captured.compare(found, expected)
         return expected
 
-    def _read(self, tokens: Tensor, ages: Tensor, windows: Sequence[Window]) -> Tensor:
+    def _read(self, tokens: Tensor, ages: Tensor, windows: Sequence[CacheView]) -> Tensor:
         hidden = tokens
         for output in self._outputs(tokens, ages, windows):
             hidden = output[0]
         return hidden[:, -1]
 
-    def _look(self, tokens: Tensor, ages: Tensor, windows: Sequence[Window]) -> Iterator[Tensor]:
+    def _look(self, tokens: Tensor, ages: Tensor, windows: Sequence[CacheView]) -> Iterator[Tensor]:
         by_head = self.heads[0], len(tokens)
         for _, attention in self._outputs(tokens, ages, windows):
             yield attention.unflatten(0, by_head).transpose(0, 1)  # [N, H, K, columns]
 
-    def _states(self, tokens: Tensor, ages: Tensor, windows: Sequence[Window]) -> Iterator[Tensor]:
+    def _states(
+        self, tokens: Tensor, ages: Tensor, windows: Sequence[CacheView]
+    ) -> Iterator[Tensor]:
         return (hidden for hidden, _ in self._outputs(tokens, ages, windows))
 
     def _outputs(
-        self, tokens: Tensor, ages: Tensor, windows: Sequence[Window]
+        self, tokens: Tensor, ages: Tensor, windows: Sequence[CacheView]
     ) -> Iterator[tuple[Tensor, Tensor]]:
         hidden = self._enter(tokens, ages)
         for layer, window in zip(self.layers, windows, strict=True):
@@ -302,18 +304,18 @@ class TransformerXLLayer(CausalLayer):
         positions = weights["dec_attn.r_net.weight"].float() @ waves.t()
         self.positions = frozen(positions.view(n_head, width, -1))  # [H, d, M], farthest first
 
-    def attention(self, queries: Tensor, window: Window) -> Tensor:
+    def attention(self, queries: Tensor, window: CacheView) -> Tensor:
         _, n_new, width = queries.shape
         by_head = queries.view(self.n_head, -1, width)  # [H, N*K, d]
         content = (self.scale * (by_head + self.content_bias)).view_as(queries)
         scores = self.scale * (by_head + self.position_bias) @ self.positions  # [H, N*K, M]
         scores = window.arranged(_by_column(scores.view(len(queries), n_new, -1)))
-        scores[..., -window.n_tokens :] += window.hide_ended(window.scores(content), 0.0)
+        scores[..., -window.n_tokens :] += window.mask_finished(window.scores(content), 0.0)
         return scores.softmax(dim=-1)
 
-    def reading(self, attention: Tensor, window: Window) -> Tensor:
+    def reading(self, attention: Tensor, window: CacheView) -> Tensor:
         # Tokens of ended episodes keep their share of the softmax and are not read.
-        return window.hide_ended(super().reading(attention, window).clone(), 0.0)
+        return window.mask_finished(super().reading(attention, window).clone(), 0.0)
 
 
 def _by_column(scores: Tensor) -> Tensor:
@@ -411,7 +413,7 @@ class Bert(LayerStack):
         keys, values = torch.empty(2, n_head * n_texts, n_tokens, width, device=ids.device)
         # No token counts as older than another: so none is hidden from any.
         order = torch.zeros(n_tokens, dtype=torch.int64, device=ids.device)
-        window = Window([keys], [values], (keys, values), slice(n_tokens), None, order)
+        window = CacheView([keys], [values], (keys, values), slice(n_tokens), None, order)
         hidden = self._enter(self.embed(ids), ids.new_zeros(n_texts))
         for layer in self.layers:
             hidden, _ = layer(hidden, window)
@@ -433,8 +435,8 @@ class BertLayer(CausalLayer):
         super().__init__(heads[0], qkv, weights, names, activation, epsilon)
         self.scale = 1 / math.sqrt(heads[1])
 
-    def attention(self, queries: Tensor, window: Window) -> Tensor:
-        scores = window.hide_ended(window.scores(self.scale * queries), -math.inf)
+    def attention(self, queries: Tensor, window: CacheView) -> Tensor:
+        scores = window.mask_finished(window.scores(self.scale * queries), -math.inf)
         if queries.shape[1] > 1:
             scores.masked_fill_(window.out_of_reach(queries.shape[1]), -math.inf)
         return scores.softmax(dim=-1)

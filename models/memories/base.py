@@ -23,19 +23,19 @@ class NetworkSettings(Part):
 class TrainedMemory(nn.Module, ABC):
     """A network that reads features step by step, or whole sequences with gradients.
 
-    Both ways lead to the same numbers. The caller holds the state of N running episodes; `starts`
+    Both ways lead to the same numbers. The caller holds the state of N running episodes; `is_first`
     marks those that begin with the present features. With each step it stores `context`; a sequence
     may begin at any step, given again the `n_context` steps before it, or as many as there are.
     `refresh` recomputes states that an update has made stale.
 
     Attributes:
         width: D, of the output.
-        remembers: Whether the output depends on earlier steps.
+        is_recurrent: Whether the output depends on earlier steps.
         n_context: Steps before a sequence that `unroll` has to be given.
     """
 
     width: int
-    remembers: ClassVar[bool] = True
+    is_recurrent: ClassVar[bool] = True
     n_context: int = 0
 
     def __init__(self, n_features: int, settings: Any) -> None:
@@ -46,27 +46,27 @@ class TrainedMemory(nn.Module, ABC):
         """Return the state of N episodes about to begin, on the network's device."""
 
     @abstractmethod
-    def step(self, x: Tensor, state: Memory, starts: Tensor, advance: bool = True) -> Tensor:
+    def step(self, x: Tensor, state: Memory, is_first: Tensor, advance: bool = True) -> Tensor:
         """Read features [N, F] without gradients and advance the state in place.  [N, D]
 
         Without `advance` the state stays as it is.
         """
 
     @abstractmethod
-    def context(self, state: Memory, starts: Tensor) -> Tensor:
+    def context(self, state: Memory, is_first: Tensor) -> Tensor:
         """Return the state before this step, as stored for training.  [N, ...]"""
 
     @abstractmethod
-    def unroll(self, x: Tensor, starts: Tensor, context: Tensor) -> Tensor:
+    def unroll(self, x: Tensor, is_first: Tensor, context: Tensor) -> Tensor:
         """Read whole sequences with gradients.  [T, B, D]
 
         Args:
             x: Features; those behind a sequence's end have no effect on it.  [T, B, F]
-            starts: Where an episode begins.  [T, B] bool
+            is_first: Where an episode begins.  [T, B] bool
             context: Stored with the first step of each sequence.  [B, ...]
         """
 
-    def refresh(self, x: Tensor, starts: Tensor, context: Tensor, state: Memory) -> None:
+    def refresh(self, x: Tensor, is_first: Tensor, context: Tensor, state: Memory) -> None:
         """Recompute the state in place from features [P, N, F] of the last P <= n_context steps.
 
         Afterwards it is that of `unroll` after these steps; `context` was stored with the first of
@@ -74,7 +74,7 @@ class TrainedMemory(nn.Module, ABC):
         does, do nothing.
         """
 
-    def attention(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor | None:
+    def attention(self, x: Tensor, state: Memory, is_first: Tensor) -> Tensor | None:
         """Return a step's attention weights, the state staying as it is; None without attention.
 
         The columns are the M steps before, oldest first, then the present one.  [L, N, H, 1, M+1]
@@ -82,9 +82,9 @@ class TrainedMemory(nn.Module, ABC):
         return None
 
     @torch.no_grad()
-    def looks(self, x: Tensor, state: Memory, starts: Tensor) -> dict[str, np.ndarray]:
+    def looks(self, x: Tensor, state: Memory, is_first: Tensor) -> dict[str, np.ndarray]:
         """Return the attention weights for `Agent.inspect`, nothing if there are none."""
-        weights = self.attention(x, state, starts)  # [L, N, H, 1, M+1]
+        weights = self.attention(x, state, is_first)  # [L, N, H, 1, M+1]
         if weights is None:
             return {}
         return {"attention": weights.squeeze(3).transpose(0, 1).half().cpu().numpy()}
@@ -97,7 +97,7 @@ class TrainedMemory(nn.Module, ABC):
 class NoMemory(TrainedMemory):
     """Returns the present features; its state and contexts are of width 0."""
 
-    remembers: ClassVar[bool] = False
+    is_recurrent: ClassVar[bool] = False
 
     def __init__(self, n_features: int, settings: Any = None) -> None:
         super().__init__(n_features, settings)
@@ -108,13 +108,13 @@ class NoMemory(TrainedMemory):
     def initial(self, n_envs: int) -> TensorMemory:
         return TensorMemory(torch.zeros(n_envs, 0, device=self.device))
 
-    def step(self, x: Tensor, state: Memory, starts: Tensor, advance: bool = True) -> Tensor:
+    def step(self, x: Tensor, state: Memory, is_first: Tensor, advance: bool = True) -> Tensor:
         return x
 
-    def context(self, state: Memory, starts: Tensor) -> Tensor:
+    def context(self, state: Memory, is_first: Tensor) -> Tensor:
         return cast(TensorMemory, state).state
 
-    def unroll(self, x: Tensor, starts: Tensor, context: Tensor) -> Tensor:
+    def unroll(self, x: Tensor, is_first: Tensor, context: Tensor) -> Tensor:
         return x
 
     @property

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from models.agent import Memory
 from models.language.kv_cache import (
-    KeyValueMemory,
+    CacheView,
+    KVCache,
     MemoryLengthSettings,
-    Window,
     join_heads,
     ring_windows,
     split_heads,
@@ -37,13 +37,13 @@ class PastAttention:
 
     weights: Tensor
 
-    def __init__(self, window: Window, dropout: float) -> None:
+    def __init__(self, window: CacheView, dropout: float) -> None:
         self.window, self.dropout = window, dropout
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         self.window.write(keys, values)
         scores = self.window.scores(queries / math.sqrt(queries.shape[-1]))
-        self.weights = self.window.hide_ended(scores, -math.inf).softmax(dim=-1)
+        self.weights = self.window.mask_finished(scores, -math.inf).softmax(dim=-1)
         return self.window.mix(F.dropout(self.weights, self.dropout))
 
 
@@ -173,7 +173,7 @@ class GptMemory:
         ages: Steps of each running episode so far.  [N]
     """
 
-    past: KeyValueMemory
+    past: KVCache
     ages: Tensor
 
     def copy(self) -> "GptMemory":
@@ -224,12 +224,12 @@ class Gpt(TrainedMemory):
         shape = len(self.blocks), self.n_head * n_envs, *head
         keys, values = (torch.zeros(shape, device=self.device) for _ in range(2))
         ages = torch.zeros(n_envs, dtype=torch.int64, device=self.device)
-        return GptMemory(KeyValueMemory(keys, values, ages, self.mem_len, n_slots), ages.clone())
+        return GptMemory(KVCache(keys, values, ages, self.mem_len, n_slots), ages.clone())
 
     @torch.no_grad()
-    def step(self, x: Tensor, state: Memory, starts: Tensor, advance: bool = True) -> Tensor:
+    def step(self, x: Tensor, state: Memory, is_first: Tensor, advance: bool = True) -> Tensor:
         memory = cast(GptMemory, state)
-        kept, before = memory.past.current_ages(starts), self.context(state, starts)
+        kept, before = memory.past.current_ages(is_first), self.context(state, is_first)
         # Keys and values are written into the free slot, which counts once it is advanced over.
         output, _ = self._attend(x, before, _windows(memory.past, kept))
         if advance:
@@ -237,19 +237,19 @@ class Gpt(TrainedMemory):
             memory.ages = before + 1
         return output
 
-    def context(self, state: Memory, starts: Tensor) -> Tensor:
+    def context(self, state: Memory, is_first: Tensor) -> Tensor:
         """Return the steps of the episode before the present one.  [N] int64"""
-        return cast(GptMemory, state).ages.masked_fill(starts, 0)
+        return cast(GptMemory, state).ages.masked_fill(is_first, 0)
 
-    def unroll(self, x: Tensor, starts: Tensor, context: Tensor) -> Tensor:
-        return self._read(x, _ages(starts, context))[0]
+    def unroll(self, x: Tensor, is_first: Tensor, context: Tensor) -> Tensor:
+        return self._read(x, _ages(is_first, context))[0]
 
     @torch.no_grad()
-    def refresh(self, x: Tensor, starts: Tensor, context: Tensor, state: Memory) -> None:
+    def refresh(self, x: Tensor, is_first: Tensor, context: Tensor, state: Memory) -> None:
         n_steps = len(x)
         if not 0 < n_steps <= self.n_context:
             raise ValueError(f"a memory of {self.n_context} steps refreshed from {n_steps}")
-        ages = _ages(starts, context)
+        ages = _ages(is_first, context)
         _, attentions = self._read(x, ages)
         after, n_slots = ages[:, -1] + 1, self.mem_len + 1
         cast(GptMemory, state).load_state_dict(
@@ -264,17 +264,17 @@ class Gpt(TrainedMemory):
         )
 
     @torch.no_grad()
-    def attention(self, x: Tensor, state: Memory, starts: Tensor) -> Tensor:
+    def attention(self, x: Tensor, state: Memory, is_first: Tensor) -> Tensor:
         past = cast(GptMemory, state).past
-        windows = past.windows(past.current_ages(starts), self.mem_len, 1)
-        _, attentions = self._attend(x, self.context(state, starts), windows)
+        windows = past.windows(past.current_ages(is_first), self.mem_len, 1)
+        _, attentions = self._attend(x, self.context(state, is_first), windows)
         maps = torch.stack([attention.weights for attention in attentions])  # [L, H*N, 1, n]
         n_missing = self.mem_len + 1 - maps.shape[-1]
         by_env = maps.unflatten(1, (self.n_head, len(x))).transpose(1, 2)
         return nn.functional.pad(by_env, (n_missing, 0))
 
     def _attend(
-        self, x: Tensor, ages: Tensor, windows: Sequence[Window]
+        self, x: Tensor, ages: Tensor, windows: Sequence[CacheView]
     ) -> tuple[Tensor, list[PastAttention]]:
         """Return the output [N, D] of one step, and the layers' attentions."""
         attentions = [PastAttention(window, self._dropped) for window in windows]
@@ -298,17 +298,17 @@ class Gpt(TrainedMemory):
         return self.dropout.p if self.training else 0.0
 
 
-def _ages(starts: Tensor, context: Tensor) -> Tensor:
+def _ages(is_first: Tensor, context: Tensor) -> Tensor:
     """Return the number of earlier steps of the episode before each step.  [B, T] int64
 
-    `starts` are [T, B]; `context` [B] counts for the first step, where no episode begins there.
+    `is_first` are [T, B]; `context` [B] counts for the first step, where no episode begins there.
     """
-    steps = torch.arange(len(starts), device=context.device)
-    begun = torch.where(starts.to(context.device).T, steps, -context[:, None])  # [B, T]
+    steps = torch.arange(len(is_first), device=context.device)
+    begun = torch.where(is_first.to(context.device).T, steps, -context[:, None])  # [B, T]
     return steps - begun.cummax(dim=1).values
 
 
-def _windows(past: KeyValueMemory, ages: Tensor) -> Sequence[Window]:
+def _windows(past: KVCache, ages: Tensor) -> Sequence[CacheView]:
     """Return every layer's view of the past and of the slot that is written next.
 
     On a CPU it ends at the oldest running episode. On a GPU it is the whole ring, since the host
@@ -317,7 +317,7 @@ def _windows(past: KeyValueMemory, ages: Tensor) -> Sequence[Window]:
     return _whole_ring(past, ages) if ages.is_cuda else past.windows(ages, past.n_past, 1)
 
 
-def _whole_ring(past: KeyValueMemory, ages: Tensor) -> Sequence[Window]:
+def _whole_ring(past: KVCache, ages: Tensor) -> Sequence[CacheView]:
     """Return every layer's view of all slots; a mask hides the invisible ones."""
     rings = past.keys[:, :, : past.n_slots], past.values[:, :, : past.n_slots]
     return ring_windows(rings, past.position, ages, 1, past.n_past)

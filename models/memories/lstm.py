@@ -27,8 +27,10 @@ class Lstm(TrainedMemory):
         return TensorMemory(torch.zeros(n_envs, 2, n_numbers, device=self.device))
 
     @torch.no_grad()
-    def step(self, x: Tensor, state: Memory, starts: Tensor, advance: bool = True) -> Tensor:
-        layers = (part.split(self.width, dim=-1) for part in self.context(state, starts).unbind(1))
+    def step(self, x: Tensor, state: Memory, is_first: Tensor, advance: bool = True) -> Tensor:
+        layers = (
+            part.split(self.width, dim=-1) for part in self.context(state, is_first).unbind(1)
+        )
         states = []  # (h, c) of each layer  [N, 2, D]
         for hidden, cell, weights in zip(*layers, self.lstm.all_weights, strict=True):
             x, cell = torch.lstm_cell(x, (hidden, cell), *weights)
@@ -38,23 +40,23 @@ class Lstm(TrainedMemory):
             cast(TensorMemory, state).state = after  # not in place: a caller may hold the context
         return after[:, 0, -self.width :]
 
-    def context(self, state: Memory, starts: Tensor) -> Tensor:
+    def context(self, state: Memory, is_first: Tensor) -> Tensor:
         before = cast(TensorMemory, state).state
-        if not starts.is_cuda and not starts.any():  # on a GPU, asking would make the host wait
+        if not is_first.is_cuda and not is_first.any():  # on a GPU, asking would make the host wait
             return before
-        return before.masked_fill(starts[:, None, None], 0.0)
+        return before.masked_fill(is_first[:, None, None], 0.0)
 
-    def unroll(self, x: Tensor, starts: Tensor, context: Tensor) -> Tensor:
+    def unroll(self, x: Tensor, is_first: Tensor, context: Tensor) -> Tensor:
         """Run the LSTM from one step at which any episode starts to the next.
 
-        Quickest if that is only the first. The host has to know these steps: with `starts` on the
+        Quickest if that is only the first. The host has to know these steps: with `is_first` on the
         CPU it waits for no device.
         """
-        starting = starts[1:].any(dim=1).nonzero().squeeze(-1) + 1
+        starting = is_first[1:].any(dim=1).nonzero().squeeze(-1) + 1
         by_layer = context.unflatten(-1, (-1, self.width)).permute(1, 2, 0, 3).contiguous()
         outputs, state = [], (by_layer[0], by_layer[1])  # h and c  [L, B, D]
         for first, last in pairwise([0, *starting.tolist(), len(x)]):
-            begun = starts[first].to(x.device)
+            begun = is_first[first].to(x.device)
             hidden, cell = (part.masked_fill(begun[:, None], 0.0) for part in state)
             output, state = self.lstm(x[first:last], (hidden, cell))
             outputs.append(output)

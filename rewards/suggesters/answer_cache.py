@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from utils.errors import RunError, UserError
-from utils.files import alone_with, cache_folder, check_writable
+from utils.files import cache_folder, check_writable, file_lock
 
 # "HELM" in the file's header: another program's database is refused.
 APPLICATION = int.from_bytes(b"HELM")
@@ -35,7 +35,7 @@ COMMIT;
 """
 
 
-class Question(NamedTuple):
+class CompletionRequest(NamedTuple):
     """A question to a language model.
 
     Attributes:
@@ -56,7 +56,7 @@ class Question(NamedTuple):
         return hashlib.sha256(whole.encode()).hexdigest()
 
 
-class Answer(NamedTuple):
+class Completion(NamedTuple):
     """An unchanged answer, the tokens read and written for it, and the seconds it took."""
 
     text: str
@@ -73,14 +73,14 @@ class AnswerCache:
         with self._explained(UserError):
             self.connection = self._opened()
 
-    def find(self, questions: Sequence[Question]) -> list[Answer | None]:
+    def find(self, questions: Sequence[CompletionRequest]) -> list[Completion | None]:
         """Return the kept answers, None for the others."""
         ask = "SELECT answer, tokens, seconds FROM answers WHERE key = ?"
         with self._explained():
             rows = [self.connection.execute(ask, (each.key,)).fetchone() for each in questions]
-        return [None if row is None else Answer(*row) for row in rows]
+        return [None if row is None else Completion(*row) for row in rows]
 
-    def keep(self, question: Question, answer: Answer) -> Answer:
+    def keep(self, question: CompletionRequest, answer: Completion) -> Completion:
         """Keep an answer; return it, or the earlier one of another process."""
         parameters = json.dumps(question.parameters, sort_keys=True)
         row = question.key, question.model, question.shown or question.text, parameters, *answer
@@ -110,7 +110,7 @@ class AnswerCache:
         if not self._read_only:
             connection.execute("PRAGMA synchronous = NORMAL")
         if not self._is_ours(connection):
-            with alone_with(self.path):  # SQLite itself does not lock a file that is being made
+            with file_lock(self.path):  # SQLite itself does not lock a file that is being made
                 if not self._is_ours(connection):
                     connection.execute("PRAGMA journal_mode = WAL")
                     connection.executescript(TABLES)

@@ -93,7 +93,7 @@ class YesNoSuggester(HouseholdSuggester):
         n_yes = sum(map(self.belongs, self._probabilities))
         return {
             "yes_no/n_asked": float(asked),
-            "yes_no/n_needed": float(self._n_looked_up),
+            "yes_no/n_lookups": float(self._n_looked_up),
             "yes_no/yes_mean": n_yes / asked if asked else math.nan,
         }
 

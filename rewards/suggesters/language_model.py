@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 from tqdm import tqdm
 
 from models.language.files import find_model
-from rewards.suggesters.answer_cache import Answer, AnswerCache, Question, open_cache
-from rewards.suggesters.rules import Situation, Suggester
+from rewards.suggesters.answer_cache import AnswerCache, Completion, CompletionRequest, open_cache
+from rewards.suggesters.rules import Suggester, TextState
 from utils.errors import UserError
 from utils.settings import Config, Part, setting
 
@@ -73,7 +73,7 @@ class WritingSettings(Part):
     suggester_temperature: float = setting(
         "temperature of writing; 0: always the likeliest", low=0, high=2, default=0.1
     )
-    ask_again: bool = setting(
+    retry_malformed: bool = setting(
         "ask again after an answer that is no list of bullets, as the original does", default=False
     )
     suggester_cache: str | None = setting(
@@ -115,18 +115,18 @@ class PromptedSuggester(Suggester):
         self.counts: dict[str, float] = dict.fromkeys(COUNTS, 0)
 
     @abstractmethod
-    def question(self, situation: Situation) -> Question:
+    def question(self, situation: TextState) -> CompletionRequest:
         """Return the question about a situation."""
 
     @abstractmethod
-    def ask(self, questions: Sequence[Question]) -> list[Answer | None]:
+    def ask(self, questions: Sequence[CompletionRequest]) -> list[Completion | None]:
         """Ask the model; None for a question without an answer, with the reason logged."""
 
     def goals(self, answer: str) -> list[str] | None:
         """Return the goals of an answer, in its order; None if it is rejected."""
         return goals_of(answer)
 
-    def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
+    def suggest(self, situations: Sequence[TextState]) -> list[list[str]]:
         questions = [self.question(situation) for situation in situations]
         keys = [each.key for each in questions]
         distinct = dict(zip(keys, questions, strict=True))
@@ -152,7 +152,7 @@ class PromptedSuggester(Suggester):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.counts |= state["counts"]
 
-    def _kept(self, question: Question, answer: Answer | None) -> list[str] | None:
+    def _kept(self, question: CompletionRequest, answer: Completion | None) -> list[str] | None:
         """Count a new answer, keep it, and return its goals."""
         if answer is None:
             self.counts["unanswered"] += 1
@@ -179,7 +179,7 @@ class LanguageModelSuggester(PromptedSuggester):
         action_names: Sequence[str],
         cache: AnswerCache,
     ) -> None:
-        super().__init__(cache, config.ask_again)
+        super().__init__(cache, config.retry_malformed)
         self.config, self.action_names = config, tuple(action_names)
         self._fingerprint = find_model(config.suggester_model).fingerprint()
 
@@ -202,14 +202,14 @@ class LanguageModelSuggester(PromptedSuggester):
             log.info("reading %s, which suggests goals", self.config.suggester_model)
         return load_text_model(self.config.suggester_model)
 
-    def question(self, situation: Situation) -> Question:
+    def question(self, situation: TextState) -> CompletionRequest:
         config, shown, text = self.config, lm_sentence(situation), question(situation)
         if config.suggest_by == SCORING:
             parameters = {"by": SCORING, "phrases": candidates(self.action_names, situation)}
-            return Question(self._fingerprint, text + BULLET, parameters, shown)
-        return Question(self._fingerprint, text, writing_parameters(config), shown)
+            return CompletionRequest(self._fingerprint, text + BULLET, parameters, shown)
+        return CompletionRequest(self._fingerprint, text, writing_parameters(config), shown)
 
-    def ask(self, questions: Sequence[Question]) -> list[Answer | None]:
+    def ask(self, questions: Sequence[CompletionRequest]) -> list[Completion | None]:
         if self.config.suggest_by == SCORING:
             return list(awaited(map(self._scored, questions), len(questions)))
         return self._written(questions)
@@ -224,7 +224,7 @@ class LanguageModelSuggester(PromptedSuggester):
         best = sorted(scores, key=lambda phrase: -scores[phrase])[: self.config.n_suggestions]
         return [phrase for phrase in best if scores[phrase] >= self.config.suggestion_threshold]
 
-    def _scored(self, asked: Question) -> Answer:
+    def _scored(self, asked: CompletionRequest) -> Completion:
         phrases = asked.parameters["phrases"]
         begun, read_before = time.perf_counter(), self.model.n_read
         scores = self.model.phrase_log_probabilities(
@@ -232,9 +232,9 @@ class LanguageModelSuggester(PromptedSuggester):
         )
         rounded = [round(score, DIGITS) for score in scores]
         text = json.dumps(dict(zip(phrases, rounded, strict=True)))
-        return Answer(text, self.model.n_read - read_before, time.perf_counter() - begun)
+        return Completion(text, self.model.n_read - read_before, time.perf_counter() - begun)
 
-    def _written(self, questions: Sequence[Question]) -> list[Answer | None]:
+    def _written(self, questions: Sequence[CompletionRequest]) -> list[Completion | None]:
         from models.language.generation import Writing
 
         config, begun, read_before = self.config, time.perf_counter(), self.model.n_read
@@ -242,7 +242,7 @@ class LanguageModelSuggester(PromptedSuggester):
         found = self.model.write([each.text for each in questions], writing, INSTRUCTION)
         share = (time.perf_counter() - begun) / len(found)
         tokens = (self.model.n_read - read_before) // len(found)
-        return [Answer(each.text, tokens, share) for each in found]
+        return [Completion(each.text, tokens, share) for each in found]
 
 
 def check_writes(name: str) -> None:
@@ -267,14 +267,14 @@ def writing_parameters(config: WritingSettings) -> dict[str, Any]:
     }
 
 
-def lm_sentence(situation: Situation) -> str:
+def lm_sentence(situation: TextState) -> str:
     """Return the model's description of a situation; of the status it has sleepiness only."""
     sleepy = "you feel sleepy." if "sleepy" in situation.status else ""
     told = " ".join(filter(None, (situation.scene, situation.inventory, sleepy)))
     return re.sub(r"(?:^|(?<=\. ))[a-z]", lambda letter: letter[0].upper(), told)
 
 
-def question(situation: Situation) -> str:
+def question(situation: TextState) -> str:
     """Return the whole prompt, to be answered by a list of bullets."""
     return f"{INSTRUCTION}{lm_sentence(situation)} What do you do?\n"
 
@@ -292,7 +292,7 @@ def goals_of(answer: str) -> list[str] | None:
     return [part for part in parts if part]
 
 
-def candidates(action_names: Sequence[str], situation: Situation) -> list[str]:
+def candidates(action_names: Sequence[str], situation: TextState) -> list[str]:
     """Return the names of actions with things in view or held, or made of things held.
 
     An action is a verb and a thing, or a verb alone that the agent feels like (sleepy: sleep).

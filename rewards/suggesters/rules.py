@@ -18,7 +18,7 @@ NOTHING: Mapping[str, int] = {}
 UNGUIDED = ("do nothing", "move left", "move right", "move up", "move down")
 
 
-class Situation(NamedTuple):
+class TextState(NamedTuple):
     """One environment's description of itself, before the next action.
 
     Attributes:
@@ -61,7 +61,7 @@ class Suggester(ABC):
         return cls()
 
     @abstractmethod
-    def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
+    def suggest(self, situations: Sequence[TextState]) -> list[list[str]]:
         """Return the goals for each of N situations, in the order of suggesting, none twice.
 
         The caller leaves out goals that are achieved already.
@@ -82,7 +82,7 @@ class Suggester(ABC):
 class Silent(Suggester):
     """Suggests nothing, to an agent that reads goals but is played without a language model."""
 
-    def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
+    def suggest(self, situations: Sequence[TextState]) -> list[list[str]]:
         return [[] for _ in situations]
 
 
@@ -101,7 +101,7 @@ class Novelty(Suggester):
     def configured(cls, config: Config, action_names: Sequence[str]) -> "Novelty":
         return cls(action_names)
 
-    def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
+    def suggest(self, situations: Sequence[TextState]) -> list[list[str]]:
         return [list(self._goals) for _ in situations]
 
 
@@ -156,7 +156,7 @@ GOALS = tuple(rule.goal for rule in RULES)
 EFFECTIVE = frozenset((*UNGUIDED, *GOALS))
 
 
-def possible_goals(situation: Situation) -> list[str]:
+def possible_goals(situation: TextState) -> list[str]:
     """Return the goals that can be reached from a situation, in the order of the rules."""
     held = situation.items
     return [
@@ -198,7 +198,7 @@ class Oracle(Suggester):
             )
         return cls()
 
-    def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
+    def suggest(self, situations: Sequence[TextState]) -> list[list[str]]:
         return [possible_goals(situation) for situation in situations]
 
 
@@ -218,7 +218,7 @@ class Household(NamedTuple):
     achieved: AbstractSet[str] = frozenset()
 
     @classmethod
-    def of(cls, situation: Situation) -> "Household":
+    def of(cls, situation: TextState) -> "Household":
         held = (name for name, count in situation.items.items() if count)
         goals = (Goal.read(phrase) for phrase in situation.achieved)
         placed = frozenset(goal.thing for goal in goals if goal and goal.receptacle)
@@ -239,7 +239,7 @@ class HouseholdSuggester(Suggester):
     things in view that lie somewhere unsuitable. Here everything suits: the novelty suggester.
     """
 
-    def suggest(self, situations: Sequence[Situation]) -> list[list[str]]:
+    def suggest(self, situations: Sequence[TextState]) -> list[list[str]]:
         suggested = self.goals([Household.of(situation) for situation in situations])
         return [[goal.phrase for goal in goals] for goals in suggested]
 

@@ -24,7 +24,7 @@ from time import monotonic, perf_counter, sleep
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from rewards.suggesters.answer_cache import Answer, AnswerCache, Question, open_cache
+from rewards.suggesters.answer_cache import AnswerCache, Completion, CompletionRequest, open_cache
 from rewards.suggesters.language_model import (
     PromptedSuggester,
     WritingSettings,
@@ -33,8 +33,8 @@ from rewards.suggesters.language_model import (
     question,
     writing_parameters,
 )
-from rewards.suggesters.rules import Situation
-from utils.errors import RunError, UserError, printable, suggestion
+from rewards.suggesters.rules import TextState
+from utils.errors import RunError, UserError, did_you_mean, escape
 from utils.settings import Config, Part, setting
 
 log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class ServerError(Exception):
     def __init__(
         self, line: str, may_pass: bool, status: int | None = None, wait: float | None = None
     ) -> None:
-        super().__init__(printable(line))
+        super().__init__(escape(line))
         self.may_pass, self.status, self.wait = may_pass, status, wait
 
 
@@ -203,7 +203,7 @@ class ServerSuggester(PromptedSuggester):
     reads: ClassVar[tuple[type[Part], ...]] = (ServerSettings,)
 
     def __init__(self, config: ServerSettings, cache: AnswerCache) -> None:
-        super().__init__(cache, config.ask_again)
+        super().__init__(cache, config.retry_malformed)
         if not config.suggester_url:
             raise UserError(
                 "suggester_url: missing. Give the server's address, such as "
@@ -239,16 +239,16 @@ class ServerSuggester(PromptedSuggester):
         if names and name not in names:
             raise UserError(
                 f"suggester_model: {self.config.suggester_url} has no '{name}'."
-                f"{suggestion(name, names)} It has {', '.join(names[:5])}"
+                f"{did_you_mean(name, names)} It has {', '.join(names[:5])}"
             )
 
-    def question(self, situation: Situation) -> Question:
+    def question(self, situation: TextState) -> CompletionRequest:
         config = self.config
         parameters = writing_parameters(config) | {"api": config.suggester_api}
         shown = lm_sentence(situation)
-        return Question(config.suggester_model, question(situation), parameters, shown)
+        return CompletionRequest(config.suggester_model, question(situation), parameters, shown)
 
-    def ask(self, questions: Sequence[Question]) -> list[Answer | None]:
+    def ask(self, questions: Sequence[CompletionRequest]) -> list[Completion | None]:
         if monotonic() < self._rests_until:
             return [None] * len(questions)
         with ThreadPoolExecutor(min(AT_ONCE, len(questions))) as threads:
@@ -262,7 +262,7 @@ class ServerSuggester(PromptedSuggester):
         if None in found and not self._told_budget:  # told once
             log.warning("%s: new situations have no suggestions from now on", self._spent())
             self._told_budget = True
-        return [each if isinstance(each, Answer) else None for each in found]
+        return [each if isinstance(each, Completion) else None for each in found]
 
     def top_log_probabilities(
         self, prompts: Sequence[str], n_top: int = 5
@@ -315,7 +315,7 @@ class ServerSuggester(PromptedSuggester):
         # Only the thread that opened the cache may write to it, so not `_take`.
         self.sent = self.cache.spend(self.run, self.sent)
 
-    def _outcome(self, asked: Question) -> Answer | ServerError | None:
+    def _outcome(self, asked: CompletionRequest) -> Completion | ServerError | None:
         """Return an answer, its error, or None where the budget is spent."""
         begun = perf_counter()
         body = {name: asked.parameters[name] for name in ("max_tokens", "temperature", "stop")}
@@ -335,7 +335,7 @@ class ServerSuggester(PromptedSuggester):
             return ServerError(f"{self.server.url}: its answer has no text", may_pass=False)
         usage = found.get("usage")
         tokens = usage.get("total_tokens") if isinstance(usage, dict) else 0
-        return Answer(text, tokens if type(tokens) is int else 0, perf_counter() - begun)
+        return Completion(text, tokens if type(tokens) is int else 0, perf_counter() - begun)
 
     def _fail(self, error: ServerError) -> None:
         """End the run, or leave the server alone for a while, each time longer."""

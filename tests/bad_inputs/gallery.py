@@ -27,7 +27,7 @@ N_PICTURES = 60
 PREPARED = ["--clip-encoder=tiny-vit", f"--clip-pretrained={CLIP}", f"--language-model={XL}"]
 PREPARED += ["--device=cpu", "--data-folder=folder"]
 TINY = {
-    **{"model": "CNN-PPO", "env": "RandomMaze-v0", "device": "cpu", "media_minutes": "null"},
+    **{"model": "CNN-PPO", "env": "RandomMaze-v0", "device": "cpu", "showcase_minutes": "null"},
     **{"n_envs": 2, "n_rollout_steps": 8, "n_batches": 2, "n_epochs": 1, "n_steps": 32},
     **{"normalize_reward": "true", "adv_norm": "true"},
 }

@@ -177,14 +177,14 @@ COMMAND_LINES = [
 
 FROM_REPLAY = {
     **{"algorithm": "DQN", "model": "LSTM", "env": "TMazePassive-v0", "length": 4},
-    **{"device": "cpu", "n_envs": 1, "n_steps": 20, "batch_size": 2, "media_minutes": "null"},
+    **{"device": "cpu", "n_envs": 1, "n_steps": 20, "batch_size": 2, "showcase_minutes": "null"},
 }
 TOLD = TINY | tiny_settings("HELM") | {"model": "HELM", "env": "BabyAI-GoToObjS4-v0"}
 # Settings that contradict one another, or that nothing in the run reads.
 CONTRADICTIONS = (
     (TINY, "n_envs=3 n_rollout_steps=5 n_batches=4", "house_rooms=2", "crafter_length=5"),
     (TINY, "n_envs=1024 n_rollout_steps=16777216", "n_envs=1 n_rollout_steps=2 n_batches=4"),
-    (TINY, "lr_decay=linear_burn_in lr_decay_start=0.5 lr_decay_end=0.5", "missions=true"),
+    (TINY, "lr_decay=linear_burn_in lr_decay_start=0.5 lr_decay_end=0.5", "minigrid_missions=true"),
     (TINY, "replay_capacity=50", "context_length=5", "tau=0.1", "warmup_episodes=3"),
     (TINY, "length=3", "env=VisualMatch-v0 door_order=episodes"),
     (TINY, "env=ContinuousRecognition-v0 length=3"),
@@ -192,7 +192,7 @@ CONTRADICTIONS = (
     (FROM_REPLAY, "n_rollout_steps=8", "max_grad_norm=1", "lr_decay=linear", "temperature=0.2"),
     (FROM_REPLAY, "bootstrap_truncated=true", "shared_encoder=true", "frozen_dtype=bfloat16"),
     (FROM_REPLAY, "model=CNN-PPO", "algorithm=dqn", "algorithm=TD3", "model=HELMv2"),
-    (FROM_REPLAY, "replay_capacity=10 context_length=10", "model=HELM retrieval_colours=each"),
+    (FROM_REPLAY, "replay_capacity=10 context_length=10", "model=HELM retrieval_channels=each"),
     (FROM_REPLAY, "model=SHELM", "model=GPT mem_len=0", "model=GPT memory_width=8 memory_heads=3"),
     (FROM_REPLAY | {"algorithm": "SAC"}, "temperature=-1", "target_entropy=1.5", "gae_lambda=0.9"),
     (FROM_REPLAY | {"algorithm": "SAC"}, "model=Impala-PPO", "epsilon_final=0.1", "clip_range=0.1"),
@@ -200,18 +200,38 @@ CONTRADICTIONS = (
     (CNN, "curiosity_weight=1", "task_reward_weight=0.5", "curiosity=RND noveld_alpha=0.5"),
     (CNN, "curiosity=RND apt_neighbours=3", "curiosity=APT apt_neighbours=20 apt_group=10"),
     (CNN, "curiosity=RND curiosity_weight=0 task_reward_weight=0"),
-    (CNN, "curiosity=RND curiosity_features=memory", "curiosity=APT icm=ELLM"),
-    (TOLD, "curiosity=APT curiosity_features=observation", "text_to=nobody", "missions=maybe"),
-    (TOLD, "text_to=both text_tokens=4 mem_len=4", "env=RandomMaze-v0 text_to=memory"),
-    (CNN | {"env": "BabyAI-GoToObjS4-v0"}, "text_to=memory", "sentence_encoder=nowhere/"),
+    (CNN, "curiosity=RND curiosity_features=memory", "curiosity=APT curiosity_icm=ELLM"),
+    (
+        TOLD,
+        "curiosity=APT curiosity_features=observation",
+        "text_reader=nobody",
+        "minigrid_missions=maybe",
+    ),
+    (TOLD, "text_reader=both text_tokens=4 mem_len=4", "env=RandomMaze-v0 text_reader=memory"),
+    (CNN | {"env": "BabyAI-GoToObjS4-v0"}, "text_reader=memory", "sentence_encoder=nowhere/"),
     (CNN | {"env": "BabyAI-GoToObjS4-v0"}, f"sentence_encoder={TRANSFORMER_XL}"),
-    (CNN | {"env": "TMazePassive-v0"}, "door_order=episode", "stimuli=pictures", "model=SHELM"),
+    (
+        CNN | {"env": "TMazePassive-v0"},
+        "door_order=episode",
+        "recognition_stimuli=pictures",
+        "model=SHELM",
+    ),
     (CNN | {"env": "KeyToDoor-v0"}, "door_order=environment", "length=100001", "length=null"),
     (CNN | {"env": "HousekeepText-v0"}, "house_rooms=1 house_things=16", "housekeep_scene=rs_int"),
     (CNN | {"env": "HousekeepText-v0"}, "house_misplaced=9"),
     (CNN | {"env": "Housekeep-v0"}, "housekeep_folder=nowhere", "housekeep_episode=-1"),
-    (CNN | {"env": "CrafterText-v0"}, "captions=learned", "captions=pixels", "crafter_actions=17"),
-    (CNN | {"env": "Crafter-v1"}, "crafter_actions=good", "dying=false", "use_text=false"),
+    (
+        CNN | {"env": "CrafterText-v0"},
+        "crafter_captions=learned",
+        "crafter_captions=pixels",
+        "crafter_actions=17",
+    ),
+    (
+        CNN | {"env": "Crafter-v1"},
+        "crafter_actions=good",
+        "terminate_on_death=false",
+        "use_text=false",
+    ),
     (CNN | {"env": "MiniGrid-Empty-5x5-v0"}, "env_args={}", "env_processes=true"),
     (CNN | {"env": "popgym-RepeatFirstEasy-v0"}, "env_args={}", "env_processes=true"),
 )
@@ -229,7 +249,7 @@ WITH_XL, WITH_BERT = (
 )
 WITH_WORDS, WITH_PICTURES = (
     ("main", *settings(**SHELM)),
-    ("main", *settings(**PICTURED, stimuli=PICTURES)),
+    ("main", *settings(**PICTURED, recognition_stimuli=PICTURES)),
 )
 # A command, a file, and how the values at some keys in it are changed.
 VALUES: list = [

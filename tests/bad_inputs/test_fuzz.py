@@ -199,7 +199,10 @@ def pretrained_parts(gallery):
 
 def pictures(gallery):
     """Return a strategy of spoiled pictures to recognise."""
-    shown = ("main", *settings(**(TINY | {"env": "ContinuousRecognition-v0", "stimuli": PICTURES})))
+    shown = (
+        "main",
+        *settings(**(TINY | {"env": "ContinuousRecognition-v0", "recognition_stimuli": PICTURES})),
+    )
     return trials(gallery, [shown], [*_below(gallery, PICTURES), PICTURES], most=6)
 
 

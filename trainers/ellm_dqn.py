@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.agent import Agent, Memory, Step, Transitions
-from models.observations import ObservationBatch, Percept
+from models.observations import AgentInput, ObservationBatch
 from trainers.frame_replay import FrameReplay, FrameReplaySettings, FrameSteps
-from trainers.learner import Learner, LoggedMeans, NotFiniteError, Reward, Transition
+from trainers.learner import Learner, MeanMetrics, NotFiniteError, Reward, Transition
 from trainers.losses import double_q_targets, follow, n_step_returns
-from trainers.off_policy import EpsilonSettings, epsilon_after, explored
+from trainers.off_policy import EpsilonSettings, epsilon_after, epsilon_greedy
 from trainers.ranks import Ranks
 from utils.errors import UserError
 from utils.saved_state import load_moments, moments, with_moments
@@ -33,7 +33,7 @@ NOT_YET = -1
 
 log = logging.getLogger(__name__)
 
-COUNTS = ("n_seen", "n_updates", "paid", "paid_since")
+COUNTS = ("n_seen", "n_updates", "paid", "first_reward_step")
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class FinetuneSettings(Config):
 
 @dataclass(frozen=True)
 class NStepDqnSettings(FrameReplaySettings, EpsilonSettings, FinetuneSettings):
-    title = "NStepDQN"
+    title = "EllmDQN"
 
-    warmup_steps: int = setting(
+    learning_starts: int = setting(
         "environment steps before the first gradient step", low=0, high=10**12, default=5000
     )
-    update_every_steps: int = setting(
+    train_frequency: int = setting(
         "environment steps for each gradient step", low=1, high=1_000_000, default=4
     )
     target_update_steps: int = setting(
@@ -109,7 +109,7 @@ class NStepDqnSettings(FrameReplaySettings, EpsilonSettings, FinetuneSettings):
     )
 
 
-class NStepDQN(Learner):
+class EllmDQN(Learner):
     """Trains the Q-values of an agent that sees the last frames.
 
     Gradient steps are taken along the way, in `observe`; `update` returns their metrics. The agent
@@ -123,12 +123,12 @@ class NStepDQN(Learner):
         n_seen: Environment steps so far, those of all environments.
         n_updates: Gradient steps so far.
         paid: Sum of the rewards so far, of all environments.
-        paid_since: The environment step at which it reached 1; -1 before.
+        first_reward_step: The environment step at which it reached 1; -1 before.
     """
 
     reads = (NStepDqnSettings,)
     agent: Any
-    logged = ("critic_loss", "q_mean", "reward_mean", "grad_norm")
+    logged = ("critic_loss", "q_mean", "n_step_return_mean", "grad_norm")
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class NStepDQN(Learner):
         self.config, self.agent, self.ranks = config, agent, ranks or Ranks()
         self.reward = reward
         self.target = copy.deepcopy(agent.head).requires_grad_(False)
-        self.parameters = agent.finetuned(config.finetune)
+        self.parameters = agent.trainable_parameters(config.finetune)
         agent.requires_grad_(False)
         for parameter in self.parameters:
             parameter.requires_grad_(True)
@@ -151,9 +151,9 @@ class NStepDQN(Learner):
         self.guide: Agent | None = None
         self.guide_sha256: str | None = None
         self.n_seen = self.n_updates = 0
-        self.paid, self.paid_since = 0.0, NOT_YET
+        self.paid, self.first_reward_step = 0.0, NOT_YET
         self._guide_memory: Memory | None = None
-        self._logged = LoggedMeans()
+        self._logged = MeanMetrics()
         self._n_since_row = 0
         self._has_begun = False
 
@@ -164,22 +164,22 @@ class NStepDQN(Learner):
     def epsilon_at(self, n_seen: int) -> float:
         """Return epsilon after n_seen environment steps."""
         config = self.config
-        began = self.paid_since if config.decay_after_reward else 0
+        began = self.first_reward_step if config.decay_after_reward else 0
         final = EPSILON_FINAL if config.epsilon_final is None else config.epsilon_final
         if began == NOT_YET:
             return config.epsilon_start
         return epsilon_after(n_seen - began, config.epsilon_steps, config.epsilon_start, final)
 
-    def act(self, percept: Percept, memory: Memory) -> Step:
+    def act(self, percept: AgentInput, memory: Memory) -> Step:
         # The agent acts in any case: its memory has to read every step, and so has the guide's.
         step = self.agent.act(percept, memory)
         n_envs = percept.n_envs
         drawn = torch.randint(self.agent.n_actions, (n_envs,), device=self.agent.device)
         if self.guide is not None:
             shares = [self.config.guide_share] * n_envs
-            drawn = explored(drawn, self._guided(self.guide, percept), shares)
+            drawn = epsilon_greedy(drawn, self._guided(self.guide, percept), shares)
         epsilons = [self.epsilon_at(self.n_seen + n) for n in range(n_envs)]
-        return step._replace(actions=explored(step.actions, drawn, epsilons))
+        return step._replace(actions=epsilon_greedy(step.actions, drawn, epsilons))
 
     def observe(self, transition: Transition) -> None:
         config, percept, ended = self.config, transition.percept, transition.ended
@@ -193,16 +193,16 @@ class NStepDQN(Learner):
         self.n_seen += n_envs  # the other ranks take as many steps
         self._n_since_row += n_envs
         self.paid += float(rewards.sum())
-        if self.paid >= 1 and self.paid_since == NOT_YET:
-            self.paid_since = self.n_seen
+        if self.paid >= 1 and self.first_reward_step == NOT_YET:
+            self.first_reward_step = self.n_seen
 
         # Ranks ask one another until all have something to learn from, and know from then on.
-        if not self._has_begun and self.n_seen >= config.warmup_steps:
-            is_paid = self.paid_since != NOT_YET or not config.train_after_reward
+        if not self._has_begun and self.n_seen >= config.learning_starts:
+            is_paid = self.first_reward_step != NOT_YET or not config.train_after_reward
             self._has_begun = bool(self.ranks.least(is_paid and self.replay.n_rows > 0))
         if not self._has_begun:
             return
-        for _ in range(_n_passed(before, self.n_seen, config.update_every_steps)):
+        for _ in range(_n_passed(before, self.n_seen, config.train_frequency)):
             logged = self.learn(self.replay.sample(self.ranks.part_of(config.batch_size)))
             self._logged.add({name: float(value) for name, value in logged.items()})
             if not self._logged.are_finite:
@@ -216,15 +216,15 @@ class NStepDQN(Learner):
         if self.n_seen >= self.config.n_steps and not self.n_updates:
             log.warning(
                 f"nothing was learned: the {self.config.n_steps:,} steps were over before "
-                f"warmup_steps={self.config.warmup_steps:,}, a first episode or, with "
+                f"learning_starts={self.config.learning_starts:,}, a first episode or, with "
                 "train_after_reward, a reward. Choose a larger n_steps"
             )
         # Names without a value would make metrics.csv a table of another width: NaN stands there.
         metrics = dict.fromkeys(names, math.nan) | self._logged.means()
-        self._logged, self._n_since_row = LoggedMeans(), 0
+        self._logged, self._n_since_row = MeanMetrics(), 0
         return metrics | {
             "train/epsilon": self.epsilon_at(self.n_seen),
-            "train/n_updates": float(self.n_updates),
+            "train/n_gradient_steps": float(self.n_updates),
             "train/replay_steps": 0.0 if self.replay is None else float(self.replay.n_rows),
         }
 
@@ -235,7 +235,7 @@ class NStepDQN(Learner):
         # R = sum_{k<n} gamma^k r_{t+k}; an intrinsic reward sees the n steps as one.
         rewards = steps.rewards.clamp(-1, 1) if config.clip_reward else steps.rewards
         dtype = FLOATS[config.return_dtype]
-        returns, discounts = n_step_returns(rewards, steps.goes_on, config.gamma, dtype)
+        returns, discounts = n_step_returns(rewards, steps.not_done, config.gamma, dtype)
         rewarded: dict[str, Tensor] = {}
         if self.reward is not None:
             both = steps.observations.map(lambda *kinds: torch.cat(kinds), steps.following)
@@ -262,16 +262,16 @@ class NStepDQN(Learner):
         return rewarded | {
             "train/critic_loss": loss.detach(),
             "train/q_mean": chosen.detach().mean(),
-            "train/reward_mean": returns.float().mean(),
+            "train/n_step_return_mean": returns.float().mean(),
             "train/grad_norm": torch.stack(norms).norm(),
         }
 
     @staticmethod
-    def contradictions(config: Any, agent: type[Agent]) -> list[str]:
+    def validate_config(config: Any, agent: type[Agent]) -> list[str]:
         problems = []
-        if "NStepDQN" not in agent.algorithms:
+        if "EllmDQN" not in agent.algorithms:
             problems.append(
-                f"algorithm: NStepDQN trains values of the last frames, which {config.model} has "
+                f"algorithm: EllmDQN trains values of the last frames, which {config.model} has "
                 "not. Choose model=ELLM, or another algorithm"
             )
         if config.guide is None and config.guide_share != GUIDE_SHARE:
@@ -291,7 +291,7 @@ class NStepDQN(Learner):
         }
 
     def load_state_dict(
-        self, state: dict[str, Any], percept: Percept, memory: Memory | None
+        self, state: dict[str, Any], percept: AgentInput, memory: Memory | None
     ) -> None:
         if state["guide"] != self.guide_sha256:
             raise ValueError("guide: not the one that the run has begun with")
@@ -310,7 +310,7 @@ class NStepDQN(Learner):
             self._guide_memory = self.guide.initial_memory(percept.n_envs)
             self._guide_memory.load_state_dict(state["guide_memory"])
 
-    def _guided(self, guide: Agent, percept: Percept) -> Tensor:
+    def _guided(self, guide: Agent, percept: AgentInput) -> Tensor:
         if self._guide_memory is None:
             self._guide_memory = guide.initial_memory(percept.n_envs)
         text = percept.observations.text
@@ -318,7 +318,7 @@ class NStepDQN(Learner):
             guide.reader.sentences.numbers(self.agent.reader.sentences.texts(text).flatten())
         return guide.act(percept, self._guide_memory, deterministic=True).actions
 
-    def _empty_replay(self, percept: Percept) -> FrameReplay:
+    def _empty_replay(self, percept: AgentInput) -> FrameReplay:
         assert self.folder is not None, "a run sets its folder before the first step"
         folder, agent = self.folder / self.ranks.own_name("replay"), self.agent
         seen = percept.observations
