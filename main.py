@@ -6,7 +6,6 @@ import utils.starting  # noqa: F401
 import argparse
 import dataclasses
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -165,18 +164,11 @@ def build_run(
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line; `overrides` has all settings given in it as KEY=VALUE."""
-    words = [word.removeprefix("--var=") for word in (sys.argv[1:] if argv is None else argv)]
-    models = [word for word in words if word.startswith("model=")]
-    parser = Parser(
-        prog="main.py",
-        description=__doc__,
-        # The help also lists the settings of a user's own agent if it is named beside --help.
-        ending=lambda: (
-            f"settings, for --var and --config:\n{describe_settings(chosen_agent(models))}"
-        ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = Parser(prog="main.py", description=__doc__, formatter_class=raw, add_help=False)
     add = parser.add_argument
+    part = "this help; with the name of a part, as in --help PPO, its settings; --help all: all"
+    add("-h", "--help", nargs="?", const="", metavar="PART", help=part)
     add("--config", metavar="FILE", help="JSON file with the settings that differ")
     add("--var", metavar="KEY=VALUE", action="append", default=[], help="one setting, repeatable")
     add("--seed", metavar="N", nargs=1, default=[], help="short for --var seed=N")
@@ -188,7 +180,18 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add_trust(parser)
     add("--list-configs", action="store_true", help="show the published settings")
     add("--print-config", action="store_true", help="show all settings and stop")
-    arguments = parser.parse_args(argv)
+    arguments, unknown = parser.parse_known_args(argv)
+    if arguments.help is not None:
+        # A user's own agent that is named beside --help has a part, too.
+        chosen = chosen_agent(arguments.var)
+        parser.epilog = describe_settings(arguments.help or chosen.get("model", ""), chosen)
+        parser.print_help()
+        parser.exit()
+    if unknown:
+        name, _, value = " ".join(unknown).lstrip("-").replace(" ", "=", 1).partition("=")
+        is_setting = name in default_settings()
+        hint = f". Settings are given by --var: --var {name}={value}" if is_setting else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     short = ["deterministic=true"] * arguments.deterministic
     arguments.overrides = [*arguments.var, *(f"seed={seed}" for seed in arguments.seed), *short]
     given = arguments.overrides or arguments.config or arguments.run_id or arguments.init_from

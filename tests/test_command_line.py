@@ -129,7 +129,7 @@ def test_a_signal_while_a_program_loads_prints_no_traceback(number, status, tmp_
         "import utils.starting\n"
         "utils.starting.defer_sigint()\n"
         f"os.kill(os.getpid(), {int(number)})\n"
-        "utils.starting.loaded()\n"
+        "utils.starting.restore_sigint()\n"
         "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
     )
     ended = subprocess.run(
@@ -162,7 +162,7 @@ def test_signals_are_set_for_programs_only():
 )
 def test_what_to_type_is_told_as_it_was_typed(started, words, monkeypatch):
     monkeypatch.setattr(sys, "argv", [started])
-    assert starting.typed("eval.py") == words
+    assert starting.cli_command("eval.py") == words
 
 
 def test_what_is_installed_is_what_there_is():

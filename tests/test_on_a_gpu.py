@@ -38,7 +38,7 @@ def gpu(monkeypatch, in_empty_folder):
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
 def test_a_run_mixes_no_devices(settings, gpu):
     config = load_config(None, [*settings.split(), "showcase_minutes=null"])
-    folder = main.begin(config, Ranks(), "x")
+    folder = main.start_run(config, Ranks(), "x")
     assert (folder / "ckpt_last.pt").is_file()
 
 

@@ -41,22 +41,11 @@ class StoreOnce(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises its errors as UserErrors, so that they read like all others.
+    """An argument parser whose errors are UserErrors, so that they read like all others."""
 
-    `ending` returns the end of the help; it is called only when help is wanted, as it may be slow.
-    """
-
-    def __init__(
-        self, *arguments: Any, ending: Callable[[], str] | None = None, **options: Any
-    ) -> None:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.ending = ending
         self.register("action", None, StoreOnce)
-
-    def format_help(self) -> str:
-        if self.ending is not None:
-            self.epilog = self.ending()
-        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{self.prog}: {message}. See {self.prog} --help")

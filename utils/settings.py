@@ -25,6 +25,7 @@ import math
 import os
 import pkgutil
 import re
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -783,19 +784,31 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def describe_settings(chosen: Mapping[str, Any] = NOTHING) -> str:
-    """Return the settings' help by part, those of the user's own agent where it is chosen."""
+def describe_settings(part: str = "", chosen: Mapping[str, Any] = NOTHING) -> str:
+    """Return the help of a part's settings, of "all", or the names of the parts.
+
+    A part is named by its title or by the value that chooses it, as PPO or KeyToDoor-v0. Those of
+    the user's own agent are known where it is chosen.
+    """
     readers = settings_index(chosen).readers
     groups: dict[str, list[str]] = {}
     for name, each in all_settings(chosen).items():
         title, by = each.title, readers(name)
+        if part not in ("", "all", title, *by):
+            continue
         heading = title if by in ([], [title]) else f"{title} (read by {', '.join(by)})"
         default = json.dumps(each.metadata["default"])
         groups.setdefault(heading, []).append(
             f"  {name} ({kind_text(each)}, default {default})\n"
             f"      {each.metadata['help']}{range_text(each)}"
         )
-    return "\n".join("\n".join([f"\n{heading}:", *lines]) for heading, lines in groups.items())
+    titles = dict.fromkeys(each.title for each in all_settings(chosen).values())
+    if not groups:
+        raise UserError(f"--help {part}: no such part.{did_you_mean(part, titles)}")
+    if not part:
+        return textwrap.fill(f"parts with settings, for --help PART: {', '.join(titles)}", 79)
+    lines = "\n".join("\n".join([f"\n{heading}:", *lines]) for heading, lines in groups.items())
+    return f"settings, for --var and --config:\n{lines}"
 
 
 def published_table() -> str:
