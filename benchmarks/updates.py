@@ -196,7 +196,7 @@ def filled(settings: str, device: str) -> tuple[OffPolicyLearner, Callable[[], S
         while collector.n_episodes < run.config.n_envs:
             collector.step()
     assert learner.replay is not None, "episodes have ended"
-    return learner, partial(learner.replay.sequences, learner.replay.is_first)
+    return learner, partial(learner.replay.sequences, learner.replay.start_rows)
 
 
 def our_off_policy(settings: str, device: str) -> Iterator[Work]:

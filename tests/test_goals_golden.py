@@ -60,7 +60,7 @@ def test_every_step_is_paid_and_remembered_as_the_original_does(arrays):
         env = ToldVectorEnv(
             seen(row, arrays["inventory"][number]), [told(row, number, arrays)], NAMES
         )
-        checks = bool(arrays["require_success"][number])
+        checks = bool(arrays["check_success"][number])
         payment = RewardRule(similarity, checks_success=checks, quality=quality)
         episode = SuggestedGoals(payment)
         layer = GoalRewards(env, [episode], Listed(row["suggestions"]), payment=payment)

@@ -85,7 +85,7 @@ def test_every_number_of_the_picture_is_in_the_table_with_its_interval(runs):
 def test_a_share_is_that_of_the_goals_since_the_window_before():
     columns = {f"goals/suggested_{grade}": np.zeros(4) for grade in GRADES}
     columns["goals/suggested_good"] = np.array([0.0, 10, 10, 10])
-    columns["goals/suggested_bad"] = np.array([0.0, 0, 30, 30])
+    columns["goals/suggested_common_sense_insensitive"] = np.array([0.0, 0, 30, 30])
     shares = shares_of([columns | {"env_steps": np.array(STEPS, float)}], "suggested")
     assert shares.x.tolist() == list(STEPS)
     good, _, bad, nonsense = shares.shares.tolist()

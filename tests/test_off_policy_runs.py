@@ -70,7 +70,7 @@ def as_original(name):
     ours = {
         **(DQN_OF_LSTM if explores else {"algorithm": "SAC"} | CNN),
         **{"n_steps": n_episodes * n_steps, "warmup_episodes": given["start_training"]},
-        **{name: given[name] for name in ("replay_ratio", "eval_episodes")},
+        **{"replay_ratio": given["updates_per_step"], "eval_episodes": given["eval_episodes"]},
         "eval_steps": given["eval_interval"] * n_steps,
     }
     folder = train_row("run", TINY | task_of(given) | ours)

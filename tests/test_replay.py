@@ -80,9 +80,9 @@ def test_sequences_start_where_the_originals_do_and_as_often(case):
     arrays = golden(case)
     replay, theirs = filled(arrays), golden_data.under(arrays, "rows.")
     assert torch.equal(replay.rows["starts"], theirs["start_weights"] > 0)
-    assert torch.equal(replay.is_first, arrays["batch.is_first"].sort().values)
+    assert torch.equal(replay.start_rows, arrays["batch.starts"].sort().values)
     probabilities = torch.zeros(replay.capacity, dtype=torch.float64)
-    probabilities[replay.is_first] = 1 / len(replay.is_first)
+    probabilities[replay.start_rows] = 1 / len(replay.start_rows)
     torch.testing.assert_close(probabilities, theirs["start_probabilities"])
 
 
@@ -92,9 +92,9 @@ def test_a_batch_is_drawn_uniformly_from_all_starts():
     drawn = []
     replay.sequences = drawn.append  # only the request matters
     replay.sample(20_000)
-    is_first, counts = drawn[0].unique(return_counts=True)
-    assert torch.equal(is_first, replay.is_first)
-    expected = 20_000 / len(is_first)
+    rows, counts = drawn[0].unique(return_counts=True)
+    assert torch.equal(rows, replay.start_rows)
+    expected = 20_000 / len(rows)
     assert ((counts - expected).abs() < 6 * expected**0.5).all()
 
 
@@ -125,14 +125,14 @@ def test_the_batches_are_the_originals(case, context_length):
 
 def test_whole_episodes_are_as_long_as_the_longest_among_them():
     replay = replay_of([3, 7, 5], 100)
-    assert replay.is_first.tolist() == [0, 4, 12]
-    for is_first, lengths in (([0, 4, 12], [3, 7, 5]), ([0, 12], [3, 5])):
-        sequences = replay.sequences(torch.tensor(is_first))
+    assert replay.start_rows.tolist() == [0, 4, 12]
+    for rows, lengths in (([0, 4, 12], [3, 7, 5]), ([0, 12], [3, 5])):
+        sequences = replay.sequences(torch.tensor(rows))
         assert sequences.mask.sum(0).tolist() == lengths
         assert len(sequences.mask) == max(lengths)
         shown = sequences.observations.vectors.unflatten(0, (max(lengths) + 1, len(lengths)))
         for column, n_steps in enumerate(lengths):
-            number = is_first[column] // 4 if is_first[column] < 12 else 2
+            number = rows[column] // 4 if rows[column] < 12 else 2
             expected = episode(n_steps, number)
             own = slice(n_steps + 1)
             assert torch.equal(shown[own, column], expected.observations.vectors)
@@ -142,10 +142,10 @@ def test_whole_episodes_are_as_long_as_the_longest_among_them():
 
 def test_an_episode_that_has_lost_its_beginning_is_drawn_as_windows_only():
     lengths = [6, 6, 6]  # 21 rows in a ring of 18: three rows of the first are gone
-    assert replay_of(lengths, 18).is_first.tolist() == [7, 14]
+    assert replay_of(lengths, 18).start_rows.tolist() == [7, 14]
     windows = replay_of(lengths, 18, context_length=2)
-    assert windows.is_first.tolist() == [0, 3, 4, *range(7, 12), *range(14, 18)]
-    assert (windows.sequences(windows.is_first).mask == 1).all()
+    assert windows.start_rows.tolist() == [0, 3, 4, *range(7, 12), *range(14, 18)]
+    assert (windows.sequences(windows.start_rows).mask == 1).all()
 
 
 @pytest.mark.parametrize("shape", [(2,), (3, 5, 5)])

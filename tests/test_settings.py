@@ -112,7 +112,7 @@ def test_stored_settings_come_back_and_are_those_of_a_run():
 
 
 def test_the_help_lists_every_setting_once_under_the_part_that_reads_it():
-    text = describe_settings()
+    text = describe_settings("all")
     for name, each in all_settings().items():
         assert text.count(f"\n  {name} (") == 1
         assert each.metadata["help"] in text
@@ -120,6 +120,11 @@ def test_the_help_lists_every_setting_once_under_the_part_that_reads_it():
     assert "\nthe run:\n  algorithm (" in text
     assert "\nHELM:\n  beta (" in text
     assert "\ntrained memory (read by LSTM, GPT):\n  memory_width (" in text
+    assert "trained memory" in describe_settings().replace("\n", " ")
+    assert "beta (" not in describe_settings("PPO")
+    assert "\n  n_epochs (" in describe_settings("PPO")
+    with pytest.raises(UserError, match=r"no such part\. Did you mean 'PPO'\?"):
+        describe_settings("PPOO")
 
 
 def test_a_run_from_before_a_setting_with_a_default_has_that():
@@ -207,7 +212,7 @@ def test_a_memory_of_ones_own_brings_its_settings_along(monkeypatch):
     config = load_config(overrides=["model=Echo", "echoes=4", "memory_width=8", "device=cpu"])
     assert build_agent(config, *spaces()).memory.echoes == 4
     assert load_config().echoes == 3
-    assert "\nEcho:\n  echoes (a whole number, default 3)" in describe_settings()
+    assert "\nEcho:\n  echoes (a whole number, default 3)" in describe_settings("Echo")
     with pytest.raises(UserError, match="echoes is read by Echo, and this is HELM"):
         load_config(overrides=["echoes=4"])
 
@@ -232,9 +237,9 @@ def test_settings_are_those_of_every_part_and_come_back_in_another_process():
 
 
 def test_earlier_names_are_understood_and_told(tmp_path, caplog):
-    path = settings_file(tmp_path, algorithm="NStepDQN", model="ELLM", epsilon_share=0.5)
-    config = dataclasses.asdict(load_config(path, ["warmup_steps=7"]))
-    assert (config["algorithm"], config["exploration_fraction"]) == ("EllmDQN", 0.5)
+    path = settings_file(tmp_path, algorithm="NStepDQN", model="ELLM", missions=True)
+    config = dataclasses.asdict(load_config(path, ["env=BabyAI-GoToRedBall-v0", "warmup_steps=7"]))
+    assert (config["algorithm"], config["minigrid_missions"]) == ("EllmDQN", True)
     assert config["learning_starts"] == 7
     assert "--var warmup_steps=7: warmup_steps=7 is learning_starts=7 now" in caplog.messages
     del config["learning_starts"]

@@ -288,12 +288,12 @@ class FrameReplay:
         """Return steps drawn at random, with replacement."""
         return self.steps(self.episodes.draw(n_samples, self.config.replay_sampling))
 
-    def steps(self, is_first: list[tuple[EpisodeSpan, int]]) -> FrameSteps:
+    def steps(self, starts: list[tuple[EpisodeSpan, int]]) -> FrameSteps:
         """Return n steps from each of B starts: an episode, and a step of it."""
-        n_step, n_samples = self.config.n_step, len(is_first)
+        n_step, n_samples = self.config.n_step, len(starts)
         seen, following = (np.empty((n_samples, self.frame_stack), self.dtype) for _ in range(2))
         done = np.zeros((n_samples, n_step), self.dtype)
-        for n, (place, start) in enumerate(is_first):
+        for n, (place, start) in enumerate(starts):
             end = min(start + n_step, place.length)
             first = max(0, start - self.frame_stack + 1)
             rows = self.logs[place.env].read(place.begin + first, place.begin + end + 1)

@@ -247,6 +247,6 @@ class Rollout:
 
 def _ranges(firsts: Tensor, lengths: Tensor) -> Tensor:
     """Return S ranges of numbers, each from its first and of its length, one after another."""
-    is_first = lengths.cumsum(0) - lengths
+    starts = lengths.cumsum(0) - lengths
     of = torch.arange(len(firsts)).repeat_interleave(lengths)
-    return firsts[of] + torch.arange(len(of)) - is_first[of]
+    return firsts[of] + torch.arange(len(of)) - starts[of]

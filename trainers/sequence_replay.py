@@ -126,26 +126,26 @@ class Replay:
 
     def sample(self, batch_size: int) -> SequenceBatch:
         """Draw sequences uniformly, with replacement, from all places they may start."""
-        is_first = self.is_first
-        return self.sequences(is_first[torch.randint(len(is_first), (batch_size,))])
+        start_rows = self.start_rows
+        return self.sequences(start_rows[torch.randint(len(start_rows), (batch_size,))])
 
     @property
-    def is_first(self) -> Tensor:
+    def start_rows(self) -> Tensor:
         if self._starts is None:
             self._starts = self.rows["starts"].nonzero().squeeze(-1)
         return self._starts
 
-    def sequences(self, is_first: Tensor) -> SequenceBatch:
+    def sequences(self, start_rows: Tensor) -> SequenceBatch:
         """Return the sequences that start at some rows [B].
 
         Their length is `context_length`, or that of the longest episode among them. Steps behind
         the end of its own episode are masked.
         """
         rows = self.rows
-        remaining = rows["remaining"][is_first]  # steps to the episode's end
+        remaining = rows["remaining"][start_rows]  # steps to the episode's end
         longest = int(remaining.max())
         n_steps = longest if self.context_length == WHOLE else self.context_length
-        at = (is_first + torch.arange(n_steps + 1)[:, None]) % self.capacity  # [T+1, B]
+        at = (start_rows + torch.arange(n_steps + 1)[:, None]) % self.capacity  # [T+1, B]
         flat = at.flatten()
         kinds = {name: rows[name][flat] for name in Observations._fields if name in rows}
         actions = rows["actions"][at[:-1]].long()
@@ -274,14 +274,14 @@ def _rows(episode: EpisodeSteps, context_length: int) -> dict[str, Tensor]:
     n_steps = episode.length
     window = n_steps if context_length == WHOLE else context_length
     places = torch.arange(n_steps + 1)
-    is_first = places < max(1, n_steps - window + 1)
+    may_start = places < max(1, n_steps - window + 1)
     return {
         **episode.observations.tensors(),
         "context": episode.context,
         "actions": _padded(episode.actions).to(torch.int16),
         "rewards": _padded(episode.rewards),
         "terminated": _padded(episode.terminated),
-        "starts": is_first,
+        "starts": may_start,
         "remaining": (n_steps - places).to(torch.int32),
     }
 
