@@ -15,13 +15,7 @@ import torch
 from envs import EnvLike, check_env_name, given_name
 from models import build_agent, resolve_device
 from report import build_showcase
-from trainers.build import (
-    build_evaluation,
-    build_learner,
-    check,
-    configured_collector,
-    open_env,
-)
+from trainers.build import build_evaluation, build_learner, check, configured_collector, open_env
 from trainers.checkpoint import INIT_FROM, WarmStart, own_checkpoint
 from trainers.ranks import Ranks, joined_ranks
 from trainers.train import Run, RunSettings

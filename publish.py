@@ -24,14 +24,7 @@ from typing import Any, NamedTuple
 
 import eval as evaluation
 from analysis.figures import Labels, draw, save_figure
-from analysis.run_data import (
-    Table,
-    group_runs,
-    markdown,
-    read_evaluation,
-    read_runs,
-    write_text,
-)
+from analysis.run_data import Table, group_runs, markdown, read_evaluation, read_runs, write_text
 from analysis.statistics import summarize
 from eval import CARD, CURVE, HUB
 from trainers.checkpoint import (

@@ -15,13 +15,7 @@ from typing import Any, SupportsFloat, cast
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import (
-    AsyncVectorEnv,
-    AutoresetMode,
-    SyncVectorEnv,
-    VectorEnv,
-    VectorWrapper,
-)
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.async_vector_env import AsyncState
 from numpy.random.bit_generator import ISeedSequence
 

@@ -31,11 +31,7 @@ LARGER_BLOCKS = (16, 64)  # or all of them
 SMALL, LARGE = (16, 32), (64, 128)  # channels before a trained memory, and without one
 Kernel = tuple[tuple[int, int], ...]  # and stride, of each convolution
 Kernels = tuple[tuple[int, Kernel], ...]  # by the least pixels of an image's shorter side
-KERNELS: Kernels = (
-    (20, ((8, 4), (4, 2))),
-    (6, ((4, 2), (2, 1))),
-    (5, ((3, 1), (2, 1))),
-)
+KERNELS: Kernels = ((20, ((8, 4), (4, 2))), (6, ((4, 2), (2, 1))), (5, ((3, 1), (2, 1))))
 
 
 @dataclass(frozen=True)
@@ -130,10 +126,7 @@ class SmallImpalaCNN(Encoder):
         _xavier(self)
         # A checkpoint names no attribute of this: it is neither module nor buffer.
         self._cache = ObservationCache(
-            lambda images: self.of_pixels(to_float01(images)),
-            cache_mb,
-            CACHE_BLOCK,
-            LARGER_BLOCKS,
+            lambda images: self.of_pixels(to_float01(images)), cache_mb, CACHE_BLOCK, LARGER_BLOCKS
         )
         self._weights = list(self.parameters())  # asked at every step, so found once
         self._versions: list[int] = []

@@ -33,11 +33,7 @@ from models.encoders import EncoderSettings, build_encoder
 from models.heads import ActorCritic
 from models.language.kv_cache import KVCache
 from models.language.language_model import LanguageModel
-from models.language.load import (
-    LanguageModelSettings,
-    describe_language_model,
-    load_language_model,
-)
+from models.language.load import LanguageModelSettings, describe_language_model, load_language_model
 from models.observation_to_language import (
     ClipProjection,
     ColourHopfield,
@@ -232,10 +228,7 @@ class HelmV2(LanguageMemoryAgent):
 
     @classmethod
     def check(cls, config: HelmV2Settings) -> None:
-        raise_all(
-            lambda: super(HelmV2, cls).check(config),
-            lambda: check_encoder(config),
-        )
+        raise_all(lambda: super(HelmV2, cls).check(config), lambda: check_encoder(config))
 
 
 class Shelm(LanguageMemoryAgent):

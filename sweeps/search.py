@@ -226,10 +226,7 @@ class Study:
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        dimensions: Mapping[str, Range | Choices],
-        folder: Path | None = None,
+        self, plan: Plan, dimensions: Mapping[str, Range | Choices], folder: Path | None = None
     ) -> None:
         import optuna
         from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock

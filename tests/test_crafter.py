@@ -114,9 +114,7 @@ def local_views(worlds):
     rows = np.arange(len(worlds))
     kinds = np.concatenate([np.zeros((len(worlds), 1), np.uint8), worlds["kind"]], 1)
     cells = np.where(
-        worlds["standing"] > 0,
-        kinds[rows[:, None, None], worlds["standing"]],
-        worlds["materials"],
+        worlds["standing"] > 0, kinds[rows[:, None, None], worlds["standing"]], worlds["materials"]
     )
     padded = np.pad(cells, ((0, 0), (4, 4), (3, 3)))
     corners = zip(padded, worlds["x"][:, 0], worlds["y"][:, 0], strict=True)

@@ -8,14 +8,7 @@ import pytest
 
 from envs import minigrid
 from envs.crafter.vector import CrafterVectorEnv
-from envs.episodes import (
-    BLOCK,
-    SeededEnv,
-    SingleEnvs,
-    checksum,
-    episode_generators,
-    episode_seed,
-)
+from envs.episodes import BLOCK, SeededEnv, SingleEnvs, checksum, episode_generators, episode_seed
 from envs.random_maze import WALL, RandomMazeVectorEnv
 from envs.three_phases import VisualMatchVectorEnv
 

@@ -7,14 +7,7 @@ import pytest
 
 from envs.vector import EpisodeStatistics
 from rewards import suggested_goals
-from rewards.goals import (
-    GoalRewards,
-    GoalSettings,
-    as_played,
-    sentence,
-    task_settings,
-    with_goals,
-)
+from rewards.goals import GoalRewards, GoalSettings, as_played, sentence, task_settings, with_goals
 from rewards.single_tasks import SYNONYMS, TASKS, Task, actions_of
 from rewards.suggested_goals import Quality, RewardRule, Similarity, SuggestedGoals
 from rewards.suggesters import SUGGESTERS

@@ -23,12 +23,7 @@ from models.language.files import (
 )
 from models.language.load import describe_language_model, load_language_model
 from models.sentence_encoder import load_sentence_encoder
-from tests.published_models import (
-    TRANSFORMER_XL,
-    WORDS,
-    tiny_bert_folder,
-    tiny_sentence_encoder,
-)
+from tests.published_models import TRANSFORMER_XL, WORDS, tiny_bert_folder, tiny_sentence_encoder
 from tests.tiny_decoders import WORDS as DECODER_WORDS
 from tests.tiny_decoders import tiny_decoder_folder
 from utils.errors import UserError

@@ -143,7 +143,7 @@ def test_weights_and_biases_gets_settings_rows_and_media(wandb, tmp_path):
             "episode/movie": ("video", "gif"),
             "episode/words": ("image", (4, 3)),
             "episode/n": ("html", "<pre>| 1 |</pre>"),
-        },
+        }
     }
     assert (run.step_metric, run.exit_code) == ("env_steps", 0)
 

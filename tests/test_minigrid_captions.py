@@ -119,11 +119,7 @@ def rooms(n, seed=0):
 
 
 def test_the_symbols_are_minigrids():
-    for ours, theirs in (
-        (KINDS, OBJECT_TO_IDX),
-        (COLOURS, COLOR_TO_IDX),
-        (STATES, STATE_TO_IDX),
-    ):
+    for ours, theirs in ((KINDS, OBJECT_TO_IDX), (COLOURS, COLOR_TO_IDX), (STATES, STATE_TO_IDX)):
         assert {name: number for number, name in enumerate(ours)} == theirs
 
 

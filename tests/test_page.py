@@ -27,14 +27,7 @@ from report.page import (
     rounded,
     tiled,
 )
-from tests.recordings import (
-    ACTIONS,
-    of_goals,
-    of_many_actions,
-    of_vectors,
-    of_words,
-    recording,
-)
+from tests.recordings import ACTIONS, of_goals, of_many_actions, of_vectors, of_words, recording
 
 FACTS = {"return": "0.5"}
 

@@ -40,10 +40,7 @@ def test_levels_are_played_in_memory_mode_from_all_there_are():
 def test_resetting_an_ended_game_at_once_skips_no_level():
     """EnvPool left to itself, and reset right after each last step, play the same levels."""
     left_alone, reset_at_once = (procgen._open_game("maze", [3]) for _ in range(2))
-    levels = (
-        [left_alone.reset()[1]["level_seed"][0]],
-        [reset_at_once.reset()[1]["level_seed"][0]],
-    )
+    levels = ([left_alone.reset()[1]["level_seed"][0]], [reset_at_once.reset()[1]["level_seed"][0]])
     stay = np.array([4])
     for _ in range(1100):
         levels[0].append(left_alone.step(stay)[4]["level_seed"][0])

@@ -14,10 +14,7 @@ from trainers.checkpoint import LAST, load_checkpoint, save_checkpoint
 
 pytest.importorskip("minigrid")
 PLAYED = {
-    "missions": (
-        runs.HELM | runs.MISSIONS | {"text_reader": "both", "mem_len": 8},
-        ["go to "],
-    ),
+    "missions": (runs.HELM | runs.MISSIONS | {"text_reader": "both", "mem_len": 8}, ["go to "]),
     "a household": (
         runs.CNN | runs.HOUSE,
         ["you are at ", "you know ", "a row a room", "turn to the next thing"],

@@ -9,15 +9,7 @@ from rewards.goals import GoalRewards, with_goals
 from rewards.suggested_goals import Tidying
 from rewards.suggesters.household import YesNoSuggester, prompt
 from rewards.suggesters.rules import HouseholdOracle, HouseholdSuggester
-from tests.test_housekeep_text import (
-    LOOK,
-    N_ACTIONS,
-    NEXT_PLACE,
-    PICK_UP,
-    PLACE,
-    SINK,
-    laid_out,
-)
+from tests.test_housekeep_text import LOOK, N_ACTIONS, NEXT_PLACE, PICK_UP, PLACE, SINK, laid_out
 from utils.household import Goal
 from utils.settings import load_config
 

@@ -141,12 +141,7 @@ def build_evaluation(
 
 
 def build_learner(
-    config: RunSettings,
-    share: Config,
-    agent: Agent,
-    env: VectorEnv,
-    ranks: Ranks,
-    trust: bool,
+    config: RunSettings, share: Config, agent: Agent, env: VectorEnv, ranks: Ranks, trust: bool
 ) -> Learner:
     """Return the learner of a run, with its intrinsic reward and guide if the settings name them.
 

@@ -44,9 +44,7 @@ class CrafterTextSettings(CrafterSettings):
     title = "CrafterText"
 
     crafter_actions: str = setting(
-        "its actions: all 139 phrases, or the 27 good ones",
-        choices=tuple(ACTIONS),
-        default="all",
+        "its actions: all 139 phrases, or the 27 good ones", choices=tuple(ACTIONS), default="all"
     )
     crafter_image: str = setting(
         "its pictures: gray, 84 x 84 as the original makes them, or in colour, 64 x 64",

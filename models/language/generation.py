@@ -329,9 +329,7 @@ def load_text_model(
     return local_main_process_first(lambda: TextModel(find_model(name_or_folder), device, dtype))
 
 
-def supported(
-    published: ModelFiles,
-) -> tuple[PreTrainedConfig, int | None, dict[str, int | None]]:
+def supported(published: ModelFiles) -> tuple[PreTrainedConfig, int | None, dict[str, int | None]]:
     """Return settings, positions and reach of a decoder; UserError for another model."""
     settings = published.config()
     model_type = str(settings.get("model_type"))

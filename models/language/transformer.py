@@ -370,10 +370,7 @@ class Bert(LayerStack):
 
     n_positions: int
     sizes = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
-    supported: ClassVar = {
-        "hidden_act": list(ACTIVATIONS),
-        "position_embedding_type": ["absolute"],
-    }
+    supported: ClassVar = {"hidden_act": list(ACTIVATIONS), "position_embedding_type": ["absolute"]}
 
     def __init__(self, published: ModelFiles, mem_len: int, n_layer: int | None = None) -> None:
         super().__init__(published, mem_len)

@@ -31,10 +31,7 @@ from tests.bad_inputs.gallery import (
     XL,
 )
 from tests.bad_inputs.harness import PROGRAMS, TRACE, run_forked, settings
-from tests.bad_inputs.spoiling import (
-    Trial,
-    trials,
-)
+from tests.bad_inputs.spoiling import Trial, trials
 from utils.settings import all_settings
 
 FIELDS = all_settings()

@@ -183,10 +183,7 @@ def fill_the_disk(case: Case, workplace: Path, dice: random.Random) -> str:
 
 
 def _spoil(
-    case: Case,
-    workplace: Path,
-    dice: random.Random,
-    change: Callable[[bytearray], bytearray],
+    case: Case, workplace: Path, dice: random.Random, change: Callable[[bytearray], bytearray]
 ) -> str:
     """Kill a run that has written at least two checkpoints and change its last one."""
     process = start(case.command, workplace)
