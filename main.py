@@ -182,10 +182,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.print_help()
         parser.exit()
     if unknown:
-        name, _, value = " ".join(unknown).lstrip("-").replace(" ", "=", 1).partition("=")
-        is_setting = name in default_settings()
-        hint = f". Settings are given by --var: --var {name}={value}" if is_setting else ""
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        setting = " ".join(unknown).lstrip("-").replace(" ", "=", 1)
+        parser.error(f"unknown: {' '.join(unknown)}. Settings are given by --var {setting}")
     short = ["deterministic=true"] * arguments.deterministic
     arguments.overrides = [*arguments.var, *(f"seed={seed}" for seed in arguments.seed), *short]
     given = arguments.overrides or arguments.config or arguments.run_id or arguments.init_from

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import math
 import os
@@ -33,16 +34,12 @@ RENAMED = {
     "time/fps": "time/steps_per_second",
     "train/reward_mean": "train/n_step_return_mean",
     "yes_no/n_needed": "yes_no/n_lookups",
-    **{
-        f"goals/{event}_{earlier}": f"goals/{event}_{grade}"
-        for event in ("suggested", "rewarded")
-        for earlier, grade in (
-            ("poorly_timed", "context_insensitive"),
-            ("bad", "common_sense_insensitive"),
-            ("nonsense", "impossible"),
-        )
-    },
 }
+GRADES = ("context_insensitive", "common_sense_insensitive", "impossible")
+for event, (earlier, grade) in itertools.product(
+    ("suggested", "rewarded"), zip(("poorly_timed", "bad", "nonsense"), GRADES, strict=True)
+):
+    RENAMED[f"goals/{event}_{earlier}"] = f"goals/{event}_{grade}"
 TAIL = 16_384  # bytes; they hold the last row of a metrics.csv many times
 PLAIN = ("model", "algorithm", "suggester", "curiosity")  # told by their value alone
 

@@ -263,6 +263,9 @@ class RecentSteps(NamedTuple):
     ages: Tensor
 
 
+Stepped = tuple[Tensor, Tensor]  # features [N, D], and the context that replay stores [N, ...]
+
+
 class Torso(nn.Module, ABC):
     """Observations, last actions and memory → features of the heads, of width D.
 
@@ -280,9 +283,7 @@ class Torso(nn.Module, ABC):
     def initial_memory(self, n_envs: int) -> Memory: ...
 
     @abstractmethod
-    def step(
-        self, percept: AgentInput, memory: Memory, advance: bool = True
-    ) -> tuple[Tensor, Tensor]:
+    def step(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Stepped:
         """Read one step; return features [N, D] and the context that replay stores [N, ...]."""
 
     @abstractmethod

@@ -30,9 +30,8 @@ RECIPE = (
 )
 
 
-# Encoders of our own in CLIP's place: its loader, and the prefixes of environments with images it
-# knows.
-STAND_INS = {"grid-clip": ("models.grid_clip:load_grid_clip", ("MiniGrid-", "BabyAI-"))}
+GRID_CLIP = "grid-clip"  # an encoder of our own in CLIP's place
+KNOWN_BY_GRID_CLIP = ("MiniGrid-", "BabyAI-")  # prefixes of the environments whose images it knows
 
 
 @dataclass(frozen=True)
@@ -61,8 +60,8 @@ def load_encoder(
     Raises:
         UserError: no such model or weights, or the hub that has them is out of reach.
     """
-    if name in STAND_INS:
-        return pkgutil.resolve_name(STAND_INS[name][0])(device, data_folder)
+    if name == GRID_CLIP:
+        return pkgutil.resolve_name("models.grid_clip:load_grid_clip")(device, data_folder)
     return ClipEncoder(name, pretrained, device)
 
 
@@ -76,13 +75,12 @@ def configured_encoder(config: ClipSettings) -> ImageTextEncoder:
 def check_encoder(config: ClipSettings) -> None:
     """Raise UserError where the encoder is missing or not for this env; fetch nothing."""
     name = config.clip_encoder
-    if name not in STAND_INS:
+    if name != GRID_CLIP:
         _published_facts(name, config.clip_pretrained)
         return
-    _, suites = STAND_INS[name]
-    if not config.env.startswith(suites):
+    if not config.env.startswith(KNOWN_BY_GRID_CLIP):
         raise UserError(
-            f"clip_encoder: {name} knows the images of {'* and '.join(suites)}* only, "
+            f"clip_encoder: {name} knows the images of {'* and '.join(KNOWN_BY_GRID_CLIP)}* only, "
             f"and env is '{config.env}'. "
             "Take CLIP, such as --var clip_encoder=ViT-B-16, or an agent without: --var model=HELM"
         )
@@ -193,10 +191,10 @@ def _published_facts(name: str, pretrained: str) -> Mapping[str, Any]:
     import open_clip
 
     if name not in open_clip.list_models():
-        known = [*STAND_INS, *open_clip.list_models()]
+        known = [GRID_CLIP, *open_clip.list_models()]
         raise UserError(
             f"clip_encoder: '{name}' is unknown.{did_you_mean(name, known)} "
-            f"Choose {', '.join(STAND_INS)} or a model of open_clip such as ViT-B-16 or RN50"
+            f"Choose {GRID_CLIP} or a model of open_clip such as ViT-B-16 or RN50"
         )
     if os.path.isfile(pretrained):
         return {}
@@ -222,7 +220,7 @@ def _weights_file(name: str, pretrained: str, facts: Mapping[str, Any]) -> Path:
     except HubError as error:
         raise UserError(
             f"clip_encoder '{name}' with the weights '{pretrained}' cannot be fetched from the hub "
-            f"({error}). Without a connection: clip_encoder={', '.join(STAND_INS)}, or a local "
+            f"({error}). Without a connection: clip_encoder={GRID_CLIP}, or a local "
             "checkpoint by clip_pretrained=FILE"
         ) from error
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,9 +14,6 @@ from torch import Tensor
 from utils.errors import UserError
 
 TEXT_DTYPE = "U"  # the kind of dtype of Gymnasium's Text, and of MiniGrid's MissionSpace
-
-
-log = logging.getLogger(__name__)
 
 
 class Observations(NamedTuple):
@@ -340,14 +336,3 @@ class SentenceVectors:
         self._numbers, self._row_of = (
             torch.from_numpy(each).to(device) for each in (numbers, row_of)
         )
-
-
-EARLIER = {"Percept": AgentInput, "ObservationReader": ObservationPreprocessor}
-
-
-def __getattr__(name: str) -> Any:
-    """Return a class under its earlier name, which is understood for one version."""
-    if name not in EARLIER:
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    log.warning(f"{__name__}.{name} is {EARLIER[name].__name__} now")
-    return EARLIER[name]

@@ -21,6 +21,7 @@ from models.agent import (
     RecentSteps,
     SacAgent,
     SequenceBatch,
+    Stepped,
     Torso,
     TwinQ,
 )
@@ -149,9 +150,7 @@ class RecurrentTorso(Torso):
     def initial_memory(self, n_envs: int) -> Memory:
         return self.memory.initial(n_envs)
 
-    def step(
-        self, percept: AgentInput, memory: Memory, advance: bool = True
-    ) -> tuple[Tensor, Tensor]:
+    def step(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Stepped:
         embedded = self.embedder.step(percept)
         remembered = self.memory.step(embedded, memory, percept.is_first, advance)
         return remembered, remembered[:, :0]
@@ -194,9 +193,7 @@ class FrozenLMTorso(Torso):
     def initial_memory(self, n_envs: int) -> Memory:
         return self.language.initial(n_envs)
 
-    def step(
-        self, percept: AgentInput, memory: Memory, advance: bool = True
-    ) -> tuple[Tensor, Tensor]:
+    def step(self, percept: AgentInput, memory: Memory, advance: bool = True) -> Stepped:
         hidden = self.language.step(percept, memory, advance)
         return torch.cat((hidden, self.embedder.step(percept)), dim=-1), hidden
 

@@ -83,15 +83,11 @@ class Run:
 
 def read_sources(files: Sequence[Path], agents: Collection[str] = ()) -> list[Source]:
     """Return the settings of files, in their order, and of these agents only if some are named."""
-    sources: list[Source] = [] if files else [Source("", None, [])]
+    of_files = raise_all(*(partial(_sources_of, file) for file in files))
+    sources = [*itertools.chain(*of_files)] if files else [Source("", None, [])]
     problems: list[str] = []
-    for file in files:
-        try:
-            sources += _sources_of(file)
-        except UserError as error:
-            problems += error.lines
     names = dict.fromkeys(source.agent for source in sources if source.agent)
-    for agent in agents if not problems else ():
+    for agent in agents:
         if agent not in names:
             known = f"they have {', '.join(names)}" if names else "they name none"
             hint = did_you_mean(agent, names)
@@ -169,17 +165,12 @@ def make_grid(
     n_runs = math.prod(map(len, parts))
     if n_runs > MOST_RUNS:
         raise UserError(f"a grid of {n_runs:,} runs is larger than {MOST_RUNS:,}. Split it")
-    cells: list[Cell] = []
-    problems: list[str] = []
-    for seed, source, *overrides in itertools.product(*parts):
-        try:
-            config = load_config(source.given, [*overrides, *([seed] if seed else [])])
-        except UserError as error:
-            problems += error.lines
-            continue
-        cells.append((config, [*filter(None, (name, source.name))], overrides))
-    raise_any(problems)
-    runs = _runs_of(cells)
+
+    def cell(seed: str, source: Source, *overrides: str) -> Cell:
+        config = load_config(source.given, [*overrides, *filter(None, [seed])])
+        return config, [*filter(None, (name, source.name))], list(overrides)
+
+    runs = _runs_of(raise_all(*(partial(cell, *point) for point in itertools.product(*parts))))
     _check_distinct(runs)
     return runs
 

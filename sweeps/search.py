@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from analysis.figures import METRIC_LABELS, Point, draw_search, save_figure
 from analysis.run_data import Table, aligned, read_progress, read_run, write_csv
 from sweeps.grid import Run, check_runs
 from sweeps.jobs import Job, Jobs, State
-from utils.errors import UserError, did_you_mean, escape, raise_any
+from utils.errors import UserError, did_you_mean, escape, raise_all, raise_any
 from utils.run_folder import EXPERIMENTS, SETTINGS, write_json
 from utils.settings import (
     Config,
@@ -105,14 +106,8 @@ class Space(NamedTuple):
         tried = [
             each if name in installed().registries else each[:1] for name, each in values.items()
         ]
-        found, problems = [], list[str]()
-        for chosen in itertools.product(*tried):
-            try:
-                found.append(self.config(dict(zip(values, chosen, strict=True))))
-            except UserError as error:
-                problems += error.lines
-        raise_any(problems)
-        return found
+        points = (dict(zip(values, each, strict=True)) for each in itertools.product(*tried))
+        return raise_all(*(partial(self.config, point) for point in points))
 
     def settings(self, config: Config) -> dict[str, Any]:
         """Return the given or drawn ones of a point's settings."""

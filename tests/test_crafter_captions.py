@@ -275,11 +275,12 @@ def test_the_program_trains_once_and_tells_how_good_it_is(
 ):
     asked = []
 
-    def train(n_batches):
-        asked.append(n_batches)
-        return TileReader(trained.network, {"accuracy": figures._asdict()})
+    def train(batches, n_kinds, seed):
+        asked.append(len(batches))
+        return trained
 
-    monkeypatch.setattr(prepare_captions, "trained", train)
+    monkeypatch.setattr(prepare_captions, "train_tile_reader", train)
+    monkeypatch.setattr(prepare_captions, "accuracy", lambda reader: figures)
     for _ in range(2):
         assert prepare_captions.main(["--n-batches", "7"]) == 0
     assert asked == [7]

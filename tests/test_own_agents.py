@@ -235,14 +235,7 @@ FILES = {
     "my_agents.py": MORE,
     "raises.py": "\n1 / 0\n",
     "leaves.py": "raise SystemExit(3)\n",
-    "earlier.py": (  # names of the version before
-        "from models.memories import TrainedMemory\n"
-        "from models.observations import Percept\n"
-        "from settings import Part\n"
-        "class Old(TrainedMemory):\n"
-        "    remembers = False\n"
-        "assert not Old.is_recurrent and Percept.__name__ == 'AgentInput'\n"
-    ),
+    "earlier.py": "from settings import Part\n",  # the name before utils.settings
     "bare.py": "from utils.settings import setting\nsetting('how loud')\n",
 }
 MISTAKES = {

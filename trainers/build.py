@@ -191,8 +191,9 @@ def player_config(
 ) -> Config:
     """Return the settings to play a checkpoint's agent with, or a random one in its environment."""
     config = played_config(checkpoint, path, trust, overrides)
+    agent = AGENTS.find(config.model)
     if not random:
-        AGENTS.find(config.model).check(config)
+        agent.check(config)
     return replace(config, device=resolve_device(device), n_envs=n_envs)
 
 

@@ -34,7 +34,6 @@ from utils.saved_state import called, check_like
 from utils.seeding import derived_seed, random_state, set_random_state
 from utils.starting import cli_command
 
-LOG_SECONDS = 30.0  # between lines about the progress, in a log
 BAD_MINIBATCH = "bad_minibatch.pt"
 # Parts of a checkpoint that have another size in every run; their own loaders check them.
 RAGGED = {
@@ -92,14 +91,14 @@ class Run:
         """
         learner, collector = self.learner, self.collector
         self.ranks.print(f"writing to {folder}")
-        log = None if sys.stderr.isatty() else Log()
+        is_log = not sys.stderr.isatty()
         with (
             Interruption() as interruption,
             self._written(folder) as writer,
             tqdm(
                 disable=not self.ranks.first,
-                file=log,
-                mininterval=0.1 if log is None else LOG_SECONDS,
+                file=Log() if is_log else None,
+                mininterval=30 if is_log else 0.1,  # seconds
                 total=self.config.n_steps,
                 initial=collector.env_steps,
                 unit=" frames",
@@ -141,9 +140,7 @@ class Run:
                 # Nothing is half done now: a run goes on from here, and is interrupted here.
                 checkpoints.after_update(self.env_steps, self._is_over, self.state_dict)
                 mean = f"return {collector.mean_return:.3f}"
-                bar.set_postfix_str(
-                    mean if collector.episodes else "no episode has ended", refresh=False
-                )
+                bar.set_postfix_str(mean if collector.episodes else "no episode has ended", False)
 
     def resume(self, folder: Path, checkpoint: dict[str, Any] | None) -> str:
         """Resume a run from its checkpoint, or from its beginning; return a line to print."""
@@ -182,11 +179,10 @@ class Run:
         else:
             best = f"{mean} (best {self.best_return:.3f})"
             returns = f"{best} over the last {EPISODES_AVERAGED} episodes"
+        greedy = ""
         if self.evaluation is not None and self.evaluation.latest is not None:
             greedy = f"\n  greedy evaluation {self.evaluation.latest:.3f}"
             returns += ", exploring"  # which may look like failure where the agent has learned
-        else:
-            greedy = ""
         minutes, seconds = divmod(round(self.seconds), 60)
         return f"""{greedy}
   mean return       {returns}

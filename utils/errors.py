@@ -7,6 +7,7 @@ import signal
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 LEAST_LIKENESS = 0.6  # of a suggested name, from 0 to 1
 LONGEST_LINE = 3000
@@ -97,15 +98,16 @@ def raise_any(problems: Iterable[str]) -> None:
         raise UserError(*lines)
 
 
-def raise_all(*checks: Callable[[], object]) -> None:
-    """Run every check and raise the UserErrors of all of them as one, a line for each mistake."""
-    problems: list[str] = []
-    for check in checks:
+def raise_all(*calls: Callable[[], Any]) -> list[Any]:
+    """Return the results of all calls, or raise one UserError with the lines of all theirs."""
+    results, problems = [], list[str]()
+    for call in calls:
         try:
-            check()
+            results.append(call())
         except UserError as error:
             problems += error.lines
     raise_any(problems)
+    return results
 
 
 def shortened(text: str) -> str:

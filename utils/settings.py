@@ -46,7 +46,7 @@ KINDS = {
     dict: "a JSON object",
     type(None): "null",
 }
-# Settings and values under their earlier names, which are understood for one version.
+# Settings under their earlier names, which are understood for one version.
 RENAMED = {
     "ask_again": "retry_malformed",
     "captions": "crafter_captions",
@@ -63,7 +63,6 @@ RENAMED = {
     "updates_per_step": "replay_ratio",
     "warmup_steps": "learning_starts",
 }
-RENAMED_VALUES = {("algorithm", "NStepDQN"): "EllmDQN"}
 NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 MOST_BYTES = 2**24  # of a settings file
 MOST_UNKNOWN = 10  # unknown keys that are told one by one; to look for a likeness takes long
@@ -541,9 +540,9 @@ def override(source: str, name: str, value: Any) -> Override:
 
 def present_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings under their present names."""
-    texts = {name: value for name, value in values.items() if isinstance(value, str)}
-    now = {name: RENAMED_VALUES.get((name, text), text) for name, text in texts.items()}
-    return {RENAMED.get(name, name): now.get(name, value) for name, value in values.items()}
+    if values.get("algorithm") == "NStepDQN":
+        values = {**values, "algorithm": "EllmDQN"}
+    return {RENAMED.get(name, name): value for name, value in values.items()}
 
 
 def load_config(

@@ -1,6 +1,5 @@
 """The interface of trained memories: one step for acting, whole sequences for learning."""
 
-import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -11,8 +10,6 @@ from torch import Tensor, nn
 
 from models.agent import Memory, TensorMemory
 from utils.settings import Part, setting
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -39,11 +36,6 @@ class TrainedMemory(nn.Module, ABC):
 
     width: int
     is_recurrent: ClassVar[bool] = True
-
-    def __init_subclass__(cls) -> None:
-        if "remembers" in vars(cls):  # the earlier name, understood for one version
-            log.warning(f"{cls.__module__}.{cls.__name__}: 'remembers' is 'is_recurrent' now")
-            cls.is_recurrent = vars(cls)["remembers"]
 
     n_context: int = 0
 
