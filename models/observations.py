@@ -133,6 +133,9 @@ class AgentInput(NamedTuple):
         return cls(observations, is_first, actions, paid)
 
 
+Percept = AgentInput  # the earlier name, understood for one version
+
+
 class ObservationPreprocessor:
     """Turns the observations of a vector environment into tensors by kind.
 

@@ -104,7 +104,7 @@ def test_what_replay_unrolls_is_what_acting_saw(model, shown, monkeypatch):
         for env, features in enumerate(seen[-1][1]):
             running[env].append(features)
         for env in transition.ended.nonzero().flatten().tolist():
-            start = learner.replay.is_first[n_stored : n_stored + 1]
+            start = learner.replay.start_rows[n_stored : n_stored + 1]
             sequence = learner.replay.sequences(start)
             unrolled = learner.agent.body.unroll(sequence)[:, 0]
             acted = torch.stack(running[env])

@@ -91,14 +91,13 @@ class Run:
         """
         learner, collector = self.learner, self.collector
         self.ranks.print(f"writing to {folder}")
-        is_log = not sys.stderr.isatty()
         with (
             Interruption() as interruption,
             self._written(folder) as writer,
             tqdm(
                 disable=not self.ranks.first,
-                file=Log() if is_log else None,
-                mininterval=30 if is_log else 0.1,  # seconds
+                file=None if sys.stderr.isatty() else Log(),
+                mininterval=0.1 if sys.stderr.isatty() else 30,  # seconds
                 total=self.config.n_steps,
                 initial=collector.env_steps,
                 unit=" frames",

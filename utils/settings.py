@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
-from utils.errors import UserError, did_you_mean, raise_any, shortened
+from utils.errors import UserError, did_you_mean, escape, raise_any, shortened
 from utils.files import read_bytes
 from utils.user_modules import is_named, module_folder, named_modules, search
 
@@ -534,7 +534,7 @@ def override(source: str, name: str, value: Any) -> Override:
     """Return a setting that somebody gave, under its present name; an earlier one is told."""
     ((present, now),) = present_settings({name: value}).items()
     if (present, now) != (name, value):
-        log.warning(f"{source}: {name}={shown(value)} is {present}={shown(now)} now")
+        log.warning(f"{escape(source)}: {name}={shown(value)} is {present}={shown(now)} now")
     return Override(source, present, now)
 
 

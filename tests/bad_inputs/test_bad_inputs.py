@@ -112,7 +112,7 @@ COMMAND_LINES = [
     ("main", settings(**CNN), "--var=env=", ENVS),
     ("main", settings(**TINY), "--var=model=", MODELS),
     ("main", settings(**TINY), "--var=device=", DEVICES),
-    ("main", settings(**PICTURED), "--var=stimuli=", [*PATHS, "few"]),
+    ("main", settings(**PICTURED), "--var=recognition_stimuli=", [*PATHS, "few"]),
     ("main", settings(**(CNN | {"env": "CartPole-v1"})), "--var=env_args=", NO_ARGUMENTS),
     ("main", settings(**BAD), "--var=env_args=", BAD_ENVS),
     ("main", settings(**STACKED), "", ["--var=topk=1"]),
