@@ -350,7 +350,9 @@ def _draw_setting(axes: "Axes", points: Sequence[Point], name: str, is_log: bool
         return
     if is_log:
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
+        # Within one decade the powers of ten would leave the axis without a label.
+        axes.set_xticks(np.geomspace(min(values), max(values), 4))
+        axes.xaxis.set_major_formatter("{x:.2g}")
         axes.xaxis.set_minor_formatter("")
     elif all(isinstance(value, int) for value in values):
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))

@@ -62,6 +62,7 @@ def episode(in_empty_folder):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EPISODES)
 def test_an_analysis_writes_a_picture_and_its_numbers(name, in_empty_folder, capsys):
     model = "SHELM" if name == "words" else "HELM"

@@ -141,6 +141,7 @@ def test_nothing_of_what_an_environment_tells_beside_is_kept():
     assert infos[3]["episode"]["l"].tolist() == [4, 4, 4]  # the time limit it is registered with
 
 
+@pytest.mark.slow
 def test_processes_change_no_number():
     one, many = (vector_of(sampled("nested"), 2, 0, processes) for processes in (False, True))
     torch.testing.assert_close(played(many), played(one), rtol=0, atol=0)

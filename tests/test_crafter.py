@@ -209,6 +209,7 @@ def random_actions(env, n_steps, seed=0):
     return np.random.default_rng(seed).integers(0, env.single_action_space.n, shape)
 
 
+@pytest.mark.slow
 def test_the_unmodified_game_is_the_packages_day_and_night(monkeypatch):
     seed = 10
     env = make(seed, env=CRAFTER, n_envs=1)

@@ -74,6 +74,7 @@ def stream(env, actions, seed=None, first_env=0):
     return np.stack(observations)
 
 
+@pytest.mark.slow
 @every_case
 def test_spaces_are_those_of_agents_and_promise_what_is_shown(case):
     env = case.make(3, 0)

@@ -189,6 +189,7 @@ def test_a_missing_package_is_told_before_anything_is_loaded(monkeypatch, in_emp
     assert check_loggers(small_config(wandb=False)) is None
 
 
+@pytest.mark.slow
 def test_the_real_package_writes_a_run_without_network(monkeypatch, tmp_path):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -22,11 +22,13 @@ def make(n_envs, seed=0, task=SIGN):
     return miniworld.make(SimpleNamespace(env=task, n_envs=n_envs), seed)
 
 
+@pytest.mark.slow
 def test_every_registered_task_is_named():
     registered = {name for name in gymnasium.registry if name.startswith("MiniWorld-")}
     assert set(miniworld.names()) == registered
 
 
+@pytest.mark.slow
 def test_two_environments_keep_the_contract_in_their_processes():
     env = make(2, seed=5)
     alone = make(1)
@@ -50,6 +52,7 @@ def test_two_environments_keep_the_contract_in_their_processes():
     env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_envs", [1, 2])
 def test_a_saved_episode_goes_on_to_the_bit(n_envs):
     first, second = (EpisodeStatistics(make(n_envs, seed), SIGN) for seed in (0, 1))

@@ -49,6 +49,7 @@ def test_updates_and_rows_come_when_they_are_due():
     assert float(rows[-1]["train/replay_steps"]) == 84  # whole episodes of 7 rows, of 90 at most
 
 
+@pytest.mark.slow
 def test_an_agent_explores_by_the_hand_of_another(monkeypatch):
     guide = train("guide")
     given = {"guide": guide, "guide_share": 1, "epsilon_final": 1, "seed": 1}
@@ -73,6 +74,7 @@ def test_an_agent_explores_by_the_hand_of_another(monkeypatch):
     assert same(load_checkpoint(guide / BEST)["agent"], before["agent"])
 
 
+@pytest.mark.slow
 def test_a_guide_that_is_no_longer_the_same_is_refused(monkeypatch, capsys):
     guide = train("guide")
     signal_at(monkeypatch, signal.SIGINT, at=47)

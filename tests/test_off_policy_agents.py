@@ -139,6 +139,7 @@ def of_env(percept, env):
     return AgentInput(percept.observations.map(lambda kind: kind[env]), *rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["DQN", "SAC"])
 def test_a_gpt_changed_in_the_middle_of_an_episode_acts_as_if_it_had_always_been(
     algorithm, monkeypatch
@@ -183,6 +184,7 @@ def language_bytes(language):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("model", ["CNN", "LSTM", "HELM"])
 def test_what_is_trained_learns_targets_follow_and_what_is_frozen_is_shared_and_stays(name, model):

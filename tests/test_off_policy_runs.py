@@ -99,6 +99,7 @@ def events_of(rows, n_warmup):
     return events
 
 
+@pytest.mark.slow
 def test_a_run_explores_learns_and_evaluates_in_the_originals_order(original_run):
     arrays, given, folder = original_run
     ours = events_of(outcome(folder)["metrics"], given["start_training"])
@@ -116,6 +117,7 @@ def test_a_run_explores_learns_and_evaluates_in_the_originals_order(original_run
         assert learner["counts"]["n_explored"] == given["epsilon_counter"]
 
 
+@pytest.mark.slow
 def test_a_row_has_what_the_originals_row_has(original_run):
     arrays, given, folder = original_run
     rows = {int(row["env_steps"]): row for row in outcome(folder)["metrics"]}

@@ -101,6 +101,7 @@ def picture(page, figure):
     return page.eval_on_selector(f"{figure} canvas", script)
 
 
+@pytest.mark.slow
 def test_playing_an_episode_reads_its_words_to_the_end(opened):
     page = opened()
 
@@ -256,6 +257,7 @@ def test_an_address_can_name_a_step(opened, place, shown):
     assert page.inner_text("#step") == shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_colours_follow_the_system_until_switched(opened, scheme):
     page = opened(color_scheme=scheme)

@@ -72,6 +72,7 @@ def test_runs_of_unequal_length_are_averaged_where_all_have_been(runs, capsys):
     assert "the runs end between 40 and 48 steps" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_environments_or_other_settings_tell_panels_apart(runs):
     write_run("runs/other", [0.1, 0.2], env="Other-v0")
     found = [(line["agent"], line["environment"]) for line in compared("runs")]

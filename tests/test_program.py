@@ -62,6 +62,7 @@ def test_an_agent_is_trained_then_evaluated(in_empty_folder, capsys):
             assert arrays["rewards"].sum() == pytest.approx(episode_return)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen3"])
 def test_any_decoder_serves_as_memory(kind, in_empty_folder):
     settings = {"language_model": str(tiny_decoder_folder(in_empty_folder / "model", kind))}

@@ -341,6 +341,7 @@ def damage(path, fault):
     path.unlink() if fault == "missing" else path.write_bytes(b"x" + content[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "place"), [("missing", 0), ("damaged", -1)])
 def test_with_damaged_rows_a_run_goes_on_from_before_them(place, fault, whole, cut, capsys, caplog):
     expected = whole(words=replay_command("whole"))

@@ -85,6 +85,7 @@ def test_the_table_has_agents_by_tasks_with_intervals_and_seeds(runs, capsys):
     assert all(Path(row["run"]).is_dir() for row in lstms)
 
 
+@pytest.mark.slow
 def test_a_table_stands_for_the_folders_it_was_made_from_also_beside_others(runs):
     assert main(["scoreboard", "experiments"]) == 0
     first = Path("analysis_output").rename("first")

@@ -183,6 +183,7 @@ def test_a_search_that_is_killed_goes_on_as_if_it_had_not_been(looks, search):
     assert twice <= {runs.begun[-1]}  # finished trials are not begun again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_written", [9, 31, 44])  # in the midst of a trial's values and result
 def test_a_search_that_is_killed_while_it_writes_goes_on_as_well(n_written, search, monkeypatch):
     assert search(11, "--name", "whole")[0] == 0

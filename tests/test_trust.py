@@ -71,6 +71,7 @@ def unfinished(folder):
     (folder / "run.json").write_text(json.dumps(description))
 
 
+@pytest.mark.slow
 def test_playing_asks_no_server_unless_the_command_line_names_one(asking, server, capsys):
     del server.asked[:]
     Path("own.sqlite").unlink()

@@ -113,6 +113,7 @@ def test_an_agent_of_vectors_shows_its_numbers():
     assert Image.open(io.BytesIO(media["episode/numbers"].data)).format == "PNG"
 
 
+@pytest.mark.slow
 def test_a_run_that_is_shown_learns_the_same(in_empty_folder):
     shown = train("HELM", "shown", showcase_minutes=0, n_steps=256, env="RandomMaze-v0")
     hidden = train("HELM", "hidden", showcase_minutes="null", n_steps=256, env="RandomMaze-v0")

@@ -22,9 +22,6 @@ EARLIER = {"settings": "utils.settings"}  # understood for one version
 GIVEN = "object:"  # begins the name of an object that a Python program gave
 
 
-log = logging.getLogger(__name__)
-
-
 def is_named(name: object) -> TypeGuard[str]:
     return isinstance(name, str) and ":" in name and not name.startswith(GIVEN)
 
@@ -55,7 +52,7 @@ def imported(setting: str, module: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         if error.name in EARLIER:
-            log.warning(f"{module}: '{error.name}' is '{EARLIER[error.name]}' now")
+            logging.warning(f"{module}: '{error.name}' is '{EARLIER[error.name]}' now")
             sys.modules[error.name] = importlib.import_module(EARLIER[error.name])
             return imported(setting, module)
         absent = isinstance(error, ModuleNotFoundError) and error.name

@@ -332,6 +332,7 @@ def not_refused(capsys, cases):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", dict.fromkeys(row[0] for row in COMMAND_LINES))
 def test_every_bad_word_is_refused(program, in_gallery, capsys):
     cases = [

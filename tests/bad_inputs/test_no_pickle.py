@@ -57,6 +57,7 @@ def test_what_would_unpickle_is_found(line):
     assert len(list(unsafe_calls(ast.parse(line)))) >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["intruder.pt", "old_intruder.pt", "hidden_intruder.pt"])
 def test_what_is_loaded_is_not_run(name, in_gallery):
     with pytest.raises(Exception, match=r"(?i)weights.only"):
