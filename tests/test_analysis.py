@@ -73,6 +73,7 @@ def test_an_analysis_writes_a_picture_and_its_numbers(name, in_empty_folder, cap
     assert f"written to analysis_output/{name}.png" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_trained_agent_plays_or_looks_at_an_episode(in_empty_folder, capsys):
     folder = train("HELM", "first", language_model=TINY_MODEL)
     assert main(["attention", str(folder)]) == 0

@@ -137,6 +137,7 @@ def test_names_and_recipes_are_those_of_the_package_and_of_the_original():
     assert has_effect.tolist() == [each["good"] for each in tables["actions_139"]]
 
 
+@pytest.mark.slow
 def test_a_state_is_seen_and_said_as_in_the_original(worlds, steps, said):
     np.testing.assert_array_equal(local_views(worlds), steps["local_view"])
     expected = [(row["scene"], row["inventory_text"], row["status_text"]) for row in said]
@@ -195,6 +196,7 @@ def test_all_actions_before_everything_do_what_they_do_in_the_original():
         assert faced > 0 or (state["faced_object_health_after"] == -1).all()
 
 
+@pytest.mark.slow
 def test_pictures_by_day_are_those_of_the_game_and_of_the_original_pixel_by_pixel(worlds, steps):
     rows = steps["frame_row"]
     shown = worlds[rows]
@@ -236,6 +238,7 @@ def test_the_unmodified_game_is_the_packages_day_and_night(monkeypatch):
     assert n_ends
 
 
+@pytest.mark.slow
 def test_worlds_and_creatures_of_many_seeds_are_the_packages(monkeypatch):
     env = make(100, env=CRAFTER, n_envs=3)
     env.reset(seed=100)

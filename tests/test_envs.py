@@ -170,6 +170,7 @@ def test_every_step_counts_towards_an_episode(case):
     assert ends == [case.time_limit, 2 * case.time_limit, 3 * case.time_limit]
 
 
+@pytest.mark.slow
 @every_case
 def test_the_last_observation_of_an_ended_episode_is_kept_beside_the_first_of_the_next(case):
     env = case.make(4, 0)

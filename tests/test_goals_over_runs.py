@@ -46,6 +46,7 @@ def runs(in_empty_folder):
     return in_empty_folder
 
 
+@pytest.mark.slow
 def test_agents_are_shown_with_achievements_suggestions_and_costs(runs, capsys):
     assert main(["goals", "runs"]) == 0
     assert (runs / "analysis_output/goals.png").read_bytes().startswith(b"\x89PNG")

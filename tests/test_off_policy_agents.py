@@ -92,6 +92,7 @@ def features_while_acting(collector, monkeypatch):
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["CNN", "LSTM", "GPT", "HELM"])
 @pytest.mark.parametrize("shown", ["vectors", "images"])
 def test_what_replay_unrolls_is_what_acting_saw(model, shown, monkeypatch):

@@ -25,6 +25,7 @@ SHORT = CNN | {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_steps", [40, 170])
 @pytest.mark.parametrize("learner", ["DQN", "SAC"])
 def test_a_run_ends_with_its_steps_though_no_episode_does(

@@ -164,6 +164,7 @@ def test_buttons_keys_and_slider_step_and_jump(opened):
     assert page.get_attribute("#slider", "aria-valuetext") == f"step 1 of {LENGTH}"
 
 
+@pytest.mark.slow
 def test_an_episode_is_chosen_from_the_list_or_by_keys(opened):
     page = opened()
     page.keyboard.press("End")
@@ -243,6 +244,7 @@ def test_an_agent_of_vectors_shows_its_numbers_and_what_actions_are_worth(opened
     assert ("Value" in tracks) == (name == "vectors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "shown"),
     [
@@ -284,6 +286,7 @@ def test_nothing_is_wider_than_the_screen_and_every_control_has_a_name(opened, n
         assert nameless == 0
 
 
+@pytest.mark.slow
 def test_a_page_shows_the_parts_that_its_agent_has(opened):
     page, (one,) = opened("words"), PAGES["words"][0]
     for t in (0, LENGTH - 1):
@@ -327,6 +330,7 @@ def test_goals_and_achievements_follow_the_step_and_lead_to_it(opened):
     assert "Paid for goals so far" in page.inner_text("#course")
 
 
+@pytest.mark.slow
 def test_of_many_actions_the_best_are_shown_and_the_one_taken(opened):
     page, one = opened("many"), of_many_actions(LENGTH)
     for t in range(3):

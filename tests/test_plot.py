@@ -86,6 +86,7 @@ def test_environments_or_other_settings_tell_panels_apart(runs):
     assert [(line["agent"], line["environment"]) for line in lines] == expected
 
 
+@pytest.mark.slow
 def test_runs_that_differ_in_more_than_the_seed_are_drawn_apart(runs, capsys):
     write_run("runs/kept", [0.0, 0.4, 0.9], seed=4, save_ckpt=False, showcase_minutes=1)
     assert len(compared("runs")) == 2, "how a run is kept does not matter"
@@ -111,6 +112,7 @@ def test_runs_that_began_with_the_parameters_of_others_are_drawn_apart(runs, cap
     assert found["HELM, pretrained=false"] == pytest.approx(0.6)
 
 
+@pytest.mark.slow
 def test_a_path_is_called_by_its_last_part_unless_two_are_alike(runs):
     for name in ("a/llama", "b/llama", "b/gpt2"):
         write_run(f"runs/{name}", [0.1, 0.2], language_model=f"/models/{name}")
@@ -153,6 +155,7 @@ def test_one_seed_counts_once_with_the_run_that_got_furthest(runs, capsys):
     assert f"HELM on Maze-v0: {line}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_shorter_runs_are_left_out_unless_they_are_drawn_apart(in_empty_folder, capsys):
     for seed in (0, 1):
         write_run(f"runs/long{seed}", [0.0, 0.4, 0.5], seed=seed, n_steps=48)
@@ -172,6 +175,7 @@ def test_a_row_still_being_written_is_left_out(runs):
     assert compared("runs/helm0")[0]["steps"] == "48.0"
 
 
+@pytest.mark.slow
 def test_a_curve_begins_where_an_episode_has_ended(runs, capsys):
     write_run("runs/helm3", ["", "", 0.6], seed=3)
     _, helm = compared("runs")

@@ -39,6 +39,7 @@ def episodes(state_of=lambda answer, t: 0.0, spread=1.0):
     return list(states.astype(np.float32)), list(cues)
 
 
+@pytest.mark.slow
 def test_what_stands_in_the_state_is_read_and_noise_is_at_chance():
     told = episodes(lambda answer, t: 8 * (2 * answer - 1) * (t < 3))
     readings = read_out(*told, seed=0)
@@ -226,6 +227,7 @@ def test_an_agent_says_what_its_memory_gives_to_its_heads(model, algorithm):
         assert torch.equal(again.remembered, again.context)
 
 
+@pytest.mark.slow
 def test_runs_are_probed_alike_in_any_company_and_beside_their_untrained_twins(in_empty_folder):
     places = [str(train(model, model.lower(), **MAZE)) for model in ("LSTM", "CNN")]
     assert main(["probe", *places, "--n-episodes=32"]) == 0

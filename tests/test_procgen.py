@@ -12,6 +12,7 @@ def make(game, n_envs=2, seed=0):
     return procgen.make(SimpleNamespace(env=game, n_envs=n_envs), seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", [key for key in SUITES if SUITES[key].place == "envs.procgen"])
 def test_every_memory_game_plays(game):
     env = make(game)

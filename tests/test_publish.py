@@ -91,6 +91,7 @@ def test_what_is_published_plays_the_episodes_of_the_run(run, hub, capsys):
         assert ours[name] == theirs[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "task"), [("GPT", MAZE), ("HELM", {})])
 def test_what_is_pretrained_is_not_published_but_named(model, task, in_empty_folder):
     folder = train(model, "first", **task, n_steps=32)

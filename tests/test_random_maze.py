@@ -50,6 +50,7 @@ def test_every_free_cell_of_a_walled_in_maze_leads_to_the_goal(side):
         assert label(maze != WALL)[1] == 1  # of connected parts
 
 
+@pytest.mark.slow
 def test_mazes_are_as_dense_as_the_plain_generators():
     generator = np.random.default_rng(0)
     ours = [(random_maze.random_maze(9, generator) == WALL).sum() for _ in range(150)]

@@ -62,6 +62,7 @@ def whole(in_empty_folder):
     return trained
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["CNN", "HELM"])
 def test_where_something_else_decides_that_is_said_and_new_episodes_begin(
     model, cut, capsys, caplog
@@ -159,6 +160,7 @@ def contents(folder):
     return {str(path): path.read_bytes() for path in paths}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
 def test_a_refused_resumption_changes_nothing(algorithm, cut, capsys):
     folder = cut() if algorithm == "PPO" else cut(at=67, words=replay_command("cut"))

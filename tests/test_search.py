@@ -138,6 +138,7 @@ def tried(name):
     return [[row[column] for column in columns] for row in trials(Path("searches", name))]
 
 
+@pytest.mark.slow
 def test_a_search_ends_with_table_best_settings_importance_and_picture(drawn_search, capsys):
     assert drawn_search(8)[0] == 0
     table = trials()
@@ -169,6 +170,7 @@ def test_the_same_seed_tries_the_same_values_and_another_others(search):
     assert load_config(Path("searches/one/config.json")).seed == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("looks", [1, 5, 12])
 def test_a_search_that_is_killed_goes_on_as_if_it_had_not_been(looks, search):
     assert search(7, "--name", "whole")[0] == 0
@@ -213,6 +215,7 @@ def test_a_finished_search_begins_nothing_and_may_be_made_longer(n_trials, searc
     assert trials()[:n_trials] == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pruner", ["median", "asha"])
 def test_runs_that_do_badly_are_ended_early_and_stay_so(pruner, search):
     search(14, "--pruner", pruner, runs=FakeRuns(rows_a_look=1))

@@ -48,6 +48,7 @@ def test_numbers_of_unknown_sentences_in_a_checkpoint_are_refused(
     assert "a number of a sentence that is not in the table" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLAYED)
 def test_an_agent_is_played_and_its_page_tells_the_words(name, in_empty_folder):
     settings, said = PLAYED[name]

@@ -86,6 +86,7 @@ def test_playing_asks_no_server_unless_the_command_line_names_one(asking, server
     assert {path for path, _, _ in server.asked} == {"/v1/models", "/v1/chat/completions"}
 
 
+@pytest.mark.slow
 def test_an_agent_that_reads_its_goals_is_played_with_none(in_empty_folder, server, capsys):
     asked = SERVED | {"suggester_url": server.url, "goal_conditioned": "true"}
     folder = train("CNN", "received", **(TINY | WORLD | asked))
@@ -95,6 +96,7 @@ def test_an_agent_that_reads_its_goals_is_played_with_none(in_empty_folder, serv
     assert analysis.main(["words", str(folder)]) == 2
 
 
+@pytest.mark.slow
 def test_a_received_run_contacts_nobody_and_says_whom_it_would(
     asking, server, somebody_else, capsys
 ):

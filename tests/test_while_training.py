@@ -73,6 +73,7 @@ def test_there_is_no_showcase_where_none_is_wanted():
     assert build_showcase(small_config(showcase_minutes=2.0), None).seconds == 120
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "names"),
     [

@@ -344,6 +344,7 @@ def test_every_bad_word_is_refused(program, in_gallery, capsys):
     assert not_refused(capsys, cases) == {}
 
 
+@pytest.mark.slow
 def test_settings_that_contradict_one_another_are_refused(in_gallery, capsys):
     cases = [
         ("main", settings(**(base | dict(word.split("=", 1) for word in change.split()))))
