@@ -24,7 +24,7 @@ from rewards.goals import task_settings
 from trainers.build import open_env, player_config, restored_agent
 from trainers.checkpoint import PUBLISHED, find_checkpoint, load_checkpoint
 from trainers.evaluation import MOST_ENVS, Episode, evaluate
-from utils.command_line import Parser, add_trust, run_program, whole_number
+from utils.command_line import Parser, add_trust, add_var, run_program, whole_number
 from utils.errors import UserError, escape
 from utils.files import check_file, check_writable, folder_name
 from utils.hub import HubError, check_repository_name, hub_snapshot
@@ -205,7 +205,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     policy("--random", action="store_true", help="act at random in the checkpoint's environment")
     add("--deterministic", action="store_true", help=argparse.SUPPRESS)
     var = "another setting of the environment or place of a pretrained part; repeatable"
-    add("--var", metavar="KEY=VALUE", action="append", default=[], help=var)
+    add_var(parser, var)
     add_trust(parser)
     add("--report", action="store_true", help="write a page that shows every step of the episodes")
     add("--video", action="store_true", help="write every episode as .gif and as .mp4")

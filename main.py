@@ -19,7 +19,7 @@ from trainers.build import build_evaluation, build_learner, check, configured_co
 from trainers.checkpoint import INIT_FROM, WarmStart, own_checkpoint
 from trainers.ranks import Ranks, joined_ranks
 from trainers.train import Run, RunSettings
-from utils.command_line import Parser, add_trust, exit_process, run_program
+from utils.command_line import Parser, add_trust, add_var, exit_process, run_program
 from utils.errors import UserError
 from utils.loggers import check_loggers
 from utils.run_folder import (
@@ -164,7 +164,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     part = "this help; with the name of a part, as in --help PPO, its settings; --help all: all"
     add("-h", "--help", nargs="?", const="", metavar="PART", help=part)
     add("--config", metavar="FILE", help="JSON file with the settings that differ")
-    add("--var", metavar="KEY=VALUE", action="append", default=[], help="one setting, repeatable")
+    add_var(parser, "one setting, repeatable")
     add("--seed", metavar="N", nargs=1, default=[], help="short for --var seed=N")
     add("--deterministic", action="store_true", help="short for --var deterministic=true")
     add("--run-id", metavar="NAME", help="run folder's name instead of the settings")

@@ -26,7 +26,7 @@ from sweeps.jobs import Job, State
 from trainers import build
 from trainers.checkpoint import CheckpointSettings, Interruption
 from trainers.train import RunSettings
-from utils.command_line import GIVEN, Parser, run_program, whole_number
+from utils.command_line import GIVEN, Parser, add_var, run_program, whole_number
 from utils.errors import Interrupted, RunError, UserError, raise_all
 from utils.files import check_writable
 from utils.loggers import RETURN
@@ -130,7 +130,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add, number = parser.add_argument, partial(whole_number, 1)
     add("--config", metavar="FILE", nargs="+", type=Path, default=[], help="settings files")
     values = "values of one setting of main.py; repeatable"
-    add("--var", metavar="KEY=VALUE,VALUE", action="append", default=[], help=values)
+    add_var(parser, values, "KEY=VALUE,VALUE")
     add("--agents", metavar="NAME,NAME", help="some of the settings files' agents (all)")
     add("--seeds", metavar="N", type=seeds, help="seeds 0 to N-1, or paper: the published thirty")
     add("--name", help="first part of the run folders' names")

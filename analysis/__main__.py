@@ -12,7 +12,7 @@ from typing import Any
 from analysis import goals, lengths, memory, probe, scoreboard
 from analysis.figures import AnalysisResult
 from analysis.source import Source
-from utils.command_line import Parser, add_trust, finite_number, run_program, whole_number
+from utils.command_line import Parser, add_trust, add_var, finite_number, run_program, whole_number
 from utils.files import check_writable
 from utils.settings import MOST_SEED
 
@@ -123,7 +123,7 @@ def add_source(parser: argparse.ArgumentParser, n_episodes: int) -> None:
     named = "a run, episodes, or both; see below"
     add("source", metavar="SOURCE", nargs="*", type=Path, help=named)
     add("--config", metavar="FILE", type=Path, help="settings, where no run is named")
-    add("--var", metavar="KEY=VALUE", action="append", default=[], help="one setting, repeatable")
+    add_var(parser, "one setting, repeatable")
     episodes = f"episodes to play, where none are named ({n_episodes})"
     add("--n-episodes", metavar="N", type=whole_number(1, 1000), default=n_episodes, help=episodes)
 

@@ -115,13 +115,15 @@ def read_pictures(folder: Path) -> np.ndarray:
         UserError: There is no such folder, it has too few images, or one cannot be read.
     """
     if not os.path.isdir(folder):
-        raise UserError(f"stimuli: {folder} is not a folder. Give a folder of images, or null")
+        raise UserError(
+            f"recognition_stimuli: {folder} is not a folder. Give a folder of images, or null"
+        )
     images = (file for file in folder.iterdir() if file.suffix.lower() in IMAGE_ENDINGS)
     files = sorted(file for file in images if file.is_file())
     if len(files) < EPISODE_PICTURES:
         raise UserError(
-            f"stimuli: {folder} has {len(files)} images ({', '.join(IMAGE_ENDINGS)}), an episode "
-            f"needs {EPISODE_PICTURES}. Add more, or give null for drawn pictures"
+            f"recognition_stimuli: {folder} has {len(files)} images ({', '.join(IMAGE_ENDINGS)}), "
+            f"an episode needs {EPISODE_PICTURES}. Add more, or give null for drawn pictures"
         )
     return np.stack([_read_picture(file) for file in files])
 
@@ -133,7 +135,9 @@ def _read_picture(file: Path) -> np.ndarray:
         with Image.open(file) as image:
             square = ImageOps.pad(image.convert("RGB"), (SIDE, SIDE), color="white")
     except Exception as error:  # a broken picture raises about ten kinds of errors
-        raise UserError(f"stimuli: {file} cannot be read ({error}). Repair or remove it") from error
+        raise UserError(
+            f"recognition_stimuli: {file} cannot be read ({error}). Repair or remove it"
+        ) from error
     return np.asarray(square).transpose(2, 0, 1)
 
 

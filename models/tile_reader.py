@@ -95,7 +95,7 @@ def load_tile_reader(data_folder: Path = DATA_FOLDER) -> TileReader:
         network.load_state_dict(saved["network"])
         return TileReader(network, saved["about"])
 
-    return load_reader(data_folder / FILE, build, "captions", PROGRAM)
+    return load_reader(data_folder / FILE, build, "crafter_captions", PROGRAM)
 
 
 def with_tile_reader(env: AnyEnv) -> AnyEnv:

@@ -328,8 +328,8 @@ class ActivePretraining(Curiosity):
         as_ellm, first = config.curiosity_icm == "ellm", next(iter(shapes))
         if as_ellm and tuple(shapes.get(TEXT, shapes[first])) != tuple(shapes[first]):
             raise UserError(
-                f"icm: ellm has one encoder for text and {first}, and their features differ in "
-                "shape. Choose curiosity_icm=paper, or curiosity_features=agent"
+                f"curiosity_icm: ellm has one encoder for text and {first}, and their features "
+                "differ in shape. Choose curiosity_icm=paper, or curiosity_features=agent"
             )
         widths = 2 * config.curiosity_width, config.curiosity_width
         return {kind: Dynamics(shape, widths, n_actions, as_ellm) for kind, shape in shapes.items()}

@@ -245,7 +245,10 @@ def run_settings(run_id, **changes):
 def test_a_run_without_the_reader_says_what_to_run(in_empty_folder, capsys):
     assert main_program.main(run_settings("tiny")) == 2
     error = capsys.readouterr().err
-    assert "captions: data/crafter-captions.pt is missing. Run: python prepare_captions" in error
+    assert (
+        "crafter_captions: data/crafter-captions.pt is missing. Run: python prepare_captions"
+        in error
+    )
     assert error.count("\n") == 1
     assert list(in_empty_folder.iterdir()) == []
 
@@ -263,7 +266,7 @@ def test_a_run_with_learned_captions_that_is_interrupted_ends_as_if_nothing_had_
     random_reader().save()
     capsys.readouterr()
     assert resume("cut") == 2
-    assert "captions: they are read by other weights" in capsys.readouterr().err
+    assert "crafter_captions: they are read by other weights" in capsys.readouterr().err
     trained.save()
     assert resume("cut") == 0
     assert same(outcome(cut), outcome(folder_of("whole")))

@@ -59,7 +59,6 @@ def test_something_was_learned_and_every_number_is_finite(runs):
     assert all(math.isfinite(float(v)) for k, v in row.items() if v and k.startswith("train/"))
 
 
-@pytest.mark.slow
 def test_an_evaluation_restores_the_agent_and_leaves_a_page_to_look_at(runs, capsys):
     whole, _, _ = runs
     command = ["--ckpt-path", str(whole), "--n-episodes", "2", "--report"]

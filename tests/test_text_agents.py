@@ -126,7 +126,6 @@ def test_the_tokens_of_a_mission_stand_before_those_of_the_image(
     assert torch.equal(tokens[:, n_text_tokens:], image)
 
 
-@pytest.mark.slow
 def test_an_episode_is_read_again_with_its_missions(encoder):
     agent, percept = begun("HELM, both", encoder)
     again = episode_tokens(agent.language, percept.observations)

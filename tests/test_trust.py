@@ -86,7 +86,13 @@ def test_playing_asks_no_server_unless_the_command_line_names_one(asking, server
     assert {path for path, _, _ in server.asked} == {"/v1/models", "/v1/chat/completions"}
 
 
-@pytest.mark.slow
+def test_a_setting_under_its_earlier_name_is_signed_as_well(in_empty_folder, capsys):
+    run = train("CNN", "own", **TINY | {"env": "ContinuousRecognition-v0"})
+    rewrite(run, {"stimuli": "/etc"})
+    (line,) = refused(capsys, "eval", ["--ckpt-path", str(run)])
+    assert "recognition_stimuli=/etc. Add --trust" in line
+
+
 def test_an_agent_that_reads_its_goals_is_played_with_none(in_empty_folder, server, capsys):
     asked = SERVED | {"suggester_url": server.url, "goal_conditioned": "true"}
     folder = train("CNN", "received", **(TINY | WORLD | asked))

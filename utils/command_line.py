@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from utils.errors import Interrupted, RunError, UserError, escape
+from utils.settings import present_text
 from utils.starting import restore_sigint
 
 MOST_DIGITS = 40
@@ -49,6 +50,12 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{self.prog}: {message}. See {self.prog} --help")
+
+
+def add_var(parser: argparse.ArgumentParser, meaning: str, metavar: str = "KEY=VALUE") -> None:
+    """Add the option by which settings are given, under their earlier names, too."""
+    many: dict[str, Any] = {"action": "append", "default": [], "type": present_text}
+    parser.add_argument("--var", metavar=metavar, help=meaning, **many)
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:

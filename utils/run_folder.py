@@ -45,6 +45,7 @@ from utils.settings import (
     Config,
     config_from_dict,
     outside_settings,
+    present_settings,
     read_json_object,
     read_settings,
     settings_without_effect,
@@ -511,8 +512,8 @@ def _signature(
 
 
 def _outside(values: Mapping[str, Any]) -> dict[str, Any]:
-    known = outside_settings()
-    return {name: each for name, each in values.items() if name in known and known[name](each)}
+    known, present = outside_settings(), present_settings(values)
+    return {name: each for name, each in present.items() if name in known and known[name](each)}
 
 
 def _key_file() -> Path:

@@ -538,6 +538,13 @@ def override(source: str, name: str, value: Any) -> Override:
     return Override(source, present, now)
 
 
+def present_text(text: str) -> str:
+    """Return KEY=VALUE of a command line under the setting's present name."""
+    name, equals, value = text.partition("=")
+    one = override(f"--var {shortened(text)}", name, value)
+    return f"{one.name}{equals}{one.value}"
+
+
 def present_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings under their present names."""
     if values.get("algorithm") == "NStepDQN":

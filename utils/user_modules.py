@@ -18,7 +18,6 @@ from typing import Any, TypeGuard
 
 from utils.errors import UserError, shortened, told
 
-EARLIER = {"settings": "utils.settings"}  # understood for one version
 GIVEN = "object:"  # begins the name of an object that a Python program gave
 
 
@@ -51,9 +50,9 @@ def imported(setting: str, module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        if error.name in EARLIER:
-            logging.warning(f"{module}: '{error.name}' is '{EARLIER[error.name]}' now")
-            sys.modules[error.name] = importlib.import_module(EARLIER[error.name])
+        if error.name == "settings" and not has_file("settings"):  # understood for one version
+            logging.warning(f"{module}: 'settings' is 'utils.settings' now")
+            sys.modules["settings"] = importlib.import_module("utils.settings")
             return imported(setting, module)
         absent = isinstance(error, ModuleNotFoundError) and error.name
         if absent and f"{module}.".startswith(f"{absent}."):

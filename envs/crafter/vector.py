@@ -258,5 +258,7 @@ class CrafterTextVectorEnv(CrafterVectorEnv):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self.tile_reader and state["captions"] != self.tile_reader.fingerprint:
-            raise ValueError("captions: they are read by other weights than when it was saved")
+            raise ValueError(
+                "crafter_captions: they are read by other weights than when it was saved"
+            )
         super().load_state_dict(state)
