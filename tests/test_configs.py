@@ -18,6 +18,8 @@ with (GOLDEN / "hyperparameters.csv").open() as file:
     PUBLISHED = {row.pop("path"): row for row in csv.DictReader(file)}
 with (GOLDEN / "memory_rl" / "published_budgets.csv").open() as file:
     BUDGETS = list(csv.DictReader(file))
+with (GOLDEN / "ellm" / "commands.csv").open() as file:
+    COMMANDS = list(csv.DictReader(file))
 PATHS = sorted(CONFIGS.rglob("config.json"))
 NAMES = [str(path.relative_to(CONFIGS.parent)) for path in PATHS]
 MEMORY_TASKS = [name for name in NAMES if "/MemoryRL/" in name]
@@ -99,26 +101,12 @@ def test_agents_that_are_compared_learn_alike(place, models, env, n_steps):
     assert len({(each.n_envs, each.learning_rate, each.ent_coef) for each in configs}) == 1
 
 
-OF_ELLM = {"batch_size": 64, "gamma": 0.99, "n_step": 3, "n_envs": 1, "train_frequency": 4}
-OF_ELLM |= {"epsilon_steps": 1_000_000, "learning_starts": 5000, "target_update_steps": 8000}
-
-
-@pytest.mark.parametrize(
-    ("name", "n_steps", "learning_rate", "epsilon_start"),
-    [
-        ("pretrain", 5_000_000, 6.25e-5, 1),
-        ("guided", 2_000_000, 6.25e-5, 1),
-        ("finetune", 1_000_000, 2e-5, 0.5),
-    ],
-)
-def test_ellm_has_its_published_settings(name, n_steps, learning_rate, epsilon_start):
-    path = CONFIGS / "Crafter" / "CrafterText" / f"ELLM-{name}" / "config.json"
-    config = load_config(path)
-    expected = OF_ELLM | {"n_steps": n_steps, "replay_capacity": n_steps}
-    expected |= {"learning_rate": learning_rate, "epsilon_start": epsilon_start}
-    after = ("train_after_reward", "decay_after_reward")
-    expected |= dict.fromkeys(after, name == "guided")
-    assert {key: getattr(config, key) for key in expected} == expected
+@pytest.mark.parametrize("name", [name for name in NAMES if "/ELLM-" in name])
+def test_ellm_has_the_settings_of_the_originals_commands(name):
+    config = dataclasses.asdict(load_config(CONFIGS.parent / name))
+    mode = name.split("ELLM-")[1].split("/")[0]
+    commanded = {row["setting"]: row[mode] for row in COMMANDS if row[mode]}
+    assert {key: json.dumps(config[key]).strip('"') for key in commanded} == commanded
 
 
 def test_every_published_cell_of_the_memory_tasks_has_both_agents():
@@ -145,6 +133,8 @@ def test_a_memory_task_has_its_published_budget_and_networks(row, model):
     expected |= {"epsilon_final": None, "exploration_fraction": 0.1} if is_maze else OF_SAC
     if model == "GPT":  # the first step is seen from the last
         expected |= OF_GPT | {"mem_len": n_steps}
+    if "VisualMatch" in task:
+        expected |= {"door_order": "environment"}
     assert {key: getattr(config, key) for key in expected} == expected
 
 
