@@ -4,10 +4,10 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import huggingface_hub
+import hypothesis
 import pytest
 import torch
 from huggingface_hub.errors import EntryNotFoundError
-from hypothesis import settings as examples
 
 import trainers.build  # noqa: F401  hands the parts to the settings
 from envs import miniworld
@@ -19,12 +19,11 @@ from utils.errors import UserError
 
 # Each in a folder named after its source: compiled code, unpacked weights.
 MADE_ONCE = ("crafter", "gguf")
+hypothesis.settings.register_profile(
+    "project", max_examples=20, deadline=None, derandomize=True, database=None
+)
+hypothesis.settings.load_profile("project")
 USERS_CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-
-
-# The same few examples each time, however slow the machine is.
-examples.register_profile("few", max_examples=12, deadline=None, derandomize=True, database=None)
-examples.load_profile("few")
 
 
 def pytest_addoption(parser):
