@@ -27,6 +27,10 @@ def with_answer(path):
     return cache
 
 
+def n_kept(cache):
+    return cache.connection.execute("SELECT count(*) FROM answers").fetchone()[0]
+
+
 def test_the_first_answer_is_found_again_and_what_a_run_has_spent_never_falls(path):
     assert with_answer(path).keep(QUESTION, Completion("- Sleep")) == ANSWER
     assert AnswerCache(path).find([QUESTION, OTHER]) == [ANSWER, None]
@@ -52,8 +56,7 @@ def test_several_processes_write_at_once(path):
 
     found = on_ranks(3, work, path.parent)
     assert len({answer for (answer,) in found}) == 1
-    kept = [QUESTION._replace(text=f"{number}") for number in range(21)]
-    assert [each is None for each in AnswerCache(path).find(kept)] == [False] * 20 + [True]
+    assert n_kept(AnswerCache(path)) == 20
 
 
 def test_closed_it_is_one_file_that_can_be_passed_on_and_read(path, tmp_path, monkeypatch):
