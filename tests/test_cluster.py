@@ -58,7 +58,6 @@ def test_a_run_is_begun_with_its_settings_and_environment_and_goes_on_where_it_h
     [
         ("import sys; print('a'); print(' disk full '); print(); sys.exit(1)", "disk full"),
         ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL"),
-        ("", ""),
     ],
 )
 def test_an_attempt_is_told_by_its_last_line_and_a_kill_by_its_signal(program, told, tmp_path):

@@ -2,7 +2,7 @@
 
 import math
 import signal
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import torch
@@ -100,7 +100,7 @@ def test_steps_behind_an_episodes_end_earn_nothing_and_change_nothing():
         learner.reward.features_of = reward.features_of
         context, actions = torch.zeros(4, 2, 0), zeros.long()
         told = shown(images), is_first, is_first.long(), context, actions, zeros, zeros, mask
-        learner.replay, learner.n_owed = Mock(), 1
+        learner.replay, learner.n_owed = MagicMock(), 1
         learner.replay.sample.return_value = SequenceBatch(*told)
         learner.learn = Mock(return_value={})
         learner.update(0.0)

@@ -67,7 +67,7 @@ MISTAKES = [  # of lists of values, each told once
         {"model": "CNN-PPO,SHELM", "topk": "1,2", "seed": "0,1"},
         [f"topk={n}: {UNREAD}" for n in "12"],
     ),
-    ({"gamma": "0.9,2", "n_envs": "x", "seed": "0,1,2"}, ["gamma=2: ", "n_envs=x: "]),
+    ({"gamma": "0.9,2", "n_envs": "x", "seed": "0,1,2"}, ["n_envs=x: ", "gamma=2: "]),
     ({"learning_rate": "1e-4,0.0001"}, ["the same settings as"]),
     ({"seed": ",".join(map(str, range(5000))), "gamma": "0.1,0.2,0.3"}, ["larger than"]),
 ]

@@ -76,7 +76,8 @@ def test_a_run_is_tried_again_until_it_is_complete_or_all_is_to_stop(
     jobs = carried_out(runs, pool, stop_after)
     assert [job.state for job in jobs] == states
     assert pool.attempts == attempts
-    assert [job.n_attempts for job in jobs] == [attempts.count(n) for n in range(3)]
+    if DONE in states:
+        assert [job.n_attempts for job in jobs] == [attempts.count(n) for n in range(3)]
 
 
 def test_a_job_runs_once_its_attempt_has_printed_something(runs):
@@ -113,7 +114,7 @@ def test_each_change_is_a_line(three, capsys):
         yield three
         yield three
         assert capsys.readouterr().out.count("\n") == 1
-        assert summary(three, 2) == "5 runs: 0 done, 1 running, 4 to come"
+        assert summary(three, 2) == "5 runs: 2 waiting, 1 running, 2 to come"
         three[0].settle("killed by SIGKILL \x1b[31m", retries=1, stopping=False)
         yield three
 
