@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import shutil
+import sqlite3
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -45,6 +46,7 @@ from utils.run_folder import DESCRIPTION, SETTINGS, description_of, stored_confi
 from utils.settings import Config, all_settings, read_settings
 from utils.starting import cli_command
 
+ANSWERS = "answers.sqlite"
 CHECKPOINTS = {"best": BEST, "last": LAST}
 NUMBERS = ("return_mean", "return_std", "length_mean", "length_std")
 EVALUATION: dict[str, Any] = dict.fromkeys(NUMBERS, int | float)
@@ -117,6 +119,8 @@ def publish(argv: Sequence[str] | None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
+        if arguments.answers is not None:
+            write_answers(arguments.answers, folder / ANSWERS)
         write_published(folder, arguments, config, checkpoint | {"config": public}, played)
         if arguments.folder is not None:
             print(f"written to {folder}: {', '.join(sorted(os.listdir(folder)))}")
@@ -143,6 +147,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--checkpoint", choices=CHECKPOINTS, help="of the run (best, else last)")
     add("--private", action="store_true", help="a new repository is yours alone")
     add("--revision", metavar="BRANCH", help="a branch of the repository, made if new (main)")
+    add("--answers", metavar="FILE", type=Path, help=f"a suggester_cache, published as {ANSWERS}")
     add("--folder", metavar="OUT", type=Path, help="write the files there, upload nothing")
     number = whole_number(1, evaluation.MOST_EPISODES)
     played = "episodes to play if the checkpoint has no evaluation yet (10)"
@@ -215,6 +220,17 @@ def write_published(
         has_curve = False
     told = checkpoint["weights"], checkpoint["env_steps"], description, played
     write_text(folder / CARD, card(Facts(config, *told, arguments.repository, has_curve)))
+
+
+def write_answers(cache: Path, path: Path) -> None:
+    """Write an answer cache as one closed file, also while runs write to it."""
+    place = f"{cache.absolute().as_uri()}?mode=ro"
+    try:
+        with contextlib.closing(sqlite3.connect(place, uri=True)) as answers:
+            answers.execute("SELECT answer FROM answers LIMIT 1")
+            answers.execute("VACUUM INTO ?", (str(path),))
+    except sqlite3.Error as error:
+        raise UserError(f"--answers {cache}: no answer cache ({error})") from None
 
 
 def redact_paths(value: Any) -> Any:

@@ -7,7 +7,8 @@ import pytest
 
 from rewards.suggesters import server
 from rewards.suggesters.answer_cache import AnswerCache
-from rewards.suggesters.rules import TextState
+from rewards.suggesters.household import YesNoSuggester
+from rewards.suggesters.rules import Household, TextState
 from rewards.suggesters.server import (
     FIRST_REST,
     LONGEST_WAIT,
@@ -18,6 +19,7 @@ from rewards.suggesters.server import (
 from tests.model_server import CHOP, Turns, said, serving
 from tests.test_suggesters import settings
 from utils.errors import RunError, UserError
+from utils.household import Goal
 
 SCENES = [TextState(f"you see {thing}.", "", "", {}) for thing in ("tree", "cow", "water", "iron")]
 KEY = "sk-of-nobody-0123456789"
@@ -61,7 +63,8 @@ def test_a_chat_suggests_and_is_asked_once(suggester, tmp_path):
     ((path, headers, body),) = turns.asked
     assert path == "/v1/chat/completions"
     assert headers["Authorization"] == f"Bearer {KEY}"
-    assert (body["model"], body["stop"], body["max_tokens"]) == ("tiny", "\n\n", 200)
+    told = {key: value for key, value in body.items() if key != "messages"}
+    assert told == {"model": "tiny", "max_tokens": 200, "temperature": 0.1}
     assert "You see tree." in body["messages"][0]["content"]
     assert found.metrics()["suggester/tokens"] == 9
     assert found.metrics()["suggester/requests"] == 1
@@ -72,6 +75,7 @@ def test_completions_are_asked_with_the_prompt_as_it_stands(suggester):
     with serving(Turns({"choices": [{"text": CHOP}]})) as turns:
         assert suggester(turns, suggester_api="completions").suggest(SCENES[:1]) == [["chop tree"]]
     ((path, _, body),) = turns.asked
+    assert body["stop"] == "\n\n"
     assert path == "/v1/completions"
     assert body["prompt"].endswith("You see tree. What do you do?\n")
 
@@ -180,17 +184,34 @@ def test_the_key_is_in_no_error_though_the_server_repeats_it(suggester):
     assert "Bearer (key)" in str(caught.value)
 
 
-def test_log_probabilities_of_yes_and_no_are_told(suggester):
-    top = {" Yes": -0.25, " No": -1.5}
-    with serving(Turns({"choices": [{"logprobs": {"top_logprobs": [top]}}]})) as turns:
-        assert suggester(turns).top_log_probabilities(["Is it?", "Is it not?"]) == [top, top]
-    assert turns.asked[0][2]["logprobs"] == 5
+MUGS = Household(None, [], {"mug": "sink", "cup": "sofa", "jug": "bed"})
+TOP = {"choices": [{"logprobs": {"top_logprobs": [{" Yes": -3.0, " No": -0.25}]}}]}
+
+
+def test_yes_and_no_are_asked_once_for_all_runs_within_the_budget(suggester, caplog):
+    with serving(Turns(TOP)) as turns:
+        first = YesNoSuggester(suggester(turns, suggester_budget=2))
+        (goals,) = first.goals([MUGS])
+        state = first.state_dict()
+        resumed = YesNoSuggester(suggester(turns, suggester_budget=2))
+        resumed.load_state_dict(state)
+        assert resumed.goals([MUGS]) == first.goals([MUGS]) == [goals]
+        second = YesNoSuggester(suggester(turns))
+        assert second.goals([MUGS]) == [[Goal("mug"), Goal("cup"), Goal("jug")]]
+    assert set(goals) < {Goal("mug"), Goal("cup"), Goal("jug")}
+    assert (len(goals), len(turns.asked)) == (2, 3)
+    assert (turns.asked[0][0], turns.asked[0][2]["logprobs"]) == ("/v1/completions", 5)
+    assert second.metrics()["suggester/from_cache"] == 2
+    assert len([each for each in caplog.records if "all 2 requests" in each.message]) == 2
 
 
 @pytest.mark.parametrize("turn", [said("Yes"), {"choices": [{"logprobs": None}]}, 401])
-def test_a_server_that_does_not_tell_them_is_one_line(suggester, turn):
-    with serving(Turns(turn)) as turns, pytest.raises(RunError, match="suggester_url") as caught:
-        suggester(turns).top_log_probabilities(["Is it?"])
+def test_without_their_probabilities_the_run_ends_or_goes_on(suggester, turn):
+    with serving(Turns(turn)) as turns:
+        with pytest.raises(RunError, match="suggester_url") as caught:
+            YesNoSuggester(suggester(turns)).goals([MUGS])
+        going_on = suggester(turns, suggester_failure="no-suggestions")
+        assert YesNoSuggester(going_on).goals([MUGS]) == [[]]
     assert "\n" not in str(caught.value)
 
 
