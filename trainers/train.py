@@ -26,7 +26,7 @@ from trainers.checkpoint import (
 from trainers.collector import EPISODES_AVERAGED, Collector
 from trainers.evaluation import EvaluationSettings, GreedyEvaluation
 from trainers.learner import Learner, NotFiniteError, Transition
-from utils.errors import RunError, UserError
+from utils.errors import EnvFault, RunError, UserError
 from utils.files import atomic_write, save_tensors
 from utils.loggers import CHANGED, FILE, NOTHING, LoggerSettings, Media, MetricsWriter, are_as_saved
 from utils.run_folder import mark_finished, record_resume, resume_command
@@ -312,6 +312,11 @@ def guarded(folder: Path) -> Iterator[None]:
                 f"{folder}: a loss or gradient is not finite {error}; the minibatch is in {path}, "
                 "the run's last good checkpoint stays"
             ) from None
+    except EnvFault as error:
+        raise UserError(
+            f"{error}. {folder} keeps the run's last checkpoint. Mend the environment, then go on "
+            f"with: {resume_command(folder)}"
+        ) from error
     except OSError as error:
         if not folder.is_dir():
             raise RunError(f"{folder}: the run folder vanished while the run went on") from None
