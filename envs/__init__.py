@@ -21,7 +21,8 @@ picture [H, W, 3] of each. A run resumes to the bit where its episodes can be pl
 
 import functools
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -62,13 +63,14 @@ SUITES = {
     "CrafterText-v0": Suite("envs.crafter.text", scale_rewards=False),
     "popgym-": Suite("envs.popgym"),
     "psychlab_": Suite("envs.psychlab"),
-    GIVEN: Suite("envs"),  # an object of a Python program
+    GIVEN: Suite("envs"),  # an object of a Python program, see `given` and `make`
 }
 SUITES |= dict.fromkeys(
     ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"), Suite("envs.procgen")
 )
 ANY = any_gymnasium.TITLE
 FALLBACK = Suite("envs.any_gymnasium")
+_given: dict[str, EnvLike] = {}  # by their names in settings
 
 
 def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeStatistics:
@@ -98,7 +100,11 @@ def scales_rewards(name: str) -> bool:
 
 
 def check_env_name(name: str) -> None:
-    """Raise UserError unless a suite offers an environment of this name."""
+    """Raise UserError unless a suite offers an environment of this name, or it is the given one."""
+    if name in _given:
+        return
+    if _given:
+        raise UserError(f"env: the run is on {name}, and given is {', '.join(_given)}")
     if name.startswith(GIVEN):
         raise UserError(
             "env: this environment is an object of a Python program, and has no name. Give it "
@@ -192,32 +198,50 @@ def _missing_package(name: str, error: ModuleNotFoundError) -> UserError:
     )
 
 
-def given_vector_env(env: EnvLike, n_envs: int, seed: int) -> EpisodeStatistics:
-    """Return a given environment as those of a suite are: with episode statistics.
+@contextmanager
+def given(env: EnvLike | None) -> Iterator[str | None]:
+    """Let the settings' `env` name an object of a Python program meanwhile; yield that name.
 
-    It is a vector environment of n_envs environments, a function that makes such a one, or one that
-    makes a single environment. A vector environment has its own seeds.
+    The object is a vector environment with seeds of its own, which stays open, or a function that
+    makes one, or a single environment. Without an object nothing is named.
 
     Raises:
-        UserError: it is none of these, of another number, or agents cannot be trained in it.
+        UserError: it is neither.
     """
-    made, name = _made(env), given_name(env)
+    if env is None:
+        yield None
+        return
+    name = _name_of(env)
+    _given[name] = env
+    try:
+        yield name
+    finally:
+        del _given[name]
+
+
+def is_given_vector(name: str) -> bool:
+    """Return whether a name stands for a vector environment: it exists once, and stays open."""
+    return isinstance(_given.get(name), VectorEnv)
+
+
+def make(config: Config, seed: int) -> VectorEnv:
+    """Return the given environments, or those made by the given function, after first steps."""
+    given_env = _given[config.env]
+    made = _made(given_env)
     if not isinstance(made, VectorEnv):
         made.close()
-        make_one = functools.partial(_made, env)
-        any_gymnasium.check_first_steps(make_one, name)
-        made = any_gymnasium.vector_of(make_one, n_envs, seed)
-    elif made.num_envs == n_envs:
-        made = any_gymnasium.checked_vector(made, name)
-    else:
+        make_one = functools.partial(_made, given_env)
+        any_gymnasium.check_first_steps(make_one, config.env)
+        return any_gymnasium.vector_of(make_one, config.n_envs, seed)
+    if made.num_envs != config.n_envs:
         raise UserError(
-            f"env: a vector environment of {made.num_envs} where {n_envs} are needed. Give one of "
-            "that many, or a function that makes one environment"
+            f"env: a vector environment of {made.num_envs} where {config.n_envs} are needed. Give "
+            "one of that many, or a function that makes one environment"
         )
-    return EpisodeStatistics(made, name)
+    return any_gymnasium.checked_vector(made, config.env)
 
 
-def given_name(env: EnvLike) -> str:
+def _name_of(env: EnvLike) -> str:
     if isinstance(env, type):
         return f"{GIVEN}{env.__name__}"
     made = _made(env)
