@@ -72,8 +72,8 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
         if not is_named(config.model):
             raise
         raise UserError(
-            f"model: making {config.model} raised {told(error)}. Settings that it takes, also those "
-            "of its encoder, have to be in its `reads` (docs/extending.md)"
+            f"model: making {config.model} raised {told(error)}. Settings that it takes, also those"
+            " of its encoder, have to be in its `reads` (docs/extending.md)"
         ) from error
 
 
