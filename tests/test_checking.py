@@ -115,7 +115,7 @@ def test_one_with_numbers_as_keys_is_taken():
     [
         ({"metadata": None}, r"metadata is None\. Write a dictionary"),
         ({"metadata": {}}, "has autoreset mode None"),
-        ({"metadata": {"action_names": 5}}, r'metadata\["action_names"\] is 5\. Give a list'),
+        ({"metadata": {"action_names": 5}}, r'metadata\["action_names"\] is 5\. Write a list'),
         ({"first": np.ones(2)}, r"'Wrong': reset\(\) shows"),
         ({"shown": {0: np.full((2, 2), np.inf), 1: np.zeros((2, 2, 2))}}, "not of its space Box"),
         ({"shown": {0: np.ones((2, 2))}}, "not of its space Dict"),
@@ -136,7 +136,7 @@ def test_a_vector_that_breaks_its_promises_is_told_at_the_start(wrong, words):
 
 
 LATE = {  # and what is told of it
-    "raises": r"KeyError: 'a b' \(any_envs\.py, line \d+\)",
+    "raises": r"KeyError: 'a\\nb' \(any_envs\.py, line \d+\)",
     "exits": r"SystemExit: bye \(any_envs\.py, line \d+\)",
     "raises what cannot be told": r"Unspeakable: \(its message cannot be made\) \(any_envs.*\)",
     "raises an error of the system": r"TimeoutError: late \(any_envs\.py, line \d+\)",
@@ -146,7 +146,7 @@ LATE = {  # and what is told of it
     "shows NaN": r"step\(\) shows \[nan nan\] \(float32 \[2\]\), .*",
     "pays infinity": r"step\(\) pays -inf, and a reward is one finite number",
     "pays text": r"step\(\) pays 1, and a reward is one finite number",
-    "ends by a word": r"step\(\) returns yes for terminated or truncated\. Return a bool",
+    "ends by a word": r"step\(\) returns 'yes' for terminated or truncated\. Return a bool",
     "four values": r"step\(\) is to return observation, reward, .*, info\. It returns 4",
 }
 
