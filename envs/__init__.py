@@ -32,7 +32,7 @@ from gymnasium.vector import VectorEnv
 from envs import any_gymnasium
 from envs.spaces import ACTION_NAMES, NUMBER_NAMES, shown
 from envs.vector import EpisodeStatistics
-from utils.errors import UserError, did_you_mean
+from utils.errors import UserError, did_you_mean, told
 from utils.settings import Config, Part, Registry
 from utils.user_modules import GIVEN
 
@@ -253,7 +253,13 @@ def _name_of(env: EnvLike) -> str:
 
 def _made(env: Any) -> Any:
     """Return a given vector environment, or the environment or vector that a function makes."""
-    made = env() if callable(env) and not isinstance(env, VectorEnv) else env
+    try:
+        made = env() if callable(env) and not isinstance(env, VectorEnv) else env
+    except (Exception, SystemExit) as error:  # whatever its author did
+        raise UserError(
+            f"env: making it raised {told(error)}. Give a function that takes no arguments, such as "
+            "lambda: MyEnv(size=8)"
+        ) from error
     if isinstance(made, VectorEnv) or (made is not env and isinstance(made, gymnasium.Env)):
         return made
     given = "the function returns" if made is not env else "given is"
