@@ -257,7 +257,7 @@ def _made(env: Any) -> Any:
         made = env() if callable(env) and not isinstance(env, VectorEnv) else env
     except (Exception, SystemExit) as error:  # whatever its author did
         raise UserError(
-            f"env: making it raised {told(error)}. Give a function that takes no arguments, such as "
+            f"env: making it raised {told(error)}. Give a function without arguments, such as "
             "lambda: MyEnv(size=8)"
         ) from error
     if isinstance(made, VectorEnv) or (made is not env and isinstance(made, gymnasium.Env)):
