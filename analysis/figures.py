@@ -68,7 +68,7 @@ METRIC_LABELS = {
     "time/steps_per_second": "steps per second",
 }
 # Inches: at half a page's width, where README shows a picture, letters can still be read.
-WIDTH, ROW_HEIGHT, BAR_HEIGHT, LINE_HEIGHT = 6.6, 2.9, 0.36, 0.17
+WIDTH, WIDE, ROW_HEIGHT, BAR_HEIGHT, LINE_HEIGHT = 6.6, 9.0, 2.9, 0.36, 0.17
 LONGEST = 24  # letters of a name that fits on one line, and beside its curve
 DONE, PRUNED, BEST = COLOURS[0], QUIET, COLOURS[1]  # trials of a search
 MOST_COLUMNS, MOST_SHOWN = 4, 16  # panels in a row, and signs of a choice
@@ -201,7 +201,8 @@ def draw(results: Sequence[Result], comparisons: Sequence[Comparison], labels: L
     in_words = len(comparisons) == 1 and not n_lines
     heights = (above, below) if comparisons and not in_words else (above,)
     with style():
-        figure = new_figure(WIDTH, sum(heights))
+        is_wide = any("\n" in _wrapped(name) for name in names)
+        figure = new_figure(WIDE if is_wide else WIDTH, sum(heights))
         parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
         grid = parts[0].subplots(len(environments), 2, squeeze=False, width_ratios=(2.1, 1))
         for (left, right), environment in zip(grid, environments, strict=True):
