@@ -235,7 +235,8 @@ class FfmCell(Cell):
         rates = torch.complex(
             -self.alpha.abs()[:, None].expand(self.shape), self.omega.expand(self.shape)
         )
-        return rates.exp(), traces.to(self.dtype), (skip, leave.sigmoid())
+        inputs = torch.complex(traces, torch.zeros_like(traces))
+        return rates.exp(), inputs, (skip, leave.sigmoid())
 
     def read(self, states: Tensor, *seen: Tensor) -> Tensor:
         skip, share = seen
