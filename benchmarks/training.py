@@ -35,7 +35,6 @@ if __name__ == "__main__":
 import numpy as np
 import torch
 
-from analysis.run_data import AXES, read_columns
 from benchmarks import measuring
 from benchmarks.measuring import Table, in_own_process, peak_gpu_megabytes, peak_megabytes
 from benchmarks.random_models import write_clip, write_transformer_xl
@@ -173,12 +172,25 @@ def trained_agent(name: str, settings: Sequence[str], warm_up: int, shares: bool
             for owner, method, part in seams(run.learner, run.collector) if shares else ():
                 timed = clock.timed(getattr(owner, method), part)
                 patches.enter_context(patch.object(owner, method, timed))
+            moments = moments_of(run)
             run.train(Path(folder))
         found = clock.shares() if shares else {}
-        columns = read_columns(Path(folder))
-    moments = list(zip(*(columns[axis] for axis in AXES.values()), strict=True))
     rates = run.env_steps / run.seconds, rate_after(moments, warm_up)
     return Measured(name, *rates, peak_megabytes(), peak_gpu_megabytes(), found)
+
+
+def moments_of(run: Run) -> list[tuple[float, float]]:
+    """Return a list that will hold the steps and seconds of the run after each update."""
+    moments: list[tuple[float, float]] = []
+    update = run.learner.update
+
+    def noting(progress: float) -> dict[str, float]:
+        metrics = update(progress)
+        moments.append((run.env_steps, run.seconds))
+        return metrics
+
+    run.learner.update = noting  # type: ignore[method-assign]
+    return moments
 
 
 @contextmanager
