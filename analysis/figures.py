@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from analysis.run_data import Table, aligned, write_csv, write_text
+from analysis.run_data import Table, aligned, write_csv
 from analysis.statistics import NAMES, Comparison, Estimate, Result
-from utils.files import atomic_write
+from utils.files import atomic_write, write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
