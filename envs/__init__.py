@@ -60,13 +60,13 @@ SUITES = {
     "HousekeepText-v0": Suite("envs.household.text_world", scale_rewards=False),
     "ContinuousRecognition-v0": Suite("envs.continuous_recognition"),
     "Crafter-v1": Suite("envs.crafter", scale_rewards=False),
-    "CrafterText-v0": Suite("envs.crafter.text", scale_rewards=False),
+    "CrafterText-v0": Suite("envs.crafter:CrafterText", scale_rewards=False),
     "popgym-": Suite("envs.popgym"),
     "psychlab_": Suite("envs.psychlab"),
     GIVEN: Suite("envs"),  # an object of a Python program, see `given` and `make`
 }
 SUITES |= dict.fromkeys(
-    ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"), Suite("envs.procgen")
+    ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"), Suite("envs.envpool_vector")
 )
 ANY = any_gymnasium.TITLE
 FALLBACK = Suite("envs.any_gymnasium")

@@ -37,7 +37,13 @@ AGENTS = Agents(
     {
         "CNN": "models.baselines:CnnAgent",
         "LSTM": "models.baselines:LstmAgent",
+        "GRU": "models.baselines:GruAgent",
+        "MinGRU": "models.baselines:MinGruAgent",
+        "LRU": "models.baselines:LruAgent",
+        "FFM": "models.baselines:FfmAgent",
+        "mLSTM": "models.baselines:MLstmAgent",
         "GPT": "models.baselines:GptAgent",
+        "GTrXL": "models.baselines:GTrXLAgent",
         "HELM": "models.helm:Helm",
         "HELMv2": "models.helm:HelmV2",
         "SHELM": "models.helm:Shelm",
