@@ -14,10 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from models.agent import Agent, SacAgent, SequenceBatch
-from trainers.learner import Reward
 from trainers.losses import Policy, follow, gather_q, masked_mean, soft_targets
 from trainers.off_policy import OffPolicyLearner, OffPolicySettings
-from trainers.ranks import Ranks
 from utils.settings import setting
 
 Pair = tuple[Tensor, Tensor]  # of both critics
@@ -87,14 +85,8 @@ class SAC(OffPolicyLearner):
     agent: SacAgent
     target: Critic
 
-    def __init__(
-        self,
-        config: SacSettings,
-        agent: SacAgent,
-        ranks: Ranks | None = None,
-        reward: Reward | None = None,
-    ) -> None:
-        super().__init__(config, agent, ranks, reward)
+    def __init__(self, config: SacSettings, agent: SacAgent, *joined: Any) -> None:
+        super().__init__(config, agent, *joined)
         self.critic = Critic(agent.critics, agent.critic_body)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_temperature = torch.zeros((), device=agent.device, requires_grad=True)

@@ -25,14 +25,15 @@ from trainers.checkpoint import (
 )
 from trainers.collector import EPISODES_AVERAGED, Collector
 from trainers.evaluation import EvaluationSettings, GreedyEvaluation
-from trainers.learner import Learner, NotFiniteError, Transition
-from utils.errors import RunError, UserError
+from trainers.learner import Learner, Transition
+from utils.errors import EnvFault, Interrupted, NotFiniteError, RunError, UserError, told
 from utils.files import atomic_write, save_tensors
 from utils.loggers import CHANGED, FILE, NOTHING, LoggerSettings, Media, MetricsWriter, are_as_saved
 from utils.run_folder import mark_finished, record_resume, resume_command
 from utils.saved_state import called, check_like
 from utils.seeding import derived_seed, random_state, set_random_state
 from utils.starting import cli_command
+from utils.user_modules import GIVEN, is_named
 
 BAD_MINIBATCH = "bad_minibatch.pt"
 # Parts of a checkpoint that have another size in every run; their own loaders check them.
@@ -141,9 +142,10 @@ class Run:
                 checkpoints.after_update(self.env_steps, self._is_over, self.state_dict)
                 mean = f"return {collector.mean_return:.3f}"
                 bar.set_postfix_str(mean if collector.episodes else "no episode has ended", False)
+        self.ranks.print(self.report(folder))
 
-    def resume(self, folder: Path, checkpoint: dict[str, Any] | None) -> str:
-        """Resume a run from its checkpoint, or from its beginning; return a line to print."""
+    def resume(self, folder: Path, checkpoint: dict[str, Any] | None) -> None:
+        """Resume a run from its checkpoint, or from its beginning."""
         differences: list[str] = []
         self.learner.folder = folder
         if checkpoint is not None:
@@ -164,12 +166,12 @@ class Run:
                 give_way(folder, checkpoint)
                 differences = record_resume(folder, self.config, self.env_steps, differences)
         how = f"not exactly: {'; '.join(differences)}" if differences else "exactly"
-        return f"going on after {self.env_steps:,} steps, {how}"
+        self.ranks.print(f"going on after {self.env_steps:,} steps, {how}")
 
-    def report(self, folder: Path, by_name: bool = True) -> str:
-        """Return a run's figures and the next commands; eval.py makes environments `by_name`."""
+    def report(self, folder: Path) -> str:
+        """Return a run's figures and the next commands."""
         play = f"{shlex.join(cli_command('eval.py'))} --ckpt-path '{folder}'"
-        if not by_name:
+        if self.config.env.startswith(GIVEN):  # eval.py cannot make it
             play = f"helm.load('{folder}', env=...)"
         n_episodes, mean = self.collector.n_episodes, f"{self.collector.mean_return:.3f}"
         if n_episodes == 0:
@@ -193,6 +195,11 @@ class Run:
 
   play it           {play}
   see the curves    tensorboard --logdir '{folder}'"""
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the sha256 of the pretrained parts of agent and environments."""
+        of_env: dict[str, str] = getattr(self.collector.env, "fingerprints", dict)()
+        return self.learner.agent.fingerprints() | of_env
 
     def agent_state(self) -> dict[str, Any]:
         """Return the part of a checkpoint that playing takes."""
@@ -283,7 +290,7 @@ class Run:
             except UserError as error:  # of its own environments: no other rank can say it
                 raise RunError(f"rank {self.ranks.rank}: {error}") from error
             return
-        with guarded(folder):
+        with guarded(folder, self.config.model):
             with MetricsWriter(folder, self.config, self.env_steps, self.logged) as writer:
                 yield writer
             mark_finished(folder)
@@ -300,8 +307,10 @@ class Log(io.TextIOBase):
 
 
 @contextmanager
-def guarded(folder: Path) -> Iterator[None]:
-    """Turn a fatal error of the run in this folder into a RunError of one line."""
+def guarded(folder: Path, model: str = "") -> Iterator[None]:
+    """Turn a fatal error of the run in this folder, or of the user's `model`, into one line."""
+    kept = f"{folder} keeps the run's last checkpoint. Mend the"
+    go_on = f"then go on with: {resume_command(folder)}"
     try:
         try:
             yield
@@ -313,9 +322,16 @@ def guarded(folder: Path) -> Iterator[None]:
                 f"{folder}: a loss or gradient is not finite {error}; the minibatch is in {path}, "
                 "the run's last good checkpoint stays"
             ) from None
+    except EnvFault as error:
+        raise UserError(f"{error}. {kept} environment, {go_on}") from error
     except OSError as error:
         if not folder.is_dir():
             raise RunError(f"{folder}: the run folder vanished while the run went on") from None
-        again = f"Then go on with: {resume_command(folder)}"
         place = error.filename or folder
-        raise RunError(f"{place}: {error.strerror or error}. {again}") from None
+        raise RunError(f"{place}: {error.strerror or error}. Then{go_on[4:]}") from None
+    except (UserError, RunError, Interrupted, MemoryError):
+        raise
+    except Exception as error:  # whatever its author did
+        if not is_named(model):
+            raise
+        raise UserError(f"model: {model} raised {told(error)}. {kept} agent, {go_on}") from error
