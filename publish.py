@@ -92,6 +92,7 @@ def publish(argv: Sequence[str] | None) -> None:
     arguments = parse_arguments(argv)
     path = checkpoint_path(arguments)
     checkpoint = load_checkpoint(path)
+    answers = None if arguments.answers is None else opened_answers(arguments.answers)
     if arguments.folder is None:
         try:
             check_repository_name(arguments.repository)
@@ -119,8 +120,8 @@ def publish(argv: Sequence[str] | None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        if arguments.answers is not None:
-            write_answers(arguments.answers, folder / ANSWERS)
+        if answers is not None:  # one closed file, without those that SQLite keeps beside it
+            answers.execute("VACUUM INTO ?", (str(folder / ANSWERS),))
         write_published(folder, arguments, config, checkpoint | {"config": public}, played)
         if arguments.folder is not None:
             print(f"written to {folder}: {', '.join(sorted(os.listdir(folder)))}")
@@ -222,15 +223,14 @@ def write_published(
     write_text(folder / CARD, card(Facts(config, *told, arguments.repository, has_curve)))
 
 
-def write_answers(cache: Path, path: Path) -> None:
-    """Write an answer cache as one closed file, also while runs write to it."""
-    place = f"{cache.absolute().as_uri()}?mode=ro"
+def opened_answers(cache: Path) -> sqlite3.Connection:
+    """Return an answer cache, which others may write to; UserError if it is none."""
     try:
-        with contextlib.closing(sqlite3.connect(place, uri=True)) as answers:
-            answers.execute("SELECT answer FROM answers LIMIT 1")
-            answers.execute("VACUUM INTO ?", (str(path),))
+        answers = sqlite3.connect(f"{cache.absolute().as_uri()}?mode=ro", uri=True)
+        answers.execute("SELECT answer FROM answers LIMIT 1")
     except sqlite3.Error as error:
         raise UserError(f"--answers {cache}: no answer cache ({error})") from None
+    return answers
 
 
 def redact_paths(value: Any) -> Any:

@@ -197,17 +197,17 @@ def test_the_frames_an_agent_remembers_are_the_originals_stack(arrays):
 
 
 def trained(arrays, **changes):
-    """Return the losses of thirty gradient steps on one batch, and the parameters after them."""
+    """Return the losses of gradient steps on one batch, and the parameters after them."""
     learner = EllmDQN(config_of(arrays, learning_rate=1e-3, **changes), agent_of(arrays))
     steps = steps_of(arrays, 0, learner.agent)
-    losses = [learner.learn(steps)["train/critic_loss"].item() for _ in range(30)]
+    losses = [learner.learn(steps)["train/critic_loss"].item() for _ in range(12)]
     return losses, dict(learner.agent.state_dict())
 
 
 def test_updates_in_float32_are_unchanged_and_in_bfloat16_train(arrays, monkeypatch):
     losses, parameters = trained(arrays)
     coarse, others = trained(arrays, update_dtype="bfloat16")
-    assert coarse[-1] < 0.5 * coarse[0]
+    assert coarse[-1] < 0.8 * coarse[0]
     assert coarse[0] == pytest.approx(losses[0], rel=0.05)
     assert coarse != losses
     assert {each.dtype for each in others.values()} == {torch.float32}

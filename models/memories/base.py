@@ -47,11 +47,13 @@ class TrainedMemory(nn.Module, ABC):
     Attributes:
         width: D, of the output.
         is_recurrent: Whether the output depends on earlier steps.
+        has_bfloat16: Whether sequences may be read under automatic mixed precision.
         n_context: Steps before a sequence that `unroll` has to be given.
     """
 
     width: int
     is_recurrent: ClassVar[bool] = True
+    has_bfloat16: ClassVar[bool] = False
 
     n_context: int = 0
 

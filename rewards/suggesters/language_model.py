@@ -178,13 +178,9 @@ class PromptedSuggester(Suggester):
         None without an answer. `shared` is the common beginning of all prompts.
         """
         how = {"by": FIRST_TOKENS, "max_tokens": 1, "temperature": 0, "logprobs": 5}
-        return self.answered(
-            [
-                CompletionRequest(self.model_id, prompt, how, prompt.removeprefix(shared))
-                for prompt in prompts
-            ],
-            read_scores,
-        )
+        model = self.model_id
+        asked = [CompletionRequest(model, each, how, each.removeprefix(shared)) for each in prompts]
+        return self.answered(asked, read_scores)
 
     def answered(
         self, questions: Sequence[CompletionRequest], read: Callable[[str], FOUND | None]
