@@ -34,8 +34,8 @@ def recurrence(decays: Tensor, inputs: Tensor, initial: Tensor) -> Tensor:
     size = math.isqrt(n_steps - 1) + 1
     n_chunks = -(-n_steps // size)
     missing = (0, 0) * (inputs.ndim - 1) + (0, n_chunks * size - n_steps)
-    states, products = (  # copies, also where nothing is missing
-        F.pad(part, missing).clone().unflatten(0, (n_chunks, size)) for part in (inputs, decays)
+    states, products = (  # padding copies, also where nothing is missing
+        F.pad(part, missing).unflatten(0, (n_chunks, size)) for part in (inputs, decays)
     )
     for step in range(1, size):
         states[:, step].addcmul_(products[:, step], states[:, step - 1])
@@ -61,7 +61,7 @@ class LinearRecurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         decays, states, initial = ctx.saved_tensors
-        following = decays.roll(-1, 0).conj().flip(0)  # the first of them meets a state of 0
+        following = decays.conj().resolve_conj().roll(-1, 0).flip(0)  # the first meets a state of 0
         of_inputs = recurrence(following, grad.flip(0), torch.zeros_like(initial)).flip(0)
         before = torch.cat((initial[None], states[:-1]))
         of_decays = (of_inputs * before.conj()).sum_to_size(decays.shape)
