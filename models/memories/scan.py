@@ -157,6 +157,8 @@ class MinGruCell(Cell):
         super().__init__(settings)
         self.shape = (settings.memory_width,)
         self.enter = nn.Linear(settings.memory_width, 2 * settings.memory_width)
+        # States last 2 to 400 steps at first, as Tallec & Ollivier 2018, arXiv:1804.11188, advise.
+        self.enter.bias.data[: settings.memory_width] = -torch.linspace(0, 6, settings.memory_width)
 
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         gate, new = self.enter(x).chunk(2, dim=-1)
