@@ -96,8 +96,10 @@ class Cell(nn.Module, ABC):
     def unroll(self, x: Tensor, is_first: Tensor, before: Tensor) -> Tensor:
         """Return the output [T, B, D] of whole sequences, from states [B, *shape]."""
         decays, inputs, seen = self.gates(x)
-        kept = ~is_first.view(*is_first.shape, *[1] * len(self.shape))
-        return self.read(LinearRecurrence.apply(decays * kept, inputs, before), *seen)
+        decays = decays.expand_as(inputs)
+        if is_first.is_cuda or is_first.any():  # on a GPU, asking would make the host wait
+            decays = decays.masked_fill(is_first.view(*is_first.shape, *[1] * len(self.shape)), 0)
+        return self.read(LinearRecurrence.apply(decays, inputs, before), *seen)
 
 
 class Scan(TrainedMemory):
@@ -137,6 +139,8 @@ class Scan(TrainedMemory):
 
     def context(self, state: Memory, is_first: Tensor) -> Tensor:
         before = cast(TensorMemory, state).state
+        if not is_first.is_cuda and not is_first.any():
+            return before
         return before.masked_fill(is_first.view(-1, *[1] * (before.ndim - 1)), 0)
 
     def unroll(self, x: Tensor, is_first: Tensor, context: Tensor) -> Tensor:
@@ -163,7 +167,7 @@ class MinGruCell(Cell):
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         gate, new = self.enter(x).chunk(2, dim=-1)
         share = gate.sigmoid()
-        return 1 - share, share * torch.where(new >= 0, new + 0.5, new.sigmoid()), ()
+        return 1 - share, share * (new.clamp(min=0) + new.clamp(max=0).sigmoid()), ()
 
     def read(self, states: Tensor, *seen: Tensor) -> Tensor:
         return states
