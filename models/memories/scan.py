@@ -59,7 +59,7 @@ class LinearRecurrence(torch.autograd.Function):
         return states
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         decays, states, initial = ctx.saved_tensors
         following = decays.conj().resolve_conj().roll(-1, 0).flip(0)  # the first meets a state of 0
         of_inputs = recurrence(following, grad.flip(0), torch.zeros_like(initial)).flip(0)
@@ -117,10 +117,10 @@ class Scan(TrainedMemory):
         self.enter = nn.Identity() if same else nn.Linear(n_features, self.width)
         layers = range(settings.memory_layers)
         self.norms = nn.ModuleList(nn.LayerNorm(self.width) for _ in layers)
-        self.cells = nn.ModuleList(self.cell_class(settings) for _ in layers)
+        self.cells: Any = nn.ModuleList(self.cell_class(settings) for _ in layers)
 
     def initial(self, n_envs: int) -> TensorMemory:
-        cell = cast(Cell, self.cells[0])
+        cell = self.cells[0]
         shape = n_envs, len(self.cells), *cell.shape
         return TensorMemory(torch.zeros(shape, dtype=cell.dtype, device=self.device))
 
