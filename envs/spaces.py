@@ -301,7 +301,7 @@ def is_image(space: spaces.Space) -> bool:
 
 def is_text(space: spaces.Space) -> bool:
     """Return whether a space is of sentences: Gymnasium's Text, or one of the same kind."""
-    return getattr(getattr(space, "dtype", None), "kind", "") == "U"
+    return bool(getattr(getattr(space, "dtype", None), "kind", "") == "U")
 
 
 def has_text(space: spaces.Space) -> bool:
@@ -343,6 +343,8 @@ def _dictionary(space: spaces.Dict | spaces.Tuple, path: tuple[str, ...]) -> Con
     parts = list(space.items()) if isinstance(space, spaces.Dict) else list(enumerate(space))
     made = [(key, str(key), _seen(part, (*path, str(key)))) for key, part in parts]
     converted = spaces.Dict({name: part.space for _, name, part in made})
+    if len(converted) < len(made):
+        raise UserError(f"observations: {shown(space)} has keys of one text, such as 1 and '1'")
     if all(key is name and part.convert is _same for key, name, part in made):
         return Conversion(converted)
 

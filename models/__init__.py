@@ -137,6 +137,8 @@ def own_agent_class(name: str) -> type[ActorCriticAgent]:
         missing.append("memory_class")
     if missing:
         raise UserError(f"{where} is not whole, it lacks {', '.join(missing)}")
+    if not isinstance(kind.algorithms, tuple):
+        raise UserError(f"{where}: `algorithms` is no tuple of names, such as ('PPO',)")
     memory = getattr(kind, "memory_class", None)
     if memory is not None and not hasattr(memory, "step"):
         raise UserError(f"{where}: derive its memory_class from models.memories.TrainedMemory")
