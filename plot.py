@@ -19,7 +19,7 @@ from analysis.figures import Labels, draw, save_figure, short_number
 from analysis.statistics import NAMES, compare, comparisons_table, results_table, summarize
 from utils.command_line import Parser, finite_number, run_program
 from utils.errors import UserError
-from utils.files import check_writable
+from utils.files import check_writable, write_text
 
 METRIC = "rollout/return_mean"
 PICTURES = (".png", ".svg")
@@ -77,7 +77,7 @@ def draw_runs(
 
     figure = draw(results, comparisons, labels)
     save_figure(figure, output.with_suffix(".png"), output.with_suffix(".svg"))
-    run_data.write_text(output.with_suffix(".md"), "\n".join(map(run_data.markdown, tables)))
+    write_text(output.with_suffix(".md"), "\n".join(map(run_data.markdown, tables)))
     run_data.write_csv(
         output.with_suffix(".csv"), results_table(results, axis, threshold, precise=True)
     )

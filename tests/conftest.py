@@ -76,6 +76,12 @@ def in_empty_folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def somebody_else(monkeypatch, tmp_path):
+    """Return a function after which everything here was begun by another user."""
+    return lambda: monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "of_somebody_else"))
+
+
+@pytest.fixture
 def lab(monkeypatch):
     """Put the stand-in where DeepMind Lab would be."""
     module = ModuleType("deepmind_lab")

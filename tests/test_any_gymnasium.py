@@ -45,6 +45,10 @@ IMAGES = {
     "image, channels first": (3, 6, 7),
     "grey image": (1, 5, 6),
     "grey image of one channel": (1, 5, 6),
+    "image of fractions": (3, 6, 7),
+    "stack of images": (12, 6, 7),
+    "stack of grey fractions": (4, 6, 7),
+    "two images": (4, 8, 8),
     "nested": (3, 8, 8),
 }
 
@@ -74,6 +78,17 @@ def test_pixels_stay_where_they_are():
         adapted = adapt_observation_space(space)
         assert adapted.space is space
         assert adapted.convert(colour) is colour
+
+
+def test_fractions_are_scaled_once_and_stacks_lie_on_channels():
+    convert = adapt_observation_space(SPACES["image of fractions"]).convert
+    assert convert(np.full((6, 7, 3), 0.2, np.float32)).tolist() == np.full((3, 6, 7), 51).tolist()
+    for beyond in (1.1, -0.1, np.nan):
+        with pytest.raises(UserError, match="of fractions from 0 to 1 has others"):
+            convert(np.full((6, 7, 3), beyond, np.float32))
+    stack = SPACES["stack of images"].sample()
+    seen = adapt_observation_space(SPACES["stack of images"]).convert(stack)
+    np.testing.assert_array_equal(seen[5], stack[1, :, :, 2])
 
 
 def test_one_hot_numbers_stand_side_by_side():
@@ -208,7 +223,7 @@ def test_the_fallback_comes_last(name, part, monkeypatch):
 
 
 PAGE = (Path(__file__).parent.parent / "docs" / "environments.md").read_text(encoding="utf-8")
-(MINE,) = re.findall(r"This is `my_envs.py`:\n\n```python\n(.*?)```", PAGE, re.S)
+(MINE,) = re.findall(r"`my_envs.py`[^\n]*:\n\n```python\n(.*?)```", PAGE, re.S)
 
 
 @pytest.fixture

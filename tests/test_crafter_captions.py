@@ -9,7 +9,7 @@ import torch
 
 import main as main_program
 import prepare_captions
-from envs.crafter import text as crafter_text
+from envs.crafter import CrafterText
 from envs.crafter.captions import Accuracy, TiledFrameBatches, accuracy, tiles_of
 from envs.crafter.render import SLEEPER
 from envs.crafter.sentences import (
@@ -43,7 +43,7 @@ def random_reader(seed=0):
 
 def make(n_envs=3, seed=0, **changes):
     changes = {"crafter_actions": "good", "crafter_captions": "learned"} | changes
-    return crafter_text.make(small_config(env=TEXT, n_envs=n_envs, **changes), seed)
+    return CrafterText.make(small_config(env=TEXT, n_envs=n_envs, **changes), seed)
 
 
 @pytest.fixture(scope="module")

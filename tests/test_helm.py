@@ -133,12 +133,20 @@ def test_looking_leaves_the_memory_alone_and_pictures_are_of_the_present(in_empt
     bare.close()
 
 
-NEXT_STEP = AutoresetMode.NEXT_STEP
+@pytest.mark.parametrize("env", ["CartPole-v1", lambda: vector_env(Sampled), vector_env(Sampled)])
+def test_a_name_and_a_function_of_a_vector_are_taken_too(env, in_empty_folder):
+    assert (helm.train(TINY, env=env, run_id="mine") / "ckpt_last.pt").is_file()
+
+
+OLD_GYM = type("Old", (type("Env", (), {"__module__": "gym.core"}),), {})
 MISTAKES = {  # settings, and options that are made of the class of an environment
-    "SAME_STEP": ({}, lambda env: {"env": vector_env(env, mode=NEXT_STEP)}),
+    "SAME_STEP": ({}, lambda env: {"env": vector_env(env, mode=AutoresetMode.DISABLED)}),
     "of 2 where 3 are needed": ({"n_envs": 3}, lambda env: {"env": vector_env(env)}),
     "neither a vector environment nor a function": ({}, lambda env: {"env": env()}),
-    "returns int, not an environment": ({}, lambda _: {"env": lambda: 3}),
+    "the function returns int, neither a vector": ({}, lambda _: {"env": lambda: 3}),
+    "of old gym is bridged by shimmy.GymV26Compat": ({}, lambda _: {"env": OLD_GYM}),
+    "such as lambda: MyEnv(size=8)": ({}, lambda env: {"env": lambda: env(size=3)}),
+    "package:Pong-v0": ({}, lambda _: {"env": "Pong-v0"}),
     "env is given, and an object": ({"env": "RandomMaze-v0"}, lambda env: {"env": env}),
     "model is given, and an object": ({}, lambda _: {"agent": type("A", (), {})}),
     "settings: topk is read by SHELM, and this is LSTM": ({"topk": 2}, lambda _: {}),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from models.agent import Memory, TensorMemory
+from utils.errors import UserError
 from utils.settings import Part, setting
 
 
@@ -18,6 +19,21 @@ class NetworkSettings(Part):
 
     memory_width: int = setting("width of the memory", low=1, high=16_384, default=256)
     memory_layers: int = setting("layers of the memory", low=1, high=128, default=1)
+
+
+@dataclass(frozen=True)
+class HeadSettings(NetworkSettings):
+    memory_heads: int = setting("heads of the memory", low=1, high=256, default=4)
+
+
+def head_width(settings: HeadSettings) -> int:
+    """Return the width of a head; UserError where the heads cannot share the memory's."""
+    width, n_heads = settings.memory_width, settings.memory_heads
+    if width % n_heads:
+        raise UserError(
+            f"memory_heads: {n_heads} heads cannot share memory_width={width}; choose a divisor"
+        )
+    return width // n_heads
 
 
 class TrainedMemory(nn.Module, ABC):
@@ -30,13 +46,12 @@ class TrainedMemory(nn.Module, ABC):
 
     Attributes:
         width: D, of the output.
-        is_recurrent: Whether the output depends on earlier steps.
+        has_bfloat16: Whether sequences may be read under automatic mixed precision.
         n_context: Steps before a sequence that `unroll` has to be given.
     """
 
     width: int
-    is_recurrent: ClassVar[bool] = True
-
+    has_bfloat16: ClassVar[bool] = False
     n_context: int = 0
 
     def __init__(self, n_features: int, settings: Any) -> None:
@@ -97,8 +112,6 @@ class TrainedMemory(nn.Module, ABC):
 
 class NoMemory(TrainedMemory):
     """Returns the present features; its state and contexts are of width 0."""
-
-    is_recurrent: ClassVar[bool] = False
 
     def __init__(self, n_features: int, settings: Any = None) -> None:
         super().__init__(n_features, settings)
