@@ -11,11 +11,24 @@
 interface. Training is that of main.py; eval.py uses the same parts (trainers/build.py).
 """
 
-import json
 import sys
+from pathlib import Path
+
+# The user's modules may have the names of ours, on the path or in sys.modules.
+if "utils.user_modules" not in sys.modules:
+    alike = {name: each for name, each in sys.modules.items() if f"{name}.".startswith("utils.")}
+    for name in alike:
+        del sys.modules[name]
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    import utils.user_modules
+
+    del sys.path[0]
+    utils.user_modules.keep_theirs(alike)
+
+# isort: split
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -33,6 +46,9 @@ from trainers.ranks import joined_ranks
 from trainers.train import RunSettings
 from utils.errors import UserError
 from utils.settings import Config, load_config
+from utils.user_modules import give_back_programs
+
+give_back_programs()
 
 __all__ = ["Player", "UserError", "load", "resume", "train"]
 

@@ -62,7 +62,7 @@ SUITES = {
     "CrafterText-v0": Suite("envs.crafter.text", scale_rewards=False),
     "popgym-": Suite("envs.popgym"),
     "psychlab_": Suite("envs.psychlab"),
-    GIVEN: Suite("envs"),  # an object of a Python program
+    GIVEN: Suite("envs.vector"),  # an object of a Python program
 }
 SUITES |= dict.fromkeys(
     ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"), Suite("envs.procgen")

@@ -10,7 +10,6 @@ shown now that is to be remembered, a number from 0 on, or None. A run resumes t
 """
 
 import functools
-import importlib
 import logging
 import re
 import sys
@@ -34,7 +33,7 @@ from envs.spaces import Converted, has_text, is_text, shown
 from utils.errors import UserError, did_you_mean, told
 from utils.seeding import random_state, set_random_state
 from utils.settings import Config, setting
-from utils.user_modules import search
+from utils.user_modules import import_module, search
 
 TITLE = "any other environment of Gymnasium"
 CHOSEN_HERE = {"id", "render_mode", "disable_env_checker"}  # of gymnasium.make
@@ -169,7 +168,7 @@ def _import(module_name: str, name: str) -> None:
     here = Path.cwd()
     search(here)
     try:
-        importlib.import_module(module_name)
+        import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
