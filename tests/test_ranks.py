@@ -20,7 +20,7 @@ from tests.runs import ELLM, LSTM, READS, REPLAY, folder_of, outcome, same, sign
 from tests.test_threads import ROOT
 from trainers.checkpoint import LAST, load_checkpoint
 from trainers.ppo import PPO
-from trainers.ranks import average_gradients, joined_ranks
+from trainers.ranks import joined_ranks
 from trainers.train import RunSettings
 from utils.errors import UserError
 from utils.saved_state import with_moments
@@ -122,8 +122,8 @@ def test_gradients_are_averaged(tmp_path):
         layer.weight.grad = torch.full((3, 2), 1.0 + 2 * rank)
         if rank == 1:
             layer.bias.grad = torch.ones(3)  # the other one's loss does not reach it
-        with joined_ranks():
-            average_gradients(list(layer.parameters()))
+        with joined_ranks() as ranks:
+            ranks.average_gradients(list(layer.parameters()))
         return [layer.weight.grad, layer.bias.grad]
 
     expected = [torch.full((3, 2), 2.0), torch.full((3,), 0.5)]

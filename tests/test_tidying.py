@@ -53,6 +53,12 @@ def test_a_suggested_pick_up_is_paid_the_first_time_only():
     assert pay(house(**MUG), PICK_UP, PLACE, PICK_UP) == [2.5, -0.25, 0]
 
 
+def test_a_thing_misplaced_and_tidied_again_pays_two_in_all():
+    layer = house(mug="kitchen sink", milk="kitchen table")
+    paid = pay(layer, PICK_UP, *TO_FRIDGE, PLACE, PICK_UP, *FROM_FRIDGE, PLACE)
+    assert [reward for reward in paid if reward] == [-0.25, -0.25, 2.5]
+
+
 def test_what_nobody_suggested_and_what_fails_costs():
     layer = house(mug="kitchen sink", milk="kitchen table")
     assert pay(layer, PLACE, PICK_UP, PICK_UP, LOOK) == [-0.2, -0.25, -0.2, 0]

@@ -33,7 +33,7 @@ def is_named(name: object) -> TypeGuard[str]:
 
 
 def named_modules(values: Mapping[str, Any]) -> dict[str, str]:
-    named = {setting: values.get(setting) for setting in ("model", "env")}
+    named = {setting: values.get(setting) for setting in ("model", "env", "curiosity")}
     return {setting: name.rpartition(":")[0] for setting, name in named.items() if is_named(name)}
 
 
@@ -191,9 +191,10 @@ class _Lending(SourceFileLoader):
 
 def lend(ours: ModuleType) -> None:
     def attribute(name: str) -> Any:
-        # Parts of ours are asked for as well, before they are imported: `from utils import files`.
-        is_part = PathFinder.find_spec(name, vars(ours).get("__path__", ()))
-        if not (is_part or name.startswith("__")):
+        # Not for ours: a module that looks at itself, `from utils import files` before files is
+        # imported, or Python's own names.
+        is_ours = sys._getframe(1).f_globals is vars(ours) or name.startswith("__")
+        if not (is_ours or PathFinder.find_spec(name, vars(ours).get("__path__", ()))):
             found = vars(_OURS_FIRST.module_of_theirs(ours.__name__) or ours)
             if name in found:
                 return found[name]
