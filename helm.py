@@ -7,8 +7,8 @@
         observation = player.reset(seed=0)
         action = player.act(observation)
 
-`train`, `resume`, `load`, `Player` and `UserError`, raised for every mistake, are the public
-interface. Training is that of main.py; eval.py uses the same parts (trainers/build.py).
+`train`, `resume`, `load`, `runs`, `Player` and `UserError`, raised for every mistake, are the
+public interface. Training is that of main.py; eval.py uses the same parts (trainers/build.py).
 """
 
 import sys
@@ -27,8 +27,9 @@ if "utils.user_modules" not in sys.modules:
 
 # isort: split
 import json
+import math
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -37,6 +38,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
+from analysis.run_data import read_columns, read_settings_of, run_folders
 from envs import EnvLike, given
 from main import resume_run, start_run
 from models.agent import Agent
@@ -51,7 +53,7 @@ from utils.user_modules import give_back_programs
 
 give_back_programs()
 
-__all__ = ["Player", "UserError", "load", "resume", "train"]
+__all__ = ["Player", "UserError", "load", "resume", "runs", "train"]
 
 
 def train(
@@ -108,6 +110,28 @@ def resume(run: str | Path, env: EnvLike | None = None, trust: bool = False) -> 
     """
     with given(env), joined_ranks() as ranks:
         return resume_run(Path(run), ranks, trust)
+
+
+def runs(folder: str | Path = "experiments") -> Any:
+    """Return a pandas data frame: a row for each run below a folder.
+
+    Its columns are `folder`, all settings and the last value of every metric.
+
+    Raises:
+        UserError: there are no runs, or pandas is not installed.
+    """
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        raise UserError("runs: a data frame needs pandas. Run: pip install pandas") from None
+    rows = []
+    for place in run_folders(Path(folder)):
+        row = {"folder": str(place), **read_settings_of(place)}
+        with suppress(UserError):  # no rows yet
+            for name, column in read_columns(place).items():
+                row[name] = next((v for v in column[::-1].tolist() if not math.isnan(v)), math.nan)
+        rows.append(row)
+    return pandas.DataFrame(rows)
 
 
 def load(

@@ -33,7 +33,7 @@ from envs.spaces import Converted, has_text, is_text, shown
 from utils.errors import UserError, did_you_mean, told
 from utils.seeding import random_state, set_random_state
 from utils.settings import Config, setting
-from utils.user_modules import import_module, search
+from utils.user_modules import advice, import_module, search
 
 TITLE = "any other environment of Gymnasium"
 CHOSEN_HERE = {"id", "render_mode", "disable_env_checker"}  # of gymnasium.make
@@ -228,7 +228,7 @@ def why_not_drawn(make_one: MakeOne, make_drawn: MakeOne) -> str | None:
 
 
 def failure(name: str, error: BaseException) -> UserError:
-    return UserError(f"env: '{name}' raised {told(error)}")
+    return UserError(f"env: '{name}' raised {told(error)}{advice(error)}")
 
 
 @contextmanager

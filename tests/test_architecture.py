@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "trainers": {"rewards", "envs", "models", "utils"},
     "analysis": {"trainers", "rewards", "models", "envs", "utils"},
     "report": {"analysis", "trainers", "models", "utils"},
-    "helm": {"main", "trainers", "models", "envs", "utils"},
+    "helm": {"main", "analysis", "trainers", "models", "envs", "utils"},
     "main": {"report", "trainers", "models", "envs", "utils"},
     "eval": {"report", "trainers", "rewards", "envs", "utils"},
     "prepare_captions": {"models", "envs", "utils"},

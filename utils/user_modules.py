@@ -67,9 +67,18 @@ def imported(setting: str, module: str) -> ModuleType:
                 f"{setting}: there is no module '{absent}' in {Path.cwd()} or elsewhere where "
                 "Python looks. Go to the folder it is in, or name that in PYTHONPATH"
             ) from None
-        raise UserError(f"{setting}: importing {module} raised {told(error)}") from error
+        why = f"importing {module} raised {told(error)}{advice(error)}"
+        raise UserError(f"{setting}: {why}") from error
     except (Exception, SystemExit) as error:
         raise UserError(f"{setting}: importing {module} raised {told(error)}") from error
+
+
+def advice(error: BaseException) -> str:
+    """Return the remedy, after a full stop, where a module of ours stood in for the user's."""
+    top = str(getattr(error, "name", None)).partition(".")[0]
+    path = Path(getattr(error, "path", None) or "/")
+    is_ours = top in (*OWN_PACKAGES, *PROGRAMS) and ROOT in path.parents
+    return f". {path} is a part of this program: give your module another name" if is_ours else ""
 
 
 def is_never_named(module: str) -> bool:
@@ -172,8 +181,8 @@ class _OursFirst:
             for key, value in vars(module).items():
                 if key[0] != "_" and ours.get(key, value) is not value:
                     raise ImportError(
-                        f"{spec.origin} and {ours['__file__']} of this program both have '{key}'. "
-                        "Give your module another name"
+                        f"'{key}' stands in {spec.origin} and in {name} of this program. "
+                        "Give your file another name"
                     )
         except BaseException:
             del self.theirs[name]
