@@ -58,7 +58,7 @@ __all__ = ["Player", "UserError", "load", "resume", "runs", "train"]
 
 def train(
     settings: Mapping[str, Any],
-    env: EnvLike | None = None,
+    env: EnvLike | str | None = None,
     agent: type[Agent] | None = None,
     run_id: str | None = None,
     init_from: str | Path | None = None,
@@ -68,7 +68,7 @@ def train(
     Args:
         settings: Those that differ from config.json, by name.
         env: Instead of `settings["env"]`: a class or function that makes one Gymnasium
-            environment, or a vector environment in SAME_STEP autoreset mode.
+            environment or a vector environment, or the latter itself; or a name, as in settings.
         agent: Instead of `settings["model"]`: an agent class of yours, defined in a file.
         run_id: The folder's name.
         init_from: A run folder or a checkpoint: its parameters are the first ones.
@@ -82,6 +82,8 @@ def train(
             raise UserError(f"settings: {name} is given, and an object instead. Give one of them")
     if agent is not None:
         values["model"] = _name_of(agent)
+    if isinstance(env, str):
+        values["env"], env = env, None
     if isinstance(env, VectorEnv):  # its size is fixed
         values.setdefault("n_envs", env.num_envs)
     # As on a command line: the run's folder is named after them.

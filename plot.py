@@ -30,7 +30,7 @@ from analysis.statistics import (
 )
 from utils.command_line import Parser, finite_number, run_program
 from utils.errors import UserError
-from utils.files import check_writable
+from utils.files import check_writable, write_text
 
 METRIC = "rollout/return_mean"
 PICTURES, TEX = (".png", ".svg", ".pdf"), ".tex"
@@ -98,13 +98,13 @@ def draw_runs(
     pictures = [ending for ending in endings if ending in PICTURES]
     save_figure(draw(results, comparisons, labels), *(beside("", each) for each in pictures))
     if TEX in endings:
-        run_data.write_text(beside("", TEX), pgfplots(results, labels))
+        write_text(beside("", TEX), pgfplots(results, labels))
     if aggregates:
         every = draw_aggregates(aggregates)
         save_figure(every, *(beside("_aggregate", each) for each in pictures))
         run_data.write_csv(beside("_aggregate", ".csv"), aggregates_table(aggregates, precise=True))
         run_data.write_csv(beside("_profile", ".csv"), profiles_table(aggregates))
-    run_data.write_text(output.with_suffix(".md"), "\n".join(map(run_data.markdown, tables)))
+    write_text(output.with_suffix(".md"), "\n".join(map(run_data.markdown, tables)))
     run_data.write_csv(
         output.with_suffix(".csv"), results_table(results, axis, threshold, precise=True)
     )

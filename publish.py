@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import eval as evaluation
 from analysis.figures import Labels, draw, save_figure
-from analysis.run_data import Table, group_runs, markdown, read_evaluation, read_runs, write_text
+from analysis.run_data import Table, group_runs, markdown, read_evaluation, read_runs
 from analysis.statistics import summarize
 from eval import CARD, CURVE, HUB
 from trainers.checkpoint import (
@@ -39,7 +39,7 @@ from trainers.checkpoint import (
 )
 from utils.command_line import Parser, add_trust, run_program, whole_number
 from utils.errors import UserError, escape
-from utils.files import check_writable
+from utils.files import check_writable, write_text
 from utils.hub import HubError, check_logged_in, check_repository_name, upload
 from utils.loggers import FILE as METRICS
 from utils.loggers import RETURN

@@ -5,6 +5,7 @@ The style is light, quiet, and safe for colour-blind readers.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from analysis.run_data import Table, aligned, write_csv, write_text
+from analysis.run_data import Table, aligned, write_csv
 from analysis.statistics import NAMES, TAUS, Aggregate, Comparison, Estimate, Result
-from utils.files import atomic_write
+from utils.files import atomic_write, write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +69,8 @@ METRIC_LABELS = {
     "eval/success_mean": "share of successes, greedy evaluation",
     "time/steps_per_second": "steps per second",
 }
-ROW_HEIGHT, BAR_HEIGHT, LINE_HEIGHT = 3.1, 0.36, 0.17  # inches
+# Inches: at half a page's width, where README shows a picture, letters can still be read.
+WIDTH, WIDE, ROW_HEIGHT, BAR_HEIGHT, LINE_HEIGHT = 6.6, 9.0, 2.9, 0.36, 0.17
 LONGEST = 24  # letters of a name that fits on one line, and beside its curve
 DONE, PRUNED, BEST = COLOURS[0], QUIET, COLOURS[1]  # trials of a search
 MOST_IN_TEX = 200  # points of a curve; TeX has little memory
@@ -193,10 +195,17 @@ def draw(results: Sequence[Result], comparisons: Sequence[Comparison], labels: L
     colours = {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(names)}
     n_lines = max((name.count("\n") for name in map(_compared, comparisons)), default=0)
     row = BAR_HEIGHT + LINE_HEIGHT * n_lines
-    above, below = ROW_HEIGHT * len(environments), 0.9 + row * len(comparisons)
-    heights = (above, below) if comparisons else (above,)
+    lines = Counter[str]()  # of the names beside the final scores, by environment
+    for result in results:
+        lines[result.environment] += _wrapped(result.name).count("\n") + 1
+    height = max(ROW_HEIGHT, 0.9 + LINE_HEIGHT * max(lines.values()))
+    above, below = height * len(environments), 0.9 + row * len(comparisons)
+    # A single comparison of short names is told below the curves and needs no picture.
+    in_words = len(comparisons) == 1 and not n_lines
+    heights = (above, below) if comparisons and not in_words else (above,)
     with style():
-        figure = new_figure(9, sum(heights))
+        is_wide = any("\n" in _wrapped(name) for name in names)
+        figure = new_figure(WIDE if is_wide else WIDTH, sum(heights))
         parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
         grid = parts[0].subplots(len(environments), 2, squeeze=False, width_ratios=(2.1, 1))
         for (left, right), environment in zip(grid, environments, strict=True):
@@ -206,9 +215,12 @@ def draw(results: Sequence[Result], comparisons: Sequence[Comparison], labels: L
             _draw_finals(right, shown, colours, is_long)
             if not is_long:  # else names stand at the bars alone, which have the same colours
                 left.legend(loc="best", handlelength=1.4)
-        if comparisons:
-            _draw_comparisons(parts[1].subplots(), comparisons, colours)
         note = f"{NAMES[labels.statistic]} over runs, 95 % bootstrap intervals"
+        if in_words:
+            better, other, improvement = comparisons[0]
+            note += f"; {better} beats {other} with probability {improvement.value:.2f}"
+        elif comparisons:
+            _draw_comparisons(parts[1].subplots(), comparisons, colours)
         if all(result.n_runs == 1 for result in results):
             note = "one run each: no interval"
         parts[-1].supxlabel(note, x=0.01, ha="left", size=8, color=QUIET)
@@ -242,11 +254,15 @@ def _draw_finals(axes: "Axes", results: Sequence[Result], colours: dict, is_long
             spread = position + np.linspace(-0.16, 0.16, result.n_runs)
             axes.scatter(result.finals, spread, s=9, color="white", edgecolor=INK, linewidth=0.7)
         write_beside(axes, f"{value:.3g}", (end, position), 8)
-        wrapped = result.name.replace(", ", ",\n") if len(result.name) > LONGEST else result.name
-        names.append(f"{wrapped} ({counted_runs(result.n_runs)})" if is_long else result.name)
+        wrapped = _wrapped(result.name)
+        names.append(f"{wrapped} ({counted_runs(result.n_runs)})" if is_long else wrapped)
     dress_bars(axes, names, least=2.6)
     axes.margins(x=0.16)
     axes.set_title("at the end")
+
+
+def _wrapped(name: str) -> str:
+    return name.replace(", ", ",\n") if len(name) > LONGEST else name
 
 
 def _draw_comparisons(axes: "Axes", comparisons: Sequence[Comparison], colours: dict) -> None:

@@ -519,7 +519,9 @@ def _draw_task(
     left.set_ylim(min(chance) - 0.08, 1.03)
     left.set_ylabel("read rightly")
     right.set_yscale("log")
-    right.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
+    right.yaxis.set_major_formatter(
+        lambda share, _: f"{100 * share:.5f}".rstrip("0").rstrip(".") + " %"
+    )
     right.minorticks_off()
     right.set_ylabel("of the variance of all states")
     right.set_title("how much of the state it is", weight="normal", size=9.5, color=QUIET)

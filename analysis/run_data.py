@@ -16,7 +16,7 @@ import numpy as np
 
 import trainers.build  # noqa: F401  registers all settings, which complete those of older runs
 from utils.errors import UserError, did_you_mean, escape
-from utils.files import atomic_write
+from utils.files import write_text
 from utils.loggers import FILE, STEPS
 from utils.run_folder import SETTINGS, init_checkpoint
 from utils.settings import (
@@ -346,9 +346,3 @@ def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
     write_text(path, text.getvalue())
-
-
-def write_text(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        file.write(text.encode(errors="backslashreplace"))

@@ -22,7 +22,6 @@ if __name__ == "__main__":
 import torch
 import torch.distributed as dist
 
-from analysis.run_data import write_text
 from benchmarks import measuring, training, updates
 from benchmarks.language_models import full_step, random_model
 from benchmarks.measuring import Pair, Version, Work, in_own_process, in_words, measure
@@ -32,7 +31,7 @@ from models.language.transformer import LayerStack
 from trainers.ranks import Ranks
 from utils.command_line import Parser, run_program
 from utils.errors import UserError
-from utils.files import check_writable
+from utils.files import check_writable, write_text
 
 PAGE_SECONDS, ROW_SECONDS = 460.0, 90.0
 N_ENVS, MEM_LEN = 16, 511

@@ -2,10 +2,16 @@
 
 Run: python -m benchmarks.training [--agents NAME ...] [--steps N] [--threads N] [--var KEY=VALUE]
 
+       python -m benchmarks.training --memories 5 [--var KEY=VALUE]
+
 Each agent trains by the program's own trainer with the default settings on KeyCorridor, in a
 process of its own. stable-baselines3's learners, PPO beside CNN-PPO and sb3-contrib's RecurrentPPO
 in two variants beside Impala-PPO, are not profiled. On a GPU every part waits for the device, so
 that its time is its own: steps per second are then lower than with --no-shares.
+
+`--memories` trains the agents of all memories in one process, an update each in turns, beside one
+that has the same encoder and no memory. Its time is the processor's, so that other work on the
+machine matters little.
 """
 
 import importlib.util
@@ -17,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -28,14 +35,15 @@ if __name__ == "__main__":
 import numpy as np
 import torch
 
-from analysis.run_data import AXES, read_columns
 from benchmarks import measuring
 from benchmarks.measuring import Table, in_own_process, peak_gpu_megabytes, peak_megabytes
 from benchmarks.random_models import write_clip, write_transformer_xl
 from main import build_run
 from models import AGENTS, PUBLISHED, agent_class
+from models.baselines import MemoryAgent
 from models.caching import ObservationCache
 from models.helm import LanguageMemoryAgent
+from models.memories import NoMemory
 from trainers.collector import Collector
 from trainers.ppo import PPO, PpoSettings
 from trainers.ranks import Ranks
@@ -81,6 +89,8 @@ def benchmark(argv: Sequence[str] | None) -> None:
     warm_up = whole_number(0, MOST_STEPS)
     option("--warm-up", type=warm_up, default=4096, help="steps of a run before the steady ones")
     option("--var", metavar="KEY=VALUE", action="append", default=[], help="a setting, repeatable")
+    turns = whole_number(1, 1000)
+    option("--memories", type=turns, metavar="TURNS", help="compare the trained memories alone")
     option("--no-shares", action="store_true", help="measure steps per second alone")
     option("--json", type=Path, metavar="FILE", help="write the figures here, too")
     measuring.add_threads(parser)
@@ -88,6 +98,10 @@ def benchmark(argv: Sequence[str] | None) -> None:
     chosen = with_rivals(measuring.check_names("--agents", given.agents, names))
     machine = measuring.this_machine(given.threads)
     print(measuring.in_words(machine), flush=True)
+    if given.memories:
+        torch.set_num_threads(given.threads)
+        report_memories(given.var, given.memories)
+        return
     print(f"\nsteps per second, of {given.steps:,} and of those after {given.warm_up:,}")
     settings = [f"threads={given.threads}", *given.var, f"n_steps={given.steps}"]
     runs = report_runs(chosen, settings, given.warm_up, not given.no_shares)
@@ -158,12 +172,25 @@ def trained_agent(name: str, settings: Sequence[str], warm_up: int, shares: bool
             for owner, method, part in seams(run.learner, run.collector) if shares else ():
                 timed = clock.timed(getattr(owner, method), part)
                 patches.enter_context(patch.object(owner, method, timed))
+            moments = moments_of(run)
             run.train(Path(folder))
         found = clock.shares() if shares else {}
-        columns = read_columns(Path(folder))
-    moments = list(zip(*(columns[axis] for axis in AXES.values()), strict=True))
     rates = run.env_steps / run.seconds, rate_after(moments, warm_up)
     return Measured(name, *rates, peak_megabytes(), peak_gpu_megabytes(), found)
+
+
+def moments_of(run: Run) -> list[tuple[float, float]]:
+    """Return a list that will hold the steps and seconds of the run after each update."""
+    moments: list[tuple[float, float]] = []
+    update = run.learner.update
+
+    def noting(progress: float) -> dict[str, float]:
+        metrics = update(progress)
+        moments.append((run.env_steps, run.seconds))
+        return metrics
+
+    run.learner.update = noting  # type: ignore[method-assign]
+    return moments
 
 
 @contextmanager
@@ -203,6 +230,56 @@ def trained_rival(name: str, settings: Sequence[str], warm_up: int, _shares: boo
     model.learn(config.n_steps, callback=note)
     rates = model.num_timesteps / (time.perf_counter() - begun), rate_after(moments, warm_up)
     return Measured(name, *rates, peak_megabytes(), peak_gpu_megabytes(), {})
+
+
+class Memoryless(MemoryAgent):
+    """The encoder and heads of the agents with a memory."""
+
+    memory_class = NoMemory
+    sequential = False
+
+
+def report_memories(settings: Sequence[str], n_turns: int) -> None:
+    """Train by PPO, and learn from sequences of T steps; print a row for each memory."""
+    names = {name: name for name in AGENTS.places if hasattr(agent_class(name), "memory_class")}
+    names["CNN"] = "benchmarks.training:Memoryless"
+    lengths = {f"T={n_steps} ms": n_steps for n_steps in (32, 128, 512)}
+    seconds = defaultdict[tuple[str, str], list[float]](list)
+    with ExitStack() as opened:
+        runs = {
+            name: opened.enter_context(opened_run([f"model={model}", *settings]))
+            for name, model in names.items()
+        }
+        for run in runs.values():
+            run.collector.begin(run.config.seed)
+        for name, run in itertools.islice(itertools.cycle(runs.items()), n_turns * len(runs)):
+            begun = time.process_time()
+            while not run.learner.update_due:
+                run.collector.step()
+            run.learner.update(0.0)
+            seconds[name, "all"].append(time.process_time() - begun)
+            for column, n_steps in lengths.items():
+                seconds[name, column].append(learned_sequences(run.learner.agent.memory, n_steps))
+    taken = {key: median(each) for key, each in seconds.items()}
+    print("\nsteps per second of the processor; forward and backward through 2,048 steps")
+    formats = dict.fromkeys(lengths, ">8.1f")
+    table = Table(memory="<8", all=">7,.0f", ratio=">5.2f", weights=">9,", **formats)
+    for name, run in runs.items():
+        n_weights = sum(each.numel() for each in run.learner.agent.memory.parameters())
+        rate = run.env_steps / n_turns / taken[name, "all"]
+        ratio = taken["CNN", "all"] / taken[name, "all"]
+        times = [1e3 * taken[name, column] for column in lengths]
+        table.row("none" if name == "CNN" else name, rate, ratio, n_weights, *times)
+
+
+def learned_sequences(memory: Any, n_steps: int) -> float:
+    """Return the seconds of the processor for 2,048 steps in sequences as long as this."""
+    features = torch.randn(n_steps, 2048 // n_steps, memory.width, requires_grad=True)
+    starts = torch.zeros(features.shape[:2], dtype=torch.bool)
+    context = memory.context(memory.initial(features.shape[1]), ~starts[0])
+    begun = time.process_time()
+    memory.unroll(features, starts, context).sum().backward()
+    return time.process_time() - begun
 
 
 class Clock:

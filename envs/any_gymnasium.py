@@ -23,22 +23,29 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
+import torch
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import VectorEnv
+from gymnasium.wrappers import AtariPreprocessing
 
 from envs.episodes import MakeOne, SingleEnvs
-from envs.spaces import Converted, has_text, is_text, shown
-from utils.errors import UserError, did_you_mean, told
+from envs.spaces import Converted, ConvertedVector, has_text
+from utils.errors import EnvFault, UserError, did_you_mean, told
 from utils.seeding import random_state, set_random_state
 from utils.settings import Config, setting
-from utils.user_modules import advice, import_module, search
+from utils.user_modules import advice, import_module, is_environment_package, search
 
 TITLE = "any other environment of Gymnasium"
 CHOSEN_HERE = {"id", "render_mode", "disable_env_checker"}  # of gymnasium.make
 DRAWN = {"render_mode": "rgb_array"}
 MOST_NAMED = 5
+OLD_GYM = "shimmy.GymV26CompatibilityV0(env=...), or GymV21CompatibilityV0 before gym 0.26"
+HINTS = {  # by words of a TypeError
+    "__init__()": """. Its constructor's arguments are given by env_args='{"name": value}'""",
+    "must inherit from the gymnasium.Env": f". One of old gym is bridged by {OLD_GYM}",
+}
+ATARI, ATARI_PACKAGE = "ALE/", "ale_py"
 SECONDS = 0.1  # of checking first steps
 MOST_STEPS = 1_000
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,6 +65,11 @@ class GymnasiumSettings(Config):
         has_effect=False,
         default=False,
     )
+    atari_preprocessing: bool = setting(
+        "Gymnasium's AtariPreprocessing, for environments of ale_py: grey images of 84x84, four "
+        "frames an action, up to 30 no-ops at the beginning",
+        default=False,
+    )
 
 
 READS = (GymnasiumSettings,)
@@ -70,7 +82,7 @@ def names() -> list[str]:
 
 def knows(name: str) -> bool:
     """Return whether a name is a registered id, or names a module that may register it."""
-    return ":" in name or name in gymnasium.registry
+    return ":" in name or name.startswith(ATARI) or name in gymnasium.registry
 
 
 def find(name: str) -> EnvSpec:
@@ -79,6 +91,10 @@ def find(name: str) -> EnvSpec:
     Raises:
         UserError: there is no such module, importing it fails, or it does not register the id.
     """
+    if name.startswith(ATARI):
+        if not is_environment_package(ATARI_PACKAGE):
+            raise UserError(f"env: '{name}' needs the package ale_py. Run: pip install ale-py")
+        name = f"{ATARI_PACKAGE}:{name}"
     module_name, colon, env_id = name.rpartition(":")
     if colon:
         _import(module_name, name)
@@ -134,9 +150,16 @@ def _maker(config: GymnasiumSettings, **drawn: str) -> MakeOne:
     for name in CHOSEN_HERE.intersection(config.env_args):
         raise UserError(f"env_args: {name} is chosen by the program. Leave it out")
     arguments = config.env_args | drawn
-    return functools.partial(
-        gymnasium.make, find(config.env), disable_env_checker=True, **arguments
-    )
+    spec = find(config.env)
+    if not config.atari_preprocessing:
+        return functools.partial(gymnasium.make, spec, disable_env_checker=True, **arguments)
+    if _package_of(spec.entry_point) != ATARI_PACKAGE:
+        raise UserError(f"atari_preprocessing: '{config.env}' is not of ale_py. Leave it at false")
+    return functools.partial(_preprocessed, spec, **({"frameskip": 1} | arguments))
+
+
+def _preprocessed(spec: EnvSpec, **arguments: Any) -> gymnasium.Env:
+    return AtariPreprocessing(gymnasium.make(spec, disable_env_checker=True, **arguments))
 
 
 def _hint(module_name: str, env_id: str) -> str:
@@ -181,31 +204,56 @@ def _import(module_name: str, name: str) -> None:
 
 
 def check_first_steps(make_one: MakeOne, name: str) -> None:
-    """Play an environment at random for a moment and check its observations and rewards.
-
-    No random stream of this process moves.
+    """Play an environment at random for a moment and check what it shows and pays.
 
     Raises:
         UserError: it cannot be made, raises an error, or breaks the promises of its spaces.
     """
-    quiet = warnings.catch_warnings(action="ignore")
+    with _tried(name), closing(Converted(make_one())) as env:
+        _play(env)
+
+
+def checked_vector(env: Any, name: str) -> ConvertedVector:
+    """Return a given vector environment in the agents' spaces, after its first steps.
+
+    Raises:
+        UserError: as `ConvertedVector` and `check_first_steps`.
+    """
+    with _tried(name):
+        converted = ConvertedVector(env)
+        _play(converted)
+    return converted
+
+
+def _play(env: Converted | ConvertedVector) -> None:
+    env.action_space.seed(0)
+    env.reset(seed=0)
+    until = time.perf_counter() + SECONDS  # a slow one shows less of itself
+    for _ in range(MOST_STEPS):
+        _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        if isinstance(env, Converted) and (terminated or truncated):
+            env.reset()
+        if time.perf_counter() > until:
+            break
+
+
+@contextmanager
+def _tried(name: str) -> Iterator[None]:
+    """Tell the errors of an environment in one line; no random stream of this process moves."""
     try:
-        with quiet, _random_streams_kept(), closing(make_one()) as env:
-            converted = Converted(env)
-            for each in (env, converted):
-                each.action_space.seed(0)
-            _begin(env, seed=0)
-            until = time.perf_counter() + SECONDS  # a slow one shows less of itself
-            for _ in range(MOST_STEPS):
-                _check_step(env)
-                if time.perf_counter() > until:
-                    break
-            converted.reset(seed=0)
-            converted.step(converted.action_space.sample())
+        with warnings.catch_warnings(action="ignore"), _random_streams_kept():
+            yield
+    except EnvFault as error:
+        raise UserError(f"env: '{name}': {error}") from error
     except (UserError, DependencyNotInstalled, ModuleNotFoundError):
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # whatever its author did
         raise failure(name, error) from error
+    if (dtype := torch.get_default_dtype()) is not torch.float32:
+        raise UserError(
+            f"env: '{name}' sets torch's default dtype to {dtype}, and networks would take it. "
+            "Let it give a dtype to its own tensors alone"
+        )
 
 
 def why_not_drawn(make_one: MakeOne, make_drawn: MakeOne) -> str | None:
@@ -228,7 +276,11 @@ def why_not_drawn(make_one: MakeOne, make_drawn: MakeOne) -> str | None:
 
 
 def failure(name: str, error: BaseException) -> UserError:
-    return UserError(f"env: '{name}' raised {told(error)}{advice(error)}")
+    line = told(error)
+    hints = (
+        hint for words, hint in HINTS.items() if isinstance(error, TypeError) and words in line
+    )
+    return UserError(f"env: '{name}' raised {line}{next(hints, advice(error))}")
 
 
 @contextmanager
@@ -239,60 +291,3 @@ def _random_streams_kept() -> Iterator[None]:
         yield
     finally:
         set_random_state(before)
-
-
-def _begin(env: gymnasium.Env, seed: int | None = None) -> None:
-    found = env.reset(seed=seed)
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise UserError("env: reset() is to return two values: observation, info")
-    _check_part(found[0], env.observation_space, "reset()")
-
-
-def _check_step(env: gymnasium.Env) -> None:
-    found = env.step(env.action_space.sample())
-    if not isinstance(found, tuple) or len(found) != 5:
-        raise UserError(
-            "env: step() is to return five values: observation, reward, terminated, truncated, info"
-        )
-    observation, reward, terminated, truncated, _ = found
-    _check_part(observation, env.observation_space, "step()")
-    if not isinstance(reward, int | float | np.number | np.bool_) or not np.isfinite(reward):
-        raise UserError(f"env: step() pays {shown(reward)}, and a reward is one finite number")
-    for ends in (terminated, truncated):
-        if not isinstance(ends, bool | np.bool_):
-            raise UserError(
-                f"env: step() returns {shown(ends)} for terminated or truncated. Return a bool"
-            )
-    if terminated or truncated:
-        _begin(env)
-
-
-def _check_part(part: Any, space: spaces.Space, where: str) -> None:
-    """Raise UserError unless a part of an observation is of its space, bounds of boxes aside."""
-    if isinstance(space, spaces.Dict) and isinstance(part, dict) and part.keys() == space.keys():
-        inner = [(part[key], space[key]) for key in space]
-    elif (
-        isinstance(space, spaces.Tuple)
-        and isinstance(part, tuple | list)
-        and len(part) == len(space)
-    ):
-        inner = list(zip(part, space, strict=True))
-    elif not isinstance(space, spaces.Dict | spaces.Tuple) and _is_of(part, space):
-        return
-    else:
-        is_array = isinstance(part, np.ndarray)
-        kind = f"{part.dtype} {list(part.shape)}" if is_array else type(part).__name__
-        raise UserError(
-            f"env: {where} shows {shown(part)} ({kind}), which is not of its space {shown(space)}"
-        )
-    for each, of in inner:
-        _check_part(each, of, where)
-
-
-def _is_of(value: Any, space: spaces.Space) -> bool:
-    if is_text(space):
-        return isinstance(value, str)
-    if isinstance(space, spaces.Box):
-        array = np.asarray(value)
-        return array.shape == space.shape and np.can_cast(array.dtype, space.dtype, "same_kind")
-    return space.contains(value)

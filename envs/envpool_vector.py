@@ -1,6 +1,14 @@
-"""EnvPool's environments under the contract of every suite: an ended episode leaves no trace."""
+"""EnvPool's environments under the contract of every suite: an ended episode leaves no trace.
+
+The suite here is Procgen's memory mode: the agent sees its surroundings of a large world. Six games
+have such a mode; Procgen's other ten have none. An episode ends with a picture of the level just
+played: EnvPool's Procgen, unlike the original, does not open the next level on the last step but on
+the reset after it. So the final observation is the true one, and resetting right away skips no
+level.
+"""
 
 import contextlib
+import functools
 import io
 from collections.abc import Callable
 from types import ModuleType
@@ -13,6 +21,27 @@ from gymnasium.vector.utils import batch_space
 
 from envs.episodes import FIRST_ENV, Options, ResetResult, StepResult, episode_seed
 from envs.vector import final_observations
+from utils.settings import Config
+
+ACTION_NAMES = (
+    *("left down", "left", "left up", "down", "nothing", "up", "right down", "right", "right up"),
+    *("D", "A", "W", "S", "Q", "E"),
+)
+IMAGE_SHAPE = (3, 64, 64)
+
+
+def make(config: Config, seed: int) -> VectorEnv:
+    """Return environments of one of Procgen's games, with levels drawn from all there are.
+
+    Time limits are the games' own: 500 steps in maze, 2000 in jumper, 1000 in the others.
+    """
+    open_game = functools.partial(open_procgen, config.env)
+    return EnvPoolVectorEnv(open_game, config.n_envs, seed, lambda shown: shown, IMAGE_SHAPE)
+
+
+def open_procgen(game: str, seeds: list[int]) -> Any:
+    # No number of levels stands for all there are.
+    return open_pool(f"{game.capitalize()}Memory-v0", seeds, num_levels=0, start_level=0)
 
 
 def open_pool(task_id: str, seeds: list[int], **options: Any) -> Any:

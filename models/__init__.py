@@ -8,7 +8,7 @@ import torch
 from gymnasium.spaces import Discrete, Space
 
 from models.agent import Agent
-from utils.errors import UserError
+from utils.errors import UserError, told
 from utils.settings import Config, OwnRegistry
 from utils.user_modules import is_named
 
@@ -21,8 +21,14 @@ class Agents(OwnRegistry):
 
     def find(self, name: str) -> type[Agent]:
         kind: type[Agent] = super().find(name)
-        methods = [kind.act, *([kind.memory_class.step] if hasattr(kind, "memory_class") else [])]
-        for method in methods if is_named(name) else ():
+        if not is_named(name):
+            return kind
+        memory = getattr(kind, "memory_class", None)
+        if memory is not None and not hasattr(memory, "step"):
+            raise UserError(
+                f"model: '{name}': derive its memory_class from models.memories.TrainedMemory"
+            )
+        for method in (kind.act, *([] if memory is None else [memory.step])):
             if "advance" not in inspect.signature(method).parameters:
                 raise UserError(
                     f"model: '{name}': {method.__qualname__} takes no `advance`. Give it "
@@ -44,7 +50,13 @@ AGENTS = Agents(
     {
         "CNN": "models.baselines:CnnAgent",
         "LSTM": "models.baselines:LstmAgent",
+        "GRU": "models.baselines:GruAgent",
+        "MinGRU": "models.baselines:MinGruAgent",
+        "LRU": "models.baselines:LruAgent",
+        "FFM": "models.baselines:FfmAgent",
+        "mLSTM": "models.baselines:MLstmAgent",
         "GPT": "models.baselines:GptAgent",
+        "GTrXL": "models.baselines:GTrXLAgent",
         "HELM": "models.helm:Helm",
         "HELMv2": "models.helm:HelmV2",
         "SHELM": "models.helm:Shelm",
@@ -68,12 +80,20 @@ def build_agent(config: Config, observation_space: Space, action_space: Space) -
     if not isinstance(action_space, Discrete):
         raise UserError(f"env: agents act in a Discrete space, and {config.env} has {action_space}")
     kind = agent_class(config.model)
-    if config.algorithm in FROM_REPLAY:
-        networks = importlib.import_module("models.q_networks")
-        agent = networks.build_from_replay(config, observation_space, action_space, kind)
-    else:
-        agent = kind(config, observation_space, action_space)
-    return agent.to(config.device)
+    try:
+        if config.algorithm in FROM_REPLAY:
+            networks = importlib.import_module("models.q_networks")
+            agent = networks.build_from_replay(config, observation_space, action_space, kind)
+        else:
+            agent = kind(config, observation_space, action_space)
+        return agent.to(config.device)
+    except (AttributeError, TypeError, ValueError) as error:
+        if not is_named(config.model):
+            raise
+        raise UserError(
+            f"model: making {config.model} raised {told(error)}. Settings that it takes, also those"
+            " of its encoder, have to be in its `reads` (docs/extending.md)"
+        ) from error
 
 
 def validate_config(config: Config) -> list[str]:

@@ -11,7 +11,21 @@ from torch.nn import functional as F
 from models.agent import ActorCriticAgent, Agent, Batch, Evaluation, Memory, Step, TensorMemory
 from models.encoders import LARGE, SMALL, EncoderSettings, build_encoder
 from models.heads import ActorCritic
-from models.memories import Gpt, GptSettings, Lstm, NetworkSettings, NoMemory, TrainedMemory
+from models.memories import (
+    Ffm,
+    Gpt,
+    GptSettings,
+    Gru,
+    GTrXL,
+    HeadSettings,
+    Lru,
+    Lstm,
+    MinGru,
+    MLstm,
+    NetworkSettings,
+    NoMemory,
+    TrainedMemory,
+)
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
 
 N_FEATURES_NO_MEMORY, N_FEATURES_NO_MEMORY_NO_IMAGES = (
@@ -31,6 +45,7 @@ class MemoryAgent(ActorCriticAgent):
         channels: Of the encoder's two convolutions.
     """
 
+    reads = (EncoderSettings, NetworkSettings)
     memory_class: ClassVar[type[TrainedMemory]]
     channels = SMALL
     sequential = True
@@ -122,7 +137,27 @@ class LstmAgent(MemoryAgent):
     """An LSTM: Impala-PPO."""
 
     memory_class = Lstm
-    reads = (EncoderSettings, NetworkSettings)
+
+
+class GruAgent(MemoryAgent):
+    memory_class = Gru
+
+
+class MinGruAgent(MemoryAgent):
+    memory_class = MinGru
+
+
+class LruAgent(MemoryAgent):
+    memory_class = Lru
+
+
+class FfmAgent(MemoryAgent):
+    memory_class = Ffm
+
+
+class MLstmAgent(MemoryAgent):
+    memory_class = MLstm
+    reads = (EncoderSettings, HeadSettings)
 
 
 class GptAgent(MemoryAgent):
@@ -130,6 +165,10 @@ class GptAgent(MemoryAgent):
 
     memory_class = Gpt
     reads = (EncoderSettings, GptSettings)
+
+
+class GTrXLAgent(GptAgent):
+    memory_class = GTrXL
 
 
 class RandomAgent(Agent):

@@ -140,8 +140,8 @@ class ObservationPreprocessor:
     """Turns the observations of a vector environment into tensors by kind.
 
     `space` is that of one environment: images (uint8, channel first), vectors, discrete or
-    multi-discrete numbers, texts, or a dictionary of those with one image at most; others raise
-    UserError.
+    multi-discrete numbers, texts, or a dictionary of those, whose images have one size and are
+    stacked on channels; others raise UserError.
 
     Attributes:
         image_shape: (C, H, W), None without images.
@@ -154,9 +154,11 @@ class ObservationPreprocessor:
     def __init__(self, space: spaces.Space) -> None:
         self._parts = _parts(space, ())
         images = [part for _, part, kind in self._parts if kind == "images"]
-        if len(images) > 1:
-            raise UserError(f"observations: {space} has {len(images)} images, one can be seen")
-        self.image_shape: tuple[int, ...] | None = images[0].shape if images else None
+        if len({image.shape[1:] for image in images}) > 1:
+            raise UserError(f"observations: {space} has images of unequal sizes")
+        self.image_shape: tuple[int, ...] | None = None
+        if images:
+            self.image_shape = sum(image.shape[0] for image in images), *images[0].shape[1:]
         numbers = [part for _, part, kind in self._parts if kind == "vectors"]
         self.n_numbers = int(sum(map(spaces.flatdim, numbers)))
         named = [
@@ -169,20 +171,20 @@ class ObservationPreprocessor:
         self.sentences = SentenceTable()
 
     def __call__(self, observations: Any, device: torch.device | str = "cpu") -> Observations:
-        images, vectors, texts = None, [], []
+        images, vectors, texts = [], [], []
         for path, space, kind in self._parts:
             shown = observations
             for key in path:
                 shown = shown[key]
             if kind == "images":
-                images = torch.as_tensor(shown, device=device)
+                images.append(torch.as_tensor(shown, device=device))
             elif kind == "text":
                 texts.append(torch.tensor(self.sentences.numbers(shown), device=device))
             else:
                 numbers = _numbers(shown, space)
                 vectors.append(torch.as_tensor(numbers, dtype=torch.float32, device=device))
         return Observations(
-            images,
+            (images[0] if len(images) == 1 else torch.cat(images, 1)) if images else None,
             torch.cat(vectors, 1) if vectors else None,
             torch.stack(texts, 1) if texts else None,
         )

@@ -141,11 +141,12 @@ class RecurrentTorso(Torso):
         super().__init__(embedder)
         self.memory = memory
         self.width, self.n_context = memory.width, memory.n_context
-        for name, parameter in memory.named_parameters():
-            if "lstm" in name and "weight" in name:  # as a whole, all gates together
-                nn.init.orthogonal_(parameter)
-            elif "lstm" in name:
-                nn.init.zeros_(parameter)
+        for module in memory.modules():
+            for parameter in module.parameters() if isinstance(module, nn.RNNBase) else ():
+                if parameter.ndim == 2:  # weights, as a whole, all gates together
+                    nn.init.orthogonal_(parameter)
+                else:
+                    nn.init.zeros_(parameter)
 
     def initial_memory(self, n_envs: int) -> Memory:
         return self.memory.initial(n_envs)

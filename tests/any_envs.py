@@ -1,5 +1,9 @@
 """Small environments of every kind that is converted, registered with Gymnasium."""
 
+import itertools
+import multiprocessing
+import sys
+
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -20,6 +24,10 @@ SPACES = {
     "several": spaces.MultiDiscrete([2, 3], start=[0, 1]),
     "a table of several": spaces.MultiDiscrete(np.array([[2, 3], [4, 5]])),
     "bits": spaces.MultiBinary((2, 2)),
+    "image of fractions": spaces.Box(0, 1, (6, 7, 3), np.float32),
+    "stack of images": spaces.Box(0, 255, (4, 6, 7, 3), np.uint8),
+    "stack of grey fractions": spaces.Box(0, 1, (4, 6, 7), np.float64),
+    "two images": spaces.Tuple((IMAGE, spaces.Box(0, 255, (8, 8), np.uint8))),
     "nested": spaces.Dict(
         look=spaces.Tuple((IMAGE, NUMBER)), more=spaces.Dict(a=FLAT, b=spaces.MultiBinary(3))
     ),
@@ -62,5 +70,51 @@ class Unseeded(Sampled):
         return self.observation_space.sample()
 
 
+class Unspeakable(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+
+
+class Late(Sampled):
+    """One thing goes wrong in the second environment that is made and later ones."""
+
+    def __init__(self, fault, instances=None, step=2):
+        super().__init__()
+        self.fault, self.fails_at = fault, step
+        is_first = next(instances or INSTANCES) == 0
+        self.is_late = not is_first or multiprocessing.parent_process() is not None
+
+    def step(self, action):
+        shown, *rest = super().step(action)
+        self.fails_at -= 1
+        if self.fails_at or not self.is_late:
+            return shown, *rest
+        if self.fault == "exits":
+            sys.exit("bye")
+        if self.fault in RAISED:
+            raise RAISED[self.fault]
+        values = [shown, 0.0, False, False, {}]
+        place, value = RETURNED[self.fault]
+        values[place] = value
+        return tuple(values[: 4 if self.fault == "four values" else 5])
+
+
+INSTANCES = itertools.count()
+RAISED = {
+    "raises": KeyError("a\nb"),
+    "raises what cannot be told": Unspeakable(),
+    "raises an error of the system": TimeoutError("late"),
+}
+RETURNED = {
+    "another shape": (0, np.zeros(3, np.float32)),
+    "another dtype": (0, np.zeros(2, np.complex64)),
+    "shows nothing": (0, None),
+    "shows NaN": (0, np.full(2, np.nan, np.float32)),
+    "pays infinity": (1, -np.inf),
+    "pays text": (1, "1"),
+    "ends by a word": (2, "yes"),
+    "four values": (4, {}),
+}
+gymnasium.register("Late-v0", f"{__name__}:Late")
 gymnasium.register("Unseeded-v0", f"{__name__}:Unseeded")
 gymnasium.register("Sampled-v0", f"{__name__}:Sampled", max_episode_steps=4)

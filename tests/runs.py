@@ -33,6 +33,9 @@ ELLM |= {"replay_capacity": 60}
 CNN, HELM, HELMV2, SHELM = ({"model": name} for name in ("CNN", "HELM", "HELMv2", "SHELM"))
 LSTM = {"model": "LSTM", "memory_width": 8}
 GPT = {"model": "GPT", "memory_width": 8, "memory_heads": 2, "mem_len": 8}
+GTRXL = GPT | {"model": "GTrXL"}
+GRU, MIN_GRU, LRU, FFM = (LSTM | {"model": name} for name in ("GRU", "MinGRU", "LRU", "FFM"))
+MLSTM = LSTM | {"model": "mLSTM", "memory_heads": 2}
 MAZE = {"env": "RandomMaze-v0", "replay_ratio": 0.05, "n_steps": 400, "replay_capacity": 250}
 READS = {"sentence_encoder": "tiny"}
 MISSIONS = {"env": "BabyAI-GoToObjS4-v0"}
@@ -60,6 +63,12 @@ ROWS: dict[str, dict[str, Any]] = {
     | LSTM
     | CURIOUS
     | {"curiosity": "APT", "apt_group": 16, "curiosity_icm": "paper"},
+    "PPO GRU": PPO | GRU | {"memory_layers": 2},
+    "PPO MinGRU": PPO | MIN_GRU,
+    "PPO LRU": PPO | LRU | {"memory_layers": 2},
+    "PPO FFM": PPO | FFM,
+    "PPO mLSTM": PPO | MLSTM | {"env": "CartPole-v1"},
+    "PPO GTrXL": PPO | GTRXL | {"memory_layers": 2},
     "PPO GPT, POPGym": PPO | GPT | {"env": "popgym-RepeatPreviousEasy-v0"},
     "PPO GPT of learned positions": PPO | GPT | MISSIONS | READS | {"memory_positions": "learned"},
     "PPO HELM": PPO | HELM | {"adv_norm": "true", "lr_decay": "linear"},
@@ -77,6 +86,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "DQN LSTM of windows, a task": DQN | LSTM | GOALS | SUBGOALS | {"context_length": 5},
     "DQN LSTM, a house without words": DQN | LSTM | HOUSE | {"use_text": "false"},
     "DQN GPT": DQN | GPT | MAZE,
+    "DQN GRU": DQN | GRU,
+    "DQN LRU of windows": DQN | LRU | {"context_length": 5},
     "DQN HELM, RND": DQN | HELM | CURIOUS | {"curiosity": "RND", "curiosity_features": "memory"},
     "DQN HELMv2": DQN | HELMV2 | MAZE,
     "DQN SHELM": DQN | SHELM | MAZE,
@@ -84,6 +95,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "SAC CNN of two encoders": SAC | CNN | {"shared_encoder": "false"},
     "SAC CNN, NovelD": SAC | CNN | CURIOUS | {"curiosity": "NovelD", "task_reward_weight": 0},
     "SAC LSTM": SAC | LSTM | {"learn_temperature": "true"},
+    "SAC mLSTM": SAC | MLSTM,
     "SAC GPT": SAC | GPT | {"freeze_critic": "false"},
     "SAC HELM, a house": SAC | HELM | HOUSE | READS | {"text_reader": "memory", "mem_len": 8},
     "SAC HELMv2": SAC | HELMV2 | MAZE,

@@ -62,6 +62,10 @@ SEEN = {
     "several": (None, 5),
     "a table of several": (None, 14),
     "bits": (None, 4),
+    "image of fractions": ((3, 6, 7), 0),
+    "stack of images": ((12, 6, 7), 0),
+    "stack of grey fractions": ((4, 6, 7), 0),
+    "two images": ((4, 8, 8), 0),
     "nested": ((3, 8, 8), 3 + 2 + 3),
 }
 
@@ -90,6 +94,17 @@ def test_pixels_stay_where_they_are():
         adapt_observation_space(SPACES["grey image"]).convert(grey), grey[None]
     )
     assert adapt_observation_space(SPACES["image, channels first"]).convert(colour) is colour
+
+
+def test_fractions_are_scaled_once_and_stacks_lie_on_channels():
+    convert = adapt_observation_space(SPACES["image of fractions"]).convert
+    assert convert(np.full((6, 7, 3), 0.2, np.float32)).tolist() == np.full((3, 6, 7), 51).tolist()
+    for beyond in (1.1, -0.1, np.nan):
+        with pytest.raises(UserError, match="of fractions from 0 to 1 has others"):
+            convert(np.full((6, 7, 3), beyond, np.float32))
+    stack = SPACES["stack of images"].sample()
+    seen = adapt_observation_space(SPACES["stack of images"]).convert(stack)
+    np.testing.assert_array_equal(seen[5], stack[1, :, :, 2])
 
 
 def test_of_equal_first_and_last_dimensions_the_first_are_the_channels():

@@ -10,7 +10,7 @@ import pytest
 from numba import config
 
 from envs import crafter, make_vector_env
-from envs.crafter import text as crafter_text
+from envs.crafter import ALL_ACTIONS, GOOD_ACTIONS, CrafterText
 from envs.crafter import world as compilation
 from envs.crafter.render import draw, greyed
 from envs.crafter.rules import (
@@ -24,7 +24,6 @@ from envs.crafter.rules import (
 )
 from envs.crafter.sentences import facts_of_worlds, unlocked_names
 from envs.crafter.sentences import said as said_of
-from envs.crafter.text import ALL_ACTIONS, GOOD_ACTIONS
 from envs.crafter.world import ACHIEVEMENTS, ITEMS, NAMES, constants, material_at, target
 from envs.episodes import checksum, episode_seed
 from envs.vector import EpisodeStatistics
@@ -44,7 +43,7 @@ def settings(env=TEXT, n_envs=2, **changes):
 
 def make(seed=0, **changes):
     config = settings(**changes)
-    module = crafter if config.env == CRAFTER else crafter_text
+    module = crafter if config.env == CRAFTER else CrafterText
     return module.make(config, seed)
 
 

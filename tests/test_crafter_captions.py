@@ -10,7 +10,7 @@ import torch
 
 import main as main_program
 import prepare_captions
-from envs.crafter import text as crafter_text
+from envs.crafter import CrafterText
 from envs.crafter.captions import Accuracy, TiledFrameBatches, accuracy, tiles_of
 from envs.crafter.render import SLEEPER
 from envs.crafter.sentences import (
@@ -44,7 +44,7 @@ def random_reader(seed=0):
 def make(n_envs=3, seed=0, **changes):
     settings = {"crafter_length": None, "crafter_actions": "good", "crafter_image": "gray"}
     settings |= {"use_text": True, "terminate_on_death": True, "crafter_captions": "learned"}
-    return crafter_text.make(SimpleNamespace(n_envs=n_envs, **(settings | changes)), seed)
+    return CrafterText.make(SimpleNamespace(n_envs=n_envs, **(settings | changes)), seed)
 
 
 @pytest.fixture(scope="module")

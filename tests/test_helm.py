@@ -182,13 +182,28 @@ def test_evaluations_while_training_make_environments_of_their_own(recall, in_em
         helm.train(settings, env=vector_env(recall))
 
 
+@pytest.mark.parametrize(
+    "env", ["CartPole-v1", lambda: vector_env(Dictionary), vector_env(Dictionary)]
+)
+def test_a_name_and_a_function_of_a_vector_are_taken_too(env, in_empty_folder):
+    assert (helm.train(TINY, env=env, run_id="mine") / "ckpt_last.pt").is_file()
+
+
 def given_mistakes(recall):
-    next_step = vector_env(recall, mode=AutoresetMode.NEXT_STEP)
+    disabled = vector_env(recall, mode=AutoresetMode.DISABLED)
+    old_gym = type("Old", (type("Env", (), {"__module__": "gym.core"}),), {})
     return {
-        "autoreset mode": ({}, {"env": next_step}, "SAME_STEP"),
+        "autoreset mode": ({}, {"env": disabled}, "SAME_STEP"),
         "number": ({"n_envs": 3}, {"env": vector_env(recall)}, "of 2 where 3 are needed"),
         "an instance": ({}, {"env": recall()}, "neither a vector environment nor a function"),
-        "no environment": ({}, {"env": lambda: 3}, "returns int, not an environment"),
+        "no environment": ({}, {"env": lambda: 3}, "the function returns int, neither a vector"),
+        "old gym": ({}, {"env": old_gym}, "of old gym is bridged by shimmy.GymV26Compat"),
+        "arguments": (
+            {},
+            {"env": lambda: Dictionary(3)},
+            "such as lambda: MyEnv(size=8)",
+        ),
+        "no name": ({}, {"env": "Pong-v0"}, "package:Pong-v0"),
         "two environments": (
             {"env": "RandomMaze-v0"},
             {"env": recall},

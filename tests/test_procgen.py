@@ -3,17 +3,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from envs import SUITES, procgen
+from envs import SUITES, envpool_vector
 
 envpool = pytest.importorskip("envpool", reason="Procgen is played by envpool")
 
 
 def make(game, n_envs=2, seed=0):
-    return procgen.make(SimpleNamespace(env=game, n_envs=n_envs), seed)
+    return envpool_vector.make(SimpleNamespace(env=game, n_envs=n_envs), seed)
+
+
+GAMES = [key for key in SUITES if SUITES[key].place == "envs.envpool_vector"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("game", [key for key in SUITES if SUITES[key].place == "envs.procgen"])
+@pytest.mark.parametrize("game", GAMES)
 def test_every_memory_game_plays(game):
     env = make(game)
     images, _ = env.reset(seed=1)
@@ -33,14 +36,14 @@ def test_channels_come_first():
 
 
 def test_levels_are_played_in_memory_mode_from_all_there_are():
-    config = procgen._open_game("heist", [3, 4]).config
+    config = envpool_vector.open_procgen("heist", [3, 4]).config
     assert (config["env_name"], config["distribution_mode"]) == ("heist", 10)
     assert (config["num_levels"], config["start_level"]) == (0, 0)
 
 
 def test_resetting_an_ended_game_at_once_skips_no_level():
     """EnvPool left to itself, and reset right after each last step, play the same levels."""
-    left_alone, reset_at_once = (procgen._open_game("maze", [3]) for _ in range(2))
+    left_alone, reset_at_once = (envpool_vector.open_procgen("maze", [3]) for _ in range(2))
     levels = ([left_alone.reset()[1]["level_seed"][0]], [reset_at_once.reset()[1]["level_seed"][0]])
     stay = np.array([4])
     for _ in range(1100):

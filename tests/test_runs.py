@@ -74,7 +74,7 @@ def test_an_evaluation_restores_the_agent_and_leaves_a_page_to_look_at(runs, cap
     data, model = json.loads(data), config["model"]
     assert data["title"] == f"{model} on {config['env']}"
     for episode in data["episodes"]:
-        assert ("attention" in episode) == (model == "GPT" or "HELM" in model)
+        assert ("attention" in episode) == (model in ("GPT", "GTrXL") or "HELM" in model)
         assert ("words" in episode) == (model in ("HELM", "SHELM"))
         assert ("entropy" in episode) == (model == "HELM")
 

@@ -119,7 +119,7 @@ def test_the_help_lists_every_setting_once_under_the_part_that_reads_it():
     assert "default 0.0001" in text
     assert "\nthe run:\n  algorithm (" in text
     assert "\nHELM:\n  beta (" in text
-    assert "\ntrained memory (read by LSTM, GPT):\n  memory_width (" in text
+    assert "\ntrained memory (read by LSTM, GRU, " in text
     assert "trained memory" in describe_settings().replace("\n", " ")
     assert "beta (" not in describe_settings("PPO")
     assert "\n  n_epochs (" in describe_settings("PPO")
@@ -141,7 +141,7 @@ def test_a_run_from_before_a_setting_with_a_default_has_that():
         ("model=CNN-PPO topk=7", "--var topk=7: topk is read by SHELM, and this is CNN-PPO"),
         (
             "model=Impala-PPO mem_len=7",
-            "mem_len is read by GPT, HELM, HELMv2 and SHELM, and this is Impala-PPO",
+            "mem_len is read by GPT, GTrXL, HELM, HELMv2 and SHELM, and this is Impala-PPO",
         ),
         ("model=CNN algorithm=DQN clip_range=0.1", "clip_range is read by PPO, and this is DQN"),
         (

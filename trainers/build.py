@@ -13,7 +13,7 @@ from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 
 from envs import ENVIRONMENTS, check_env_name, is_given_vector, make_vector_env, scales_rewards
-from envs.crafter.text import LEARNED, CrafterTextSettings
+from envs.crafter import LEARNED, CrafterTextSettings
 from envs.vector import EpisodeStatistics
 from models import AGENTS, build_agent, resolve_device
 from models import validate_config as model_contradictions

@@ -45,7 +45,10 @@ class PpoSettings(ScheduleSettings):
         default=8,
     )
     sequences_per_batch: int = setting(
-        "sequences per minibatch (agents with an LSTM or GPT)", low=1, high=MOST_SAMPLES, default=16
+        "sequences per minibatch (agents with a trained memory)",
+        low=1,
+        high=MOST_SAMPLES,
+        default=16,
     )
     gae_lambda: float = setting(
         "lambda of generalised advantage estimation", low=0, high=1, default=0.99

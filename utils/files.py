@@ -52,6 +52,12 @@ def atomic_write(path: Path, previous: Path | None = None) -> Iterator[BufferedR
     sync_folder(path.parent)
 
 
+def write_text(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as file:
+        file.write(text.encode(errors="backslashreplace"))
+
+
 def read_bytes(path: Path, most: int) -> bytes:
     """Return the bytes of a file, or all that is written to a pipe, as bash makes one of <(...).
 

@@ -139,7 +139,8 @@ class Config(Part):
 
     algorithm: str = setting("how it learns: PPO, DQN, SAC, EllmDQN", default="PPO")
     model: str = setting(
-        "the memory: CNN, LSTM, GPT, HELM, HELMv2, SHELM, ELLM; or as published: "
+        "the memory: CNN (none), LSTM, GRU, MinGRU, LRU, FFM, mLSTM, GPT, GTrXL, HELM, HELMv2, "
+        "SHELM, ELLM; or as published: "
         "CNN-PPO, Impala-PPO; or module:Class, an agent of your own",
         default="HELM",
     )

@@ -202,9 +202,13 @@ def lend(ours: ModuleType) -> None:
     def attribute(name: str) -> Any:
         # Not for ours: a module that looks at itself, `from utils import files` before files is
         # imported, or Python's own names.
-        is_ours = sys._getframe(1).f_globals is vars(ours) or name.startswith("__")
+        is_ours = sys._getframe(1).f_globals is vars(ours) or (
+            name[:2] == "__" and name != "__all__"
+        )
         if not (is_ours or PathFinder.find_spec(name, vars(ours).get("__path__", ()))):
             found = vars(_OURS_FIRST.module_of_theirs(ours.__name__) or ours)
+            if name == "__all__" and found is not vars(ours):  # of `from utils import *`
+                return found.get(name, [each for each in found if each[0] != "_"])
             if name in found:
                 return found[name]
         raise AttributeError(f"module '{ours.__name__}' has no attribute '{name}'")

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from envs.crafter import GOOD_ACTIONS, TEXT_LENGTH
 from envs.crafter.render import DARK, GRID, draw, look_of
 from envs.crafter.rules import DAY, daylight_of, rules_of_text, step_worlds, text_commands
 from envs.crafter.sentences import (
@@ -25,7 +26,6 @@ from envs.crafter.sentences import (
     said,
     shown_at,
 )
-from envs.crafter.text import GOOD_ACTIONS, LENGTH
 from envs.crafter.vector import MOST_SEED, SIDE, CrafterTextVectorEnv, TileReader
 from envs.crafter.world import (
     ARROW,
@@ -211,9 +211,11 @@ class Accuracy(NamedTuple):
     names: dict[str, tuple[float, float, float]]
 
 
-def accuracy(reader: TileReader, n_steps: int = LENGTH, n_envs: int = N_ENVS) -> Accuracy:
+def accuracy(reader: TileReader, n_steps: int = TEXT_LENGTH, n_envs: int = N_ENVS) -> Accuracy:
     """Return the accuracy of a reader of pictures, in so many steps; 400 is an episode."""
-    env = CrafterTextVectorEnv(n_envs, SEED, LENGTH, GOOD_ACTIONS, is_grey=False, use_text=False)
+    env = CrafterTextVectorEnv(
+        n_envs, SEED, TEXT_LENGTH, GOOD_ACTIONS, is_grey=False, use_text=False
+    )
     generator = np.random.default_rng(SEED)
     player, at_random = Player(n_envs, generator), np.arange(n_envs) < n_envs // 2
     shown, _ = env.reset()

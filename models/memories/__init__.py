@@ -1,7 +1,22 @@
-"""The trained memories, one file each, behind `TrainedMemory`."""
+"""The trained memories, behind `TrainedMemory`."""
 
-from models.memories.base import NetworkSettings, NoMemory, TrainedMemory
-from models.memories.gpt import Gpt, GptSettings
-from models.memories.lstm import Lstm
+from models.memories.base import HeadSettings, NetworkSettings, NoMemory, TrainedMemory
+from models.memories.gpt import Gpt, GptSettings, GTrXL
+from models.memories.lstm import Gru, Lstm
+from models.memories.scan import Ffm, Lru, MinGru, MLstm
 
-__all__ = ["Gpt", "GptSettings", "Lstm", "NetworkSettings", "NoMemory", "TrainedMemory"]
+__all__ = [
+    "Ffm",
+    "GTrXL",
+    "Gpt",
+    "GptSettings",
+    "Gru",
+    "HeadSettings",
+    "Lru",
+    "Lstm",
+    "MLstm",
+    "MinGru",
+    "NetworkSettings",
+    "NoMemory",
+    "TrainedMemory",
+]

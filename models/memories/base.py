@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from models.agent import Memory, TensorMemory
+from utils.errors import UserError
 from utils.settings import Part, setting
 
 
@@ -18,6 +19,21 @@ class NetworkSettings(Part):
 
     memory_width: int = setting("width of the memory", low=1, high=16_384, default=256)
     memory_layers: int = setting("layers of the memory", low=1, high=128, default=1)
+
+
+@dataclass(frozen=True)
+class HeadSettings(NetworkSettings):
+    memory_heads: int = setting("heads of the memory", low=1, high=256, default=4)
+
+
+def head_width(settings: HeadSettings) -> int:
+    """Return the width of a head; UserError where the heads cannot share the memory's."""
+    width, n_heads = settings.memory_width, settings.memory_heads
+    if width % n_heads:
+        raise UserError(
+            f"memory_heads: {n_heads} heads cannot share memory_width={width}; choose a divisor"
+        )
+    return width // n_heads
 
 
 class TrainedMemory(nn.Module, ABC):

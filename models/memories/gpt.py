@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,7 @@ from models.language.kv_cache import (
     ring_windows,
     split_heads,
 )
-from models.memories.base import NetworkSettings, TrainedMemory
-from utils.errors import UserError
+from models.memories.base import HeadSettings, TrainedMemory, head_width
 from utils.settings import setting
 
 # Maps queries, keys and values to the attention's output: small matrices, one per head and
@@ -99,10 +98,49 @@ class PreNormBlock(nn.Module):
         rows = hidden.flatten(0, 1)
         matrices = split_heads(self.qkv(self.attention_norm(rows)), self.n_head, len(hidden))
         found = join_heads(attention(*matrices), self.n_head)
-        rows = rows + self.dropout(self.out(found))
+        rows = self.join(0, rows, self.dropout(self.out(found)))
         inner = F.gelu(self.inner(self.feed_forward_norm(rows)), approximate="tanh")
-        rows = rows + self.dropout(self.outer(inner))
+        rows = self.join(1, rows, self.dropout(self.outer(inner)))
         return rows.view_as(hidden)
+
+    def join(self, index: int, rows: Tensor, found: Tensor) -> Tensor:
+        """Return the input and the output of attention (0), or of the rest (1), as one."""
+        return rows + found
+
+
+class Gate(nn.Module):
+    """A GRU in the place of a residual: x is its state, y its input; z begins near 0.
+
+        r = sigmoid(W_r y + U_r x)    z = sigmoid(W_z y + U_z x - b)
+        x' = (1 - z) x + z tanh(W_g y + U_g (r x))
+
+    Parisotto et al. 2020, arXiv:1910.06764, section 3.2; b begins as 2, as in its experiments.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.of_found = nn.Linear(width, 3 * width, bias=False)
+        self.of_rows = nn.Linear(width, 2 * width, bias=False)
+        self.of_kept = nn.Linear(width, width, bias=False)
+        self.bias = nn.Parameter(torch.full((width,), 2.0))
+
+    def forward(self, rows: Tensor, found: Tensor) -> Tensor:
+        reset, update, new = self.of_found(found).chunk(3, dim=-1)
+        reset_too, update_too = self.of_rows(rows).chunk(2, dim=-1)
+        kept = torch.sigmoid(reset + reset_too) * rows
+        share = torch.sigmoid(update + update_too - self.bias)
+        return torch.lerp(rows, torch.tanh(new + self.of_kept(kept)), share)
+
+
+class GatedBlock(PreNormBlock):
+    """The block of GTrXL: a gate instead of each residual, a ReLU before it."""
+
+    def __init__(self, width: int, n_head: int, dropout: float) -> None:
+        super().__init__(width, n_head, dropout)
+        self.gates = nn.ModuleList(Gate(width) for _ in range(2))
+
+    def join(self, index: int, rows: Tensor, found: Tensor) -> Tensor:
+        return self.gates[index](rows, F.relu(found))
 
 
 def visible_steps(ages: Tensor, n_past: int) -> Tensor:
@@ -154,10 +192,9 @@ POSITIONS: dict[str, type[SinusoidalPositions] | type[LearnedPositions]] = {
 
 
 @dataclass(frozen=True)
-class GptSettings(NetworkSettings, MemoryLengthSettings):
+class GptSettings(HeadSettings, MemoryLengthSettings):
     title = "GPT"
 
-    memory_heads: int = setting("attention heads", low=1, high=256, default=4)
     memory_dropout: float = setting("share of the numbers dropped", low=0, high=0.9, default=0.0)
     memory_positions: str = setting(
         "positional embeddings", choices=(*POSITIONS,), default="sinusoidal"
@@ -199,28 +236,27 @@ class Gpt(TrainedMemory):
     from the first `n_context` of its steps, or where the episodes begin in it.
     """
 
+    block_class: ClassVar[type[PreNormBlock]] = PreNormBlock
+
     def __init__(self, n_features: int, settings: GptSettings) -> None:
         super().__init__(n_features, settings)
         self.width = settings.memory_width
         self.n_head, dropout = settings.memory_heads, settings.memory_dropout
-        if self.width % self.n_head:
-            raise UserError(
-                f"memory_heads: {self.n_head} heads cannot share memory_width={self.width}; "
-                "choose a divisor"
-            )
+        self.head_width = head_width(settings)
         self.n_context = self.mem_len = settings.mem_len
         same = n_features == self.width
         self.enter = nn.Identity() if same else nn.Linear(n_features, self.width)
         self.positions = POSITIONS[settings.memory_positions](self.width, self.mem_len + 1)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
-            PreNormBlock(self.width, self.n_head, dropout) for _ in range(settings.memory_layers)
+            self.block_class(self.width, self.n_head, dropout)
+            for _ in range(settings.memory_layers)
         )
         self.norm = nn.LayerNorm(self.width)
 
     def initial(self, n_envs: int) -> GptMemory:
         n_slots = self.mem_len + 1
-        head = n_slots, self.width // self.n_head
+        head = n_slots, self.head_width
         shape = len(self.blocks), self.n_head * n_envs, *head
         keys, values = (torch.zeros(shape, device=self.device) for _ in range(2))
         ages = torch.zeros(n_envs, dtype=torch.int64, device=self.device)
@@ -296,6 +332,12 @@ class Gpt(TrainedMemory):
     @property
     def _dropped(self) -> float:
         return self.dropout.p if self.training else 0.0
+
+
+class GTrXL(Gpt):
+    """A GPT of gated blocks; its positions are those of the GPT, not relative ones."""
+
+    block_class = GatedBlock
 
 
 def _ages(is_first: Tensor, context: Tensor) -> Tensor:

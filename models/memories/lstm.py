@@ -1,7 +1,9 @@
-"""A trained LSTM (Hochreiter & Schmidhuber 1997)."""
+"""The trained LSTM (Hochreiter & Schmidhuber 1997) and GRU (Cho et al. 2014, arXiv:1406.1078)."""
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,35 +12,49 @@ from models.agent import Memory, TensorMemory
 from models.memories.base import NetworkSettings, TrainedMemory
 
 
-class Lstm(TrainedMemory):
-    """One or more layers of `torch.nn.LSTM`.
+class Recurrent(TrainedMemory):
+    """One or more layers of a recurrent network of PyTorch, with S tensors of state.
 
-    State and context are (h, c) of all layers side by side, [N, 2, L*D]. A state that earlier
+    State and context are those of all layers side by side, [N, S, L*D]. A state that earlier
     weights have left is continued as it is.
     """
 
+    n_states: ClassVar[int]
+
     def __init__(self, n_features: int, settings: NetworkSettings) -> None:
         super().__init__(n_features, settings)
-        self.width = settings.memory_width
-        self.lstm = nn.LSTM(n_features, self.width, settings.memory_layers)
+        self.width, self.n_layers = settings.memory_width, settings.memory_layers
+
+    @property
+    @abstractmethod
+    def network(self) -> nn.RNNBase: ...
+
+    @abstractmethod
+    def cell(self, x: Tensor, before: Sequence[Tensor], weights: list[Tensor]) -> Sequence[Tensor]:
+        """Return a layer's states after one step, [N, D] each, the output first."""
+
+    @abstractmethod
+    def sequence(self, x: Tensor, before: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return the output [T, B, D] and all layers' states after it, [L, B, D] each."""
 
     def initial(self, n_envs: int) -> TensorMemory:
-        n_numbers = self.lstm.num_layers * self.width
-        return TensorMemory(torch.zeros(n_envs, 2, n_numbers, device=self.device))
+        shape = n_envs, self.n_states, self.n_layers * self.width
+        return TensorMemory(torch.zeros(shape, device=self.device))
 
     @torch.no_grad()
     def step(self, x: Tensor, state: Memory, is_first: Tensor, advance: bool = True) -> Tensor:
         layers = (
             part.split(self.width, dim=-1) for part in self.context(state, is_first).unbind(1)
         )
-        states = []  # (h, c) of each layer  [N, 2, D]
-        for hidden, cell, weights in zip(*layers, self.lstm.all_weights, strict=True):
-            x, cell = torch.lstm_cell(x, (hidden, cell), *weights)
-            states.append(torch.stack((x, cell), dim=1))
-        after = states[0] if len(states) == 1 else torch.cat(states, dim=-1)
+        states = []  # of each layer  [N, S, D]
+        for *before, weights in zip(*layers, self.network.all_weights, strict=True):
+            after = self.cell(x, before, weights)
+            x = after[0]
+            states.append(torch.stack(tuple(after), dim=1))
+        joined = states[0] if len(states) == 1 else torch.cat(states, dim=-1)
         if advance:
-            cast(TensorMemory, state).state = after  # not in place: a caller may hold the context
-        return after[:, 0, -self.width :]
+            cast(TensorMemory, state).state = joined  # not in place: a caller may hold the context
+        return joined[:, 0, -self.width :]
 
     def context(self, state: Memory, is_first: Tensor) -> Tensor:
         before = cast(TensorMemory, state).state
@@ -47,17 +63,58 @@ class Lstm(TrainedMemory):
         return before.masked_fill(is_first[:, None, None], 0.0)
 
     def unroll(self, x: Tensor, is_first: Tensor, context: Tensor) -> Tensor:
-        """Run the LSTM from one step at which any episode starts to the next.
+        """Run the network from one step at which any episode starts to the next.
 
         Quickest if that is only the first. The host has to know these steps: with `is_first` on the
         CPU it waits for no device.
         """
         starting = is_first[1:].any(dim=1).nonzero().squeeze(-1) + 1
         by_layer = context.unflatten(-1, (-1, self.width)).permute(1, 2, 0, 3).contiguous()
-        outputs, state = [], (by_layer[0], by_layer[1])  # h and c  [L, B, D]
+        outputs, states = [], by_layer.unbind()  # [L, B, D] each
         for first, last in pairwise([0, *starting.tolist(), len(x)]):
-            begun = is_first[first].to(x.device)
-            hidden, cell = (part.masked_fill(begun[:, None], 0.0) for part in state)
-            output, state = self.lstm(x[first:last], (hidden, cell))
+            begun = is_first[first].to(x.device)[:, None]
+            before = [part.masked_fill(begun, 0.0) for part in states]
+            output, states = self.sequence(x[first:last], before)
             outputs.append(output)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+class Lstm(Recurrent):
+    """`torch.nn.LSTM`; its states are h and c."""
+
+    n_states = 2
+
+    def __init__(self, n_features: int, settings: NetworkSettings) -> None:
+        super().__init__(n_features, settings)
+        self.lstm = nn.LSTM(n_features, self.width, self.n_layers)
+
+    @property
+    def network(self) -> nn.LSTM:
+        return self.lstm
+
+    def cell(self, x: Tensor, before: Sequence[Tensor], weights: list[Tensor]) -> Sequence[Tensor]:
+        return torch.lstm_cell(x, before, *weights)
+
+    def sequence(self, x: Tensor, before: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+        return self.lstm(x, tuple(before))
+
+
+class Gru(Recurrent):
+    """`torch.nn.GRU`."""
+
+    n_states = 1
+
+    def __init__(self, n_features: int, settings: NetworkSettings) -> None:
+        super().__init__(n_features, settings)
+        self.gru = nn.GRU(n_features, self.width, self.n_layers)
+
+    @property
+    def network(self) -> nn.GRU:
+        return self.gru
+
+    def cell(self, x: Tensor, before: Sequence[Tensor], weights: list[Tensor]) -> Sequence[Tensor]:
+        return (torch.gru_cell(x, before[0], *weights),)
+
+    def sequence(self, x: Tensor, before: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+        output, after = self.gru(x, before[0])
+        return output, (after,)

@@ -1,0 +1,337 @@
+"""Memories with a linear recurrence, whose steps need not wait for each other when learning.
+
+    h_t = a_t * h_{t-1} + b_t,    |a_t| <= 1
+
+`Scan` knows the recurrence: one line in `step`, all steps at once in `unroll`. A cell is a layer's
+gates a and b, computed from its inputs alone, and what it reads of the state.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models.agent import Memory, TensorMemory
+from models.memories.base import HeadSettings, NetworkSettings, TrainedMemory, head_width
+
+
+def recurrence(decays: Tensor, inputs: Tensor, initial: Tensor) -> Tensor:
+    """Return h_t = a_t * h_{t-1} + b_t for all t, without gradients.  [T, ...]
+
+    Chunks of about sqrt(T) steps are computed side by side, each from an empty state; then one
+    after the other takes up the last state of the chunk before. Only products of numbers up to 1
+    are formed: no division, and no logarithm.
+
+    Args:
+        decays: a, of a shape that can be broadcast to that of b.  [T, ...]
+        inputs: b.  [T, ...]
+        initial: h_0.  [...]
+    """
+    n_steps = len(inputs)
+    size = math.isqrt(n_steps - 1) + 1
+    n_chunks = -(-n_steps // size)
+    missing = (0, 0) * (inputs.ndim - 1) + (0, n_chunks * size - n_steps)
+    states, products = (  # copies, also where nothing is missing
+        F.pad(part, missing).clone().unflatten(0, (n_chunks, size)) for part in (inputs, decays)
+    )
+    for step in range(1, size):
+        states[:, step].addcmul_(products[:, step], states[:, step - 1])
+        products[:, step].mul_(products[:, step - 1])
+    for chunk, product in zip(states, products, strict=True):
+        chunk.addcmul_(product, initial)
+        initial = chunk[-1]
+    return states.flatten(0, 1)[:n_steps]
+
+
+class LinearRecurrence(torch.autograd.Function):
+    """`recurrence` with gradients, which are a recurrence from the last step to the first.
+
+    dL/db_t = dL/dh_t + a*_{t+1} dL/db_{t+1},    dL/da_t = dL/db_t h*_{t-1}
+    """
+
+    @staticmethod
+    def forward(ctx: Any, decays: Tensor, inputs: Tensor, initial: Tensor) -> Tensor:
+        states = recurrence(decays, inputs, initial)
+        ctx.save_for_backward(decays, states, initial)
+        return states
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        decays, states, initial = ctx.saved_tensors
+        following = decays.roll(-1, 0).conj().flip(0)  # the first of them meets a state of 0
+        of_inputs = recurrence(following, grad.flip(0), torch.zeros_like(initial)).flip(0)
+        before = torch.cat((initial[None], states[:-1]))
+        of_decays = (of_inputs * before.conj()).sum_to_size(decays.shape)
+        return of_decays, of_inputs, decays[0].conj() * of_inputs[0]
+
+
+class Cell(nn.Module, ABC):
+    """A layer of a `Scan`, D numbers wide.
+
+    Attributes:
+        shape: Of the state.
+        dtype: Of the state.
+    """
+
+    shape: tuple[int, ...]
+    dtype = torch.float32
+
+    def __init__(self, settings: Any) -> None:
+        super().__init__()
+
+    @abstractmethod
+    def gates(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """Return a and b of inputs [..., D], and what else `read` is to be given.
+
+        a may be of another shape that can be broadcast to that of b, [..., *shape].
+        """
+
+    @abstractmethod
+    def read(self, states: Tensor, *seen: Tensor) -> Tensor:
+        """Return the output [..., D] of states [..., *shape]."""
+
+    def unroll(self, x: Tensor, is_first: Tensor, before: Tensor) -> Tensor:
+        """Return the output [T, B, D] of whole sequences, from states [B, *shape]."""
+        decays, inputs, seen = self.gates(x)
+        kept = ~is_first.view(*is_first.shape, *[1] * len(self.shape))
+        return self.read(LinearRecurrence.apply(decays * kept, inputs, before), *seen)
+
+
+class Scan(TrainedMemory):
+    """Layers x + cell(norm(x)); features of another width are first mapped to the memory's.
+
+    State and context are the states of all layers, [N, L, *shape].
+    """
+
+    cell_class: ClassVar[type[Cell]]
+
+    def __init__(self, n_features: int, settings: NetworkSettings) -> None:
+        super().__init__(n_features, settings)
+        self.width = settings.memory_width
+        same = n_features == self.width
+        self.enter = nn.Identity() if same else nn.Linear(n_features, self.width)
+        layers = range(settings.memory_layers)
+        self.norms = nn.ModuleList(nn.LayerNorm(self.width) for _ in layers)
+        self.cells = nn.ModuleList(self.cell_class(settings) for _ in layers)
+
+    def initial(self, n_envs: int) -> TensorMemory:
+        cell = cast(Cell, self.cells[0])
+        shape = n_envs, len(self.cells), *cell.shape
+        return TensorMemory(torch.zeros(shape, dtype=cell.dtype, device=self.device))
+
+    @torch.no_grad()
+    def step(self, x: Tensor, state: Memory, is_first: Tensor, advance: bool = True) -> Tensor:
+        x, after = self.enter(x), []
+        layers = zip(self.norms, self.cells, self.context(state, is_first).unbind(1), strict=True)
+        for norm, cell, before in layers:
+            decays, inputs, seen = cell.gates(norm(x))
+            now = decays * before + inputs
+            x = x + cell.read(now, *seen)
+            after.append(now)
+        if advance:
+            cast(TensorMemory, state).state = torch.stack(after, dim=1)
+        return x
+
+    def context(self, state: Memory, is_first: Tensor) -> Tensor:
+        before = cast(TensorMemory, state).state
+        return before.masked_fill(is_first.view(-1, *[1] * (before.ndim - 1)), 0)
+
+    def unroll(self, x: Tensor, is_first: Tensor, context: Tensor) -> Tensor:
+        x, is_first = self.enter(x), is_first.to(x.device)
+        for norm, cell, before in zip(self.norms, self.cells, context.unbind(1), strict=True):
+            x = x + cell.unroll(norm(x), is_first, before)
+        return x
+
+
+class MinGruCell(Cell):
+    """h_t = (1 - z_t) h_{t-1} + z_t g(W_h x_t), z_t = sigmoid(W_z x_t); read as it is.
+
+    g(x) is x + 1/2 from 0 on, and sigmoid(x) below. Feng et al. 2024, arXiv:2410.01201, appendix B;
+    its logarithms are not needed here.
+    """
+
+    def __init__(self, settings: NetworkSettings) -> None:
+        super().__init__(settings)
+        self.shape = (settings.memory_width,)
+        self.enter = nn.Linear(settings.memory_width, 2 * settings.memory_width)
+
+    def gates(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        gate, new = self.enter(x).chunk(2, dim=-1)
+        share = gate.sigmoid()
+        return 1 - share, share * torch.where(new >= 0, new + 0.5, new.sigmoid()), ()
+
+    def read(self, states: Tensor, *seen: Tensor) -> Tensor:
+        return states
+
+
+class LruCell(Cell):
+    """h_t = lambda h_{t-1} + gamma B x_t in complex numbers, read by a gated linear unit.
+
+        lambda = exp(-exp(nu) + i exp(theta))
+        y_t = GLU(GELU(Re(C h_t) + d x_t))
+
+    Orvieto et al. 2023, arXiv:2303.06349, appendix A. A state has D/2 numbers; |lambda| begins
+    between 0.9 and 0.999, the phase between 0 and pi/10, gamma as sqrt(1 - |lambda|^2).
+    """
+
+    dtype = torch.complex64
+    RING, MAX_PHASE = (0.9, 0.999), math.pi / 10
+
+    def __init__(self, settings: NetworkSettings) -> None:
+        super().__init__(settings)
+        width = settings.memory_width
+        self.shape = ((width + 1) // 2,)
+        low, high = self.RING
+        squares = low**2 + torch.rand(self.shape) * (high**2 - low**2)  # of |lambda|
+        self.nu = nn.Parameter(torch.log(-squares.log() / 2))
+        self.theta = nn.Parameter(torch.log(self.MAX_PHASE * (1 - torch.rand(self.shape))))
+        self.gamma = nn.Parameter((1 - squares).sqrt().log())
+        self.enter = nn.Linear(width, 2 * self.shape[0], bias=False)  # B
+        self.leave = nn.Linear(2 * self.shape[0], width, bias=False)  # C
+        self.skip = nn.Parameter(torch.randn(width))
+        self.out = nn.Linear(width, 2 * width)
+
+    def gates(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        inputs = torch.view_as_complex(self.enter(x).unflatten(-1, (-1, 2)))
+        rates = torch.complex(-self.nu.exp(), self.theta.exp())
+        return rates.exp(), self.gamma.exp() * inputs, (x,)
+
+    def read(self, states: Tensor, *seen: Tensor) -> Tensor:
+        read = self.leave(torch.view_as_real(states).flatten(-2)) + self.skip * seen[0]
+        return F.glu(self.out(F.gelu(read)), dim=-1)
+
+
+class FfmCell(Cell):
+    """S_t = gamma S_{t-1} + (W_1 x_t) sigmoid(W_2 x_t) 1^T, m traces at c frequencies each.
+
+        gamma_jk = exp(-|alpha_j| + i omega_k)
+        y_t = o_t norm(W_3 S_t) + (1 - o_t) W_5 x_t,    o_t = sigmoid(W_4 x_t)
+
+    Fast and Forgetful Memory: Morad et al. 2023, arXiv:2310.04128. As in its runs on POPGym m and c
+    are 32 and 4, and decays begin between 1/2 and 1% in 1,024 steps.
+    """
+
+    dtype = torch.complex64
+    shape = (32, 4)  # m, c
+    LONGEST = 1024  # steps
+
+    def __init__(self, settings: NetworkSettings) -> None:
+        super().__init__(settings)
+        (n_traces, n_periods), width = self.shape, settings.memory_width
+        slowest = math.log(100) / self.LONGEST
+        self.alpha = nn.Parameter(torch.linspace(math.log(2), slowest, n_traces))
+        self.omega = nn.Parameter(2 * math.pi / torch.linspace(1, self.LONGEST, n_periods))
+        self.widths = n_traces, n_traces, width, width
+        self.enter = nn.Linear(width, sum(self.widths))
+        self.mix = nn.Linear(2 * n_traces * n_periods, width)
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)
+
+    def gates(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        new, gate, skip, leave = self.enter(x).split(self.widths, dim=-1)
+        traces = (new * gate.sigmoid())[..., None].expand(*new.shape, self.shape[1])
+        rates = torch.complex(
+            -self.alpha.abs()[:, None].expand(self.shape), self.omega.expand(self.shape)
+        )
+        inputs = torch.complex(traces, torch.zeros_like(traces))
+        return rates.exp(), inputs, (skip, leave.sigmoid())
+
+    def read(self, states: Tensor, *seen: Tensor) -> Tensor:
+        skip, share = seen
+        return torch.lerp(skip, self.norm(self.mix(torch.view_as_real(states).flatten(-3))), share)
+
+
+class MLstmCell(Cell):
+    """C_t = f_t C_{t-1} + i_t k_t [v_t, 1]^T, a matrix for each head, with d = D / heads.
+
+        f_t = sigmoid(cap(w_f x_t)),  i_t = exp(cap(w_i x_t)),  cap(x) = 15 tanh(x / 15)
+        [u_t, n_t] = q_t^T C_t / sqrt(d)
+        y_t = W (sigmoid(W_o x_t) norm(u_t / max(|n_t|, 1)))
+
+    The mLSTM of xLSTM: Beck et al. 2024, arXiv:2405.04517, section 2.3. Its exponential gate is
+    capped as in arXiv:2503.13427, instead of a running maximum; the column of ones is its n_t.
+    """
+
+    CAP, CHUNK = 15.0, 32
+
+    def __init__(self, settings: HeadSettings) -> None:
+        super().__init__(settings)
+        width, head, n_heads = settings.memory_width, head_width(settings), settings.memory_heads
+        self.shape = n_heads, head, head + 1
+        self.enter = nn.Linear(width, 4 * width)  # queries, keys, values and the output's gate
+        self.gate = nn.Linear(width, 2 * n_heads)
+        self.norm = nn.LayerNorm(head)
+        self.out = nn.Linear(width, width)
+        nn.init.zeros_(self.gate.weight)
+        nn.init.zeros_(self.gate.bias)
+        self.gate.bias.data[:n_heads] = torch.linspace(3, 6, n_heads)  # nothing is forgotten yet
+
+    def gates(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        log_forget, keys, values, *seen = self._parts(x)
+        inputs = keys[..., None] * values[..., None, :]
+        return log_forget.exp()[..., None, None], inputs, tuple(seen)
+
+    def read(self, states: Tensor, *seen: Tensor) -> Tensor:
+        queries, gate = seen
+        return self._output((queries[..., None, :] @ states).squeeze(-2), gate)
+
+    def unroll(self, x: Tensor, is_first: Tensor, before: Tensor) -> Tensor:
+        """Attend within chunks of steps; only the states between those are computed."""
+        log_forget, keys, values, queries, gate = self._parts(x)
+        n_chunks = -(-len(x) // self.CHUNK)
+
+        def chunked(part: Tensor) -> Tensor:  # [T, B, H, ...] -> [T/K, B, H, K, ...]
+            padded = F.pad(part, (0, 0) * (part.ndim - 1) + (0, n_chunks * self.CHUNK - len(x)))
+            return padded.unflatten(0, (n_chunks, self.CHUNK)).movedim(1, 3)
+
+        keys, values, queries = chunked(keys), chunked(values), chunked(queries)
+        since = chunked(log_forget).cumsum(-1)  # log of the decay in the chunk so far
+        episode = chunked(is_first[..., None].long()).cumsum(-1)  # counted within the chunk
+        visible = (episode[..., None] == episode[..., None, :]).tril()
+        decays = (since[..., None] - since[..., None, :]).masked_fill(~visible, -math.inf).exp()
+        within = (decays * (queries @ keys.mT)) @ values
+
+        # A chunk's sum of k v^T is decayed to its end, and read after a decay from its beginning.
+        decayed = decays[..., -1, :, None] * keys
+        begun = (since.exp() * (episode == 0))[..., None]
+        states = LinearRecurrence.apply(begun[..., -1:, :], decayed.mT @ values, before)
+        earlier = (begun * queries) @ torch.cat((before[None], states[:-1]))
+        return self._output((within + earlier).movedim(3, 1).flatten(0, 1)[: len(x)], gate)
+
+    def _parts(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return log f, i k, [v, 1], q / sqrt(d)  [..., H, d], and the output's gate  [..., D]."""
+        n_heads, head, _ = self.shape
+        queries, keys, values, gate = self.enter(x).chunk(4, dim=-1)
+        queries, keys, values = (p.unflatten(-1, (n_heads, head)) for p in (queries, keys, values))
+        forget, admit = (self.CAP * torch.tanh(self.gate(x) / self.CAP)).chunk(2, dim=-1)
+        keys = admit.exp()[..., None] * keys
+        return (
+            F.logsigmoid(forget),
+            keys,
+            F.pad(values, (0, 1), value=1.0),
+            queries / math.sqrt(head),
+            gate,
+        )
+
+    def _output(self, found: Tensor, gate: Tensor) -> Tensor:
+        """Return what was found [..., H, d+1] divided by its last column, gated.  [..., D]"""
+        read = self.norm(found[..., :-1] / found[..., -1:].abs().clamp(min=1))
+        return self.out(gate.sigmoid() * read.flatten(-2))
+
+
+class MinGru(Scan):
+    cell_class = MinGruCell
+
+
+class Lru(Scan):
+    cell_class = LruCell
+
+
+class Ffm(Scan):
+    cell_class = FfmCell
+
+
+class MLstm(Scan):
+    cell_class = MLstmCell

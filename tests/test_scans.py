@@ -1,0 +1,146 @@
+"""The cells of linear recurrences and GTrXL's gate: the numbers of their papers' equations."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from models.memories import gpt, scan
+
+WIDTH, N_HEADS, N_ENVS = 8, 2, 3
+SIZES = SimpleNamespace(memory_width=WIDTH, memory_heads=N_HEADS, memory_layers=1)
+CELLS = [scan.MinGruCell, scan.LruCell, scan.FfmCell, scan.MLstmCell]
+every_cell = pytest.mark.parametrize("kind", CELLS)
+few = settings(max_examples=10, deadline=None, database=None, derandomize=True)
+
+
+def shaken(module, std=0.5):
+    """Return the module in float64, its parameters drawn so that every part matters."""
+    with torch.no_grad():
+        for parameter in module.double().parameters():
+            parameter.normal_(std=std)
+    return module
+
+
+def by_equations(cell, x, before):
+    """Return the outputs [T, D] of one sequence [T, D], a step at a time as its paper says."""
+    return torch.stack([*LOOPS[type(cell)](cell, x, before)])
+
+
+def min_gru(cell, x, h):
+    (w_z, w_h), (b_z, b_h) = cell.enter.weight.chunk(2), cell.enter.bias.chunk(2)
+    for x_t in x:
+        z, new = torch.sigmoid(w_z @ x_t + b_z), w_h @ x_t + b_h
+        h = (1 - z) * h + z * torch.where(new >= 0, new + 0.5, new.sigmoid())
+        yield h
+
+
+def lru(cell, x, h):
+    decay = torch.exp(torch.complex(-cell.nu.exp(), cell.theta.exp()))
+    b = torch.complex(cell.enter.weight[::2], cell.enter.weight[1::2])
+    c = torch.complex(cell.leave.weight[:, ::2], -cell.leave.weight[:, 1::2])
+    for x_t in x:
+        h = decay * h + cell.gamma.exp() * (b @ x_t.to(h.dtype))
+        y, gate = cell.out(F.gelu((c @ h).real + cell.skip * x_t)).chunk(2)
+        yield y * torch.sigmoid(gate)
+
+
+def ffm(cell, x, state):
+    decay = torch.exp(
+        torch.complex(
+            -cell.alpha.abs()[:, None] + 0 * cell.omega, cell.omega + 0 * cell.alpha[:, None]
+        )
+    )
+    for x_t in x:
+        new, gate, skip, out = cell.enter(x_t).split([32, 32, WIDTH, WIDTH])
+        state = decay * state + (new * torch.sigmoid(gate))[:, None]
+        mixed = cell.mix(torch.stack((state.real, state.imag), dim=-1).flatten())
+        out = torch.sigmoid(out)
+        yield out * F.layer_norm(mixed, (WIDTH,)) + (1 - out) * skip
+
+
+def m_lstm(cell, x, before):
+    c, n = before[..., :-1], before[..., -1]
+    for x_t in x:
+        q, k, v, o = cell.enter(x_t).chunk(4)
+        q, k, v = (part.view(N_HEADS, -1) for part in (q, k, v))
+        f, i = (15 * torch.tanh(cell.gate(x_t) / 15)).view(2, N_HEADS, 1)
+        c = f.sigmoid()[..., None] * c + i.exp()[..., None] * k[:, :, None] * v[:, None]
+        n, q = f.sigmoid() * n + i.exp() * k, q / q.shape[-1] ** 0.5
+        norm = (q * n).sum(-1, keepdim=True).abs().clamp(min=1)
+        yield cell.out(o.sigmoid() * cell.norm((q[:, None] @ c).squeeze(1) / norm).flatten())
+
+
+LOOPS = dict(zip(CELLS, (min_gru, lru, ffm, m_lstm), strict=True))
+
+
+@every_cell
+@few
+@given(n_steps=st.integers(1, 70), starts=st.sets(st.integers(0, 69)))
+def test_a_cell_gives_the_numbers_of_its_equations_from_any_state(kind, n_steps, starts):
+    cell, x = shaken(kind(SIZES)), torch.randn(n_steps, 1, WIDTH, dtype=torch.float64)
+    double = torch.complex128 if cell.dtype.is_complex else torch.float64
+    before = torch.randn(1, *cell.shape, dtype=double)
+    starts = sorted({start for start in starts if start < n_steps})
+    is_first = torch.zeros(n_steps, 1, dtype=torch.bool)
+    is_first[starts] = True
+    found = cell.unroll(x, is_first, before)[:, 0]
+    parts = x[:, 0].tensor_split(starts)
+    states = [before[0], *[torch.zeros_like(before[0])] * len(starts)]
+    expected = [
+        by_equations(cell, *each) for each in zip(parts, states, strict=True) if len(each[0])
+    ]
+    torch.testing.assert_close(found, torch.cat(expected), atol=1e-7, rtol=1e-7)
+
+
+@few
+@given(n_steps=st.integers(1, 50), is_complex=st.booleans(), is_shared=st.booleans())
+def test_the_recurrence_in_chunks_is_the_loop_and_so_are_its_gradients(
+    n_steps, is_complex, is_shared
+):
+    dtype = torch.complex128 if is_complex else torch.float64
+    shapes = (n_steps, N_ENVS, 1 if is_shared else 4), (n_steps, N_ENVS, 4), (N_ENVS, 4)
+    decays, inputs, initial = (torch.randn(shape, dtype=dtype) for shape in shapes)
+    given_all = [decays / decays.abs().clamp(min=1), inputs, initial]
+    weights = torch.randn(n_steps, N_ENVS, 4, dtype=dtype)
+
+    def loop(decays, inputs, state):
+        states = [state := a * state + b for a, b in zip(decays, inputs, strict=True)]
+        return torch.stack(states)
+
+    results = []
+    for function in (loop, scan.LinearRecurrence.apply):
+        leaves = [part.clone().requires_grad_() for part in given_all]
+        states = function(*leaves)
+        results.append([states, *torch.autograd.grad((states * weights).abs().sum(), leaves)])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-9)
+
+
+@every_cell
+@pytest.mark.parametrize("std", [0.1, 100])
+def test_a_thousand_steps_stay_finite_and_so_do_their_gradients(kind, std):
+    cell = shaken(kind(SIZES), 0.5).float()
+    x = (std * torch.randn(1024, N_ENVS, WIDTH)).requires_grad_()
+    before = torch.zeros(N_ENVS, *cell.shape, dtype=cell.dtype)
+    output = cell.unroll(x, torch.zeros(1024, N_ENVS, dtype=torch.bool), before)
+    output[-1].sum().backward()
+    assert output.isfinite().all()
+    grads = [x.grad, *(parameter.grad for parameter in cell.parameters())]
+    assert all(grad.isfinite().all() for grad in grads if grad is not None)
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_the_gate_of_gtrxl_is_a_gru_that_begins_almost_closed(begins):
+    gate = gpt.Gate(WIDTH).double()
+    gate = gate if begins else shaken(gate)
+    x, y = torch.randn(2, 5, WIDTH, dtype=torch.float64)
+    (w_r, w_z, w_g), (u_r, u_z) = gate.of_found.weight.chunk(3), gate.of_rows.weight.chunk(2)
+    r = torch.sigmoid(y @ w_r.T + x @ u_r.T)
+    z = torch.sigmoid(y @ w_z.T + x @ u_z.T - gate.bias)
+    new = torch.tanh(y @ w_g.T + (r * x) @ gate.of_kept.weight.T)
+    torch.testing.assert_close(gate(x, y), (1 - z) * x + z * new)
+    assert not begins or z.mean() < 0.2
