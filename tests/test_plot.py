@@ -229,7 +229,7 @@ def test_a_curve_begins_where_an_episode_has_ended(runs, capsys):
         (["runs", "--metric", "rollout/return_men"], "Did you mean 'rollout/return_mean'?"),
         (["runs", "--panels", "env,evn"], "--panels evn: no setting of these runs. Did you mean"),
         (["runs", "--by", "modle"], "--by modle: no setting of these runs. Did you mean 'model'?"),
-        (["runs", "--output", "curves.pdf"], "--output curves.pdf: name a file ending in .png or"),
+        (["runs", "--output", "curves.gif"], "--output curves.gif: name a file ending in .png, "),
         (["runs", "--output", "nowhere/x.png"], "there is no folder nowhere"),
         ([], "required: FOLDER"),
     ],

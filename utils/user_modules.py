@@ -21,11 +21,11 @@ from types import ModuleType
 from typing import Any, TypeGuard
 
 from utils.errors import UserError, shortened, told
-from utils.starting import COMMANDS, ROOT
 
 GIVEN = "object:"  # begins the name of an object that a Python program gave
 OWN_PACKAGES = ("analysis", "envs", "models", "report", "rewards", "sweeps", "trainers", "utils")
-PROGRAMS = tuple(file.removesuffix(".py") for file in COMMANDS)
+PROGRAMS = ("eval", "main", "plot", "prepare_captions", "prepare_embeddings", "publish", "sweep")
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def is_named(name: object) -> TypeGuard[str]:
