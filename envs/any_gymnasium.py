@@ -29,7 +29,7 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import AtariPreprocessing
 
-from envs.episodes import MakeOne, SingleEnvs
+from envs.episodes import MakeOne, SingleEnvs, as_fault
 from envs.spaces import Converted, ConvertedVector, has_text
 from utils.errors import EnvFault, UserError, did_you_mean, told
 from utils.seeding import random_state, set_random_state
@@ -142,7 +142,12 @@ def vector_of(make_one: MakeOne, n_envs: int, seed: int, in_processes: bool = Fa
         with closing(converted()) as one:
             # Gymnasium's shared memory has no room for sentences.
             shared_memory = not has_text(one.observation_space)
-    return SingleEnvs(converted, n_envs, seed, in_processes, shared_memory)
+    try:
+        return SingleEnvs(converted, n_envs, seed, in_processes, shared_memory)
+    except (DependencyNotInstalled, ModuleNotFoundError):
+        raise
+    except (Exception, SystemExit) as error:  # whatever its author did
+        raise as_fault(error, "env: ", f", while {n_envs} of them were made") from error
 
 
 def _maker(config: GymnasiumSettings, **drawn: str) -> MakeOne:

@@ -26,7 +26,7 @@ MOST_NUMBERS = 16_384  # of an observation; every value of a discrete number cou
 MOST_ACTIONS = 4_096
 ACTION_NAMES, NUMBER_NAMES = "action_names", "number_names"  # in the metadata
 NUMBERS, BOOLS = (int, float, np.number, np.bool_), (bool, np.bool_)
-STEP = "observation, reward, terminated, truncated, info"
+RESET, STEP = ("observation", "info"), ("observation", "reward", "terminated", "truncated", "info")
 ALLOWED = (
     "Agents see images (uint8, from 5x5 up), boxes of numbers, discrete numbers, text, and "
     "dictionaries and tuples of those"
@@ -67,7 +67,7 @@ class Converted(gymnasium.Wrapper):
 
     def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
         found = self.env.reset(seed=seed, options=options)
-        observation, _ = _parts(found, "reset()", "observation, info")
+        observation, _ = _parts(found, "reset()", RESET)
         _check_part(observation, self.env.observation_space, "reset()")
         return self._observed(observation), {}
 
@@ -124,7 +124,7 @@ class ConvertedVector(VectorWrapper):
 
     def reset(self, *, seed: Any = None, options: Options = None) -> ResetResult:
         found = self.env.reset(seed=seed, options=options)
-        observations, info = _parts(found, "reset()", "observations, info")
+        observations, info = _parts(found, "reset()", RESET)
         _check_part(observations, self.env.observation_space, "reset()")
         return self._observed(observations), info
 
@@ -183,22 +183,23 @@ def checked_metadata(env: Any) -> dict[str, Any]:
     if not isinstance(metadata, dict):
         raise UserError(f"env: metadata is {shown(metadata)}. Write a dictionary, such as {{}}")
     for key in (ACTION_NAMES, NUMBER_NAMES):
-        if not isinstance(metadata.get(key, []), list | tuple):
-            raise UserError(
-                f'env: metadata["{key}"] is {shown(metadata[key])}. Write a list of names'
-            )
+        names = metadata.get(key, [])
+        if not (isinstance(names, list | tuple) and all(isinstance(n, str | int) for n in names)):
+            raise UserError(f'env: metadata["{key}"] is {shown(names)}. Write a list of names')
     return metadata
 
 
-def _parts(found: Any, method: str, names: str) -> tuple[Any, ...]:
-    if not isinstance(found, tuple) or len(found) != len(names.split(", ")):
-        n_given = len(found) if isinstance(found, tuple) else f"{type(found).__name__}, not a tuple"
-        raise EnvFault(f"{method} is to return {names}. It returns {n_given}")
-    return found
+def _parts(found: Any, method: str, names: tuple[str, ...]) -> tuple[Any, ...]:
+    if isinstance(found, tuple) and len(found) == len(names):
+        return found
+    n_given = len(found) if isinstance(found, tuple) else f"{type(found).__name__}, not a tuple"
+    raise EnvFault(f"{method} is to return {', '.join(names)}. It returns {n_given}")
 
 
 def _check_part(part: Any, space: spaces.Space, where: str) -> None:
     """Raise EnvFault unless a part of an observation is of its space, bounds of boxes aside."""
+    if isinstance(space, spaces.Box) and _is_of(part, space):  # the usual one, at every step
+        return
     if isinstance(space, spaces.Dict) and isinstance(part, dict) and part.keys() == space.keys():
         for key in space:
             _check_part(part[key], space[key], where)
@@ -300,7 +301,7 @@ def is_image(space: spaces.Space) -> bool:
 
 def is_text(space: spaces.Space) -> bool:
     """Return whether a space is of sentences: Gymnasium's Text, or one of the same kind."""
-    return space.dtype is not None and space.dtype.kind == "U"
+    return bool(getattr(getattr(space, "dtype", None), "kind", "") == "U")
 
 
 def has_text(space: spaces.Space) -> bool:
@@ -308,7 +309,10 @@ def has_text(space: spaces.Space) -> bool:
 
 
 def shown(space: Any) -> str:
-    return shortened(" ".join(str(space).split()))
+    try:
+        return shortened(" ".join(str(space).split()))
+    except Exception:  # whatever its author did
+        return f"a thing of {type(space).__name__}"
 
 
 def _leaves(space: spaces.Space, name: str = "") -> Iterator[tuple[str, spaces.Space]]:
@@ -339,6 +343,8 @@ def _dictionary(space: spaces.Dict | spaces.Tuple, path: tuple[str, ...]) -> Con
     parts = list(space.items()) if isinstance(space, spaces.Dict) else list(enumerate(space))
     made = [(key, str(key), _seen(part, (*path, str(key)))) for key, part in parts]
     converted = spaces.Dict({name: part.space for _, name, part in made})
+    if len(converted) < len(made):
+        raise UserError(f"observations: {shown(space)} has keys of one text, such as 1 and '1'")
     if all(key is name and part.convert is _same for key, name, part in made):
         return Conversion(converted)
 

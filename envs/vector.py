@@ -33,6 +33,7 @@ from envs.episodes import (
     episode_generators,
     episode_seed,
 )
+from envs.spaces import shown
 from utils.errors import UserError
 
 LONGEST_REPLAY = 100_000  # steps; an environment without an end would fill the memory
@@ -327,9 +328,9 @@ def cues_of(env: VectorEnv) -> np.ndarray | None:
 def _number(cue: Any) -> int:
     if cue is None:
         return NOT_SHOWN
-    if not isinstance(cue, Integral) or cue < NOT_SHOWN:
+    if not isinstance(cue, Integral) or not NOT_SHOWN <= cue < 2**63:
         raise UserError(
-            f"env: its cue is {cue!r}. Tell a number from 0 on, or None while it shows nothing "
-            "that is to be remembered"
+            f"env: its cue is {shown(cue)}. Tell a number from 0 on, or None while it shows "
+            "nothing that is to be remembered"
         )
     return int(cue)

@@ -23,6 +23,8 @@ class Agents(OwnRegistry):
         kind: type[Agent] = super().find(name)
         if not is_named(name):
             return kind
+        if not isinstance(kind.algorithms, tuple):
+            raise UserError(f"model: '{name}': `algorithms` is no tuple of names, such as ('PPO',)")
         memory = getattr(kind, "memory_class", None)
         if memory is not None and not hasattr(memory, "step"):
             raise UserError(

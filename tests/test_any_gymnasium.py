@@ -261,7 +261,7 @@ def test_a_registered_id_that_only_begins_like_a_suite_is_gymnasiums(monkeypatch
 
 
 PAGE = (Path(__file__).parent.parent / "docs" / "environments.md").read_text(encoding="utf-8")
-(MINE,) = re.findall(r"This is `my_envs.py`:\n\n```python\n(.*?)```", PAGE, re.S)
+(MINE,) = re.findall(r"`my_envs.py`[^\n]*:\n\n```python\n(.*?)```", PAGE, re.S)
 
 
 @pytest.fixture

@@ -139,6 +139,7 @@ def test_the_score_is_the_end_of_a_smoothed_curve():
         ({"model": "GPT", "algorithm": "DQN", "mem_len": 30}, "30"),
         ({"model": "GPT", "algorithm": "SAC", "mem_len": 30, "context_length": 20}, "20"),
         ({"model": "GPT", "mem_len": 30}, "30"),
+        ({"model": "GTrXL", "mem_len": 30}, "30"),
         ({"model": "HELM", "algorithm": "DQN", "mem_len": 64, "context_length": 20}, "64"),
         ({"model": "SHELM", "mem_len": 64, "topk": 4}, "16"),
     ],

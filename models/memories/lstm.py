@@ -93,7 +93,7 @@ class Lstm(Recurrent):
         return self.lstm
 
     def cell(self, x: Tensor, before: Sequence[Tensor], weights: list[Tensor]) -> Sequence[Tensor]:
-        return torch.lstm_cell(x, before, *weights)
+        return torch.lstm_cell(x, tuple(before), *weights)
 
     def sequence(self, x: Tensor, before: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
         return self.lstm(x, tuple(before))
