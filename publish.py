@@ -16,6 +16,7 @@ import os
 import re
 import shlex
 import shutil
+import sqlite3
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -47,6 +48,7 @@ from utils.run_folder import DESCRIPTION, SETTINGS, description_of, stored_confi
 from utils.settings import Config, all_settings, read_settings
 from utils.starting import cli_command
 
+ANSWERS = "answers.sqlite"
 CHECKPOINTS = {"best": BEST, "last": LAST}
 NUMBERS = ("return_mean", "return_std", "length_mean", "length_std")
 EVALUATION: dict[str, Any] = dict.fromkeys(NUMBERS, int | float)
@@ -92,6 +94,7 @@ def publish(argv: Sequence[str] | None) -> None:
     arguments = parse_arguments(argv)
     path = checkpoint_path(arguments)
     checkpoint = load_checkpoint(path)
+    answers = None if arguments.answers is None else opened_answers(arguments.answers)
     if arguments.folder is None:
         try:
             check_repository_name(arguments.repository)
@@ -119,6 +122,8 @@ def publish(argv: Sequence[str] | None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
+        if answers is not None:  # one closed file, without those that SQLite keeps beside it
+            answers.execute("VACUUM INTO ?", (str(folder / ANSWERS),))
         write_published(folder, arguments, config, checkpoint | {"config": public}, played)
         if arguments.folder is not None:
             print(f"written to {folder}: {', '.join(sorted(os.listdir(folder)))}")
@@ -145,6 +150,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--checkpoint", choices=CHECKPOINTS, help="of the run (best, else last)")
     add("--private", action="store_true", help="a new repository is yours alone")
     add("--revision", metavar="BRANCH", help="a branch of the repository, made if new (main)")
+    add("--answers", metavar="FILE", type=Path, help=f"a suggester_cache, published as {ANSWERS}")
     add("--folder", metavar="OUT", type=Path, help="write the files there, upload nothing")
     number = whole_number(1, evaluation.MOST_EPISODES)
     played = "episodes to play if the checkpoint has no evaluation yet (10)"
@@ -217,6 +223,16 @@ def write_published(
         has_curve = False
     told = checkpoint["weights"], checkpoint["env_steps"], description, played
     write_text(folder / CARD, card(Facts(config, *told, arguments.repository, has_curve)))
+
+
+def opened_answers(cache: Path) -> sqlite3.Connection:
+    """Return an answer cache, which others may write to; UserError if it is none."""
+    try:
+        answers = sqlite3.connect(f"{cache.absolute().as_uri()}?mode=ro", uri=True)
+        answers.execute("SELECT answer FROM answers LIMIT 1")
+    except sqlite3.Error as error:
+        raise UserError(f"--answers {cache}: no answer cache ({error})") from None
+    return answers
 
 
 def redact_paths(value: Any) -> Any:

@@ -335,7 +335,9 @@ class SentenceVectors:
         new = {number: text for number, text in table.items(begin) if number not in self._known}
         self._looked_through = (table.generation, len(table))
         if new:
-            self._append(torch.stack([self._read(text) for text in new.values()]).to(device))
+            with torch.autocast(device.type, enabled=False):  # the same rows in any update
+                rows = torch.stack([self._read(text) for text in new.values()])
+            self._append(rows.to(device))
             self._insert(np.array(list(new)), device)
             self._known.update(new)
 

@@ -6,9 +6,11 @@ then do the networks of the reward learn from the batch.
 
 import math
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -105,6 +107,11 @@ class NovelDSettings(IntrinsicSettings):
         high=1e6,
         default=1.0,
     )
+    noveld_first_visit: bool = setting(
+        "pay a step to an observation only the first time in an episode, as in the paper; ELLM's "
+        "code pays every time",
+        default=False,
+    )
 
 
 @dataclass(frozen=True)
@@ -190,6 +197,11 @@ class Curiosity(ABC):
                 f"curiosity_features: memory is the frozen one of HELM, HELMv2 and SHELM, and "
                 f"model is {config.model}. Choose curiosity_features=agent or observation"
             )
+        if config.noveld_first_visit and config.algorithm != "PPO":
+            problems.append(
+                "noveld_first_visit: visits are counted along PPO's rollouts, and algorithm is "
+                f"{config.algorithm}. Choose algorithm=PPO, or leave it out"
+            )
         if config.apt_group < config.apt_neighbours:
             problems.append(
                 f"apt_group: among {config.apt_group} steps there are no {config.apt_neighbours} "
@@ -200,6 +212,10 @@ class Curiosity(ABC):
     @abstractmethod
     def rewards(self, before: Kinds, after: Kinds) -> Tensor:
         """Return the unweighted rewards, given the features around each step.  [B]"""
+
+    def restricted(self, rewards: Tensor, steps: Transitions) -> Tensor:
+        """Return the rewards [B], 0 for steps that are not to be paid."""
+        return rewards
 
     def losses(self, before: Kinds, after: Kinds, actions: Tensor) -> dict[str, Tensor]:
         """Return scalars to log; the networks learn from `loss`. Without networks not called."""
@@ -217,7 +233,7 @@ class Curiosity(ABC):
         n_steps = len(steps.actions)
         before, after = _selected(both, slice(n_steps)), _selected(both, slice(n_steps, None))
         # Before learning: afterwards the networks know the batch, and it is no longer novel.
-        rewards, config = self.rewards(before, after), self.config
+        rewards, config = self.restricted(self.rewards(before, after), steps), self.config
         logged = {"reward_mean": rewards.mean(), "reward_std": rewards.std(correction=0)}
         logged |= self.learn(before, after, steps.actions)
         paid = config.task_reward_weight * steps.rewards + config.curiosity_weight * rewards
@@ -312,10 +328,45 @@ class NovelD(RandomNetworkDistillation):
 
         n_kind = max(e(after) - alpha e(before), 0)
 
-    As in ELLM's code, not only the first visit in an episode counts.
+    As in ELLM's code every visit counts, unless `noveld_first_visit` is set.
+
+    Attributes:
+        visited: Hashes of the observations of each environment's running episode.
     """
 
     reads = (NovelDSettings,)
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.visited: defaultdict[int, set[int]] = defaultdict(set)
+
+    def restricted(self, rewards: Tensor, steps: Transitions) -> Tensor:
+        if not self.config.noveld_first_visit:
+            return rewards
+        assert steps.is_first is not None, "PPO learns from whole rollouts"
+        kinds = [kind.cpu().numpy() for kind in steps.observations.shown.tensors().values()]
+        rows = (b"".join(each.tobytes() for each in row) for row in zip(*kinds, strict=True))
+        hashes = [int.from_bytes(blake2b(row, digest_size=8).digest()) for row in rows]
+        seen, reached = hashes[: len(rewards)], hashes[len(rewards) :]
+        counts = []
+        for row, begins in enumerate(steps.is_first.flatten().tolist()):
+            env = row % steps.is_first.shape[1]
+            if begins:  # the first observation counts as visited
+                self.visited[env] = {seen[row]}
+            counts.append(reached[row] not in self.visited[env])
+            self.visited[env].add(reached[row])
+        return rewards * torch.tensor(counts, device=rewards.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        if not self.config.noveld_first_visit:
+            return super().state_dict()
+        visited = {env: sorted(each) for env, each in self.visited.items()}
+        return super().state_dict() | {"visited": visited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        for env, each in state.get("visited", {}).items():
+            self.visited[env] = set(each)
 
     def novelty(self, before: Kinds, after: Kinds) -> dict[str, Tensor]:
         known, reached, alpha = self.errors(before), self.errors(after), self.config.noveld_alpha
