@@ -64,7 +64,8 @@ def test_closed_it_is_one_file_that_can_be_passed_on_and_read(path, tmp_path, mo
     monkeypatch.setattr(os, "access", lambda *_: False)  # it may not be written
     cache = AnswerCache(other)
     assert cache.keep(OTHER, Completion("- Sleep")) == Completion("- Sleep")
-    assert cache.find([QUESTION, OTHER]) == [ANSWER, None]
+    assert cache.find([QUESTION, OTHER]) == [ANSWER, Completion("- Sleep")]
+    assert AnswerCache(other).find([QUESTION, OTHER]) == [ANSWER, None]
     assert cache.spend("run", 5) == 5
 
 

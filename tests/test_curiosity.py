@@ -5,7 +5,11 @@ from functools import partial
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from models.agent import Transitions
+from models.observations import ObservationBatch, Observations
 from rewards.curiosity import (
     ActivePretraining,
     AptSettings,
@@ -165,3 +169,35 @@ def test_a_batch_is_cut_into_as_many_parts_as_there_are_steps_at_most():
     curiosity.optimizer.register_step_post_hook(lambda *_: taken.append(1))
     curiosity.learn(*seen(vectors=torch.randn(5, 4)), torch.zeros(5))
     assert len(taken) == 5
+
+
+STEPS = st.lists(st.tuples(st.booleans(), *[st.integers(0, 3)] * 2), min_size=2)
+
+
+@given(STEPS, st.integers(0, 9))
+def test_noveld_can_pay_the_first_visit_in_an_episode_alone(course, cut):
+    """Each step of two environments: whether an episode begins, its first number, the next."""
+    seen, following, expected, visited = [], [], [], [set(), set()]
+    course = [(n < 2 or begins, *shown) for n, (begins, *shown) in enumerate(course * 2)]
+    for number, (begins, first, reached) in enumerate(course):
+        env = number % 2
+        seen.append(first if begins else following[number - 2])
+        following.append(reached)
+        visited[env] = {first} if begins else visited[env]
+        expected.append(float(reached not in visited[env]))
+        visited[env].add(reached)
+    found, state = [], None
+    for rows in (slice(0, 2 * cut), slice(2 * cut, None)):  # two rollouts, saved in between
+        config = settings(NovelDSettings, noveld_first_visit=True)
+        reward = NovelD(config, {"vectors": Distillation((1,), [1])}, None)
+        if state is not None:
+            reward.load_state_dict(state)
+        shown = torch.tensor(seen[rows] + following[rows], dtype=torch.float32)[:, None]
+        is_first = torch.tensor([step[0] for step in course[rows]]).bool()
+        batch = ObservationBatch(Observations(vectors=shown))
+        is_first = is_first.view(len(is_first) // 2, 2)
+        paid = torch.ones(is_first.numel())
+        steps = Transitions(batch, shown, paid.long(), paid, is_first)
+        found += reward.restricted(paid, steps).tolist()
+        state = reward.state_dict()
+    assert found == expected

@@ -96,6 +96,8 @@ def test_parts_of_a_dictionary_stand_in_the_order_of_the_space():
     read = reader({"a": np.array([[3.0, 4.0]]), "b": np.array([1])})
     assert read.vectors.tolist() == [[0, 1, 3, 4]]
     assert reader.n_numbers == 4
+    assert reader.number_names == ["b = 0", "b = 1", "a 1", "a 2"]
+    assert ObservationPreprocessor(space["a"]).number_names == ["", ""]
 
 
 @pytest.mark.parametrize("sides", [(5, 5), (5, 9), (7, 7), (9, 9), (12, 40), (20, 20), (56, 56)])

@@ -84,6 +84,14 @@ def test_a_goal_is_paid(case):
     assert rewards_of(layer(*given, **changes), len(expected)) == expected
 
 
+def test_without_an_answer_the_last_goals_stay_until_the_episode_ends():
+    env = layer(CHOP, ["sleep", "sleep", "chop tree"], ends=[2])
+    env.reset()
+    env.suggester.suggest = lambda situations: [None]
+    steps = [env.step(np.zeros(1, int))[-1]["suggestions"].item() for _ in range(3)]
+    assert steps == [("chop tree",), ("chop tree",), ()]
+
+
 def test_goals_are_asked_for_with_what_really_changed_the_world_last():
     env = layer(
         ["sleep", "attack tree"], ["move left", "chop tree", "attack tree"] + CHOP * 4, ends=[5]

@@ -43,9 +43,15 @@ def test_thirty_different_seeds_were_published():
     assert (PAPER_SEEDS[0], PAPER_SEEDS[-1]) == (4089113149, 3040149122)
 
 
-def test_a_setting_that_one_of_the_models_does_not_read_is_refused():
+def test_a_setting_goes_to_the_models_that_read_it_and_is_refused_where_none_does(caplog):
+    runs = make_grid([], {"model": ["CNN-PPO", "SHELM"], "topk": ["1", "2"], "seed": ["0", "1"]})
+    assert [run.run_id for run in runs if run.config.seed == 1] == [
+        *("seed=1", "topk=1_seed=1", "topk=2_seed=1")
+    ]
+    assert len(runs) == 6
+    assert caplog.messages == ["topk is not read by CNN-PPO, which is trained without it"]
     with pytest.raises(UserError) as caught:
-        make_grid([], {"model": ["CNN-PPO", "SHELM"], "topk": ["1", "2"], "seed": ["0", "1"]})
+        make_grid([], {"model": ["CNN-PPO"], "topk": ["1", "2"], "seed": ["0", "1"]})
     reason = "topk is read by SHELM, and this is CNN-PPO"
     assert caught.value.lines == [f"--var topk=1: {reason}", f"--var topk=2: {reason}"]
 

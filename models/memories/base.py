@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -46,10 +46,12 @@ class TrainedMemory(nn.Module, ABC):
 
     Attributes:
         width: D, of the output.
+        has_bfloat16: Whether sequences may be read under automatic mixed precision.
         n_context: Steps before a sequence that `unroll` has to be given.
     """
 
     width: int
+    has_bfloat16: ClassVar[bool] = False
     n_context: int = 0
 
     def __init__(self, n_features: int, settings: Any) -> None:

@@ -83,6 +83,7 @@ class Lstm(Recurrent):
     """`torch.nn.LSTM`; its states are h and c."""
 
     n_states = 2
+    has_bfloat16 = True
 
     def __init__(self, n_features: int, settings: NetworkSettings) -> None:
         super().__init__(n_features, settings)
