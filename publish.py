@@ -9,6 +9,7 @@ import utils.starting  # noqa: F401
 # isort: split
 import argparse
 import contextlib
+import dataclasses
 import html
 import json
 import os
@@ -20,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -275,7 +277,8 @@ def card(facts: Facts) -> str:
         needed = "Not contained; their checksums are compared when the agent is loaded."
         sections.append(f"## Pretrained parts\n\n{needed}\n\n{table}")
     read = read_settings(config)
-    values = [[name, json.dumps(getattr(config, name))] for name in all_settings() if name in read]
+    names = all_settings(dataclasses.asdict(config))
+    values = [[name, json.dumps(getattr(config, name))] for name in names if name in read]
     return "\n".join([*sections, f"## Settings\n\n{_table([['setting', 'value'], *values])}"])
 
 
@@ -328,7 +331,11 @@ def _training(description: Mapping[str, Any]) -> str:
     """Return the run's command and commit, as Markdown."""
     text, commit = "", description.get("git_commit")
     if command := [str(word) for word in description.get("command", [])]:
-        # The interpreter has other names on other machines: python3, python3.12.
+        # The interpreter has other names on other machines: python3, python3.12; and a settings
+        # file of a sweep or of the user's own is there as the published one.
+        for option, value in pairwise(range(len(command))):
+            if command[option] == "--config" and not command[value].startswith("configs/"):
+                command[value] = SETTINGS
         text = f"\n```\n{escape(shlex.join(['python', *command[1:]]))}\n```\n"
     if commit:
         changed = ", with changes that were not committed" if description.get("git_dirty") else ""

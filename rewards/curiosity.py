@@ -27,7 +27,7 @@ from models.sentence_encoder import SentenceFeatures, SentenceSettings, load_sen
 from utils.errors import UserError
 from utils.running_statistics import RunningMeanVariance
 from utils.saved_state import load_moments, moments, with_moments
-from utils.settings import Part, Registry, setting
+from utils.settings import OwnRegistry, Part, setting
 
 TEXT = "text"  # the kind that has a weight of its own
 CHANNELS = (16, 32)  # of the convolutions before a perceptron that reads images
@@ -35,7 +35,12 @@ CLIP, EPSILON = 5.0, 1e-5  # of standardised features
 DEVIATION_EPSILON = 1e-8
 SMALLEST = torch.finfo(torch.float32).tiny  # divisor of distances
 
-CURIOSITIES = Registry(
+
+class Curiosities(OwnRegistry):
+    base = "rewards.curiosity:Curiosity"
+
+
+CURIOSITIES = Curiosities(
     "curiosity",
     {
         "RND": "rewards.curiosity:RandomNetworkDistillation",
@@ -54,7 +59,9 @@ class CuriositySettings(Part):
     title = "curiosity"
 
     curiosity: str | None = setting(
-        "intrinsic reward: RND, NovelD, APT; null: the task's alone", default=None
+        "intrinsic reward: RND, NovelD, APT, or module:Class, one of your own; null: the task's "
+        "alone",
+        default=None,
     )
 
 
@@ -162,17 +169,19 @@ class Curiosity(ABC):
         self.networks = nn.ModuleDict(networks)
         self.parameters = [p for p in self.networks.parameters() if p.requires_grad]
         rate = config.curiosity_learning_rate
-        self.optimizer = with_moments(torch.optim.Adam(self.parameters, lr=rate, fused=True))
+        # A reward without networks has an optimiser of nothing, which Adam takes as a group alone.
+        groups = [{"params": self.parameters}]
+        self.optimizer = with_moments(torch.optim.Adam(groups, lr=rate, fused=True))
         self.statistics = RunningMeanVariance()
-        logged = "reward_mean", "reward_std", *self.logged
+        logged = "reward_mean", "reward_std", *(self.logged if self.parameters else ())
         self.metrics = tuple(f"curiosity/{name}" for name in logged)
         self.reads_context = config.curiosity_features == "memory"
         self._ranks: Any = None  # the processes that train together, if there are several
 
     @staticmethod
-    @abstractmethod
     def networks_for(config: Any, shapes: Shapes, n_actions: int) -> dict[str, nn.Module]:
-        """Return fresh networks for features of shapes (F,) or (C, H, W), by kind."""
+        """Return fresh networks for features of shapes (F,) or (C, H, W), by kind; perhaps none."""
+        return {}
 
     @staticmethod
     def validate_config(config: Any, agent: type[Agent]) -> list[str]:
@@ -208,9 +217,9 @@ class Curiosity(ABC):
         """Return the rewards [B], 0 for steps that are not to be paid."""
         return rewards
 
-    @abstractmethod
     def losses(self, before: Kinds, after: Kinds, actions: Tensor) -> dict[str, Tensor]:
-        """Return scalars to log; the networks learn from `loss`."""
+        """Return scalars to log; the networks learn from `loss`. Without networks not called."""
+        raise NotImplementedError
 
     def __call__(self, steps: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         """Learn from B steps; return the rewards for the agent [B] and values to log.
@@ -231,6 +240,8 @@ class Curiosity(ABC):
         return paid, {f"curiosity/{name}": value for name, value in logged.items()}
 
     def learn(self, before: Kinds, after: Kinds, actions: Tensor) -> dict[str, Tensor]:
+        if not self.parameters:
+            return {}
         rows = []
         n_parts = self.n_batches
         if self._ranks is not None and n_parts > 1:  # every rank must average as often

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from utils.user_modules import OWN_PACKAGES, PROGRAMS
+
 ROOT = Path(__file__).parent.parent
 MAY_IMPORT = {
     "utils": set(),
@@ -14,7 +16,7 @@ MAY_IMPORT = {
     "trainers": {"rewards", "envs", "models", "utils"},
     "analysis": {"trainers", "rewards", "models", "envs", "utils"},
     "report": {"analysis", "trainers", "models", "utils"},
-    "helm": {"main", "trainers", "models", "envs", "utils"},
+    "helm": {"main", "analysis", "trainers", "models", "envs", "utils"},
     "main": {"report", "trainers", "models", "envs", "utils"},
     "eval": {"report", "trainers", "rewards", "envs", "utils"},
     "prepare_captions": {"models", "envs", "utils"},
@@ -79,6 +81,10 @@ def test_simulators_and_agents_are_imported_where_they_may_be(path):
 def modules():
     found = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for _, path in sources()}
     return {name.removesuffix(".__init__"): path for name, path in found.items()}
+
+
+def test_modules_beside_which_the_users_may_stand_are_all_of_ours():
+    assert {*OWN_PACKAGES, *PROGRAMS, "helm"} == {*MAY_IMPORT}
 
 
 @pytest.mark.parametrize("story", MOST_FILES)

@@ -86,10 +86,13 @@ def test_an_encoder_is_chosen_by_what_an_observation_has(case):
 
 
 def test_parts_of_a_dictionary_stand_in_the_order_of_the_space():
-    reader = ObservationPreprocessor(Dict(b=Discrete(2), a=Box(0, 9, (2,), np.float32)))
+    space = Dict(b=Discrete(2), a=Box(0, 9, (2,), np.float32))
+    reader = ObservationPreprocessor(space)
     read = reader({"a": np.array([[3.0, 4.0]]), "b": np.array([1])})
     assert read.vectors.tolist() == [[0, 1, 3, 4]]
     assert reader.n_numbers == 4
+    assert reader.number_names == ["b = 0", "b = 1", "a 1", "a 2"]
+    assert ObservationPreprocessor(space["a"]).number_names == ["", ""]
 
 
 @pytest.mark.parametrize("sides", [(5, 5), (5, 9), (7, 7), (9, 9), (12, 40), (20, 20), (56, 56)])

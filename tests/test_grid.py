@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.grid import check_runs, make_grid, parse_lists, swept_settings
+from sweeps.grid import PAPER_SEEDS, check_runs, make_grid, parse_lists, swept_settings
 from tests.bad_inputs.harness import in_one_line
 from utils.errors import UserError
 from utils.run_folder import create_run_folder, locked, mark_finished
@@ -40,6 +40,20 @@ def test_a_folder_is_named_by_what_tells_the_run_apart(tmp_path):
     assert runs[0].folder == Path("experiments/HELM/MiniGrid-KeyCorridorS3R1-v0", runs[0].run_id)
 
 
+def test_thirty_different_seeds_were_published():
+    assert len(set(PAPER_SEEDS)) == 30
+    assert (PAPER_SEEDS[0], PAPER_SEEDS[-1]) == (4089113149, 3040149122)
+
+
+def test_a_setting_goes_to_the_models_that_read_it(caplog):
+    runs = make_grid([], {"model": ["CNN-PPO", "SHELM"], "topk": ["1", "2"], "seed": ["0", "1"]})
+    assert [run.run_id for run in runs if run.config.seed == 1] == [
+        *("seed=1", "topk=1_seed=1", "topk=2_seed=1")
+    ]
+    assert len(runs) == 6
+    assert caplog.messages == ["topk is not read by CNN-PPO, which is trained without it"]
+
+
 def test_runs_of_settings_files_of_one_name_are_named_by_what_differs(tmp_path):
     files = [
         settings_file(tmp_path / place / "config.json", env="TMazePassive-v0", length=length)
@@ -64,7 +78,7 @@ def test_two_different_runs_do_not_share_a_folder(tmp_path):
 UNREAD = "topk is read by SHELM, and this is CNN-PPO"
 MISTAKES = [  # of lists of values, each told once
     (
-        {"model": "CNN-PPO,SHELM", "topk": "1,2", "seed": "0,1"},
+        {"model": "CNN-PPO", "topk": "1,2", "seed": "0,1"},
         [f"topk={n}: {UNREAD}" for n in "12"],
     ),
     ({"gamma": "0.9,2", "n_envs": "x", "seed": "0,1,2"}, ["n_envs=x: ", "gamma=2: "]),

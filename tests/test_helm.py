@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -43,6 +44,21 @@ def example(monkeypatch):
 @pytest.fixture
 def recall(example):
     return example("train_on_my_env").RecallColour
+
+
+@pytest.mark.parametrize("has_pandas", [False, True])
+def test_runs_become_a_data_frame(has_pandas, in_empty_folder, monkeypatch):
+    run = helm.train(TINY | {"env": "RandomMaze-v0"})
+    pandas = SimpleNamespace(DataFrame=list) if has_pandas else None
+    monkeypatch.setitem(sys.modules, "pandas", pandas)
+    if not has_pandas:
+        with pytest.raises(UserError, match="pip install pandas"):
+            helm.runs()
+        return
+    (row,) = helm.runs()
+    assert (row["folder"], row["model"], row["env_steps"]) == (str(run), "LSTM", 64)
+    (other,) = helm.runs(run)
+    assert other["memory_width"] == 8
 
 
 def vector_env(make, n_envs=2, mode=AutoresetMode.SAME_STEP):

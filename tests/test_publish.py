@@ -169,6 +169,7 @@ def test_places_of_this_machine_stay_here(run):
     texts = [Path("out", name).read_text() for name in ("run.json", "README.md", "config.json")]
     assert not re.search(f"secret|/home|{Path.cwd()}", "".join(texts))
     assert "mine.json" in texts[0]
+    assert "--config config.json" in texts[1]  # the published one, which others have
     assert '"--var=recognition_stimuli=them"' in texts[0]
 
 
