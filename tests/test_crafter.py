@@ -345,7 +345,7 @@ def test_a_larger_picture_shows_every_world_and_draws_nothing_from_its_dice():
     env, twin = (make(n_envs=2, env=CRAFTER) for _ in range(2))
     for each in (env, twin):
         each.reset(seed=0)
-        each.worlds["daylight"] = 0.2
+        each.worlds["daylight"], each.worlds["steps"] = 0.2, 209  # the night is near
     pictures = env.render()
     assert [picture.shape for picture in pictures] == [(144, 144, 3)] * 2
     assert (pictures[0] != pictures[1]).any()

@@ -109,7 +109,7 @@ def test_images_of_every_size_have_an_encoder(sides):
     [
         (Box(0, 255, (3, 4, 8), np.uint8), "images of 4 x 8 pixels are too small"),
         (Sequence(Discrete(3)), "Sequence"),
-        (Dict(a=IMAGE, b=IMAGE), "2 images"),
+        (Dict(a=IMAGE, b=Box(0, 255, (3, 9, 8), np.uint8)), "images of unequal sizes"),
         (Dict(a=Box(0, 1, (3, 9, 9), np.float32)), "a is Box"),
     ],
 )

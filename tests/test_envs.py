@@ -202,7 +202,7 @@ def test_a_name_without_a_suite_or_its_package_is_a_users_error(name, suites, re
         monkeypatch.setitem(envs.SUITES, begin, Suite(place))
     check_env_name(DYNAMIC_OBSTACLES)
     with pytest.raises(UserError, match=reason):
-        make_vector_env(settings(name), 0)
+        check_env_name(name)
 
 
 def test_a_simulator_that_lacks_an_optional_part_is_a_users_error(monkeypatch):

@@ -45,7 +45,7 @@ def test_where_no_task_is_near_those_of_the_suite_are_told(typed):
         ("learnin_rate", "'learning_rate'"),
         ("learningrate", "'learning_rate'"),
         ("nsteps", "'n_steps'"),
-        ("rate", "'learning_rate', 'curiosity_learning_rate' or 'temperature_learning_rate'"),
+        ("replay_rate", "'replay_ratio'"),
     ],
 )
 def test_a_misspelt_setting_is_answered_with_the_near_one(typed, meant):

@@ -149,8 +149,9 @@ def test_looking_leaves_the_memory_alone_and_pictures_are_of_the_present(in_empt
     bare.close()
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", lambda: vector_env(Sampled), vector_env(Sampled)])
-def test_a_name_and_a_function_of_a_vector_are_taken_too(env, in_empty_folder):
+@pytest.mark.parametrize("kind", ["name", "function of a vector"])
+def test_a_name_and_a_function_of_a_vector_are_taken_too(kind, recall, in_empty_folder):
+    env = "CartPole-v1" if kind == "name" else lambda: vector_env(recall)
     assert (helm.train(TINY, env=env, run_id="mine") / "ckpt_last.pt").is_file()
 
 
