@@ -92,8 +92,8 @@ def train(
         for name, value in settings.items()
     ]
     start = None if init_from is None else Path(init_from)
-    with given(env) as name, joined_ranks() as ranks:
-        named = {} if name is None else {"env": name}
+    with given(env) as given_name, joined_ranks() as ranks:
+        named = {} if given_name is None else {"env": given_name}
         config = load_config(values=values | named).part(RunSettings)
         return start_run(config, ranks, run_id, texts, start)
 

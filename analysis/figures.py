@@ -323,14 +323,15 @@ def pgfplots(results: Sequence[Result], labels: Labels) -> str:
             look = f"agent{names.index(result.name)}"
             n_points = len(result.curves.x)
             at = np.unique(np.linspace(0, n_points - 1, min(n_points, MOST_IN_TEX)).astype(int))
-            value, low, high = (None if each is None else each[at] for each in result.mean)
-            if low is not None and high is not None:
+            mean, lower, upper = result.mean
+            if lower is not None and upper is not None:
+                low, high = lower[at], upper[at]
                 x_both = result.curves.x[[*at, *at[::-1]]]
                 band = _coordinates(x_both, np.concatenate([low, high[::-1]]))
                 lines.append(
                     f"\\addplot[fill={look}, draw=none, opacity=0.18, forget plot] {band};"
                 )
-            lines.append(f"\\addplot[{look}, thick] {_coordinates(result.curves.x[at], value)};")
+            lines.append(f"\\addplot[{look}, thick] {_coordinates(result.curves.x[at], mean[at])};")
             lines.append(f"\\addlegendentry{{{_tex(result.name)} ({counted_runs(result.n_runs)})}}")
         lines += ["\\end{axis}", "\\end{tikzpicture}"]
     return "\n".join(lines) + "\n"

@@ -71,7 +71,7 @@ class Converted(gymnasium.Wrapper):
         _check_part(observation, self.env.observation_space, "reset()")
         return self._observed(observation), {}
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         found = self.env.step(self._action(action))
         observation, reward, terminated, truncated, _ = _parts(found, "step()", STEP)
         _check_part(observation, self.env.observation_space, "step()")
@@ -246,15 +246,15 @@ def adapt_observation_space(space: spaces.Space) -> Conversion:
     """
     conversion = _seen(space, ())
     leaves = dict(_leaves(conversion.space))
-    images = {name: leaf for name, leaf in leaves.items() if is_image(leaf)}
+    images = {name: leaf.shape or () for name, leaf in leaves.items() if is_image(leaf)}
     n_texts = sum(map(is_text, leaves.values()))
     n_numbers = sum(
         int(spaces.flatdim(leaf))
         for leaf in leaves.values()
         if not (is_text(leaf) or is_image(leaf))
     )
-    if len({leaf.shape[1:] for leaf in images.values()}) > 1:
-        sizes = ", ".join(f"{name} {list(leaf.shape)}" for name, leaf in images.items())
+    if len({shape[1:] for shape in images.values()}) > 1:
+        sizes = ", ".join(f"{name} {list(shape)}" for name, shape in images.items())
         raise UserError(
             f"observations: of several images all must be of one size, to be stacked. Here: {sizes}"
         )

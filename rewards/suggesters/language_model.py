@@ -204,9 +204,15 @@ class PromptedSuggester(Suggester):
 
     def awaited(self, answers: Iterable[Any], n: int) -> Iterable[Any]:
         """Yield n answers as they come, with a progress bar if the run waits long for them."""
-        plays_on = self.wait != FOR_ANSWERS
-        told = {"desc": "new scenes", "unit": "scene", "leave": False, "disable": plays_on}
-        return tqdm(answers, total=n, delay=PATIENCE, **told)
+        return tqdm(
+            answers,
+            total=n,
+            delay=PATIENCE,
+            desc="new scenes",
+            unit="scene",
+            leave=False,
+            disable=self.wait != FOR_ANSWERS,
+        )
 
     def metrics(self) -> dict[str, float]:
         return {f"suggester/{name}": count for name, count in self.counts.items()}
