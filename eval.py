@@ -35,6 +35,7 @@ from utils.settings import MOST_SEED, Config
 
 EPISODES = Path("episodes")
 MOST_EPISODES = 1_000_000
+OF_HIGHEST_VALUE = ("DQN", "EllmDQN")  # have no policy to sample from
 LONGEST_VALUE = 40  # characters of a setting's value in a file name
 HUB = "hub:"
 DOWNLOADS = Path("downloads")
@@ -158,7 +159,8 @@ def result_file(config: Config, path: Path, arguments: argparse.Namespace) -> Pa
     """Return the file of the figures: beside the checkpoint, one for each way to evaluate it."""
     tasks = {} if arguments.tasks is None else {"tasks": arguments.tasks}
     changed = change_name(tasks | changes(arguments, config))
-    policy = "random" if arguments.random else "greedy" if arguments.greedy else "sampled"
+    is_greedy = arguments.greedy or config.algorithm in OF_HIGHEST_VALUE
+    policy = "random" if arguments.random else "greedy" if is_greedy else "sampled"
     played = f"eval_{policy}_{arguments.n_episodes}_episodes_seed_{arguments.seed}"
     return path.with_name(f"{path.stem}_{played}{changed}.json")
 

@@ -59,6 +59,7 @@ class Converted(gymnasium.Wrapper):
         metadata = checked_metadata(env)
         self.observation_space, self._observed = adapt_observation_space(env.observation_space)
         self.action_space, self._action = adapt_action_space(env.action_space)
+        self._check = _checker(env.observation_space)
         actions = env.action_space
         if isinstance(actions, spaces.MultiDiscrete):
             numbers = (self._action(action).ravel() for action in range(int(actions.nvec.prod())))
@@ -68,15 +69,16 @@ class Converted(gymnasium.Wrapper):
     def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
         found = self.env.reset(seed=seed, options=options)
         observation, _ = _parts(found, "reset()", RESET)
-        _check_part(observation, self.env.observation_space, "reset()")
+        self._check(observation, "reset()")
         return self._observed(observation), {}
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         found = self.env.step(self._action(action))
         observation, reward, terminated, truncated, _ = _parts(found, "step()", STEP)
-        _check_part(observation, self.env.observation_space, "step()")
+        self._check(observation, "step()")
         if not isinstance(reward, NUMBERS) or not math.isfinite(reward):
-            raise EnvFault(f"step() pays {shown(reward)}, and a reward is one finite number")
+            kind = type(reward).__name__
+            raise EnvFault(f"step() pays {shown(reward)} ({kind}), and a reward is a finite number")
         if not (isinstance(terminated, BOOLS) and isinstance(truncated, BOOLS)):
             ends = truncated if isinstance(terminated, BOOLS) else terminated
             raise EnvFault(
@@ -116,6 +118,9 @@ class ConvertedVector(VectorWrapper):
         self.single_action_space, self._action = adapt_action_space(env.single_action_space)
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
         self.action_space = batch_space(self.single_action_space, env.num_envs)
+        self._check = _checker(env.observation_space)
+        self._check_final = _checker(env.single_observation_space)
+        self._shape = (env.num_envs,)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -125,24 +130,22 @@ class ConvertedVector(VectorWrapper):
     def reset(self, *, seed: Any = None, options: Options = None) -> ResetResult:
         found = self.env.reset(seed=seed, options=options)
         observations, info = _parts(found, "reset()", RESET)
-        _check_part(observations, self.env.observation_space, "reset()")
+        self._check(observations, "reset()")
         return self._observed(observations), info
 
     def step(self, actions: Any) -> StepResult:
         found = self.env.step(self._action(actions))
         observations, rewards, *ends, info = _parts(found, "step()", STEP)
-        _check_part(observations, self.env.observation_space, "step()")
+        self._check(observations, "step()")
         rewards, terminated, truncated = (np.asarray(each) for each in (rewards, *ends))
         for name, array, kinds in (
             ("rewards, finite numbers", rewards, "fiub"),
             ("terminated, bools", terminated, "b"),
             ("truncated, bools", truncated, "b"),
         ):
-            is_row = array.shape == (self.num_envs,) and array.dtype.kind in kinds
+            is_row = array.shape == self._shape and array.dtype.kind in kinds
             if not (is_row and _is_finite(array)):
-                raise EnvFault(
-                    f"step() returns {shown(array)} as {name}, [{self.num_envs}] of them"
-                )
+                raise EnvFault(f"step() returns {shown(array)} as {name}, {[*self._shape]} of them")
         ended = terminated | truncated
         if ended.any():
             final = info.get("final_obs", ()) if isinstance(info, dict) else ()
@@ -153,7 +156,7 @@ class ConvertedVector(VectorWrapper):
                 )
             converted = np.full(self.num_envs, None, dtype=object)
             for row in ended.nonzero()[0]:
-                _check_part(final[row], self.env.single_observation_space, 'info["final_obs"]')
+                self._check_final(final[row], 'info["final_obs"]')
                 converted[row] = self._observed(final[row])
             info = info | {"final_obs": converted}
         return self._observed(observations), rewards, terminated, truncated, info
@@ -196,34 +199,49 @@ def _parts(found: Any, method: str, names: tuple[str, ...]) -> tuple[Any, ...]:
     raise EnvFault(f"{method} is to return {', '.join(names)}. It returns {n_given}")
 
 
-def _check_part(part: Any, space: spaces.Space, where: str) -> None:
-    """Raise EnvFault unless a part of an observation is of its space, bounds of boxes aside."""
-    if isinstance(space, spaces.Box) and _is_of(part, space):  # the usual one, at every step
-        return
-    if isinstance(space, spaces.Dict) and isinstance(part, dict) and part.keys() == space.keys():
-        for key in space:
-            _check_part(part[key], space[key], where)
-    elif (
-        isinstance(space, spaces.Tuple)
-        and isinstance(part, tuple | list | np.ndarray)
-        and len(part) == len(space)
-    ):
-        for each, of in zip(part, space, strict=True):
-            _check_part(each, of, where)
-    elif isinstance(space, spaces.Dict | spaces.Tuple) or not _is_of(part, space):
-        is_array = isinstance(part, np.ndarray)
-        kind = f"{part.dtype} {list(part.shape)}" if is_array else type(part).__name__
-        raise EnvFault(
-            f"{where} shows {shown(part)} ({kind}), which is not of its space {shown(space)}"
-        )
+def _checker(space: spaces.Space) -> Callable[[Any, str], None]:
+    """Return a function that raises EnvFault unless an observation is of a space, bounds aside.
 
+    Attributes of spaces are slow: they are read here, not in every step.
+    """
+    inner: dict[Any, Callable[[Any, str], None]] = {}
+    if isinstance(space, spaces.Dict):
+        inner = {key: _checker(part) for key, part in space.items()}
 
-def _is_of(value: Any, space: spaces.Space) -> bool:
-    if isinstance(space, spaces.Box):
-        array = np.asarray(value)
-        is_kind = array.dtype == space.dtype or np.can_cast(array.dtype, space.dtype, "same_kind")
-        return array.shape == space.shape and is_kind and _is_finite(array)
-    return isinstance(value, str) if is_text(space) else space.contains(value)
+        def is_of(part: Any) -> bool:
+            return isinstance(part, dict) and part.keys() == inner.keys()
+
+    elif isinstance(space, spaces.Tuple):
+        inner = dict(enumerate(map(_checker, space)))
+
+        def is_of(part: Any) -> bool:
+            return isinstance(part, tuple | list | np.ndarray) and len(part) == len(inner)
+
+    elif isinstance(space, spaces.Box):
+        shape, dtype = space.shape, space.dtype
+
+        def is_of(part: Any) -> bool:
+            array = np.asarray(part)
+            is_kind = array.dtype == dtype or np.can_cast(array.dtype, dtype, "same_kind")
+            return array.shape == shape and is_kind and _is_finite(array)
+
+    else:
+        has_words = is_text(space)
+
+        def is_of(part: Any) -> bool:
+            return isinstance(part, str) if has_words else space.contains(part)
+
+    def check(part: Any, where: str) -> None:
+        if not is_of(part):
+            is_array = isinstance(part, np.ndarray)
+            kind = f"{part.dtype} {list(part.shape)}" if is_array else type(part).__name__
+            raise EnvFault(
+                f"{where} shows {shown(part)} ({kind}), which is not of its space {shown(space)}"
+            )
+        for key, check_part in inner.items():
+            check_part(part[key], where)
+
+    return check
 
 
 def _is_finite(array: np.ndarray) -> bool:

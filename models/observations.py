@@ -159,14 +159,9 @@ class ObservationPreprocessor:
         self.image_shape: tuple[int, ...] | None = None
         if images:
             self.image_shape = sum(image.shape[0] for image in images), *images[0].shape[1:]
-        numbers = [part for _, part, kind in self._parts if kind == "vectors"]
-        self.n_numbers = int(sum(map(spaces.flatdim, numbers)))
-        named = [
-            (".".join(map(str, path)), part)
-            for path, part, kind in self._parts
-            if kind == "vectors"
-        ]
-        self.number_names = [name for key, part in named for name in _names(key, part)]
+        numbers = [(path, part) for path, part, kind in self._parts if kind == "vectors"]
+        self.number_names = [name for path, part in numbers for name in _names(path, part)]
+        self.n_numbers = len(self.number_names)
         self.n_texts = sum(kind == "text" for _, _, kind in self._parts)
         self.sentences = SentenceTable()
 
@@ -212,15 +207,13 @@ def _parts(space: spaces.Space, path: tuple[str, ...]) -> list[_Part]:
     )
 
 
-def _names(key: str, space: spaces.Space) -> list[str]:
-    if isinstance(space, spaces.Discrete) and key:
-        return [f"{key} = {int(space.start) + n}" for n in range(int(space.n))]
-    n_numbers = spaces.flatdim(space)
-    return (
-        [f"{key} {n + 1}" if n_numbers > 1 else key for n in range(n_numbers)]
-        if key
-        else [""] * n_numbers
-    )
+def _names(path: tuple[str, ...], space: spaces.Space) -> list[str]:
+    key, n_numbers = ".".join(path), int(spaces.flatdim(space))
+    if not key or n_numbers == 1:
+        return [key] * n_numbers
+    if isinstance(space, spaces.Discrete):
+        return [f"{key} = {int(space.start) + n}" for n in range(n_numbers)]
+    return [f"{key} {n + 1}" for n in range(n_numbers)]
 
 
 def _numbers(values: np.ndarray, space: spaces.Space) -> np.ndarray:

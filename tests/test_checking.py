@@ -144,8 +144,8 @@ LATE = {  # and what is told of it
     "another dtype": r"step\(\) shows .* \(complex64 \[2\]\), .*",
     "shows nothing": r"step\(\) shows None \(NoneType\), .*",
     "shows NaN": r"step\(\) shows \[nan nan\] \(float32 \[2\]\), .*",
-    "pays infinity": r"step\(\) pays -inf, and a reward is one finite number",
-    "pays text": r"step\(\) pays 1, and a reward is one finite number",
+    "pays infinity": r"step\(\) pays -inf \(float\), and a reward is a finite number",
+    "pays text": r"step\(\) pays 1 \(str\), and a reward is a finite number",
     "ends by a word": r"step\(\) returns 'yes' for terminated or truncated\. Return a bool",
     "four values": r"step\(\) is to return observation, reward, .*, info\. It returns 4",
 }

@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
-from models import build_agent
+from models import build_agent, q_networks
 from models.agent import QAgent, SacAgent, SequenceBatch, TwinQ
 from models.heads import uniform_mlp
 from models.memories import Gpt, Lstm
@@ -344,6 +344,8 @@ def trained(name, **changes):
 @pytest.mark.parametrize("name", ["dqn_lstm", "dqn_gpt"])
 def test_updates_in_float32_are_unchanged_and_in_bfloat16_train(name, monkeypatch):
     losses, parameters = trained(name)
+    if name == "dqn_gpt":  # on a processor without its products they are slow, but there
+        monkeypatch.setattr(q_networks, "CPU_HAS_BFLOAT16", True)
     coarse, others = trained(name, update_dtype="bfloat16")
     assert coarse[-1] < 0.8 * coarse[0]
     assert coarse[0] == pytest.approx(losses[0], rel=0.05)

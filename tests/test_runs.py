@@ -68,6 +68,7 @@ def test_an_evaluation_restores_the_agent_and_leaves_a_page_to_look_at(runs, cap
     config = json.loads((whole / "config.json").read_text())
     assert len(result["returns"]) == 2
     assert result["actions"] == ACTIONS[config["algorithm"]]
+    assert ("_sampled_" in path.name) == (result["actions"] == "sampled")
     (page,) = whole.glob("ckpt_best_eval_*.html")
     assert str(page) in capsys.readouterr().out
     (data,) = re.findall(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)

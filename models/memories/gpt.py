@@ -237,6 +237,7 @@ class Gpt(TrainedMemory):
     """
 
     block_class: ClassVar[type[PreNormBlock]] = PreNormBlock
+    has_bfloat16 = True
 
     def __init__(self, n_features: int, settings: GptSettings) -> None:
         super().__init__(n_features, settings)
@@ -338,6 +339,7 @@ class GTrXL(Gpt):
     """A GPT of gated blocks; its positions are those of the GPT, not relative ones."""
 
     block_class = GatedBlock
+    has_bfloat16 = False  # its gates add up small changes
 
 
 def _ages(is_first: Tensor, context: Tensor) -> Tensor:
