@@ -10,7 +10,6 @@ shown now that is to be remembered, a number from 0 on, or None. A run resumes t
 """
 
 import functools
-import importlib
 import logging
 import re
 import sys
@@ -35,7 +34,7 @@ from envs.spaces import ACTION_MASK, Converted, ConvertedVector, has_text
 from utils.errors import EnvFault, UserError, did_you_mean, told
 from utils.seeding import random_state, set_random_state
 from utils.settings import Config, setting
-from utils.user_modules import is_environment_package, search
+from utils.user_modules import advice, import_module, is_environment_package, search
 
 TITLE = "any other environment of Gymnasium"
 CHOSEN_HERE = {"id", "render_mode", "disable_env_checker"}  # of gymnasium.make
@@ -200,7 +199,7 @@ def _import(module_name: str, name: str) -> None:
     here = Path.cwd()
     search(here)
     try:
-        importlib.import_module(module_name)
+        import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
@@ -298,7 +297,7 @@ def failure(name: str, error: BaseException) -> UserError:
     hints = (
         hint for words, hint in HINTS.items() if isinstance(error, TypeError) and words in line
     )
-    return UserError(f"env: '{name}' raised {line}{next(hints, '')}")
+    return UserError(f"env: '{name}' raised {line}{next(hints, advice(error))}")
 
 
 @contextmanager

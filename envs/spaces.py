@@ -81,7 +81,7 @@ class Converted(gymnasium.Wrapper):
         self.tells_mask = is_told and ACTION_MASK not in _parts_of(self.observation_space)
         return self._converted(observation, info, "reset()"), {}
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         found = self.env.step(self._action(action))
         observation, reward, terminated, truncated, info = _parts(found, "step()", STEP)
         if not isinstance(reward, NUMBERS) or not math.isfinite(reward):
@@ -310,15 +310,15 @@ def adapt_observation_space(space: spaces.Space) -> Conversion:
     """
     conversion = _seen(space, ())
     leaves = dict(_leaves(conversion.space))
-    images = {name: leaf for name, leaf in leaves.items() if is_image(leaf)}
+    images = {name: leaf.shape or () for name, leaf in leaves.items() if is_image(leaf)}
     n_texts = sum(map(is_text, leaves.values()))
     n_numbers = sum(
         int(spaces.flatdim(leaf))
         for name, leaf in leaves.items()
         if not (is_text(leaf) or is_image(leaf) or name == ACTION_MASK)
     )
-    if len({leaf.shape[1:] for leaf in images.values()}) > 1:
-        sizes = ", ".join(f"{name} {list(leaf.shape)}" for name, leaf in images.items())
+    if len({shape[1:] for shape in images.values()}) > 1:
+        sizes = ", ".join(f"{name} {list(shape)}" for name, shape in images.items())
         raise UserError(
             f"observations: of several images all must be of one size, to be stacked. Here: {sizes}"
         )

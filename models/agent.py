@@ -133,12 +133,14 @@ class Transitions(NamedTuple):
             reads it.  [2B, ...]
         actions: [B] int64
         rewards: The environment's own.  [B] float32
+        is_first: Where an episode begins, if the steps are a whole rollout in its order.  [T, N]
     """
 
     observations: ObservationBatch
     context: Tensor
     actions: Tensor
     rewards: Tensor
+    is_first: Tensor | None = None
 
 
 class Evaluation(NamedTuple):

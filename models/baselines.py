@@ -37,6 +37,7 @@ from models.memories import (
     TrainedMemory,
 )
 from models.observations import AgentInput, ObservationBatch, ObservationPreprocessor, Observations
+from utils.settings import Part
 
 N_FEATURES_NO_MEMORY, N_FEATURES_NO_MEMORY_NO_IMAGES = (
     1024,
@@ -55,7 +56,7 @@ class MemoryAgent(ActorCriticAgent):
         channels: Of the encoder's two convolutions.
     """
 
-    reads = (EncoderSettings, NetworkSettings)
+    reads: ClassVar[tuple[type[Part], ...]] = (EncoderSettings, NetworkSettings)
     memory_class: ClassVar[type[TrainedMemory]]
     channels = SMALL
     sequential = True

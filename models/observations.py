@@ -174,6 +174,7 @@ class ObservationPreprocessor:
     Attributes:
         image_shape: (C, H, W), None without images.
         n_numbers: F, the width of the vectors; 0 without.
+        number_names: Names of the F numbers, from their keys ("wind 2", "door = 0"), or "".
         n_texts: K, the sentences of an observation, in the order of their keys; 0 without.
         sentences: All that have been read.
     """
@@ -188,6 +189,12 @@ class ObservationPreprocessor:
             self.image_shape = sum(image.shape[0] for image in images), *images[0].shape[1:]
         numbers = [part for _, part, kind in self._parts if kind == "vectors"]
         self.n_numbers = int(sum(map(spaces.flatdim, numbers)))
+        named = [
+            (".".join(map(str, path)), part)
+            for path, part, kind in self._parts
+            if kind == "vectors"
+        ]
+        self.number_names = [name for key, part in named for name in _names(key, part)]
         self.n_texts = sum(kind == "text" for _, _, kind in self._parts)
         self.sentences = SentenceTable()
 
@@ -239,6 +246,17 @@ def _parts(space: spaces.Space, path: tuple[str, ...]) -> list[_Part]:
     raise UserError(
         f"observations: {name} is {space}. Agents see images (uint8, channel first), vectors, "
         "discrete numbers, texts, and dictionaries of those"
+    )
+
+
+def _names(key: str, space: spaces.Space) -> list[str]:
+    if isinstance(space, spaces.Discrete) and key:
+        return [f"{key} = {int(space.start) + n}" for n in range(int(space.n))]
+    n_numbers = spaces.flatdim(space)
+    return (
+        [f"{key} {n + 1}" if n_numbers > 1 else key for n in range(n_numbers)]
+        if key
+        else [""] * n_numbers
     )
 
 
@@ -354,7 +372,9 @@ class SentenceVectors:
         new = {number: text for number, text in table.items(begin) if number not in self._known}
         self._looked_through = (table.generation, len(table))
         if new:
-            self._append(torch.stack([self._read(text) for text in new.values()]).to(device))
+            with torch.autocast(device.type, enabled=False):  # the same rows in any update
+                rows = torch.stack([self._read(text) for text in new.values()])
+            self._append(rows.to(device))
             self._insert(np.array(list(new)), device)
             self._known.update(new)
 

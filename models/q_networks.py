@@ -5,6 +5,7 @@ memory can replace the trained one: its hidden state, stored with each step, is 
 embeddings, so that an update has nothing to unroll.
 """
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -35,6 +36,9 @@ from models.sentence_encoder import SentenceFeatures, load_sentence_encoder
 
 TILES = range(3, 13)  # pixels of the shorter side where each shows a tile of a grid world
 CHANNELS = (16, 32)  # of the encoder of larger images
+CPU_HAS_BFLOAT16 = (
+    torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+)
 
 
 class TileEmbedder(nn.Module):
@@ -165,7 +169,12 @@ class RecurrentTorso(Torso):
         shape = sequences.is_first.shape
         nothing = self.memory.context(self.memory.initial(shape[1]), sequences.is_first[0])
         no_starts = torch.zeros(shape, dtype=torch.bool)  # after the first, known to the host
-        return self.memory.unroll(self.embedded(sequences), no_starts, nothing)
+        embedded = self.embedded(sequences)
+        # In reduced precision only where it can be: oneDNN has no LSTM in bfloat16 for AVX2.
+        is_possible = self.memory.has_bfloat16 and (embedded.is_cuda or CPU_HAS_BFLOAT16)
+        plain = torch.autocast(embedded.device.type, enabled=False)
+        with nullcontext() if is_possible else plain:
+            return self.memory.unroll(embedded.float(), no_starts, nothing)
 
     @torch.no_grad()
     def refresh(self, past: Observations, running: RecentSteps, memory: Memory) -> None:

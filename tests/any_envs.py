@@ -3,6 +3,7 @@
 import itertools
 import multiprocessing
 import sys
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -152,7 +153,7 @@ RAISED = {
     "raises what cannot be told": Unspeakable(),
     "raises an error of the system": TimeoutError("late"),
 }
-RETURNED = {
+RETURNED: dict[str, Any] = {
     "another shape": (0, np.zeros(3, np.float32)),
     "another dtype": (0, np.zeros(2, np.complex64)),
     "shows nothing": (0, None),

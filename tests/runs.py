@@ -60,7 +60,9 @@ ROWS: dict[str, dict[str, Any]] = {
     "PPO CNN, told of a house": PPO | CNN | HOUSE | READS,
     "PPO CNN, a number is seen": PPO | CNN | {"env": "FrozenLake-v1"},
     "PPO LSTM": PPO | LSTM | {"normalize_reward": "true", "sequences_per_batch": 3},
-    "PPO LSTM, a user's environment": PPO | LSTM | {"env": "tests.any_envs:Sampled-v0"},
+    "PPO LSTM, a user's environment": PPO
+    | LSTM
+    | {"env": "tests.any_envs:Sampled-v0", "env_args": '{"kind": "nested"}'},
     "PPO LSTM of two layers, CartPole": PPO | LSTM | {"env": "CartPole-v1", "memory_layers": 2},
     "PPO LSTM, APT": PPO
     | LSTM

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from models.agent import QAgent, SequenceBatch, Step
 from models.observations import AgentInput
-from trainers.losses import double_q_targets, follow, gather_q, masked_mean
+from trainers.losses import double_q_targets, follow, gather_q, masked_mean, reduced_precision
 from trainers.off_policy import (
-    EpsilonSettings,
+    DoubleDqnSettings,
     OffPolicyLearner,
     OffPolicySettings,
     epsilon_after,
@@ -26,7 +26,7 @@ from utils.settings import setting
 
 
 @dataclass(frozen=True)
-class DqnSettings(OffPolicySettings, EpsilonSettings):
+class DqnSettings(OffPolicySettings, DoubleDqnSettings):
     title = "DQN"
 
     exploration_fraction: float = setting(
@@ -70,9 +70,11 @@ class DQN(OffPolicyLearner):
 
         # y = r + gamma (1 - terminated) Q_target(s', argmax_a Q(s', a)). Both networks read the
         # whole sequence [T+1, B, A]; dropout stays on in both, as in the original.
-        values = agent.values(sequences)
+        with reduced_precision(config.update_dtype, agent.device):
+            values = agent.values(sequences).float()
+            with torch.no_grad():
+                following = self.target.values(sequences)[1:].float()
         with torch.no_grad():
-            following = self.target.values(sequences)[1:]
             discounts = config.gamma * (1 - sequences.terminated)
             targets = double_q_targets(sequences.rewards, discounts, values[1:], following)
 

@@ -54,9 +54,14 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class EpsilonSettings(Config):
-    title = "exploration"
+class DoubleDqnSettings(Config):
+    title = "DQN and EllmDQN"
 
+    update_dtype: str = setting(
+        "type of products in a gradient step: float32, or bfloat16 by automatic mixed precision",
+        choices=("float32", "bfloat16"),
+        default="float32",
+    )
     epsilon_final: float | None = setting(
         "share of random actions in the end; null: of DQN one in the longest episode of the "
         "warm-up, of EllmDQN 0.01",

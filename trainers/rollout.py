@@ -189,7 +189,8 @@ class Rollout:
         following = self.context.roll(-1, 0)
         following[ends] = self.contexts_at_ends[ends]
         context = torch.cat((self.context, following)).flatten(0, 1)
-        return Transitions(observations, context, self.actions.flatten(), self.rewards.flatten())
+        actions, rewards = self.actions.flatten(), self.rewards.flatten()
+        return Transitions(observations, context, actions, rewards, self.is_first)
 
     def estimate(self, gamma: float, gae_lambda: float) -> None:
         """Compute advantages and returns."""
