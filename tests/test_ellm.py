@@ -52,15 +52,11 @@ def renamed(arrays, prefix):
 
 
 def config_of(arrays, **changes):
-    given = {
-        "hidden_dim": arrays["before.trunk.weight"].shape[0],
-        "learning_rate": arrays["settings_lr"].item(),
-        "target_update_steps": arrays["settings_target_every"].item(),
-        "train_frequency": arrays["settings_update_every"].item(),
-        "n_step": 1,
-        "gamma": 1.0,
-        "clip_reward": False,
-    }
+    names = {"learning_rate": "lr", "target_update_steps": "target_every"}
+    names |= {"train_frequency": "update_every"}
+    given = {name: arrays[f"settings_{theirs}"].item() for name, theirs in names.items()}
+    given |= {"hidden_dim": len(arrays["before.trunk.weight"])}
+    given |= {"n_step": 1, "gamma": 1.0, "clip_reward": False}
     config = load_config(None, ["model=ELLM", "algorithm=EllmDQN"])
     return dataclasses.replace(config, device="cpu", **(given | changes))
 
@@ -76,9 +72,7 @@ def agent_of(arrays, image=True, n_texts=1, prefix="before."):
     agent.reader.sentences = frozen.table
     state = {k: v for k, v in renamed(arrays, prefix).items() if k in agent.state_dict()}
     if not n_texts:
-        state |= {
-            k.removeprefix("image_only."): arrays[k] for k in arrays if "image_only.trunk" in k
-        }
+        state |= golden_data.under(arrays, "image_only.")
     agent.load_state_dict(state)
     return agent
 
@@ -160,16 +154,11 @@ def test_three_updates_are_the_originals(arrays):
 
 
 def test_epsilon_falls_as_the_originals(arrays):
-    cases = golden_data.load("ellm/epsilon")
-    agent = agent_of(arrays)
+    cases, agent = golden_data.load("ellm/epsilon"), agent_of(arrays)
     for n, expected in enumerate(cases["epsilon"].tolist()):
-        given = {
-            "epsilon_start": cases["max"][n].item(),
-            "epsilon_final": cases["min"][n].item(),
-            "epsilon_steps": int(cases["decay_steps"][n]),
-            "decay_after_reward": True,
-        }
-        learner = EllmDQN(config_of(arrays, **given), agent)
+        names = {"epsilon_start": "max", "epsilon_final": "min", "epsilon_steps": "decay_steps"}
+        given = {name: cases[theirs][n].item() for name, theirs in names.items()}
+        learner = EllmDQN(config_of(arrays, decay_after_reward=True, **given), agent)
         learner.first_reward_step = cases["started_at"][n].item()
         assert learner.epsilon_at(cases["step"][n].item()) == pytest.approx(expected, abs=1e-12)
 

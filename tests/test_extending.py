@@ -45,17 +45,6 @@ def examples(tmp_path, monkeypatch):
     return made
 
 
-def test_the_page_has_four_files_and_a_line_for_each():
-    assert list(FILES) == [
-        "models/memories/average.py",
-        "models/linear.py",
-        "envs/colour.py",
-        "my_rewards.py",
-        "rewards/haste.py",
-    ]
-    assert [table for table, _ in LINES] == ["AGENTS", "AGENTS", "SUITES", "configured_collector"]
-
-
 @pytest.mark.parametrize("model", ["Average", "Linear"])
 def test_a_new_agent_trains_is_saved_goes_on_and_plays(
     model, examples, in_empty_folder, monkeypatch
