@@ -48,6 +48,7 @@ class TrainedMemory(nn.Module, ABC):
         width: D, of the output.
         is_recurrent: Whether the output depends on earlier steps.
         n_context: Steps before a sequence that `unroll` has to be given.
+        n_features: F, of the input.
     """
 
     width: int
@@ -57,6 +58,7 @@ class TrainedMemory(nn.Module, ABC):
 
     def __init__(self, n_features: int, settings: Any) -> None:
         super().__init__()
+        self.n_features = n_features
 
     @abstractmethod
     def initial(self, n_envs: int) -> Memory:
