@@ -187,7 +187,7 @@ class Watched(Agent):
         """Advance all memories, and act as the first agent or at random."""
         steps = []
         for agent, own in zip(self.agents, cast(list[Memory], memory), strict=True):
-            told = percept._replace(observations=agent.read(self.shown))
+            told = percept.showing(agent.read(self.shown))
             steps.append(agent.act(told, own))
             if steps[-1].remembered is None:
                 raise UserError(
@@ -198,6 +198,8 @@ class Watched(Agent):
         is_random = self.rng.random(percept.n_envs) < self.random_share
         n_actions = int(cast(Discrete, self.env.single_action_space).n)
         drawn = self.rng.integers(n_actions, size=percept.n_envs)
+        if (masks := percept.observations.action_masks) is not None:
+            is_random &= masks.cpu().numpy()[np.arange(len(drawn)), drawn]
         actions = np.where(is_random, drawn, steps[0].actions.cpu().numpy())
         return steps[0]._replace(actions=torch.as_tensor(actions, device=percept.is_first.device))
 
@@ -519,7 +521,9 @@ def _draw_task(
     left.set_ylim(min(chance) - 0.08, 1.03)
     left.set_ylabel("read rightly")
     right.set_yscale("log")
-    right.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
+    right.yaxis.set_major_formatter(
+        lambda share, _: f"{100 * share:.5f}".rstrip("0").rstrip(".") + " %"
+    )
     right.minorticks_off()
     right.set_ylabel("of the variance of all states")
     right.set_title("how much of the state it is", weight="normal", size=9.5, color=QUIET)

@@ -44,7 +44,7 @@ COLUMNS = ("run", "settings", "score", "steps_per_second", "n_trained")  # read 
 N_LAST = 5  # evaluations at the end of a run; their mean is its score
 MOST_NAMED = 4  # run folders in a line
 # Of the picture: inches, letters of a line, points between a panel and its title.
-N_COLUMNS, WIDTH, ROW_HEIGHT = 5, 14.5, 3.3
+N_COLUMNS, WIDTH, ROW_HEIGHT = 4, 11.6, 3.0
 LINE, PAD = 39, 36
 LEFT, RIGHT = -0.3, 1.5  # of its axis; a worse score stands at the edge
 FOOTNOTE = (

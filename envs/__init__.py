@@ -30,14 +30,14 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import VectorEnv
 
 from envs import any_gymnasium
-from envs.spaces import ACTION_NAMES, NUMBER_NAMES, checked_vector_env
+from envs.spaces import ACTION_NAMES, NUMBER_NAMES, shown
 from envs.vector import EpisodeStatistics
-from utils.errors import UserError, did_you_mean
+from utils.errors import UserError, did_you_mean, told
 from utils.settings import Config, Part, Registry
 from utils.user_modules import GIVEN
 
-# A vector environment, or a function that makes one environment.
-EnvLike = VectorEnv | Callable[[], gymnasium.Env]
+# A vector environment, or a function that makes one, or a single environment.
+EnvLike = VectorEnv | Callable[[], gymnasium.Env | VectorEnv]
 
 
 class Suite(NamedTuple):
@@ -87,7 +87,7 @@ def make_vector_env(config: Config, seed: int, drawn: bool = False) -> EpisodeSt
     try:
         module = pkgutil.resolve_name(suite.place)
         make = getattr(module, "make_drawn", module.make) if drawn else module.make
-        return EpisodeStatistics(checked_vector_env(make(config, seed)), config.env)
+        return EpisodeStatistics(make(config, seed), config.env)
     except ModuleNotFoundError as error:
         raise _missing_package(config.env, error) from error
     except DependencyNotInstalled as error:
@@ -185,7 +185,8 @@ def _find_suite(name: str) -> Suite:
     if key is None:
         beginnings = [key + "*" * key.endswith(("-", "_")) for key in SUITES if key != GIVEN]
         hint = did_you_mean(name, beginnings) or did_you_mean(name, any_gymnasium.names())
-        allowed = f" Allowed: {', '.join(beginnings)}, ids of Gymnasium, package.module:MyEnv-v0"
+        hint += f" One that a package registers is package:{name}" * bool(hint)
+        allowed = f" Allowed: {', '.join(beginnings)}, ids of Gymnasium, package:{name}"
         raise UserError(f"env: unknown environment '{name}'.{hint or allowed}")
     return FALLBACK if key == ANY else SUITES[key]
 
@@ -202,7 +203,7 @@ def given(env: EnvLike | None) -> Iterator[str | None]:
     """Let the settings' `env` name an object of a Python program meanwhile; yield that name.
 
     The object is a vector environment with seeds of its own, which stays open, or a function that
-    makes one environment. Without an object nothing is named.
+    makes one, or a single environment. Without an object nothing is named.
 
     Raises:
         UserError: it is neither.
@@ -224,38 +225,49 @@ def is_given_vector(name: str) -> bool:
 
 
 def make(config: Config, seed: int) -> VectorEnv:
-    """Return the given environments, or `config.n_envs` made by the given function."""
-    env = _given[config.env]
-    if not isinstance(env, VectorEnv):
-        return any_gymnasium.vector_of(functools.partial(_one, env), config.n_envs, seed)
-    if env.num_envs != config.n_envs:
+    """Return the given environments, or those made by the given function, after first steps."""
+    given_env = _given[config.env]
+    made = _made(given_env)
+    if not isinstance(made, VectorEnv):
+        made.close()
+        make_one = functools.partial(_made, given_env)
+        has_mask = any_gymnasium.check_first_steps(make_one, config.env)
+        return any_gymnasium.vector_of(make_one, config.n_envs, seed, has_mask=has_mask)
+    if made.num_envs != config.n_envs:
         raise UserError(
-            f"env: a vector environment of {env.num_envs} where {config.n_envs} are needed. Give "
+            f"env: a vector environment of {made.num_envs} where {config.n_envs} are needed. Give "
             "one of that many, or a function that makes one environment"
         )
-    return env
+    return any_gymnasium.checked_vector(made, config.env)
 
 
 def _name_of(env: EnvLike) -> str:
-    if isinstance(env, VectorEnv):
-        inner = getattr(env.unwrapped, "envs", [env])[0]
-        return f"{GIVEN}{type(inner.unwrapped).__name__}"
     if isinstance(env, type):
         return f"{GIVEN}{env.__name__}"
-    made = _one(env)
-    made.close()
-    return f"{GIVEN}{type(made.unwrapped).__name__}"
+    made = _made(env)
+    inner = getattr(made.unwrapped, "envs", [made])[0]
+    if made is not env:
+        made.close()
+    return f"{GIVEN}{type(inner.unwrapped).__name__}"
 
 
-def _one(env: Callable[[], gymnasium.Env]) -> gymnasium.Env:
-    if not callable(env):
+def _made(env: Any) -> Any:
+    """Return a given vector environment, or the environment or vector that a function makes."""
+    try:
+        made = env() if callable(env) and not isinstance(env, VectorEnv) else env
+    except (Exception, SystemExit) as error:  # whatever its author did
         raise UserError(
-            f"env: {type(env).__name__} is neither a vector environment nor a function that makes "
-            "one environment, such as lambda: MyEnv()"
-        )
-    made = env()
-    if not isinstance(made, gymnasium.Env):
-        raise UserError(
-            f"env: the function returns {type(made).__name__}, not an environment of Gymnasium"
-        )
-    return made
+            f"env: making it raised {told(error)}. Give a function without arguments, such as "
+            "lambda: MyEnv(size=8)"
+        ) from error
+    if isinstance(made, VectorEnv) or (made is not env and isinstance(made, gymnasium.Env)):
+        return made
+    given = "the function returns" if made is not env else "given is"
+    packages = {each.__module__.partition(".")[0] for each in type(made).__mro__}
+    hint = f". One of old gym is bridged by {any_gymnasium.OLD_GYM}" * ("gym" in packages)
+    if "pettingzoo" in packages:
+        hint = ". PettingZoo's have several agents: give a gymnasium.Env that plays for all but one"
+    raise UserError(
+        f"env: {given} {shown(type(made).__name__)}, neither a vector environment nor a function "
+        f"that makes one environment of Gymnasium, such as lambda: MyEnv(){hint}"
+    )

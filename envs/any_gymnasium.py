@@ -10,7 +10,6 @@ shown now that is to be remembered, a number from 0 on, or None. A run resumes t
 """
 
 import functools
-import importlib
 import logging
 import re
 import sys
@@ -24,22 +23,29 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
+import torch
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import VectorEnv
+from gymnasium.wrappers import AtariPreprocessing
 
-from envs.episodes import MakeOne, SingleEnvs
-from envs.spaces import Converted, has_text, is_text, shown
-from utils.errors import UserError, did_you_mean, told
+from envs.episodes import MakeOne, SingleEnvs, as_fault
+from envs.spaces import ACTION_MASK, Converted, ConvertedVector, has_text
+from utils.errors import EnvFault, UserError, did_you_mean, told
 from utils.seeding import random_state, set_random_state
 from utils.settings import Config, setting
-from utils.user_modules import search
+from utils.user_modules import advice, import_module, is_environment_package, search
 
 TITLE = "any other environment of Gymnasium"
 CHOSEN_HERE = {"id", "render_mode", "disable_env_checker"}  # of gymnasium.make
 DRAWN = {"render_mode": "rgb_array"}
 MOST_NAMED = 5
+OLD_GYM = "shimmy.GymV26CompatibilityV0(env=...), or GymV21CompatibilityV0 before gym 0.26"
+HINTS = {  # by words of a TypeError
+    "__init__()": """. Its constructor's arguments are given by env_args='{"name": value}'""",
+    "must inherit from the gymnasium.Env": f". One of old gym is bridged by {OLD_GYM}",
+}
+ATARI, ATARI_PACKAGE = "ALE/", "ale_py"
 SECONDS = 0.1  # of checking first steps
 MOST_STEPS = 1_000
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,6 +65,11 @@ class GymnasiumSettings(Config):
         has_effect=False,
         default=False,
     )
+    atari_preprocessing: bool = setting(
+        "Gymnasium's AtariPreprocessing, for environments of ale_py: grey images of 84x84, four "
+        "frames an action, up to 30 no-ops at the beginning",
+        default=False,
+    )
 
 
 READS = (GymnasiumSettings,)
@@ -71,7 +82,7 @@ def names() -> list[str]:
 
 def knows(name: str) -> bool:
     """Return whether a name is a registered id, or names a module that may register it."""
-    return ":" in name or name in gymnasium.registry
+    return ":" in name or name.startswith(ATARI) or name in gymnasium.registry
 
 
 def find(name: str) -> EnvSpec:
@@ -80,6 +91,10 @@ def find(name: str) -> EnvSpec:
     Raises:
         UserError: there is no such module, importing it fails, or it does not register the id.
     """
+    if name.startswith(ATARI):
+        if not is_environment_package(ATARI_PACKAGE):
+            raise UserError(f"env: '{name}' needs the package ale_py. Run: pip install ale-py")
+        name = f"{ATARI_PACKAGE}:{name}"
     module_name, colon, env_id = name.rpartition(":")
     if colon:
         _import(module_name, name)
@@ -97,8 +112,8 @@ def make(config: GymnasiumSettings, seed: int, **drawn: str) -> VectorEnv:
             agents do not know.
     """
     make_one = _maker(config, **drawn)
-    check_first_steps(make_one, config.env)
-    return vector_of(make_one, config.n_envs, seed, config.env_processes)
+    has_mask = check_first_steps(make_one, config.env)
+    return vector_of(make_one, config.n_envs, seed, config.env_processes, has_mask)
 
 
 def make_drawn(config: GymnasiumSettings, seed: int) -> VectorEnv:
@@ -110,24 +125,32 @@ def make_drawn(config: GymnasiumSettings, seed: int) -> VectorEnv:
     return make(config, seed)
 
 
-def vector_of(make_one: MakeOne, n_envs: int, seed: int, in_processes: bool = False) -> SingleEnvs:
+def vector_of(
+    make_one: MakeOne, n_envs: int, seed: int, in_processes: bool = False, has_mask: bool = False
+) -> SingleEnvs:
     """Return a vector environment of single ones, converted to the spaces of agents.
 
-    Each may have a process of its own; the numbers are the same.
+    Each may have a process of its own; the numbers are the same. `has_mask` says that their `info`
+    has a mask of actions.
 
     Raises:
         UserError: agents do not know the spaces.
     """
 
     def converted() -> Converted:
-        return Converted(make_one())
+        return Converted(make_one(), has_mask)
 
     shared_memory = True
     if in_processes:
         with closing(converted()) as one:
             # Gymnasium's shared memory has no room for sentences.
             shared_memory = not has_text(one.observation_space)
-    return SingleEnvs(converted, n_envs, seed, in_processes, shared_memory)
+    try:
+        return SingleEnvs(converted, n_envs, seed, in_processes, shared_memory)
+    except (DependencyNotInstalled, ModuleNotFoundError):
+        raise
+    except (Exception, SystemExit) as error:  # whatever its author did
+        raise as_fault(error, "env: ", f", while {n_envs} of them were made") from error
 
 
 def _maker(config: GymnasiumSettings, **drawn: str) -> MakeOne:
@@ -135,9 +158,16 @@ def _maker(config: GymnasiumSettings, **drawn: str) -> MakeOne:
     for name in CHOSEN_HERE.intersection(config.env_args):
         raise UserError(f"env_args: {name} is chosen by the program. Leave it out")
     arguments = config.env_args | drawn
-    return functools.partial(
-        gymnasium.make, find(config.env), disable_env_checker=True, **arguments
-    )
+    spec = find(config.env)
+    if not config.atari_preprocessing:
+        return functools.partial(gymnasium.make, spec, disable_env_checker=True, **arguments)
+    if _package_of(spec.entry_point) != ATARI_PACKAGE:
+        raise UserError(f"atari_preprocessing: '{config.env}' is not of ale_py. Leave it at false")
+    return functools.partial(_preprocessed, spec, **({"frameskip": 1} | arguments))
+
+
+def _preprocessed(spec: EnvSpec, **arguments: Any) -> gymnasium.Env:
+    return AtariPreprocessing(gymnasium.make(spec, disable_env_checker=True, **arguments))
 
 
 def _hint(module_name: str, env_id: str) -> str:
@@ -169,7 +199,7 @@ def _import(module_name: str, name: str) -> None:
     here = Path.cwd()
     search(here)
     try:
-        importlib.import_module(module_name)
+        import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
@@ -181,32 +211,66 @@ def _import(module_name: str, name: str) -> None:
         raise failure(name, error) from error
 
 
-def check_first_steps(make_one: MakeOne, name: str) -> None:
-    """Play an environment at random for a moment and check its observations and rewards.
+def check_first_steps(make_one: MakeOne, name: str) -> bool:
+    """Play an environment at random for a moment and check what it shows and pays.
 
-    No random stream of this process moves.
+    Returns:
+        Whether its `info` has a mask of actions that its observations have not.
 
     Raises:
         UserError: it cannot be made, raises an error, or breaks the promises of its spaces.
     """
-    quiet = warnings.catch_warnings(action="ignore")
+    with _tried(name), closing(make_one()) as env:
+        converted = Converted(env)
+        converted.reset(seed=0)
+        has_mask = converted.tells_mask
+        _play(Converted(env, has_mask) if has_mask else converted)
+    return has_mask
+
+
+def checked_vector(env: Any, name: str) -> ConvertedVector:
+    """Return a given vector environment in the agents' spaces, after its first steps.
+
+    Raises:
+        UserError: as `ConvertedVector` and `check_first_steps`.
+    """
+    with _tried(name):
+        converted = ConvertedVector(env)
+        _play(converted)
+    return converted
+
+
+def _play(env: Converted | ConvertedVector) -> None:
+    env.action_space.seed(0)
+    shown, _ = env.reset(seed=0)
+    until = time.perf_counter() + SECONDS  # a slow one shows less of itself
+    for _ in range(MOST_STEPS):
+        mask = shown.get(ACTION_MASK) if isinstance(shown, dict) else None
+        allowed: Any = tuple(mask) if np.ndim(mask) == 2 else mask
+        shown, _, terminated, truncated, _ = env.step(env.action_space.sample(allowed))
+        if isinstance(env, Converted) and (terminated or truncated):
+            shown, _ = env.reset()
+        if time.perf_counter() > until:
+            break
+
+
+@contextmanager
+def _tried(name: str) -> Iterator[None]:
+    """Tell the errors of an environment in one line; no random stream of this process moves."""
     try:
-        with quiet, _random_streams_kept(), closing(make_one()) as env:
-            converted = Converted(env)
-            for each in (env, converted):
-                each.action_space.seed(0)
-            _begin(env, seed=0)
-            until = time.perf_counter() + SECONDS  # a slow one shows less of itself
-            for _ in range(MOST_STEPS):
-                _check_step(env)
-                if time.perf_counter() > until:
-                    break
-            converted.reset(seed=0)
-            converted.step(converted.action_space.sample())
+        with warnings.catch_warnings(action="ignore"), _random_streams_kept():
+            yield
+    except EnvFault as error:
+        raise UserError(f"env: '{name}': {error}") from error
     except (UserError, DependencyNotInstalled, ModuleNotFoundError):
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # whatever its author did
         raise failure(name, error) from error
+    if (dtype := torch.get_default_dtype()) is not torch.float32:
+        raise UserError(
+            f"env: '{name}' sets torch's default dtype to {dtype}, and networks would take it. "
+            "Let it give a dtype to its own tensors alone"
+        )
 
 
 def why_not_drawn(make_one: MakeOne, make_drawn: MakeOne) -> str | None:
@@ -229,7 +293,11 @@ def why_not_drawn(make_one: MakeOne, make_drawn: MakeOne) -> str | None:
 
 
 def failure(name: str, error: BaseException) -> UserError:
-    return UserError(f"env: '{name}' raised {told(error)}")
+    line = told(error)
+    hints = (
+        hint for words, hint in HINTS.items() if isinstance(error, TypeError) and words in line
+    )
+    return UserError(f"env: '{name}' raised {line}{next(hints, advice(error))}")
 
 
 @contextmanager
@@ -240,60 +308,3 @@ def _random_streams_kept() -> Iterator[None]:
         yield
     finally:
         set_random_state(before)
-
-
-def _begin(env: gymnasium.Env, seed: int | None = None) -> None:
-    found = env.reset(seed=seed)
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise UserError("env: reset() is to return two values: observation, info")
-    _check_part(found[0], env.observation_space, "reset()")
-
-
-def _check_step(env: gymnasium.Env) -> None:
-    found = env.step(env.action_space.sample())
-    if not isinstance(found, tuple) or len(found) != 5:
-        raise UserError(
-            "env: step() is to return five values: observation, reward, terminated, truncated, info"
-        )
-    observation, reward, terminated, truncated, _ = found
-    _check_part(observation, env.observation_space, "step()")
-    if not isinstance(reward, int | float | np.number | np.bool_) or not np.isfinite(reward):
-        raise UserError(f"env: step() pays {shown(reward)}, and a reward is one finite number")
-    for ends in (terminated, truncated):
-        if not isinstance(ends, bool | np.bool_):
-            raise UserError(
-                f"env: step() returns {shown(ends)} for terminated or truncated. Return a bool"
-            )
-    if terminated or truncated:
-        _begin(env)
-
-
-def _check_part(part: Any, space: spaces.Space, where: str) -> None:
-    """Raise UserError unless a part of an observation is of its space, bounds of boxes aside."""
-    if isinstance(space, spaces.Dict) and isinstance(part, dict) and part.keys() == space.keys():
-        inner = [(part[key], space[key]) for key in space]
-    elif (
-        isinstance(space, spaces.Tuple)
-        and isinstance(part, tuple | list)
-        and len(part) == len(space)
-    ):
-        inner = list(zip(part, space, strict=True))
-    elif not isinstance(space, spaces.Dict | spaces.Tuple) and _is_of(part, space):
-        return
-    else:
-        is_array = isinstance(part, np.ndarray)
-        kind = f"{part.dtype} {list(part.shape)}" if is_array else type(part).__name__
-        raise UserError(
-            f"env: {where} shows {shown(part)} ({kind}), which is not of its space {shown(space)}"
-        )
-    for each, of in inner:
-        _check_part(each, of, where)
-
-
-def _is_of(value: Any, space: spaces.Space) -> bool:
-    if is_text(space):
-        return isinstance(value, str)
-    if isinstance(space, spaces.Box):
-        array = np.asarray(value)
-        return array.shape == space.shape and np.can_cast(array.dtype, space.dtype, "same_kind")
-    return space.contains(value)

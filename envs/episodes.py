@@ -10,16 +10,24 @@ import functools
 import multiprocessing
 import signal
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, SupportsFloat, cast
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
-from gymnasium.vector.async_vector_env import AsyncState
 from numpy.random.bit_generator import ISeedSequence
 
-from utils.errors import RunError
+try:
+    from gymnasium.vector import AutoresetMode
+except ImportError as error:
+    raise SystemExit(
+        f"gymnasium {gymnasium.__version__} is installed, and 1.1 or newer is needed. "
+        "Run: pip install -r requirements.txt"
+    ) from error
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector.async_vector_env import AsyncState
+
+from utils.errors import EXHAUSTED, EnvFault, RunError, UserError, told
 
 # An option of `reset`: the number within the run of the first of these environments.
 FIRST_ENV = "first_env"
@@ -107,6 +115,17 @@ def checksum(shown: Any, so_far: int = 0) -> int:
     return zlib.crc32(str(shown).encode(), so_far)
 
 
+def as_fault(error: BaseException, before: str, after: str) -> BaseException:
+    """Return an EnvFault for an exception of an environment; of the machine or our own as it is."""
+    is_machines = isinstance(error, MemoryError | BrokenPipeError)
+    is_machines = is_machines or getattr(error, "errno", None) in EXHAUSTED
+    if isinstance(error, EnvFault):
+        return EnvFault(f"{before}{error}{after}")
+    if is_machines or isinstance(error, UserError | RunError):
+        return error
+    return EnvFault(f"{before}{told(error)}{after}")
+
+
 class SeededEnv(gymnasium.Wrapper):
     """An environment that seeds every episode, and can play the running one again.
 
@@ -118,7 +137,7 @@ class SeededEnv(gymnasium.Wrapper):
         super().__init__(env)
         self._row = row
         self._seed, self._number, self._episode = seed, row, -1
-        self._checksum = 0  # of all that the episode has shown and paid
+        self._checksum = self._n_steps = 0  # of the episode: of all it has shown and paid
 
     def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
         """Begin the next episode, or with a seed the first one of a run of that seed."""
@@ -131,7 +150,11 @@ class SeededEnv(gymnasium.Wrapper):
         return self._begin(options)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        shown, reward, terminated, truncated, info = self.env.step(action)
+        self._n_steps += 1
+        try:
+            shown, reward, terminated, truncated, info = self.env.step(action)
+        except (Exception, SystemExit) as error:  # whatever its author did
+            raise self._fault(error) from error
         self._checksum = checksum((shown, reward), self._checksum)
         return shown, reward, terminated, truncated, info
 
@@ -152,10 +175,22 @@ class SeededEnv(gymnasium.Wrapper):
         return self._checksum == saved
 
     def _begin(self, options: Options = None) -> ResetResult:
-        seed = episode_seed(self._seed, self._number, self._episode)
-        shown, info = self.env.reset(seed=seed, options=options)
+        self._n_steps = 0
+        try:
+            shown, info = self.env.reset(seed=self._episode_seed, options=options)
+        except (Exception, SystemExit) as error:
+            raise self._fault(error) from error
         self._checksum = checksum(shown)
         return shown, info
+
+    @property
+    def _episode_seed(self) -> int:
+        return episode_seed(self._seed, self._number, self._episode)
+
+    def _fault(self, error: BaseException) -> BaseException:
+        begun = f"reset(seed={self._episode_seed})"
+        where = f", in step {self._n_steps:,} after {begun}" if self._n_steps else f", in {begun}"
+        return as_fault(error, f"environment {self._number}: ", where)
 
 
 class SingleEnvs(VectorWrapper):
@@ -233,6 +268,11 @@ class ProcessVectorEnv(AsyncVectorEnv):
     def step(self, actions: Any) -> Any:
         return self._watched(super().step, actions)
 
+    def _raise_if_errors(self, successes: Iterable[bool]) -> None:
+        if not all(successes):  # Gymnasium's would print tracebacks
+            self._state = AsyncState.DEFAULT
+            raise self.error_queue.get()[2]
+
     def _watched(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Let the processes work; raise RunError if one of them has died.
 
@@ -240,6 +280,9 @@ class ProcessVectorEnv(AsyncVectorEnv):
         """
         try:
             return work(*arguments, **options)
+        except EnvFault:
+            self.close(terminate=True)
+            raise
         except (EOFError, ConnectionError):
             for process in self.processes:
                 process.join(SECONDS_TO_DIE)

@@ -1,27 +1,34 @@
 """Spaces of any Gymnasium environment, and the ones that agents see and act in.
 
-Agents see one image at most (uint8, channel first), vectors, numbers of a few, text, and
+Agents see images of one size (uint8, channel first), vectors, numbers of a few, text, and
 dictionaries of those; they choose among discrete actions. Other spaces that hold the same in
-another form are converted; the rest cannot be used.
+another form are converted; the rest cannot be used. All that a foreign environment returns is
+tested here, where it enters: observations against their space, all numbers for finite ones.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, SupportsFloat
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space
 
-from envs.episodes import Options, ResetResult
-from utils.errors import UserError, shortened
+from envs.episodes import Options, ResetResult, StepResult
+from utils.errors import EnvFault, UserError, shortened
 
 LEAST_SIDE = 5  # pixels of an image
 LONGEST_SIDE = 200  # of a picture in pixels; an episode of evaluation keeps hundreds
 MOST_NUMBERS = 16_384  # of an observation; every value of a discrete number counts
 MOST_ACTIONS = 4_096
 ACTION_NAMES, NUMBER_NAMES = "action_names", "number_names"  # in the metadata
+# A key of an observation, or of info: 1 where an action is allowed now, 0 where it is not.
+ACTION_MASK = "action_mask"
+NUMBERS, BOOLS = (int, float, np.number, np.bool_), (bool, np.bool_)
+RESET, STEP = ("observation", "info"), ("observation", "reward", "terminated", "truncated", "info")
 ALLOWED = (
     "Agents see images (uint8, from 5x5 up), boxes of numbers, discrete numbers, text, and "
     "dictionaries and tuples of those"
@@ -36,7 +43,7 @@ class Conversion(NamedTuple):
     """A space in the form that agents know, and the conversion to it.
 
     `convert` turns an observation of the environment into one of this space, or an action of this
-    space into one of the environment.
+    space into one of the environment. It takes a batch of them, too.
     """
 
     space: spaces.Space
@@ -44,25 +51,56 @@ class Conversion(NamedTuple):
 
 
 class Converted(gymnasium.Wrapper):
-    """An environment in the agents' observations and actions; its `info` stays behind."""
+    """An environment in the agents' observations and actions; its `info` stays behind.
 
-    def __init__(self, env: gymnasium.Env) -> None:
+    But for the mask of actions in it, which `has_mask` puts into the observations. Anything wrong
+    that it returns is an EnvFault.
+    """
+
+    def __init__(self, env: gymnasium.Env, has_mask: bool = False) -> None:
         super().__init__(env)
-        self.observation_space, self._observed = adapt_observation_space(env.observation_space)
+        metadata = checked_metadata(env)
         self.action_space, self._action = adapt_action_space(env.action_space)
+        shown_space = env.observation_space
+        if has_mask:
+            mask = spaces.MultiBinary(int(self.action_space.n))
+            shown_space = spaces.Dict(_with_mask(shown_space, shown_space, mask))
+        self._has_mask, self._shown_space = has_mask, shown_space
+        self.observation_space, self._observed = adapt_observation_space(shown_space)
+        _check_mask_space(self.observation_space, self.action_space)
         actions = env.action_space
         if isinstance(actions, spaces.MultiDiscrete):
             numbers = (self._action(action).ravel() for action in range(int(actions.nvec.prod())))
             names = [", ".join(map(str, each)) for each in numbers]
-            self.metadata = {**env.metadata, ACTION_NAMES: names}
+            self.metadata = {**metadata, ACTION_NAMES: names}
 
     def reset(self, *, seed: int | None = None, options: Options = None) -> ResetResult:
-        observation, _ = self.env.reset(seed=seed, options=options)
-        return self._observed(observation), {}
+        found = self.env.reset(seed=seed, options=options)
+        observation, info = _parts(found, "reset()", RESET)
+        is_told = isinstance(info, dict) and ACTION_MASK in info
+        self.tells_mask = is_told and ACTION_MASK not in _parts_of(self.observation_space)
+        return self._converted(observation, info, "reset()"), {}
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, _ = self.env.step(self._action(action))
-        return self._observed(observation), reward, terminated, truncated, {}
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        found = self.env.step(self._action(action))
+        observation, reward, terminated, truncated, info = _parts(found, "step()", STEP)
+        if not isinstance(reward, NUMBERS) or not math.isfinite(reward):
+            raise EnvFault(f"step() pays {shown(reward)}, and a reward is one finite number")
+        if not (isinstance(terminated, BOOLS) and isinstance(truncated, BOOLS)):
+            ends = truncated if isinstance(terminated, BOOLS) else terminated
+            raise EnvFault(
+                f"step() returns {ends!r:.100} for terminated or truncated. Return a bool"
+            )
+        is_over = bool(terminated or truncated)
+        observation = self._converted(observation, info, "step()", is_over)
+        return observation, reward, terminated, truncated, {}
+
+    def _converted(self, observation: Any, info: Any, where: str, is_over: bool = False) -> Any:
+        if self._has_mask:
+            mask = info.get(ACTION_MASK) if isinstance(info, dict) else None
+            observation = _with_mask(self.env.observation_space, observation, mask)
+        _check_part(observation, self._shown_space, where)
+        return _some_allowed(self._observed(observation), where, is_over)
 
     def render(self) -> np.ndarray:
         """Return a picture of the whole environment, made smaller where it is large.  [H, W, 3]"""
@@ -71,71 +109,225 @@ class Converted(gymnasium.Wrapper):
         return picture[::every, ::every]
 
 
-def checked_vector_env(env: Any) -> VectorEnv:
-    """Return a vector environment as it is, if agents can be trained in it.
+class ConvertedVector(VectorWrapper):
+    """A vector environment in the agents' observations and actions.
 
-    It restarts an ended episode within the step that ends it (SAME_STEP), has observations
-    in the form in which agents see them, and takes one Discrete action from 0 on.
+    It has to restart an ended episode within the step that ends it (SAME_STEP). Anything wrong that
+    it returns is an EnvFault.
 
     Raises:
-        UserError: it is none, or does something else; the line names the remedy.
+        UserError: it is no such environment, or agents do not know its spaces.
     """
-    if not isinstance(env, VectorEnv):
-        raise UserError(
-            f"env: a {type(env).__name__} is given, not a gymnasium.vector.VectorEnv. Write: "
-            "gymnasium.vector.SyncVectorEnv([make_one] * 16, "
-            "autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)"
+
+    def __init__(self, env: Any) -> None:
+        if not isinstance(env, VectorEnv):
+            raise UserError(
+                f"env: a {type(env).__name__} is given, not a gymnasium.vector.VectorEnv. Write: "
+                "gymnasium.vector.SyncVectorEnv([make_one] * 16, "
+                "autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)"
+            )
+        super().__init__(env)
+        _let_reset_in_same_step(env)
+        self.single_observation_space, self._observed = adapt_observation_space(
+            env.single_observation_space
         )
-    mode = env.metadata.get("autoreset_mode")
-    if mode not in (AutoresetMode.SAME_STEP, AutoresetMode.SAME_STEP.value):
-        given = "none" if mode is None else getattr(mode, "name", str(mode))
+        self.single_action_space, self._action = adapt_action_space(env.single_action_space)
+        _check_mask_space(self.single_observation_space, self.single_action_space)
+        self.observation_space = batch_space(self.single_observation_space, env.num_envs)
+        self.action_space = batch_space(self.single_action_space, env.num_envs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def reset(self, *, seed: Any = None, options: Options = None) -> ResetResult:
+        found = self.env.reset(seed=seed, options=options)
+        observations, info = _parts(found, "reset()", RESET)
+        _check_part(observations, self.env.observation_space, "reset()")
+        if ACTION_MASK in info and ACTION_MASK not in _parts_of(self.single_observation_space):
+            raise UserError(
+                f"env: a vector environment's {ACTION_MASK} is read from its observations, not "
+                "from info. Put it there, or give a function that makes one environment"
+            )
+        return _some_allowed(self._observed(observations), "reset()"), info
+
+    def step(self, actions: Any) -> StepResult:
+        found = self.env.step(self._action(actions))
+        observations, rewards, *ends, info = _parts(found, "step()", STEP)
+        _check_part(observations, self.env.observation_space, "step()")
+        rewards, terminated, truncated = (np.asarray(each) for each in (rewards, *ends))
+        for name, array, kinds in (
+            ("rewards, finite numbers", rewards, "fiub"),
+            ("terminated, bools", terminated, "b"),
+            ("truncated, bools", truncated, "b"),
+        ):
+            is_row = array.shape == (self.num_envs,) and array.dtype.kind in kinds
+            if not (is_row and _is_finite(array)):
+                raise EnvFault(
+                    f"step() returns {shown(array)} as {name}, [{self.num_envs}] of them"
+                )
+        ended = terminated | truncated
+        if ended.any():
+            final = info.get("final_obs", ()) if isinstance(info, dict) else ()
+            if len(final) != self.num_envs or any(final[row] is None for row in ended.nonzero()[0]):
+                raise EnvFault(
+                    'step() gives no info["final_obs"] where an episode ended: an array of '
+                    f"{self.num_envs} objects, the last observation of each ended episode"
+                )
+            converted = np.full(self.num_envs, None, dtype=object)
+            for row in ended.nonzero()[0]:
+                _check_part(final[row], self.env.single_observation_space, 'info["final_obs"]')
+                last = self._observed(final[row])
+                converted[row] = _some_allowed(last, 'info["final_obs"]', is_over=True)
+            info = info | {"final_obs": converted}
+        observations = _some_allowed(self._observed(observations), "step()")
+        return observations, rewards, terminated, truncated, info
+
+
+def _let_reset_in_same_step(env: VectorEnv) -> None:
+    """Set SAME_STEP autoreset where Gymnasium can; raise UserError with the remedy elsewhere."""
+    inner = env.unwrapped
+    mode = checked_metadata(env).get("autoreset_mode")
+    if type(inner) is SyncVectorEnv and mode is not AutoresetMode.DISABLED:
+        inner.autoreset_mode = AutoresetMode.SAME_STEP
+        inner.metadata = {**inner.metadata, "autoreset_mode": inner.autoreset_mode}
+    elif mode not in (AutoresetMode.SAME_STEP, AutoresetMode.SAME_STEP.value):
         raise UserError(
-            f"env: {type(env.unwrapped).__name__} has autoreset mode {given}, and with another "
-            "than SAME_STEP an agent would learn from steps between episodes. Write: "
+            f"env: {type(inner).__name__} has autoreset mode {getattr(mode, 'name', mode)}, and "
+            "with another than SAME_STEP an agent would learn from steps between episodes. Write: "
             'gymnasium.make_vec(..., vectorization_mode="sync", '
-            'vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP})'
+            'vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP}), or, if its class is yours '
+            "and begins the next episode within the last one's step, "
+            'metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}'
         )
-    observations, actions = env.single_observation_space, env.single_action_space
-    wanted = adapt_observation_space(observations).space
-    if observations != wanted:
+
+
+def _parts_of(space: spaces.Space) -> dict[str, spaces.Space]:
+    """Return the parts of a dictionary by their keys, none of another space."""
+    return dict(space.spaces) if isinstance(space, spaces.Dict) else {}
+
+
+def _with_mask(space: spaces.Space, shown: Any, mask: Any) -> dict[str, Any]:
+    """Return an observation of a space, or the space itself, with a mask as one more part."""
+    parts = shown if isinstance(space, spaces.Dict) else {"observation": shown}
+    return {**parts, ACTION_MASK: mask}
+
+
+def _check_mask_space(observations: spaces.Space, actions: spaces.Discrete) -> None:
+    """Raise UserError where the mask of converted spaces has not an entry for each action."""
+    mask = _parts_of(observations).get(ACTION_MASK)
+    if mask is not None and mask.shape != (actions.n,):
         raise UserError(
-            f"observations: {shown(observations)} is to be {shown(wanted)}: images are "
-            "channel first, boxes of more dimensions flat, tuples dictionaries. Wrap each "
-            "environment in gymnasium.wrappers.TransformObservation"
+            f"observations: {ACTION_MASK} has {mask.shape[0]} entries, and there are {actions.n} "
+            "actions. Give one for each action"
         )
-    wanted = adapt_action_space(actions).space
-    if actions != wanted:
-        raise UserError(
-            f"actions: {shown(actions)} is to be {wanted}. Wrap each environment in "
-            "gymnasium.wrappers.TransformAction"
+
+
+def _some_allowed(shown: Any, where: str, is_over: bool = False) -> Any:
+    """Return an observation, or a batch; EnvFault where its mask allows no action.
+
+    The last observation of an episode may do that: there, all are allowed.
+    """
+    if not isinstance(shown, dict) or ACTION_MASK not in shown:
+        return shown
+    is_empty = ~shown[ACTION_MASK].any(-1)
+    if not is_empty.any():
+        return shown
+    if is_over:
+        return shown | {ACTION_MASK: np.ones_like(shown[ACTION_MASK])}
+    of = f" of environment {np.flatnonzero(is_empty)[0]}" * is_empty.ndim
+    raise EnvFault(f"{ACTION_MASK} of {where}{of} allows no action, and the episode goes on")
+
+
+def checked_metadata(env: Any) -> dict[str, Any]:
+    """Return an environment's metadata, or raise UserError where they cannot be read."""
+    metadata = env.metadata
+    if not isinstance(metadata, dict):
+        raise UserError(f"env: metadata is {shown(metadata)}. Write a dictionary, such as {{}}")
+    for key in (ACTION_NAMES, NUMBER_NAMES):
+        names = metadata.get(key, [])
+        if not (isinstance(names, list | tuple) and all(isinstance(n, str | int) for n in names)):
+            raise UserError(f'env: metadata["{key}"] is {shown(names)}. Write a list of names')
+    return metadata
+
+
+def _parts(found: Any, method: str, names: tuple[str, ...]) -> tuple[Any, ...]:
+    if isinstance(found, tuple) and len(found) == len(names):
+        return found
+    n_given = len(found) if isinstance(found, tuple) else f"{type(found).__name__}, not a tuple"
+    raise EnvFault(f"{method} is to return {', '.join(names)}. It returns {n_given}")
+
+
+def _check_part(part: Any, space: spaces.Space, where: str) -> None:
+    """Raise EnvFault unless a part of an observation is of its space, bounds of boxes aside."""
+    if isinstance(space, spaces.Box) and _is_of(part, space):  # the usual one, at every step
+        return
+    if isinstance(space, spaces.Dict) and isinstance(part, dict) and part.keys() == space.keys():
+        for key in space:
+            inner = f"{ACTION_MASK} of {where}" if key == ACTION_MASK else where
+            _check_part(part[key], space[key], inner)
+    elif (
+        isinstance(space, spaces.Tuple)
+        and isinstance(part, tuple | list | np.ndarray)
+        and len(part) == len(space)
+    ):
+        for each, of in zip(part, space, strict=True):
+            _check_part(each, of, where)
+    elif isinstance(space, spaces.Dict | spaces.Tuple) or not _is_of(part, space):
+        is_array = isinstance(part, np.ndarray)
+        kind = f"{part.dtype} {list(part.shape)}" if is_array else type(part).__name__
+        raise EnvFault(
+            f"{where} shows {shown(part)} ({kind}), which is not of its space {shown(space)}"
         )
-    return env
+
+
+def _is_of(value: Any, space: spaces.Space) -> bool:
+    if isinstance(space, spaces.Box):
+        array = np.asarray(value)
+        is_kind = array.dtype == space.dtype or np.can_cast(array.dtype, space.dtype, "same_kind")
+        return array.shape == space.shape and is_kind and _is_finite(array)
+    return isinstance(value, str) if is_text(space) else space.contains(value)
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    """Return whether all numbers are finite: their squares' sum is, mostly, and that is quicker."""
+    is_float = array.dtype.kind == "f"
+    return not is_float or math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
 def adapt_observation_space(space: spaces.Space) -> Conversion:
     """Return how agents see the observations of an environment.
 
-    A Box of uint8 with three dimensions is an image. Its channels are the smaller one of its first
-    and its last dimension, the first if they are equal. One with two dimensions from 5x5 up is a
-    grey image. Every other Box becomes a vector, a tuple a dictionary with the keys "0", "1", ...
+    A Box of uint8 with three dimensions is an image, and so is one of fractions from 0 to 1, which
+    become bytes. Its channels are the smaller one of its first and its last dimension, the first if
+    they are equal. One of four dimensions is a stack of images, its channels those of all. A Box of
+    uint8 with two dimensions from 5x5 up is a grey image. Every other Box becomes a vector, a tuple
+    a dictionary with the keys "0", "1", ... The part "action_mask" becomes MultiBinary.
 
     Raises:
         UserError: a part of the space cannot be seen; it is named.
     """
     conversion = _seen(space, ())
-    leaves = list(_leaves(conversion.space))
-    texts, images = (list(filter(kind, leaves)) for kind in (is_text, is_image))
+    leaves = dict(_leaves(conversion.space))
+    images = {name: leaf.shape or () for name, leaf in leaves.items() if is_image(leaf)}
+    n_texts = sum(map(is_text, leaves.values()))
     n_numbers = sum(
-        int(spaces.flatdim(leaf)) for leaf in leaves if not (is_text(leaf) or is_image(leaf))
+        int(spaces.flatdim(leaf))
+        for name, leaf in leaves.items()
+        if not (is_text(leaf) or is_image(leaf) or name == ACTION_MASK)
     )
-    if len(images) > 1:
-        raise UserError(f"observations: {shown(space)} has {len(images)} images, one can be seen")
+    if len({shape[1:] for shape in images.values()}) > 1:
+        sizes = ", ".join(f"{name} {list(shape)}" for name, shape in images.items())
+        raise UserError(
+            f"observations: of several images all must be of one size, to be stacked. Here: {sizes}"
+        )
     if n_numbers > MOST_NUMBERS:
         raise UserError(
             f"observations: {shown(space)} makes a vector of {n_numbers:,} numbers, discrete "
             f"ones one-hot; up to {MOST_NUMBERS:,} are read. Pictures are images if they are uint8"
         )
-    if not (images or texts or n_numbers):
+    if not (images or n_texts or n_numbers):
         raise UserError(f"observations: {shown(space)} has nothing to see. {ALLOWED}")
     return conversion
 
@@ -160,9 +352,9 @@ def adapt_action_space(space: spaces.Space) -> Conversion:
         is_same = space.start == 0
         return Conversion(space) if is_same else Conversion(discrete, lambda n: n + space.start)
 
-    def numbers(action: int) -> np.ndarray:
-        single = np.unravel_index(int(action), sizes)
-        return np.array(single, space.dtype).reshape(space.shape) + space.start
+    def numbers(action: Any) -> np.ndarray:
+        single = np.array(np.unravel_index(action, sizes), space.dtype).T
+        return single.reshape(*np.shape(action), *space.shape) + space.start
 
     return Conversion(discrete, numbers)
 
@@ -173,32 +365,39 @@ def is_image(space: spaces.Space) -> bool:
 
 def is_text(space: spaces.Space) -> bool:
     """Return whether a space is of sentences: Gymnasium's Text, or one of the same kind."""
-    return space.dtype is not None and space.dtype.kind == "U"
+    return bool(getattr(getattr(space, "dtype", None), "kind", "") == "U")
 
 
 def has_text(space: spaces.Space) -> bool:
-    return any(map(is_text, _leaves(space)))
+    return any(is_text(leaf) for _, leaf in _leaves(space))
 
 
 def shown(space: Any) -> str:
-    return shortened(" ".join(str(space).split()))
+    try:
+        return shortened(" ".join(str(space).split()))
+    except Exception:  # whatever its author did
+        return f"a thing of {type(space).__name__}"
 
 
-def _leaves(space: spaces.Space) -> Iterator[spaces.Space]:
+def _leaves(space: spaces.Space, name: str = "") -> Iterator[tuple[str, spaces.Space]]:
     if isinstance(space, spaces.Dict):
-        for part in space.values():
-            yield from _leaves(part)
+        for key, part in space.items():
+            yield from _leaves(part, f"{name}.{key}" if name else key)
     else:
-        yield space
+        yield name, space
 
 
 def _seen(space: spaces.Space, path: tuple[str, ...]) -> Conversion:
     """Return how a part of an observation is seen, given the keys that lead to it."""
+    if path == (ACTION_MASK,):
+        if not isinstance(space, spaces.Box | spaces.MultiBinary) or len(space.shape) != 1:
+            raise _unseen(space, path, ". Give a bool, or 0 or 1, for each action")
+        return Conversion(spaces.MultiBinary(space.shape[0]), _mask)
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return _dictionary(space, path)
     if isinstance(space, spaces.MultiDiscrete) and len(space.shape) > 1:
         flat = spaces.MultiDiscrete(space.nvec.ravel(), start=space.start.ravel())
-        return Conversion(flat, np.ravel)
+        return Conversion(flat, functools.partial(_flat, n_axes=len(space.shape)))
     if isinstance(space, spaces.Box):
         return _box(space, path)
     numbers = spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
@@ -212,6 +411,8 @@ def _dictionary(space: spaces.Dict | spaces.Tuple, path: tuple[str, ...]) -> Con
     parts = list(space.items()) if isinstance(space, spaces.Dict) else list(enumerate(space))
     made = [(key, str(key), _seen(part, (*path, str(key)))) for key, part in parts]
     converted = spaces.Dict({name: part.space for _, name, part in made})
+    if len(converted) < len(made):
+        raise UserError(f"observations: {shown(space)} has keys of one text, such as 1 and '1'")
     if all(key is name and part.convert is _same for key, name, part in made):
         return Conversion(converted)
 
@@ -224,25 +425,57 @@ def _dictionary(space: spaces.Dict | spaces.Tuple, path: tuple[str, ...]) -> Con
 def _box(space: spaces.Box, path: tuple[str, ...]) -> Conversion:
     shape, is_bytes = space.shape, space.dtype == np.uint8
     if is_bytes and len(shape) == 2 and min(shape) >= LEAST_SIDE:
-        return Conversion(spaces.Box(0, 255, (1, *shape), np.uint8), lambda image: image[None])
-    if is_bytes and len(shape) == 3:
-        is_last = shape[2] < shape[0]
-        if min(shape[:2] if is_last else shape[1:]) < LEAST_SIDE:
-            raise _unseen(space, path, ", an image below 5x5")
-        if not is_last:
-            return Conversion(space)
-        channel_first = spaces.Box(0, 255, (shape[2], *shape[:2]), np.uint8)
-        return Conversion(
-            channel_first, lambda image: np.ascontiguousarray(image.transpose(2, 0, 1))
-        )
+        grey = spaces.Box(0, 255, (1, *shape), np.uint8)
+        return Conversion(grey, lambda image: image[..., None, :, :])
     if len(shape) <= 1:
         return Conversion(space)
-    is_unit = space.dtype.kind == "f" and space.low.min() >= 0 and space.high.max() <= 1
-    if len(shape) > 2 and (is_bytes or (is_unit and sorted(shape)[-2] >= LEAST_SIDE)):
-        why = ". An image has three dimensions, height, width and channels, and is uint8 from 0 "
-        raise _unseen(space, path, f"{why}to 255")
+    if len(shape) in (3, 4):
+        is_unit = space.dtype.kind == "f" and (space.low >= 0).all() and (space.high <= 1).all()
+        is_last = shape[-1] < shape[-3]
+        sides = shape[-3:-1] if is_last else shape[-2:]
+        if (is_bytes or is_unit) and min(sides) >= LEAST_SIDE:
+            return _image(space, sides, is_last)
+        if is_bytes:
+            raise _unseen(space, path, ", an image below 5x5")
+    elif is_bytes and len(shape) > 2:
+        raise _unseen(space, path, ". An image has three dimensions, a stack of images four")
     vector = spaces.Box(-np.inf, np.inf, (math.prod(shape),), np.float32)
-    return Conversion(vector, lambda values: np.asarray(values, np.float32).ravel())
+    return Conversion(vector, lambda values: _flat(np.asarray(values, np.float32), len(shape)))
+
+
+def _image(space: spaces.Box, sides: tuple[int, ...], is_last: bool) -> Conversion:
+    """Return how an image, or a stack of images, is seen: as bytes, with channels first."""
+    n_axes, is_bytes = len(space.shape), space.dtype == np.uint8
+    if is_bytes and n_axes == 3 and not is_last:
+        return Conversion(space)
+    shape = (math.prod(space.shape) // math.prod(sides), *sides)
+
+    def convert(image: np.ndarray) -> np.ndarray:
+        pixels = image if is_bytes else _bytes(image)
+        if is_last:
+            pixels = pixels.swapaxes(-1, -2).swapaxes(-2, -3)
+        return np.ascontiguousarray(pixels).reshape(*pixels.shape[: pixels.ndim - n_axes], *shape)
+
+    return Conversion(spaces.Box(0, 255, shape, np.uint8), convert)
+
+
+def _bytes(fractions: np.ndarray) -> np.ndarray:
+    pixels = np.rint(np.asarray(fractions) * 255)
+    if not (pixels.min() >= 0 and pixels.max() <= 255):
+        raise EnvFault("an image whose space is of fractions from 0 to 1 has others. Return uint8")
+    return pixels.astype(np.uint8)
+
+
+def _mask(values: Any) -> np.ndarray:
+    mask = np.asarray(values)
+    if not np.isin(mask, (0, 1)).all():
+        raise EnvFault(f"{ACTION_MASK} is {shown(values)}. Give a bool, or 0 or 1, for each action")
+    return mask.astype(np.int8)
+
+
+def _flat(values: Any, n_axes: int) -> np.ndarray:
+    values = np.asarray(values)
+    return values.reshape(*values.shape[: values.ndim - n_axes], -1)
 
 
 def _unseen(space: spaces.Space, path: tuple[str, ...], why: str) -> UserError:

@@ -28,11 +28,13 @@ from envs.episodes import (
     Options,
     ResetResult,
     StepResult,
+    as_fault,
     checksum,
     episode_generators,
     episode_seed,
 )
-from utils.errors import RunError, UserError, told
+from envs.spaces import shown
+from utils.errors import UserError
 
 LONGEST_REPLAY = 100_000  # steps; an environment without an end would fill the memory
 STEPS_UNTIL_FORGOTTEN = 1_000  # actions of ended episodes are kept so long
@@ -295,16 +297,12 @@ class EpisodeStatistics(RecordEpisodeStatistics):
             raise ValueError(f"the state holds actions beyond those from 0 to {n_actions - 1}")
 
     def _told(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Let the environments work; raise RunError if one raises something or ends the program."""
+        """Let the environments work; raise EnvFault if one raises something or ends the program."""
         try:
             return work(*arguments, **options)
-        except (UserError, RunError, OSError, MemoryError):
-            raise
         except (Exception, SystemExit) as error:  # whatever its author did
-            raise RunError(
-                f"env: '{self.name}' raised {told(error)} in vector step {self._n_steps:,} of this "
-                "process. A run's last checkpoint stays: mend the environment, then --resume"
-            ) from error
+            step = f" (vector step {self._n_steps:,} of this process)"
+            raise as_fault(error, f"env: '{self.name}': ", step) from error
 
 
 def cues_of(env: VectorEnv) -> np.ndarray | None:
@@ -330,9 +328,9 @@ def cues_of(env: VectorEnv) -> np.ndarray | None:
 def _number(cue: Any) -> int:
     if cue is None:
         return NOT_SHOWN
-    if not isinstance(cue, Integral) or cue < NOT_SHOWN:
+    if not isinstance(cue, Integral) or not NOT_SHOWN <= int(cue) < 2**63:
         raise UserError(
-            f"env: its cue is {cue!r}. Tell a number from 0 on, or None while it shows nothing "
-            "that is to be remembered"
+            f"env: its cue is {shown(cue)}. Tell a number from 0 on, or None while it shows "
+            "nothing that is to be remembered"
         )
     return int(cue)

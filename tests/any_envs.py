@@ -1,5 +1,10 @@
 """Small environments of every kind that is converted, registered with Gymnasium."""
 
+import itertools
+import multiprocessing
+import sys
+from typing import Any
+
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -20,6 +25,10 @@ SPACES = {
     "several": spaces.MultiDiscrete([2, 3], start=[0, 1]),
     "a table of several": spaces.MultiDiscrete(np.array([[2, 3], [4, 5]])),
     "bits": spaces.MultiBinary((2, 2)),
+    "image of fractions": spaces.Box(0, 1, (6, 7, 3), np.float32),
+    "stack of images": spaces.Box(0, 255, (4, 6, 7, 3), np.uint8),
+    "stack of grey fractions": spaces.Box(0, 1, (4, 6, 7), np.float64),
+    "two images": spaces.Tuple((IMAGE, spaces.Box(0, 255, (8, 8), np.uint8))),
     "nested": spaces.Dict(
         look=spaces.Tuple((IMAGE, NUMBER)), more=spaces.Dict(a=FLAT, b=spaces.MultiBinary(3))
     ),
@@ -62,5 +71,98 @@ class Unseeded(Sampled):
         return self.observation_space.sample()
 
 
+class Masked(gymnasium.Env):
+    """Allows some of four actions, others at each step, and raises an error at all others.
+
+    The mask is told in the observation or in the info; at the last one nothing is allowed. From the
+    third step on it may be wrong.
+    """
+
+    action_space = spaces.Discrete(4)
+
+    def __init__(self, told="observation", wrong=None, n_entries=4):
+        self.told, self.wrong = told, wrong
+        place, mask = spaces.Box(0, 9, (2,)), spaces.Box(0, 1, (n_entries,), np.int64)
+        shown = spaces.Dict(place=place, action_mask=mask)
+        self.observation_space = place if told == "info" else shown
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.n_steps = 0
+        return self._look()
+
+    def step(self, action):
+        if not self.mask[action]:
+            raise AssertionError(f"action {action} is forbidden")
+        self.n_steps += 1
+        shown, info = self._look()
+        return shown, float(action == 1), self.n_steps == 7, False, info
+
+    def _look(self):
+        self.mask = self.np_random.permutation([1, *self.np_random.integers(0, 2, 3)])
+        told = self.mask * (self.n_steps < 7)
+        if self.wrong is not None and self.n_steps > 2:
+            told = WRONG_MASKS[self.wrong]
+        place = np.full(2, self.n_steps, np.float32)
+        if self.told == "info":
+            return place, {"action_mask": told.astype(bool) if self.wrong is None else told}
+        return {"place": place, "action_mask": told}, {}
+
+
+WRONG_MASKS = {
+    "allows nothing": np.zeros(4, np.int64),
+    "of another length": np.ones(5, np.int64),
+    "of other numbers": np.array([1, 2, 0, 0]),
+    "missing": None,
+}
+gymnasium.register("Masked-v0", f"{__name__}:Masked")
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+
+
+class Late(Sampled):
+    """One thing goes wrong in the second environment that is made and later ones."""
+
+    def __init__(self, fault, instances=None, step=2):
+        super().__init__()
+        self.fault, self.fails_at = fault, step
+        is_first = next(instances or INSTANCES) == 0
+        self.is_late = not is_first or multiprocessing.parent_process() is not None
+
+    def step(self, action):
+        shown, *rest = super().step(action)
+        self.fails_at -= 1
+        if self.fails_at or not self.is_late:
+            return shown, *rest
+        if self.fault == "exits":
+            sys.exit("bye")
+        if self.fault in RAISED:
+            raise RAISED[self.fault]
+        values = [shown, 0.0, False, False, {}]
+        place, value = RETURNED[self.fault]
+        values[place] = value
+        return tuple(values[: 4 if self.fault == "four values" else 5])
+
+
+INSTANCES = itertools.count()
+RAISED = {
+    "raises": KeyError("a\nb"),
+    "raises what cannot be told": Unspeakable(),
+    "raises an error of the system": TimeoutError("late"),
+}
+RETURNED: dict[str, Any] = {
+    "another shape": (0, np.zeros(3, np.float32)),
+    "another dtype": (0, np.zeros(2, np.complex64)),
+    "shows nothing": (0, None),
+    "shows NaN": (0, np.full(2, np.nan, np.float32)),
+    "pays infinity": (1, -np.inf),
+    "pays text": (1, "1"),
+    "ends by a word": (2, "yes"),
+    "four values": (4, {}),
+}
+gymnasium.register("Late-v0", f"{__name__}:Late")
 gymnasium.register("Unseeded-v0", f"{__name__}:Unseeded")
 gymnasium.register("Sampled-v0", f"{__name__}:Sampled", max_episode_steps=4)

@@ -3,8 +3,11 @@ import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import huggingface_hub
+import hypothesis
 import pytest
 import torch
+from huggingface_hub.errors import EntryNotFoundError
 
 import trainers.build  # noqa: F401  hands the parts to the settings
 from envs import miniworld
@@ -16,6 +19,10 @@ from utils.errors import UserError
 
 # Each in a folder named after its source: compiled code, unpacked weights.
 MADE_ONCE = ("crafter", "gguf")
+hypothesis.settings.register_profile(
+    "project", max_examples=20, deadline=None, derandomize=True, database=None
+)
+hypothesis.settings.load_profile("project")
 USERS_CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
 
 
@@ -69,6 +76,12 @@ def in_empty_folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def somebody_else(monkeypatch, tmp_path):
+    """Return a function after which everything here was begun by another user."""
+    return lambda: monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "of_somebody_else"))
+
+
+@pytest.fixture
 def lab(monkeypatch):
     """Put the stand-in where DeepMind Lab would be."""
     module = ModuleType("deepmind_lab")
@@ -76,6 +89,28 @@ def lab(monkeypatch):
     monkeypatch.setitem(sys.modules, "deepmind_lab", module)
     monkeypatch.setattr(FakeLab, "opened", [])
     return FakeLab
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """Stand in for the hub: repositories' folders by name, and the files that were asked for."""
+    stand_in = SimpleNamespace(folders={}, asked=[])
+
+    def download(repository, name, revision):
+        stand_in.asked.append((name, revision))
+        path = stand_in.folders[f"{repository}@{revision}" if revision else repository] / name
+        if not path.is_file():
+            raise EntryNotFoundError(name)
+        return str(path)
+
+    class Session:
+        def head(self, url, timeout):
+            assert timeout <= 5
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: None)
+    monkeypatch.setattr(huggingface_hub, "get_session", Session)
+    return stand_in
 
 
 @pytest.fixture(scope="session")

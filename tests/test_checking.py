@@ -1,94 +1,182 @@
-"""Given vector environments are checked before an agent is trained in them."""
+"""What environments return is checked where it enters: given vectors at the start, all in steps."""
 
 import functools
+import itertools
+import json
+from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space, iterate
+from torch.utils._pytree import tree_map
 
-from envs import checked_vector_env, make_vector_env
-from envs.any_gymnasium import vector_of
-from tests.any_envs import Sampled
-from utils.errors import UserError
-from utils.settings import load_config
-
-SAME_STEP = AutoresetMode.SAME_STEP
-
-
-def vector(kind="vector", mode=SAME_STEP, **more):
-    return SyncVectorEnv([functools.partial(Sampled, kind, **more)], autoreset_mode=mode)
+import main as main_program
+from envs.any_gymnasium import checked_vector, vector_of
+from envs.spaces import adapt_action_space, adapt_observation_space
+from envs.vector import EpisodeStatistics
+from tests.any_envs import SPACES, Late, Sampled
+from utils.errors import EnvFault, UserError
 
 
-@pytest.mark.parametrize("kind", ["vector", "image, channels first", "one of three, from 5 on"])
-def test_an_environment_that_agents_know_is_returned_as_it_is(kind):
-    env = vector(kind)
-    assert checked_vector_env(env) is env
+def vector(kind="vector", mode=AutoresetMode.NEXT_STEP, **more):
+    return SyncVectorEnv([functools.partial(Sampled, kind, **more)] * 2, autoreset_mode=mode)
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
-def test_another_autoreset_mode_is_refused_with_what_to_write(mode):
-    with pytest.raises(UserError, match=f"SyncVectorEnv has autoreset mode {mode.name}") as error:
-        checked_vector_env(vector(mode=mode))
-    assert 'vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP}' in str(error.value)
-
-
-def test_what_gymnasium_makes_by_default_is_refused_and_what_is_advised_is_taken():
-    with pytest.raises(UserError, match="CartPoleVectorEnv has autoreset mode NEXT_STEP"):
-        checked_vector_env(gymnasium.make_vec("CartPole-v1", num_envs=2))
-    advised = gymnasium.make_vec(
-        "CartPole-v1", 2, vectorization_mode="sync", vector_kwargs={"autoreset_mode": SAME_STEP}
-    )
-    assert checked_vector_env(advised) is advised
-
-
-def test_one_without_a_mode_is_refused():
-    env = vector()
-    env.metadata = {}
-    with pytest.raises(UserError, match="autoreset mode none"):
-        checked_vector_env(env)
+@pytest.mark.parametrize("kind", SPACES)
+def test_a_batch_is_converted_as_one_by_one(kind):
+    space = SPACES[kind]
+    conversion = adapt_observation_space(space)
+    of_batch = batch_space(space, 3)
+    batch = of_batch.sample()
+    singles = [conversion.convert(each) for each in iterate(of_batch, batch)]
+    whole = conversion.convert(batch)
+    found = list(iterate(batch_space(conversion.space, 3), whole))
+    assert all(conversion.space.contains(each) for each in singles)
+    tree_map(np.testing.assert_array_equal, found, singles)
 
 
 @pytest.mark.parametrize(
-    ("kind", "wanted"),
-    [
-        ("image, channels last", r"\(6, 7, 3\).* is to be .*\(3, 6, 7\)"),
-        ("grey image", r"is to be .*\(1, 5, 6\)"),
-        ("table", r"is to be Box\(-inf, inf, \(6,\), float32\)"),
-        ("nested", "is to be Dict"),
-    ],
+    "space",
+    [spaces.Discrete(3, start=5), spaces.MultiDiscrete(np.array([[2], [3]]), start=[[0], [5]])],
 )
-def test_observations_that_are_not_in_their_form_are_refused(kind, wanted):
-    with pytest.raises(UserError, match=wanted):
-        checked_vector_env(vector(kind))
+def test_actions_are_converted_as_one_by_one(space):
+    conversion = adapt_action_space(space)
+    singles = [conversion.convert(action) for action in range(conversion.space.n)]
+    np.testing.assert_array_equal(conversion.convert(np.arange(conversion.space.n)), singles)
+    assert all(space.contains(each) for each in singles)
+
+
+@pytest.mark.parametrize("kind", ["nested", "image, channels last", "vector"])
+def test_a_given_vector_restarts_in_the_same_step_and_shows_all_as_agents_see_it(kind):
+    env = checked_vector(vector(kind), "Sampled")
+    env.reset(seed=0)
+    for _ in range(6):
+        shown, _, ended, _, info = env.step(np.zeros(2, int))
+        assert env.observation_space.contains(shown)
+    assert ended.all()
+    assert all(map(env.single_observation_space.contains, info["final_obs"]))
 
 
 @pytest.mark.parametrize(
-    ("actions", "words"),
+    ("make", "words"),
     [
-        (spaces.Discrete(3, start=1), r"Discrete\(3, start=1\) is to be Discrete\(3\)"),
-        (spaces.MultiDiscrete([2, 2]), r"is to be Discrete\(4\)"),
-        (spaces.Box(-1, 1, (2,), np.float32), "cannot be used"),
+        (lambda: gymnasium.make_vec("CartPole-v1", 2), "CartPoleVectorEnv has autoreset mode NEXT"),
+        (lambda: vector(mode=AutoresetMode.DISABLED), "SyncVectorEnv has autoreset mode DISABLED"),
+        (lambda: AsyncVectorEnv([Sampled]), "AsyncVectorEnv has autoreset mode NEXT_STEP"),
+        (lambda: vector(actions=spaces.Box(-1, 1, (2,), np.float32)), "cannot be used"),
+        (lambda: None, r"NoneType is given, not a gymnasium\.vector\.VectorEnv"),
+        (Sampled, r"Sampled is given, not a gymnasium\.vector\.VectorEnv"),
     ],
 )
-def test_other_actions_than_discrete_ones_are_refused(actions, words):
+def test_what_agents_cannot_be_trained_in_is_refused_with_what_to_write(make, words):
+    with pytest.raises(UserError, match=words) as error:
+        checked_vector(make(), "Sampled")
+    if "mode" in words:
+        assert 'metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}' in str(error.value)
+
+
+class Wrong(VectorEnv):
+    """Episodes of one step, and one thing other than in a right vector environment."""
+
+    def __init__(self, **wrong):
+        self.num_envs, self.wrong = 2, wrong
+        self.metadata = wrong.get("metadata", {"autoreset_mode": AutoresetMode.SAME_STEP})
+        self.single_observation_space = spaces.Dict({0: spaces.Box(-1, 1, (2,)), 1: SPACES["bits"]})
+        self.single_action_space = spaces.Discrete(2)
+        self.observation_space = batch_space(self.single_observation_space, 2)
+        self.action_space = batch_space(self.single_action_space, 2)
+
+    def reset(self, *, seed=None, options=None):
+        return self.wrong.get("first", self.observation_space.sample()), {}
+
+    def step(self, actions):
+        final = np.array([self.single_observation_space.sample() for _ in range(2)])
+        right = {
+            "shown": self.observation_space.sample(),
+            "paid": np.ones(2),
+            "terminated": np.ones(2, bool),
+            "truncated": np.zeros(2, bool),
+            "info": {"final_obs": final},
+        }
+        return tuple((right | self.wrong)[name] for name in right)
+
+
+def test_one_with_numbers_as_keys_is_taken():
+    env = checked_vector(Wrong(), "Wrong")
+    assert list(env.single_observation_space) == ["0", "1"]
+    assert set(env.step(np.zeros(2, int))[4]["final_obs"][1]) == {"0", "1"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"metadata": None}, r"metadata is None\. Write a dictionary"),
+        ({"metadata": {}}, "has autoreset mode None"),
+        ({"metadata": {"action_names": 5}}, r'metadata\["action_names"\] is 5\. Write a list'),
+        ({"first": np.ones(2)}, r"'Wrong': reset\(\) shows"),
+        ({"shown": {0: np.full((2, 2), np.inf), 1: np.zeros((2, 2, 2))}}, "not of its space Box"),
+        ({"shown": {0: np.ones((2, 2))}}, "not of its space Dict"),
+        ({"paid": np.array([1, np.nan])}, r"\[ 1\. nan\] as rewards, finite numbers, \[2\]"),
+        ({"paid": ["1", "1"]}, r"\['1' '1'\] as rewards"),
+        ({"paid": np.ones(3)}, "as rewards"),
+        ({"terminated": ["yes", "no"]}, r"\['yes' 'no'\] as terminated, bools"),
+        ({"truncated": np.ones(2)}, "as truncated, bools"),
+        ({"info": {}}, r'gives no info\["final_obs"\] where an episode ended'),
+        ({"info": None}, r'gives no info\["final_obs"\]'),
+        ({"info": {"final_obs": [None, None]}}, r'gives no info\["final_obs"\]'),
+        ({"info": {"final_obs": [1, 1]}}, r'info\["final_obs"\] shows 1 \(int\)'),
+    ],
+)
+def test_a_vector_that_breaks_its_promises_is_told_at_the_start(wrong, words):
     with pytest.raises(UserError, match=words):
-        checked_vector_env(vector(actions=actions))
+        checked_vector(Wrong(**wrong), "Wrong")
 
 
-@pytest.mark.parametrize("thing", [None, "CartPole-v1", gymnasium.make("CartPole-v1"), Sampled])
-def test_what_is_no_vector_environment_is_refused(thing):
-    with pytest.raises(UserError, match=r"is given, not a gymnasium\.vector\.VectorEnv"):
-        checked_vector_env(thing)
+LATE = {  # and what is told of it
+    "raises": r"KeyError: 'a\\nb' \(any_envs\.py, line \d+\)",
+    "exits": r"SystemExit: bye \(any_envs\.py, line \d+\)",
+    "raises what cannot be told": r"Unspeakable: \(its message cannot be made\) \(any_envs.*\)",
+    "raises an error of the system": r"TimeoutError: late \(any_envs\.py, line \d+\)",
+    "another shape": r"step\(\) shows .* \(float32 \[3\]\), which is not of its space Box.*",
+    "another dtype": r"step\(\) shows .* \(complex64 \[2\]\), .*",
+    "shows nothing": r"step\(\) shows None \(NoneType\), .*",
+    "shows NaN": r"step\(\) shows \[nan nan\] \(float32 \[2\]\), .*",
+    "pays infinity": r"step\(\) pays -inf, and a reward is one finite number",
+    "pays text": r"step\(\) pays 1, and a reward is one finite number",
+    "ends by a word": r"step\(\) returns 'yes' for terminated or truncated\. Return a bool",
+    "four values": r"step\(\) is to return observation, reward, .*, info\. It returns 4",
+}
 
 
-def test_a_suite_is_checked_too(monkeypatch):
-    monkeypatch.setattr("envs.random_maze.make", lambda *_: vector(mode=AutoresetMode.NEXT_STEP))
-    with pytest.raises(UserError, match="NEXT_STEP"):
-        make_vector_env(load_config(None, ["env=RandomMaze-v0"]), 0)
+@pytest.mark.parametrize(("fault", "words"), LATE.items())
+def test_what_goes_wrong_in_training_is_told_with_its_place(fault, words):
+    make_one = functools.partial(Late, fault, itertools.count())
+    env = EpisodeStatistics(vector_of(make_one, 2, seed=0), "Late-v0")
+    env.reset()
+    env.step(np.zeros(2, int))
+    place = r", in step 2 after reset\(seed=\d+\) \(vector step 2 of this process\)"
+    with pytest.raises(EnvFault, match=f"^env: 'Late-v0': environment 1: {words}{place}$"):
+        env.step(np.zeros(2, int))
 
 
-def test_what_single_environments_become_passes():
-    env = vector_of(functools.partial(Sampled, "nested"), 2, 0)
-    assert checked_vector_env(env) is env
+@pytest.mark.parametrize("in_processes", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_run_ends_in_one_line_that_says_how_to_go_on(in_processes, in_empty_folder, capfd):
+    tiny = {"device": "cpu", "n_steps": 200, "n_envs": 2, "n_rollout_steps": 8, "n_batches": 2}
+    more = {
+        "model": "CNN",
+        "env": "tests.any_envs:Late-v0",
+        "env_processes": json.dumps(in_processes),
+    }
+    arguments = '{"fault": "raises what cannot be told", "step": 40}'
+    settings = tiny | more | {"env_args": arguments, "showcase_minutes": "null"}
+    command = [f"--var={key}={value}" for key, value in settings.items()]
+    assert main_program.main([*command, "--run-id=a"]) == 2
+    error = capfd.readouterr().err
+    assert "Traceback" not in error
+    folder = Path("experiments/CNN/Late-v0/a")
+    kept = f"{folder} keeps the run's last checkpoint. Mend the environment, then go on with: "
+    assert kept in error.splitlines()[-1]
+    assert error.endswith(f"main.py --resume {folder}\n")

@@ -26,14 +26,14 @@ from trainers.checkpoint import (
 from trainers.collector import EPISODES_AVERAGED, Collector
 from trainers.evaluation import EvaluationSettings, GreedyEvaluation
 from trainers.learner import Learner, Transition
-from utils.errors import NotFiniteError, RunError, UserError
+from utils.errors import EnvFault, Interrupted, NotFiniteError, RunError, UserError, told
 from utils.files import atomic_write, save_tensors
 from utils.loggers import CHANGED, FILE, NOTHING, LoggerSettings, Media, MetricsWriter, are_as_saved
 from utils.run_folder import mark_finished, record_resume, resume_command
 from utils.saved_state import called, check_like
 from utils.seeding import derived_seed, random_state, set_random_state
 from utils.starting import cli_command
-from utils.user_modules import GIVEN
+from utils.user_modules import GIVEN, is_named
 
 BAD_MINIBATCH = "bad_minibatch.pt"
 # Parts of a checkpoint that have another size in every run; their own loaders check them.
@@ -45,6 +45,7 @@ RAGGED = {
     "run.collector.memory",
     "run.collector.sentences",
     "run.learner.replay",
+    "run.learner.reward.visited",
     "run.learner.guide_memory",
     "run.learner.past",
     "run.learner.running",
@@ -289,7 +290,7 @@ class Run:
             except UserError as error:  # of its own environments: no other rank can say it
                 raise RunError(f"rank {self.ranks.rank}: {error}") from error
             return
-        with guarded(folder):
+        with guarded(folder, self.config.model):
             with MetricsWriter(folder, self.config, self.env_steps, self.logged) as writer:
                 yield writer
             mark_finished(folder)
@@ -306,8 +307,10 @@ class Log(io.TextIOBase):
 
 
 @contextmanager
-def guarded(folder: Path) -> Iterator[None]:
-    """Turn a fatal error of the run in this folder into a RunError of one line."""
+def guarded(folder: Path, model: str = "") -> Iterator[None]:
+    """Turn a fatal error of the run in this folder, or of the user's `model`, into one line."""
+    kept = f"{folder} keeps the run's last checkpoint. Mend the"
+    go_on = f"then go on with: {resume_command(folder)}"
     try:
         try:
             yield
@@ -319,9 +322,16 @@ def guarded(folder: Path) -> Iterator[None]:
                 f"{folder}: a loss or gradient is not finite {error}; the minibatch is in {path}, "
                 "the run's last good checkpoint stays"
             ) from None
+    except EnvFault as error:
+        raise UserError(f"{error}. {kept} environment, {go_on}") from error
     except OSError as error:
         if not folder.is_dir():
             raise RunError(f"{folder}: the run folder vanished while the run went on") from None
-        again = f"Then go on with: {resume_command(folder)}"
         place = error.filename or folder
-        raise RunError(f"{place}: {error.strerror or error}. {again}") from None
+        raise RunError(f"{place}: {error.strerror or error}. Then{go_on[4:]}") from None
+    except (UserError, RunError, Interrupted, MemoryError):
+        raise
+    except Exception as error:  # whatever its author did
+        if not is_named(model):
+            raise
+        raise UserError(f"model: {model} raised {told(error)}. {kept} agent, {go_on}") from error

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import errno
 import io
 import logging
 import math
@@ -12,16 +11,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from utils.errors import Interrupted, RunError, UserError, escape
+from utils.errors import EXHAUSTED, Interrupted, RunError, UserError, escape
 from utils.settings import present_text
 from utils.starting import restore_sigint
 
 MOST_DIGITS = 40
 GIVEN = "given_options"
-EXHAUSTED = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),
-    *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE),
-)
 
 
 class StoreOnce(argparse.Action):

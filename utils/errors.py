@@ -1,6 +1,7 @@
 """The exceptions that a program answers with one line and an exit status."""
 
 import difflib
+import errno
 import os
 import re
 import signal
@@ -13,6 +14,11 @@ LEAST_LIKENESS = 0.6  # of a suggested name, from 0 to 1
 LONGEST_LINE = 3000
 SHORTEST_PART, MOST_SUGGESTED = 3, 3
 LONGEST_MESSAGE = 200
+EXHAUSTED = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),
+    *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE),
+)
+ENVS = Path(__file__).resolve().parent.parent / "envs"
 LONGEST_SHOWN = 100
 
 
@@ -41,6 +47,10 @@ def escape(text: str) -> str:
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
+class EnvFault(UserError):
+    """What an environment did wrong while it was reset or stepped."""
+
+
 class RunError(Exception):
     """A run that cannot go on, by no mistake of the user; one line and exit status 1."""
 
@@ -66,8 +76,14 @@ class Interrupted(Exception):
 
 
 def told(error: BaseException) -> str:
-    """Return an error's kind and message, and the last line outside of installed packages."""
-    message = " ".join(str(error).split())[:LONGEST_MESSAGE]
+    """Return an error's kind and message, and the last line of its author's.
+
+    That is one outside of installed packages and of our own wrappers of environments, if any.
+    """
+    try:
+        message = " ".join(str(error).split())[:LONGEST_MESSAGE]
+    except Exception:  # whatever its author did
+        message = "(its message cannot be made)"
     kind = f"{type(error).__name__}: {message}"
     if isinstance(error, SyntaxError):  # its message has the line
         return kind
@@ -75,7 +91,9 @@ def told(error: BaseException) -> str:
     own = [
         frame
         for frame in frames
-        if frame.filename[0] != "<" and "site-packages" not in frame.filename
+        if frame.filename[0] != "<"
+        and "site-packages" not in frame.filename
+        and Path(frame.filename).parent != ENVS
     ]
     where = (own or frames)[-1]
     return f"{kind} ({Path(where.filename).name}, line {where.lineno})"

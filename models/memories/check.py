@@ -100,16 +100,17 @@ class AgentSubject(Subject):
     """An agent, shown numbers of observations [N, N]; its output: log-probabilities and values."""
 
     def __init__(self, agent: ActorCriticAgent) -> None:
-        reader, shape = agent.reader, agent.reader.image_shape
-        chosen = torch.randint(len(TEXTS), (N * N, reader.n_texts))
-        texts = torch.tensor(reader.sentences.numbers(TEXTS))[chosen]
-        images = torch.randint(256, (N * N, *(shape or ())), dtype=torch.uint8)
-        kinds = (
-            (shape, images),
-            (reader.n_numbers, torch.rand(N * N, reader.n_numbers)),
-            (reader.n_texts, texts),
-        )
-        self.seen = Observations(*(kind if is_shown else None for is_shown, kind in kinds))
+        reader, n_seen = agent.reader, N * N
+        chosen = torch.randint(len(TEXTS), (n_seen, reader.n_texts))
+        kinds = {
+            "images": torch.randint(
+                256, (n_seen, *(reader.image_shape or (0,))), dtype=torch.uint8
+            ),
+            "vectors": torch.rand(n_seen, reader.n_numbers),
+            "text": torch.tensor(reader.sentences.numbers(TEXTS))[chosen],
+            "last_step": torch.rand(n_seen, reader.n_last),
+        }
+        self.seen = Observations(**{name: kind for name, kind in kinds.items() if kind.numel()})
         super().__init__(agent)
 
     def random(self) -> Tensor:
@@ -133,8 +134,9 @@ class AgentSubject(Subject):
             for name in ("actions", "context", "log_probs", "values")
         )
         rows = ObservationBatch(self.seen, x.T.flatten())
-        cuts = (lengths, 0 * lengths) if self.module.sequential else (None, None)
-        batch = Batch(rows, actions, log_probs, values, values, values, context, *cuts)
+        batch = Batch(rows, actions, log_probs, values, values, values, context)
+        if self.module.sequential:
+            batch = batch._replace(lengths=lengths, before=0 * lengths)
         found = self.module.evaluate(batch)
         return torch.stack((found.log_probs, found.values), -1).view(*x.T.shape, 2).transpose(0, 1)
 
@@ -206,11 +208,12 @@ def saved_equals_loaded(of: Subject) -> Finding:
 
 
 def the_gradient_reaches_earlier_steps(of: Subject) -> Finding:
-    """The last output has no gradient at earlier steps: `unroll` cuts it, so no use of them is learned."""
-    if isinstance(of, AgentSubject) or not of.module.is_recurrent:
+    """The last output has no gradient at earlier steps: `unroll` cuts it, nothing is learned."""
+    x, begins = of.x.clone(), torch.zeros(N, N, dtype=torch.bool)
+    _, kept = of.play(x, begins)
+    if isinstance(of, AgentSubject) or not kept[0].numel():  # it keeps nothing of a step
         return NOT_ASKED
-    x, begins = of.x.clone().requires_grad_(), torch.zeros(N, N, dtype=torch.bool)
-    last = of.learn(x, begins, of.play(x, begins)[1])[-1]
+    last = of.learn(x.requires_grad_(), begins, kept)[-1]
     (last * torch.randn_like(last) + 0 * x.sum()).sum().backward()
     norms = cast(Tensor, x.grad).norm(dim=-1).mean(1).flip(0)
     shares = norms / norms.sum().clamp(min=1e-30)

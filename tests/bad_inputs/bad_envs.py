@@ -17,12 +17,10 @@ OBSERVATIONS = {
     "a sequence in a tuple in a dictionary": spaces.Dict(
         a=spaces.Tuple((NUMBER, spaces.Sequence(NUMBER)))
     ),
-    "two images": spaces.Tuple((IMAGE, IMAGE)),
     "an image and a grey one": spaces.Dict(a=IMAGE, b=spaces.Box(0, 255, (9, 9), np.uint8)),
     "an image too low": spaces.Box(0, 255, (4, 80, 3), np.uint8),
     "an image too narrow": spaces.Box(0, 255, (3, 80, 4), np.uint8),
-    "an image of fractions": spaces.Box(0, 1, (64, 64, 3), np.float32),
-    "a stack of images": spaces.Box(0, 255, (4, 64, 64, 3), np.uint8),
+    "a stack of stacks of images": spaces.Box(0, 255, (2, 4, 64, 64, 3), np.uint8),
     "nothing": spaces.Dict(),
     "no part": spaces.Tuple(()),
     "no number": spaces.Box(0, 1, (0,)),
