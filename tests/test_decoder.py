@@ -72,7 +72,7 @@ def windowed(plain, ids, n_new, window, last_position):
 
 
 @pytest.mark.parametrize("n_new", [1, 2, 3])
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", [*DECODERS, "mamba"])
 def test_episodes_agree_with_recomputing_their_whole_context(decoders, name, n_new):
     longest = N_POSITIONS // n_new  # calls GPT-2's positions allow an episode
     ids, is_first = episodes(3 * longest, n_new)
@@ -111,7 +111,7 @@ def test_attention_is_the_librarys_own(decoders, name):
     torch.testing.assert_close(found[..., 3:], expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", [*DECODERS, "mamba"])
 def test_embeddings_are_what_the_first_layer_is_fed(decoders, name):
     with torch.no_grad():
         expected = library(decoders[name]).get_input_embeddings()(torch.arange(len(WORDS)))
@@ -121,7 +121,7 @@ def test_embeddings_are_what_the_first_layer_is_fed(decoders, name):
     assert describe_language_model(decoders[name]) == (name, 2, 24, len(WORDS), n_positions)
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", [*DECODERS, "mamba"])
 def test_fewer_layers_are_the_first_ones(decoders, name):
     ids, is_first = episodes(6, 1)
     model = load_language_model(decoders[name], n_layer=1)
@@ -160,6 +160,26 @@ def test_half_precision_weights_are_kept_as_published_until_packed(tmp_path, dec
     torch.testing.assert_close(rounded, expected, atol=0.1, rtol=0)
 
 
+@torch.no_grad()
+def test_mamba_reads_at_once_what_the_library_reads_step_by_step(decoders):
+    ids = episodes(9, 1)[0][:1]
+    plain, cache, expected = library(decoders["mamba"]), None, []
+    for token in ids.split(1, dim=1):
+        read_so_far = plain(input_ids=token, cache_params=cache, use_cache=True)
+        cache = read_so_far.cache_params
+        expected.append(read_so_far.last_hidden_state)
+    model = load_language_model(decoders["mamba"])
+    memory = model.initial_memory(1)
+    n_numbers = memory.state_dict()["states"].numel()
+    is_first = torch.zeros(1, dtype=torch.bool)
+    found = model.hidden_states(model.embed(ids), memory, is_first)[-1]
+    torch.testing.assert_close(found, torch.cat(expected, dim=1), atol=1e-5, rtol=0)
+    model.step(model.embed(ids), memory, is_first)
+    assert memory.state_dict()["states"].numel() == n_numbers
+    with pytest.raises(UserError, match="is recurrent and has no attention"):
+        model.attention(model.embed(ids), memory, is_first)
+
+
 CHANGES = {
     "positions that change": (
         {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
@@ -174,7 +194,15 @@ CHANGES = {
         "positions of model_type 'gptj'",
     ),
     "a misspelt type": ({"model_type": "lama"}, "Did you mean 'llama'"),
-    "an encoder": ({"model_type": "roberta"}, "'roberta' is not supported"),
+    "another encoder": ({"model_type": "albert"}, "'albert' is an encoder of another build"),
+    "an encoder and a decoder": ({"model_type": "t5"}, "'t5' has an encoder, which reads a whole"),
+    "images": ({"model_type": "vit"}, "'vit' reads images"),
+    "images and texts": ({"model_type": "gemma3"}, "'gemma3' reads images besides"),
+    "other recurrences": ({"model_type": "rwkv"}, "'rwkv' is recurrent in another way than mamba"),
+    "some layers recurrent": (
+        {"model_type": "jamba"},
+        "'jamba' has layers of type linear_attention",
+    ),
     "a nonsensical size": ({"hidden_size": "wide"}, "config.json: "),
 }
 
